@@ -1,0 +1,76 @@
+# weft's errands. `make demo` and `make test` need Python 3.11 to 3.13, a C++ compiler, nothing else.
+
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= 2
+# What to install where the environment has no PyTorch yet, and flags for pip when it does. The
+# plain Linux package from the registry brings CUDA libraries with it (gigabytes); on a machine
+# without a GPU, point PIP_TORCH_FLAGS at PyTorch's CPU packages as its install page says.
+TORCH ?= torch==2.13.0
+PIP_TORCH_FLAGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+RUN_STAMP := $(VENV)/.weft-run
+DEV_STAMP := $(VENV)/.weft-dev
+
+.PHONY: help venv demo test lint style code types imports check format bench clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+venv: $(DEV_STAMP) ## make the virtual environment in .venv
+
+demo: $(RUN_STAMP) ## compile the example functions; print what was fused, proven and measured
+	$(BIN)/weft demo
+
+bench: $(RUN_STAMP) ## measure against eager and Inductor
+	$(BIN)/weft bench
+
+test: lint check ## everything CI runs: lint, then the tests
+
+check: $(DEV_STAMP) ## the tests alone
+	$(BIN)/python -m pytest -n $(JOBS) -q
+
+lint: style code types imports ## formatting, lint, types, import order
+
+style: $(DEV_STAMP)
+	$(BIN)/ruff format --check .
+
+code: $(DEV_STAMP)
+	$(BIN)/ruff check .
+
+types: $(DEV_STAMP)
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+imports: $(DEV_STAMP)
+	$(BIN)/lint-imports --no-cache
+
+format: $(DEV_STAMP) ## format, and mend what the linter can mend
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+clean: ## remove the environment and every cache of the tools
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests -name __pycache__ -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || { \
+	  echo "weft needs Python 3.11, 3.12 or 3.13; '$(PYTHON)' is" \
+	    "$$($(PYTHON) --version 2>/dev/null || echo missing). Name one: make PYTHON=python3.12" >&2; \
+	  exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# PyTorch goes first and by itself: weft's own requirement is then met, and pip fetches no other.
+$(RUN_STAMP): pyproject.toml | $(BIN)/python
+	$(BIN)/python -c 'import torch' 2>/dev/null || $(PIP) install --quiet $(PIP_TORCH_FLAGS) '$(TORCH)'
+	$(PIP) install --quiet --editable .
+	@if [ ! -e /dev/nvidiactl ] && $(PIP) list 2>/dev/null | grep -q '^nvidia-'; then \
+	  echo "warning: CUDA packages were installed on a machine without an NVIDIA GPU." \
+	    "To avoid them: make clean, then set PIP_TORCH_FLAGS as the Makefile's head says." >&2; \
+	fi
+	@touch $@
+
+$(DEV_STAMP): $(RUN_STAMP)
+	$(PIP) install --quiet --editable '.[dev]'
+	@touch $@

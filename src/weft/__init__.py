@@ -1,0 +1,32 @@
+"""weft: plain PyTorch turned into a few fused, verified kernels.
+
+`weft.compile(fn)` or `torch.compile(fn, backend="weft")` compiles lazily; `weft.optimize(fn, inputs)` now, and can be asked why.
+"""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from weft import errors
+from weft.api import Program, Report, compile, equivalent, optimize  # noqa: A004 - as torch.compile
+from weft.options import options
+from weft.run.stats import snapshot as stats
+from weft.verify import Judgement, Verdict, judge
+
+try:
+    __version__ = version("weft")
+except PackageNotFoundError:  # run from a checkout that is not installed
+    __version__ = "0+unknown"
+
+__all__ = [
+    "Judgement",
+    "Program",
+    "Report",
+    "Verdict",
+    "__version__",
+    "compile",
+    "equivalent",
+    "errors",
+    "judge",
+    "optimize",
+    "options",
+    "stats",
+]

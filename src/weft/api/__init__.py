@@ -1,0 +1,12 @@
+"""api: the contract with users.
+
+In: a PyTorch function or module. Out: a compiled callable (`compile`, the `weft` backend of torch.compile), or a `Program` that
+can be run and asked (`optimize`): kernels, fallbacks, trace, explain. Options and errors are `weft.options`, `weft.errors`.
+"""
+
+from weft.api.compile import compile  # noqa: A004 - the public name, as torch.compile
+from weft.api.optimize import equivalent, optimize
+from weft.api.program import Program
+from weft.api.report import Report
+
+__all__ = ["Program", "Report", "compile", "equivalent", "optimize"]

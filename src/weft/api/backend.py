@@ -1,0 +1,54 @@
+"""weft as a backend of torch.compile, found by its entry point."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from weft.api.report import report
+from weft.capture import capture
+from weft.errors import CompilerError
+from weft.options import current
+from weft.options import options as in_force
+from weft.plan import Plan, plan
+
+
+def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+    """Compile one graph of Dynamo's: `torch.compile(fn, backend="weft")`.
+
+    Never fails where eager works: what cannot be compiled runs in PyTorch, and a missing compiler is a warning.
+    """
+    with in_force(**options):
+        try:
+            return compile_graph(gm, example_inputs).run
+        except CompilerError as error:
+            warnings.warn(f"weft runs this graph in PyTorch: {error}", RuntimeWarning, stacklevel=2)
+            return gm.forward
+
+
+def compile_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Plan:
+    """The plan of one graph.
+
+    Raises:
+        CompilerError: there is no working compiler.
+    """
+    made = plan(capture(gm, example_inputs), example_inputs, gm.forward, current())
+    _log(made)
+    return made
+
+
+def _log(made: Plan) -> None:
+    """Say on standard error what was compiled, as the option `log` asks."""
+    level = current().log
+    if level == "none":
+        return
+    names = ", ".join(f"{k.name}{' (cached)' if k.from_cache else ''}" for k in made.kernels) or "nothing"
+    print(
+        f"weft: compiled {names}; left to PyTorch: {'; '.join(map(str, made.fallbacks)) or 'nothing'}", file=sys.stderr
+    )
+    if level == "debug":
+        sys.stderr.write(f"{report([made])}\n")

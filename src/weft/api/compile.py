@@ -1,0 +1,104 @@
+"""weft.compile: torch.compile with the weft backend, unlimited lengths, and errors that say what eager says."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar, cast, overload
+
+import torch
+from torch._dynamo import config
+from torch._dynamo.eval_frame import OptimizedModule
+from torch._dynamo.exc import TorchDynamoException
+
+from weft.api.backend import backend
+from weft.errors import Location, ShapeError
+from weft.options import current
+
+P = ParamSpec("P")
+R = TypeVar("R")
+M = TypeVar("M", bound=torch.nn.Module)
+
+# Lengths that are seen once are compiled for that length, then for all lengths; sizes 0 and 1 are classes of their own. With
+# several dimensions, dtypes and layouts that is more variants than PyTorch's own limit of 8, past which it would run eager.
+_VARIANTS = 256
+_OWN = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+
+
+@overload
+def compile(model: M, **options: Any) -> M: ...  # noqa: A001 - the public name, as torch.compile
+@overload
+def compile(model: Callable[P, R], **options: Any) -> Callable[P, R]: ...  # noqa: A001
+def compile(model: Callable[..., Any], **options: Any) -> Callable[..., Any]:  # noqa: A001
+    """Compile a function or module, lazily, per class of shapes; it never fails where eager works.
+
+    Args:
+        model: a function or `torch.nn.Module` of ordinary PyTorch. A module comes back as a module with the same state.
+        options: fields of `weft.options`, in force whenever this callable compiles.
+
+    Returns:
+        What computes the same. Sizes are arguments of the kernels: a new length costs no new binary.
+
+    Raises:
+        UnknownOptionError: at once, for an option that does not exist.
+        ShapeError: when called with shapes that eager refuses too; it names the user's line.
+    """
+    current().replace(**options)  # an unknown option is an error now, not at the first call
+    inner = dynamo_compile(model, functools.partial(backend, **options) if options else backend)
+    if isinstance(inner, OptimizedModule):
+        inner.forward = _translating(inner.forward, cast("torch.nn.Module", model))
+        return inner
+    return functools.wraps(model)(_translating(inner, model))
+
+
+def dynamo_compile(model: Callable[..., Any], with_backend: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.compile, with room for every class of shapes."""
+    # None: compiled for the sizes that are seen first, then for all sizes; weft's kernels are for all sizes from the start.
+    settings: dict[str, Any] = {"backend": with_backend, "dynamic": None if current().dynamic else False}
+    if "recompile_limit" in inspect.signature(torch.compile).parameters:
+        settings |= {"recompile_limit": _VARIANTS, "isolate_recompiles": True}
+    else:  # before PyTorch 2.13: a limit for the whole process
+        config.recompile_limit = max(config.recompile_limit, _VARIANTS)
+    return torch.compile(model, **settings)
+
+
+def _translating(inner: Callable[..., Any], model: Callable[..., Any]) -> Callable[..., Any]:
+    """`inner`; where tracing fails before any of the user's code ran, eager decides what happens."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return inner(*args, **kwargs)
+        except TorchDynamoException as error:
+            failure = error
+        if _code_ran(failure):
+            raise failure
+        return eagerly(model, args, kwargs)
+
+    return call
+
+
+def eagerly(model: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """`model(*args, **kwargs)`; a RuntimeError of eager's own becomes a ShapeError that names the user's line."""
+    try:
+        return model(*args, **kwargs)
+    except RuntimeError as error:
+        raise ShapeError(str(error), where=_user_line(error)) from error
+
+
+def _code_ran(error: BaseException) -> bool:
+    """True where a part of the function had already run, so that running it again would repeat its effects."""
+    frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    entry = next((i for i, code in enumerate(frames) if code.co_name == "compile_wrapper"), None)
+    if entry is None or entry + 1 >= len(frames):
+        return True
+    return not frames[entry + 1].co_filename.endswith(str(Path("_dynamo", "convert_frame.py")))
+
+
+def _user_line(error: BaseException) -> Location | None:
+    """The innermost line of `error` that is neither PyTorch's nor weft's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if not f.filename.startswith(_OWN)]
+    return Location(own[-1].filename, own[-1].lineno or 0, own[-1].line or "") if own else None

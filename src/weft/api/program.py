@@ -1,0 +1,50 @@
+"""What `weft.optimize` gives: a program that runs, and that can be asked about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from weft.api.report import Report, report
+from weft.capture import Fallback
+from weft.fuse import Step
+from weft.plan import Kernel, Plan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """A compiled function.
+
+    Attributes:
+        plans: one per graph that Dynamo found (more than one where the function breaks the graph).
+    """
+
+    plans: tuple[Plan, ...]
+    _call: Callable[..., Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run it; for inference: no gradients are recorded. Other shapes are compiled for as they come."""
+        with torch.no_grad():
+            return self._call(*args, **kwargs)
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """Every kernel, in launch order: a kernel is one launch, one grid, nothing materialised in between."""
+        return tuple(k for p in self.plans for k in p.kernels)
+
+    @property
+    def fallbacks(self) -> tuple[Fallback, ...]:
+        """What is left to PyTorch: (operation, reason) pairs, with the user's line where known."""
+        return tuple(f for p in self.plans for f in p.fallbacks)
+
+    @property
+    def trace(self) -> tuple[Step, ...]:
+        """Every rewrite: rule, place, program before and after."""
+        return tuple(s for p in self.plans for r in p.regions for s in r.trace)
+
+    def explain(self) -> Report:
+        """The whole story as text: captured program, rewrites, block programs, schedule, verdict, fallbacks."""
+        return report(self.plans)

@@ -1,0 +1,95 @@
+"""`explain`: every decision in text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from weft.block.listing import listing
+from weft.plan import CompiledRegion, Kernel, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Titled sections of plain text; `str` joins them, `save` writes them."""
+
+    sections: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        return "\n\n".join(f"== {title}\n{text}" for title, text in self.sections)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the report to `path`: a page where the name ends in .html, else plain text."""
+        path = Path(path)
+        if path.suffix.lower() in (".html", ".htm"):
+            console = Console(record=True, width=140, file=_Nowhere())
+            for title, text in self.sections:
+                console.print(Text(title, style="bold"))
+                console.print(Text(text))
+                console.print()
+            console.save_html(str(path))
+        else:
+            path.write_text(f"{self}\n", encoding="utf-8")
+        return path
+
+
+class _Nowhere:
+    """A file that keeps nothing: the console is only recorded."""
+
+    def write(self, text: str) -> int:
+        """Take `text`."""
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing to do."""
+
+
+def report(plans: Sequence[Plan]) -> Report:
+    """The report of the plans of one function."""
+    sections: list[tuple[str, str]] = []
+    for number, plan in enumerate(plans, 1):
+        of = f" (graph {number} of {len(plans)})" if len(plans) > 1 else ""
+        sections += [(title + of, text) for title, text in _plan(plan)]
+    if not plans:
+        sections.append(
+            ("captured program", "no graph was captured: the function does nothing that weft could compile")
+        )
+    return Report(tuple(sections))
+
+
+def _plan(plan: Plan) -> Iterator[tuple[str, str]]:
+    if plan.captured.program is not None:
+        yield "captured program", str(plan.captured.program)
+    if plan.program is not None:
+        yield "after the laws on tensor programs", str(plan.program)
+    for number, region in enumerate(plan.regions, 1):
+        of = f" of region {number}" if len(plan.regions) > 1 else ""
+        yield from ((title + of, text) for title, text in _region(region))
+    fallbacks = "\n".join(map(str, plan.fallbacks)) or "none: everything runs in weft's kernels"
+    yield "fallbacks to PyTorch", fallbacks
+
+
+def _region(region: CompiledRegion) -> Iterator[tuple[str, str]]:
+    yield "block program before fusion", listing(region.lowered)
+    yield "rewrites", "\n".join(f"{i}. {step}" for i, step in enumerate(region.trace, 1)) or "none applied"
+    yield "block program after fusion", listing(region.fused)
+    for kernel in region.kernels[:1]:
+        yield "schedule", str(kernel.schedule)
+        yield "scheduled program", listing(kernel.block_program)
+    for kernel in region.kernels:
+        yield f"kernel {kernel.name}", _kernel(kernel)
+
+
+def _kernel(kernel: Kernel) -> str:
+    origin = "from the cache" if kernel.from_cache else "compiled now"
+    return "\n".join(
+        (
+            f"reads {', '.join(kernel.reads)}; writes {', '.join(kernel.writes)}; {origin}",
+            f"verdict: {kernel.verdict}",
+            f"cost: {kernel.cost}",
+        )
+    )

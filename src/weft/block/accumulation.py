@@ -1,0 +1,103 @@
+"""Which components of a loop's state are simply accumulated: `t5 += dot(t1,t2)` in a listing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from weft.block.program import (
+    BlockNode,
+    Collapse,
+    Dot,
+    Graph,
+    Map,
+    Pointwise,
+    Stacked,
+    State,
+    operands,
+    results,
+)
+from weft.tensor.scalar import Apply, Arg
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The update of one component on its own: `node` combines it with what the body feeds.
+
+    Attributes:
+        component: its index.
+        node: the node of the update graph; its operands are the component and feeds.
+        fed: the inputs of the update graph that it reads, but for the component.
+        after: the index of the body's node that makes the last feed; None where none makes any.
+        inline: the body's node that makes the feed, where nothing else reads it.
+    """
+
+    component: int
+    node: Pointwise | Dot
+    fed: tuple[str, ...]
+    after: int | None
+    inline: Pointwise | Collapse | Dot | None
+
+
+def steps(node: Map) -> Iterator[Step]:
+    """The components of `node`'s state that one operation updates, in which no other has part."""
+    if node.state is None:
+        return
+    names = [c.name for c in node.state.components]
+    feeds = dict(zip(node.state.update.inputs[len(names) :], node.state.feeds, strict=True))
+    made = {n: i for i, child in enumerate(node.body.nodes) for n in results(child)}
+    for i, child in _alone(node.state):
+        fed = tuple(n for n in operands(child) if n != names[i])
+        if set(fed) <= set(feeds):
+            after = max((made[feeds[f]] for f in fed if feeds[f] in made), default=None)
+            inline = None
+            if isinstance(child, Pointwise) and after is not None:
+                inline = _inline(node, feeds[fed[0]], after, child)
+            yield Step(i, child, fed, after, inline)
+
+
+def _alone(state: State) -> Iterator[tuple[int, Pointwise | Dot]]:
+    """The components that a node combines by a monoid, or a dot adds to, and that only it reads."""
+    update = state.update
+    reads = Counter([*(n for child in update.nodes for n in operands(child)), *update.outputs])
+    made = {n: child for child in update.nodes for n in results(child)}
+    for i, (own, out) in enumerate(zip(state.components, update.outputs, strict=True)):
+        if reads[own.name] != 1 or reads[out] != 1:
+            continue
+        match made.get(out):
+            case Dot() as child if child.acc == own.name:
+                yield i, child
+            case Pointwise(_, Apply("add" | "mul" | "maximum" | "minimum", pair)) as child if (
+                set(pair) == {Arg(0), Arg(1)} and own.name in child.args and len(child.args) == 2
+            ):
+                yield i, child
+            case _:
+                pass
+
+
+def _inline(node: Map, feed: str, at: int, into: Pointwise) -> Pointwise | Collapse | Dot | None:
+    """The body's node that makes `feed`, where its only use is to be accumulated."""
+    child = node.body.nodes[at]
+    if not isinstance(child, Pointwise | Collapse | Dot) or uses(node)[feed] != 1:
+        return None
+    # A result whose axes are not the component's in order is turned or repeated: it needs a name.
+    fits = len(into.dims) <= 1 if isinstance(child, Collapse) else child.dims == into.dims
+    return child if fits else None
+
+
+def uses(node: Map) -> Counter[str]:
+    """How often each value of `node`'s body is used."""
+    state = () if node.state is None else (*node.state.feeds, *(node.state.resume or ()))
+    stacked = (o.inner for o in node.outputs if isinstance(o, Stacked))
+    return Counter([*(n for c in node.body.nodes for n in operands(c)), *stacked, *state])
+
+
+def needed(graph: Graph, roots: set[str]) -> list[BlockNode]:
+    """The nodes of `graph` that the values `roots` depend on, in order."""
+    wanted, found = set(roots), list[BlockNode]()
+    for node in reversed(graph.nodes):
+        if wanted.intersection(results(node)):
+            wanted.update(operands(node))
+            found.append(node)
+    return found[::-1]

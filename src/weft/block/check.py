@@ -1,0 +1,360 @@
+"""Types of every edge, and the checker: what a well-formed block program is.
+
+`check` runs after every rewrite in tests. `infer` gives the types that the printer, the interpreter and the emitters
+read; both are one walk, so that a type that can be computed has also been checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NoReturn, assert_never
+
+from weft.block.program import (
+    All,
+    Below,
+    BlockNode,
+    BlockProgram,
+    BlockType,
+    Broadcast,
+    Collapse,
+    Dot,
+    Extent,
+    Feed,
+    Fill,
+    Final,
+    Graph,
+    Grouped,
+    Index,
+    Iterate,
+    Literal,
+    Map,
+    Part,
+    Place,
+    Pointwise,
+    Segment,
+    Stacked,
+    Stage,
+    State,
+    Within,
+    exports,
+    maps,
+    operands,
+    results,
+)
+from weft.errors import InvalidProgramError
+from weft.tensor.axes import Axis
+from weft.tensor.dtypes import DType
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, arguments
+
+Types = Mapping[str, BlockType]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What surrounds a graph: the maps around it by axis, and whether edges are real (a schedule was applied)."""
+
+    maps: Mapping[Axis, Map]
+    applied: bool
+
+    def inside(self, node: Map) -> Scope:
+        """The scope of `node`'s body."""
+        return Scope({**self.maps, node.axis: node}, self.applied)
+
+    def may_be_partial(self, axis: Axis) -> bool:
+        """True where the current block of `axis` can have fewer valid elements than its size."""
+        node = self.maps.get(axis)
+        return node is None or node.range.part is not Part.full
+
+
+def check(program: BlockProgram) -> None:
+    """Raise `InvalidProgramError`, naming node and condition, unless `program` is well formed."""
+    names = [m.name for m in maps(program.graph)]
+    axes = [m.axis for m in maps(program.graph)]
+    _demand(len(set(names)) == len(names), "program", "every map has a name of its own", str(names))
+    _demand(len(set(axes)) == len(axes), "program", "every map has an axis of its own", str(axes))
+    _demand(
+        program.graph.inputs == tuple(n for n, _ in program.inputs), "program", "graph inputs are the program's", ""
+    )
+    applied = any(m.place is not None for m in maps(program.graph))
+    for node in maps(program.graph):
+        _demand((node.place is not None) == applied, node.name, "all loops have a place, or none has", str(node.place))
+        tiled = node.place in (Place.grid, Place.loop)
+        _demand(
+            (node.tile is not None) == tiled, node.name, "a loop in a place has a tile, one over the whole has none", ""
+        )
+        _demand(
+            not applied or not node.unit or node.tile == 1,
+            node.name,
+            "a unit loop goes by single elements",
+            str(node.tile),
+        )
+    types = infer(program.graph, dict(program.inputs), Scope({}, applied))
+    _demand(len(program.output_axes) == len(program.graph.outputs), "program", "output_axes match the outputs", "")
+    for name, axes_ in zip(program.graph.outputs, program.output_axes, strict=True):
+        kind = types[name]
+        _demand(
+            set(axes_) == set(kind.lists), name, "an output is a list over exactly its axes", f"{kind} over {axes_}"
+        )
+
+
+def output_types(program: BlockProgram) -> tuple[BlockType, ...]:
+    """The type of each output of `program`."""
+    types = infer(program.graph, dict(program.inputs), Scope({}, False))
+    return tuple(types[name] for name in program.graph.outputs)
+
+
+def infer(graph: Graph, inputs: Types, scope: Scope) -> dict[str, BlockType]:
+    """The type of every value of `graph` (not of inner graphs), given those of its inputs.
+
+    Raises:
+        InvalidProgramError: where `graph`, or an inner graph, is malformed.
+    """
+    types: dict[str, BlockType] = {name: inputs[name] for name in graph.inputs}
+    for node in graph.nodes:
+        for name in operands(node):
+            _demand(name in types, _name(node), "every operand is defined before its use", name)
+        for name in results(node):
+            _demand(name not in types, _name(node), "every value is defined once", name)
+        types.update(_result_types(node, types, scope))
+    for name in graph.outputs:
+        _demand(name in types, name, "every output of a graph is defined in it", name)
+    return types
+
+
+def body_types(node: Map, types: Types) -> dict[str, BlockType]:
+    """The types of the inputs of `node`'s body, given those of the graph around it."""
+    return {feed.inner: _fed(node, feed, types[feed.outer]) for feed in node.inputs}
+
+
+def _result_types(node: BlockNode, types: Types, scope: Scope) -> dict[str, BlockType]:
+    match node:
+        case Map():
+            return _map_types(node, types, scope)
+        case Index(name, axis):
+            _demand(axis in scope.maps, name, "an index is over the axis of a map around it", str(axis))
+            return {name: BlockType((), (axis,), DType.int64)}
+        case Literal(name, value, dtype):
+            return {name: BlockType((), (), dtype, float(value))}
+        case Extent(name, _, dtype):
+            return {name: BlockType((), (), dtype)}
+        case _:
+            return {node.name: _item_type(node, types, scope)}
+
+
+def _item_type(node: Pointwise | Dot | Collapse | Fill | Stage, types: Types, scope: Scope) -> BlockType:
+    args = [types[name] for name in operands(node)]
+    for name, kind in zip(operands(node), args, strict=True):
+        _demand(not kind.buffered, node.name, "functional operators read items, not lists", f"{name}: {kind}")
+    match node:
+        case Pointwise():
+            _demand(set(node.dims) <= set(scope.maps), node.name, "items have axes of maps around them", str(node.dims))
+            for kind in args:
+                _demand(set(kind.dims) <= set(node.dims), node.name, "arguments have only the result's axes", str(kind))
+            _demand(arguments(node.expr) <= set(range(len(args))), node.name, "the expression reads its arguments", "")
+            return BlockType((), node.dims, node.dtype, _pad(node, args))
+        case Dot():
+            return _dot_type(node, args, scope)
+        case Collapse():
+            kind = args[0]
+            _demand(node.over in kind.dims, node.name, "the collapsed axis is the argument's", f"{node.over} of {kind}")
+            _demand_padding(node.name, kind, node.over, node.monoid.identity, scope)
+            pad = kind.pad if kind.pad == node.monoid.identity else None
+            return BlockType((), tuple(a for a in kind.dims if a != node.over), kind.dtype.accumulator, pad)
+        case Fill():
+            return replace(args[0], pad=node.value)
+        case Stage():
+            _demand(set(node.dims) == set(args[0].dims), node.name, "staging keeps the axes", str(args[0]))
+            return replace(args[0], dims=node.dims)
+        case _:
+            assert_never(node)
+
+
+def _dot_type(node: Dot, args: list[BlockType], scope: Scope) -> BlockType:
+    left, right = args[:2]
+    for kind in (left, right):
+        _demand(node.over in kind.dims, node.name, "both operands have the contracted axis", f"{node.over} of {kind}")
+        _demand_padding(node.name, kind, node.over, 0.0, scope)
+    free = (set(left.dims) | set(right.dims)) - {node.over}
+    shared = set(left.dims) & set(right.dims) - {node.over}
+    _demand(not shared, node.name, "operands share no axis but the contracted one", str(shared))
+    _demand(free == set(node.dims), node.name, "the result has the free axes of both", f"{node.dims} of {free}")
+    for kind in args[2:]:
+        _demand(set(kind.dims) == free, node.name, "an accumulator has the result's axes", str(kind))
+    pads = [kind.pad for kind in args]
+    return BlockType((), node.dims, node.dtype, 0.0 if all(p == 0.0 for p in pads) else None)
+
+
+def _demand_padding(name: str, kind: BlockType, over: Axis, identity: float, scope: Scope) -> None:
+    if scope.applied and scope.may_be_partial(over):
+        _demand(kind.pad == identity, name, f"padding along {over} holds {identity}", str(kind.pad))
+
+
+def _pad(node: Pointwise, args: list[BlockType]) -> float | None:
+    """What the padding of a pointwise result holds: known only where every argument has every axis and a known padding."""
+    pads = [kind.pad for kind in args]
+    if any(p is None for p in pads) or any(set(kind.dims) != set(node.dims) for kind in args):
+        return None
+    return _fold(node.expr, [p for p in pads if p is not None])
+
+
+def _fold(expr: Scalar, values: list[float]) -> float | None:
+    """`expr` at constants, for the few operations that keep a zero; None where it is not worth knowing."""
+    match expr:
+        case Arg(index):
+            return values[index]
+        case Lit(value):
+            return float(value)
+        case Convert(_, inner):
+            return 0.0 if _fold(inner, values) == 0.0 else None
+        case Apply("mul", (left, right)):
+            return 0.0 if _fold(left, values) == 0.0 and _fold(right, values) == 0.0 else None
+        case Apply("add" | "sub", (left, right)):
+            return 0.0 if _fold(left, values) == 0.0 and _fold(right, values) == 0.0 else None
+        case Apply("neg" | "abs", (inner,)):
+            return 0.0 if _fold(inner, values) == 0.0 else None
+        case Apply():
+            return None
+        case _:
+            assert_never(expr)
+
+
+def _fed(node: Map, feed: Feed, kind: BlockType) -> BlockType:
+    match feed.access:
+        case Broadcast():
+            return kind
+        case Iterate(over) | Grouped(over, _):
+            _demand(over in kind.lists, node.name, "an iterated input is a list over the axis", f"{feed.outer}: {kind}")
+            _demand(over.space == node.axis.space or isinstance(feed.access, Grouped), node.name,
+                    "a map runs over the space of the list it iterates", f"{over.space} and {node.axis.space}")  # fmt: skip
+            _demand(
+                not node.unit or over not in kind.dims,
+                node.name,
+                "unit maps iterate lists of items without the axis",
+                str(kind),
+            )
+            lists = tuple(a for a in kind.lists if a != over)
+            dims = tuple(node.axis if a == over else a for a in kind.dims)
+            return BlockType(lists, dims, kind.dtype, kind.pad if lists else None)
+        case _:
+            assert_never(feed.access)
+
+
+def _map_types(node: Map, types: Types, scope: Scope) -> dict[str, BlockType]:
+    _check_range(node, scope)
+    inner_inputs = body_types(node, types)
+    _demand(len(inner_inputs) == len(node.inputs), node.name, "the inner names of a map's inputs are distinct", "")
+    _demand(
+        node.body.inputs == tuple(inner_inputs),
+        node.name,
+        "the body's inputs are what the map feeds",
+        str(node.body.inputs),
+    )
+    _demand(
+        node.body.outputs == exports(node), node.name, "the body's outputs are what leaves it", str(node.body.outputs)
+    )
+    inner = infer(node.body, inner_inputs, scope.inside(node))
+    projections: Types = {} if node.state is None else _state_types(node, node.state, inner, scope)
+    outer: dict[str, BlockType] = {}
+    for output in node.outputs:
+        match output:
+            case Stacked(name, value):
+                _demand(value in inner, node.name, "a stacked output is a value of the body", value)
+                outer[name] = _stacked(node, inner[value])
+            case Final(name, value):
+                _demand(value in projections, node.name, "a final output is a projection of the state", value)
+                outer[name] = projections[value]
+            case _:
+                assert_never(output)
+    return outer
+
+
+def _stacked(node: Map, kind: BlockType) -> BlockType:
+    """The list over the map's axis; but stacking the sub-blocks of a block's list gives the whole list, not a list of lists."""
+    _demand(not isinstance(node.range, Below), node.name, "a list is stacked over all blocks of its axis", "")
+    nested = {m.axis for m in maps(node.body) if isinstance(m.range, Within) and m.range.outer == node.axis}
+    if nested & set(kind.lists):
+        return replace(kind, pad=None)
+    return BlockType((node.axis, *kind.lists), kind.dims, kind.dtype, None)
+
+
+def _state_types(node: Map, state: State, inner: Types, scope: Scope) -> Types:
+    kinds = {c.name: BlockType((), c.dims, c.dtype) for c in state.components}
+    names = tuple(kinds)
+    _demand(len(kinds) == len(state.components), node.name, "a state's components have different names", str(names))
+    _demand(node.place is not Place.grid, node.name, "a loop that carries state does not run on the grid", "")
+    _demand(
+        state.update.inputs == (*names, *state.update.inputs[len(names) :]),
+        node.name,
+        "update starts from the state",
+        "",
+    )
+    _demand(len(state.update.inputs) == len(names) + len(state.feeds), node.name, "update takes state and feeds", "")
+    fed = dict(zip(state.update.inputs[len(names) :], (inner[f] for f in state.feeds), strict=True))
+    # An accumulating Dot reads the padding of the state, which starts from `init` and is never disturbed.
+    start = {c.name: replace(kinds[c.name], pad=c.init) for c in state.components}
+    _same(node, state.update, infer(state.update, {**start, **fed}, scope.inside(node)), kinds)
+    half = len(names)
+    _demand(len(state.merge.inputs) == 2 * half, node.name, "merge takes two states", str(state.merge.inputs))
+    both = dict(zip(state.merge.inputs, [*kinds.values(), *kinds.values()], strict=True))
+    _same(node, state.merge, infer(state.merge, both, scope.inside(node)), kinds)
+    _demand(state.finish.inputs == names, node.name, "finish starts from the state", str(state.finish.inputs))
+    for component in state.components:
+        _demand(
+            node.axis not in component.dims, node.name, "state does not have the axis of its own loop", component.name
+        )
+    for name, value in _resumed(node, state):
+        found = inner[value].dims if value in inner else None
+        same = found is not None and set(found) == set(kinds[name].dims)
+        _demand(same, node.name, "a resumed state is a value of the body with the state's axes", value)
+    return infer(state.finish, kinds, scope)
+
+
+def _resumed(node: Map, state: State) -> list[tuple[str, str]]:
+    if state.resume is None:
+        return []
+    _demand(len(state.resume) == len(state.components), node.name, "a loop resumes every component", str(state.resume))
+    return list(zip((c.name for c in state.components), state.resume, strict=True))
+
+
+def _same(node: Map, graph: Graph, types: Types, kinds: Types) -> None:
+    _demand(len(graph.outputs) == len(kinds), node.name, "a state's graph gives every component", str(graph.outputs))
+    for name, kind in zip(graph.outputs, kinds.values(), strict=True):
+        _demand(
+            set(types[name].dims) == set(kind.dims),
+            node.name,
+            "a component keeps its axes",
+            f"{types[name]} for {kind}",
+        )
+
+
+def _check_range(node: Map, scope: Scope) -> None:
+    outer = scope.maps.get(node.range.outer) if isinstance(node.range, Within | Below) else None
+    match node.range:
+        case All():
+            pass
+        case Within(axis) | Below(axis):
+            _demand(outer is not None, node.name, "a range refers to a map around it", str(axis))
+            _demand(axis.space == node.axis.space, node.name, "a range refers to a map over the same space", str(axis))
+        case Segment(axis, count):
+            _demand(axis in scope.maps, node.name, "a segment is numbered by a map around it", str(axis))
+            _demand(axis.space.fixed == count, node.name, "the segments' map has one iteration a segment", str(count))
+        case _:
+            assert_never(node.range)
+    peeled = node.range.part is not Part.all
+    _demand(not peeled or node.state is not None, node.name, "only a loop with state is peeled", "")
+
+
+def _name(node: BlockNode) -> str:
+    return node.name
+
+
+def _demand(holds: bool, node: str, condition: str, found: str) -> None:
+    if not holds:
+        _fail(node, condition, found)
+
+
+def _fail(node: str, condition: str, found: str) -> NoReturn:
+    raise InvalidProgramError(
+        f"malformed block program: {condition}" + (f" (found {found})" if found else ""), node=node, condition=condition
+    )

@@ -1,0 +1,81 @@
+"""Fresh copies of maps, and canonical names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from weft.block.program import BlockProgram, BlockType, Final, Graph, Map, State, maps, results
+from weft.block.rename import fresh, rename_body, rename_map_axes, rename_program_axes, rename_values, values_of
+from weft.tensor.axes import Axis
+
+
+def loop_names(program: BlockProgram) -> Callable[[str], str]:
+    """A maker of names that no loop or axis of `program` has."""
+    taken = {m.name for m in maps(program.graph)} | {m.axis.name for m in maps(program.graph)}
+    return fresh(taken)
+
+
+def fresh_loops(node: Map, make: Callable[[str], str]) -> Map:
+    """A copy of `node` in which it and every map inside have new names and axes; values keep theirs."""
+    renamed = {m.axis: Axis(make(m.axis.name), m.axis.space) for m in (node, *maps(node.body))}
+
+    def rename(of: Map) -> Map:
+        body = replace(of.body, nodes=tuple(rename(n) if isinstance(n, Map) else n for n in of.body.nodes))
+        return replace(of, name=renamed_names[of.name], body=body)
+
+    renamed_names = {m.name: renamed[m.axis].name for m in (node, *maps(node.body))}
+    return rename_map_axes(rename(node), renamed)
+
+
+def canonical(program: BlockProgram) -> BlockProgram:
+    """The same program with names that depend on its structure alone.
+
+    Loops are named after their spaces in the order of the listing (m, n, k, k1 ...), the axes of inputs after the inputs, and
+    every value of an inner graph has a name that no other value of the program has.
+    """
+    make = fresh(set())
+    axes = {a: Axis(f"{name}.{d}", a.space) for name, kind in program.inputs for d, a in enumerate(kind.lists)}
+    names: dict[str, str] = {}
+    for node in maps(program.graph):
+        name = make(node.axis.space.name.lower())
+        axes[node.axis], names[node.name] = Axis(name, node.axis.space), name
+    program = replace(
+        rename_program_axes(program, axes), inputs=tuple((n, _with_axes(k, axes)) for n, k in program.inputs)
+    )
+    values = fresh(values_of(program.graph))
+    nodes = tuple(_canonical_map(n, names, values) if isinstance(n, Map) else n for n in program.graph.nodes)
+    return replace(program, graph=replace(program.graph, nodes=nodes))
+
+
+def _with_axes(kind: BlockType, axes: dict[Axis, Axis]) -> BlockType:
+    return replace(kind, lists=tuple(axes[a] for a in kind.lists), dims=tuple(axes[a] for a in kind.dims))
+
+
+def _canonical_map(node: Map, names: dict[str, str], make: Callable[[str], str]) -> Map:
+    stems = {f.inner: f.outer for f in node.inputs}
+    own = sorted(values_of(node.body), key=_appearance(node.body).index)
+    node = rename_body(node, {n: make(stems.get(n, "t").rstrip("0123456789") or "t") for n in own})
+    if node.state is not None:
+        node = _canonical_state(node, node.state, make)
+    body = replace(
+        node.body, nodes=tuple(_canonical_map(n, names, make) if isinstance(n, Map) else n for n in node.body.nodes)
+    )
+    return replace(node, name=names[node.name], body=body)
+
+
+def _canonical_state(node: Map, state: State, make: Callable[[str], str]) -> Map:
+    renamed: dict[str, str] = {}
+    for graph in (state.update, state.merge, state.finish):
+        for name in _appearance(graph):
+            renamed.setdefault(name, make("s"))
+    components = tuple(replace(c, name=renamed[c.name]) for c in state.components)
+    update, merge, finish = (rename_values(g, renamed) for g in (state.update, state.merge, state.finish))
+    outputs = tuple(replace(o, inner=renamed[o.inner]) if isinstance(o, Final) else o for o in node.outputs)
+    return replace(
+        node, state=replace(state, components=components, update=update, merge=merge, finish=finish), outputs=outputs
+    )
+
+
+def _appearance(graph: Graph) -> list[str]:
+    return list(dict.fromkeys((*graph.inputs, *(name for n in graph.nodes for name in results(n)))))

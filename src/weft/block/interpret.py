@@ -1,0 +1,424 @@
+"""The interpreter: moves blocks as the program says, in any value domain, and counts what moves.
+
+It is the judge of every rewrite and the meaning of an applied program: padding is real here, and holds poison unless the
+program filled it, so that a program that reads what nobody wrote is caught.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar, assert_never
+
+import numpy as np
+
+from weft.block.program import (
+    All,
+    Below,
+    BlockNode,
+    BlockProgram,
+    Broadcast,
+    Collapse,
+    Dot,
+    Extent,
+    Fill,
+    Final,
+    Graph,
+    Grouped,
+    Index,
+    Iterate,
+    Literal,
+    Map,
+    Part,
+    Place,
+    Pointwise,
+    Segment,
+    Stacked,
+    Stage,
+    Within,
+    maps,
+)
+from weft.tensor.axes import Axis
+from weft.tensor.domain import Array, Domain, at, broadcast
+from weft.tensor.dtypes import DType
+from weft.tensor.scalar import Apply, Arg
+
+V = TypeVar("V")
+
+
+@dataclass
+class Traffic:
+    """What an interpretation moved and did.
+
+    Attributes:
+        loaded, stored: bytes by buffered edge: what crossed from a list to an item, and from an item to a list.
+        operations: block operations by name of the node that did them.
+    """
+
+    loaded: Counter[str] = field(default_factory=Counter[str])
+    stored: Counter[str] = field(default_factory=Counter[str])
+    operations: Counter[str] = field(default_factory=Counter[str])
+
+    def rename(self, old: str, new: str) -> None:
+        """An inner list turned out to be part of the list `new`."""
+        for counter in (self.loaded, self.stored):
+            if old in counter and old != new:
+                counter[new] += counter.pop(old)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The current iteration of a loop: its first element, how many are valid, how many it would have, and its number."""
+
+    base: int
+    valid: int
+    tile: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Item(Generic[V]):
+    """A block, vector or scalar: an array of the tiles' sizes, of which each axis's step says how much is valid."""
+
+    array: V
+    dims: tuple[Axis, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class _List(Generic[V]):
+    """A list of items, stored flat: an array over `axes`, holding valid elements only.
+
+    `lists` are the axes it is still a list over; `origin` gives, for each of them, the element (or, for an axis that items do
+    not have, the block) that comes first.
+    """
+
+    array: V
+    axes: tuple[Axis, ...]
+    lists: tuple[Axis, ...]
+    dims: tuple[Axis, ...]
+    origin: Mapping[Axis, int]
+    dtype: DType
+    name: str
+
+
+def interpret(
+    program: BlockProgram,
+    inputs: Mapping[str, V],
+    sizes: Mapping[str, int],
+    domain: Domain[V],
+    blocks: Mapping[str, int] | None = None,
+) -> tuple[tuple[V, ...], Traffic]:
+    """Run `program`.
+
+    Args:
+        program: with or without places.
+        inputs: one array per input, with the dimensions of its type's lists, in that order.
+        sizes: elements of each space, by name; all at least 1.
+        domain: what values are (fp64 numbers, field elements).
+        blocks: elements per block of each space, by name; only read for loops that no schedule has placed.
+
+    Returns:
+        The outputs, with dimensions in the order of `output_axes`, and what moved.
+    """
+    run = _Interpreter(domain, sizes, blocks or {}, Traffic())
+    values: dict[str, _Item[V] | _List[V]] = {}
+    for name, kind in program.inputs:
+        stacked = tuple(a for a in kind.lists if a not in kind.dims)
+        order = [kind.lists.index(a) for a in (*stacked, *kind.dims)]
+        array = domain.lift(_transposed(tuple(order)), inputs[name])
+        if kind.lists:
+            values[name] = _List(
+                array, (*stacked, *kind.dims), kind.lists, kind.dims, dict.fromkeys(kind.lists, 0), kind.dtype, name
+            )
+        else:
+            values[name] = _Item(array, (), kind.dtype)
+            run.traffic.loaded[name] += kind.dtype.bytes
+    values = run.graph(program.graph, values, {})
+    results: list[V] = []
+    for name, axes in zip(program.graph.outputs, program.output_axes, strict=True):
+        value = values[name]
+        own = value.axes if isinstance(value, _List) else value.dims
+        order = tuple(own.index(a) for a in axes)
+        if isinstance(value, _Item):
+            run.traffic.stored[name] += value.dtype.bytes
+        results.append(domain.lift(_transposed(order), value.array))
+    return tuple(results), run.traffic
+
+
+_Values = dict[str, "_Item[V] | _List[V]"]
+_Scope = Mapping[Axis, _Step]
+
+
+@dataclass
+class _Interpreter(Generic[V]):
+    domain: Domain[V]
+    sizes: Mapping[str, int]
+    blocks: Mapping[str, int]
+    traffic: Traffic
+
+    def graph(self, graph: Graph, values: _Values[V], scope: _Scope) -> _Values[V]:
+        """Every value of `graph`."""
+        values = dict(values)
+        for node in graph.nodes:
+            if isinstance(node, Map):
+                values.update(self.loop(node, values, scope))
+            else:
+                values[node.name] = self.operator(node, values, scope)
+                self.traffic.operations[node.name] += 1
+        return values
+
+    def operator(self, node: BlockNode, values: _Values[V], scope: _Scope) -> _Item[V]:
+        """One functional operator on one item each."""
+        domain = self.domain
+        match node:
+            case Pointwise():
+                shape = tuple(scope[a].tile for a in node.dims)
+                args = [self.aligned(self.item(values, n), node.dims) for n in node.args]
+                array = domain.elementwise(node.expr, args, node.dtype)
+                return _Item(domain.lift(broadcast(shape), array), node.dims, node.dtype)
+            case Dot():
+                left, right = self.item(values, node.left), self.item(values, node.right)
+                label = {a: i for i, a in enumerate(dict.fromkeys((*left.dims, *right.dims)))}
+                array = domain.contract(
+                    left.array,
+                    [label[a] for a in left.dims],
+                    right.array,
+                    [label[a] for a in right.dims],
+                    [label[a] for a in node.dims],
+                )
+                if node.acc is not None:
+                    acc = self.aligned(self.item(values, node.acc), node.dims)
+                    array = domain.elementwise(Apply("add", (Arg(0), Arg(1))), [acc, array], node.dtype)
+                return _Item(array, node.dims, node.dtype)
+            case Collapse():
+                item = self.item(values, node.arg)
+                array = domain.reduce(node.monoid, item.array, [item.dims.index(node.over)])
+                return _Item(array, tuple(a for a in item.dims if a != node.over), item.dtype.accumulator)
+            case Index(_, axis):
+                step = scope[axis]
+                numbers = domain.iota(step.base + step.tile, DType.int64)
+                return _Item(domain.lift(at(slice(step.base, None)), numbers), (axis,), DType.int64)
+            case Literal(_, value, dtype):
+                return _Item(domain.constant(value, dtype), (), dtype)
+            case Extent(_, space, dtype):
+                return _Item(domain.constant(space.size(self.sizes), dtype), (), dtype)
+            case Fill():
+                item = self.item(values, node.arg)
+                return self.filled(
+                    item, scope, domain.full(tuple(scope[a].tile for a in item.dims), node.value, item.dtype)
+                )
+            case Stage():
+                item = self.item(values, node.arg)
+                return _Item(self.aligned(item, node.dims), node.dims, item.dtype)
+            case Map():
+                raise AssertionError(node.name)
+            case _:
+                assert_never(node)
+
+    def item(self, values: _Values[V], name: str) -> _Item[V]:
+        """The item called `name`; the checker has made sure that it is one."""
+        value = values[name]
+        assert isinstance(value, _Item), name
+        return value
+
+    def aligned(self, item: _Item[V], dims: tuple[Axis, ...]) -> V:
+        """The item's array with one dimension per axis of `dims`, of size 1 where the item lacks it."""
+        order = tuple(item.dims.index(a) for a in dims if a in item.dims)
+        present = tuple(slice(None) if a in item.dims else None for a in dims)
+        return self.domain.lift(at(present), self.domain.lift(_transposed(order), item.array))
+
+    def filled(self, item: _Item[V], scope: _Scope, padding: V) -> _Item[V]:
+        """`item` with its padding replaced by that of `padding`, an array of the tiles' sizes."""
+        window = tuple(slice(0, scope[a].valid) for a in item.dims)
+
+        valid = self.domain.lift(at(window), item.array)
+        return _Item(self.domain.lift(_written(window), padding, valid), item.dims, item.dtype)
+
+    def steps(self, node: Map, scope: _Scope) -> list[_Step]:
+        """The iterations of `node`, in order."""
+        size = node.axis.space.size(self.sizes)
+        tile = node.tile if node.tile is not None else 1 if node.unit else self.blocks.get(node.axis.space.name, size)
+        start, stop = 0, size
+        match node.range:
+            case All():
+                pass
+            case Within(outer):
+                start, stop = scope[outer].base, scope[outer].base + scope[outer].valid
+            case Below(outer):
+                stop = min(size, scope[outer].base + scope[outer].valid)
+            case Segment(index, count):
+                each = ceil_div(ceil_div(size, tile), count) * tile
+                start = min(size, scope[index].base * each)
+                stop = min(size, start + each)
+            case _:
+                assert_never(node.range)
+        if node.place is Place.whole:
+            return [_Step(start, stop - start, stop - start)] if stop > start else []
+        steps = [_Step(base, min(tile, stop - base), tile) for base in range(start, stop, tile)]
+        match node.range.part:
+            case Part.all:
+                return steps
+            case Part.full:
+                return [s for s in steps if s.valid == tile]
+            case Part.edge:
+                return [s for s in steps if s.valid < tile]
+
+    def loop(self, node: Map, values: _Values[V], scope: _Scope) -> _Values[V]:
+        """The outputs of a map."""
+        state: dict[str, _Item[V]] = {}
+        stacked: dict[str, list[tuple[_Step, _Item[V] | _List[V]]]] = {
+            o.outer: [] for o in node.outputs if isinstance(o, Stacked)
+        }
+        if node.state is not None:
+            start = dict(zip((c.name for c in node.state.components), node.state.resume or (), strict=False))
+            resumed = {f.inner: f.outer for f in node.inputs}
+            for c in node.state.components:
+                if c.name in start:
+                    state[c.name] = self.item(values, resumed[start[c.name]])
+                else:
+                    shape = tuple(scope[a].tile for a in c.dims)
+                    state[c.name] = _Item(self.domain.full(shape, c.init, c.dtype), c.dims, c.dtype)
+        for step in self.steps(node, scope):
+            inner_scope = {**scope, node.axis: step}
+            fed: _Values[V] = {
+                f.inner: self.access(node, f.access, values[f.outer], step, inner_scope) for f in node.inputs
+            }
+            body = self.graph(node.body, fed, inner_scope)
+            if node.state is not None:
+                names = node.state.update.inputs[len(state) :]
+                given: _Values[V] = {**state, **{n: body[f] for n, f in zip(names, node.state.feeds, strict=True)}}
+                after = self.graph(node.state.update, given, inner_scope)
+                state = {c: self.item(after, out) for c, out in zip(state, node.state.update.outputs, strict=True)}
+            for output in node.outputs:
+                if isinstance(output, Stacked):
+                    stacked[output.outer].append((step, body[output.inner]))
+        results: _Values[V] = {}
+        if node.state is not None:
+            finished = self.graph(node.state.finish, dict(state), scope)
+            results.update({o.outer: finished[o.inner] for o in node.outputs if isinstance(o, Final)})
+        for name, parts in stacked.items():
+            results[name] = self.stack(node, name, parts, scope)
+        return results
+
+    def access(
+        self, node: Map, access: Iterate | Broadcast | Grouped, value: _Item[V] | _List[V], step: _Step, scope: _Scope
+    ) -> _Item[V] | _List[V]:
+        """What one iteration sees of `value`."""
+        match access:
+            case Broadcast():
+                return value
+            case Iterate(over):
+                first, valid = step.base, step.valid
+            case Grouped(over, group):
+                first, valid = step.base // group, 1
+            case _:
+                assert_never(access)
+        assert isinstance(value, _List)
+        where = value.axes.index(over)
+        lists = tuple(a for a in value.lists if a != over)
+        if over in value.dims:
+            begin = first - value.origin[over]
+            array = self.domain.lift(_taken(slice(begin, begin + valid), where), value.array)
+            axes = tuple(node.axis if a == over else a for a in value.axes)
+        else:
+            number = first // step.tile - value.origin[over]
+            array = self.domain.lift(_taken(number, where), value.array)
+            axes = tuple(a for a in value.axes if a != over)
+        dims = tuple(node.axis if a == over else a for a in value.dims)
+        part = _List(
+            array, axes, lists, dims, {a: o for a, o in value.origin.items() if a in lists}, value.dtype, value.name
+        )
+        return part if lists else self.load(part, scope)
+
+    def load(self, part: _List[V], scope: _Scope) -> _Item[V]:
+        """The one item that is left, padded to its tiles."""
+        shape = self.domain.shape(part.array)
+        self.traffic.loaded[part.name] += int(np.prod(shape, dtype=np.int64)) * part.dtype.bytes
+        tiles = tuple(scope[a].tile for a in part.dims)
+        if shape == tiles:
+            return _Item(part.array, part.dims, part.dtype)
+        window = tuple(slice(0, n) for n in shape)
+
+        padded = self.domain.lift(_written(window), self.domain.poison(tiles, part.dtype), part.array)
+        return _Item(padded, part.dims, part.dtype)
+
+    def stack(self, node: Map, name: str, parts: list[tuple[_Step, _Item[V] | _List[V]]], scope: _Scope) -> _List[V]:
+        """The list that a map stacks: valid elements only, flat."""
+        lists = [self.as_list(name, {**scope, node.axis: step}, value) for step, value in parts]
+        first, base = lists[0], parts[0][0]
+        inner = _nested_axis(node, first.lists)
+        if inner is not None or node.axis in first.dims:
+            along = first.axes.index(inner if inner is not None else node.axis)
+            array = self.domain.lift(_joined(along), *(p.array for p in lists))
+            axes = first.axes
+        else:
+            array = self.domain.lift(_joined(None), *(p.array for p in lists))
+            axes = (node.axis, *first.axes)
+        if inner is not None:
+            return _List(array, axes, first.lists, first.dims, first.origin, first.dtype, name)
+        start = base.base if node.axis in first.dims else base.base // base.tile
+        return _List(
+            array, axes, (node.axis, *first.lists), first.dims, {**first.origin, node.axis: start}, first.dtype, name
+        )
+
+    def as_list(self, name: str, scope: _Scope, value: _Item[V] | _List[V]) -> _List[V]:
+        """`value` as part of the list `name`: an item's valid elements are stored now, a list was stored before."""
+        if isinstance(value, _List):
+            self.traffic.rename(value.name, name)
+            return value
+        window = tuple(slice(0, scope[a].valid) for a in value.dims)
+        array = self.domain.lift(at(window), value.array)
+        self.traffic.stored[name] += int(np.prod(self.domain.shape(array), dtype=np.int64)) * value.dtype.bytes
+        return _List(array, value.dims, (), value.dims, {}, value.dtype, name)
+
+
+def _nested_axis(node: Map, lists: tuple[Axis, ...]) -> Axis | None:
+    """The axis among `lists` whose map runs within the blocks of `node`'s: stacking then joins parts of one list."""
+    inside = {m.axis for m in maps(node.body) if isinstance(m.range, Within) and m.range.outer == node.axis}
+    return next((a for a in lists if a in inside), None)
+
+
+def ceil_div(a: int, b: int) -> int:
+    """a / b, rounded up."""
+    return -(-a // b)
+
+
+# Structural functions, for `Domain.lift`.
+
+
+def _transposed(order: tuple[int, ...]) -> Callable[[Array], Array]:
+    def transpose(array: Array) -> Array:
+        return np.transpose(array, order)
+
+    return transpose
+
+
+def _taken(index: int | slice, axis: int) -> Callable[[Array], Array]:
+    """One element, which drops the dimension, or a run of them; an index out of bounds is an error."""
+
+    def take(array: Array) -> Array:
+        first, last = (index.start, index.stop - 1) if isinstance(index, slice) else (index, index)
+        if first < 0 or last >= array.shape[axis]:
+            raise IndexError(f"elements {first} to {last} of {array.shape[axis]}")
+        return array[(slice(None),) * axis + (index,)]
+
+    return take
+
+
+def _written(window: tuple[slice, ...]) -> Callable[[Array, Array], Array]:
+    def write(into: Array, block: Array) -> Array:
+        out = into.copy()
+        out[window] = block
+        return out
+
+    return write
+
+
+def _joined(axis: int | None) -> Callable[..., Array]:
+    """Parts one after the other along `axis`, or stacked along a new first one."""
+
+    def join(*parts: Array) -> Array:
+        return np.stack(parts) if axis is None else np.concatenate(parts, axis=axis)
+
+    return join

@@ -1,0 +1,447 @@
+"""Block programs as text, in the style of the listings of Blockbuster (section 5).
+
+A list is stored to and loaded from an intermediate I1, I2 ..., indexed by all loops around it;
+items are t1, t2 ... in the order of the text; a sum starts at zero; KK is the number of elements of
+which K counts blocks. Expressions align items as numpy does: `t2[:,newaxis]` is a vector with a
+number for each row, `t2.T` a block the other way round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias, assert_never
+
+from weft.block.accumulation import Step, needed, steps, uses
+from weft.block.normal import normal_form
+from weft.block.program import (
+    All,
+    Below,
+    BlockNode,
+    BlockProgram,
+    Broadcast,
+    Collapse,
+    Dot,
+    Extent,
+    Feed,
+    Fill,
+    Final,
+    Graph,
+    Grouped,
+    Index,
+    Iterate,
+    Literal,
+    Map,
+    Part,
+    Pointwise,
+    Segment,
+    Stacked,
+    Stage,
+    State,
+    Within,
+    maps,
+    operands,
+    results,
+    spaces,
+)
+from weft.block.table1 import operator
+from weft.block.text import (
+    expression,
+    extent_names,
+    input_names,
+    number,
+    space_names,
+    variable,
+)
+from weft.tensor.axes import Axis
+from weft.tensor.scalar import Apply
+
+
+def listing(program: BlockProgram, *, numbered: bool = False) -> str:
+    """`program` as a listing; `numbered` puts a number in front of each line.
+
+    Temporaries, intermediates and loop variables are named in the order of the text, which so
+    depends on the structure of the program and on the names of its inputs and spaces alone. It does
+    not check the program.
+    """
+    lines = _Printer(program).lines
+    if not numbered:
+        return "\n".join(lines)
+    width = len(str(len(lines)))
+    return "\n".join(f"{i:{width}} {line}" for i, line in enumerate(lines, 1))
+
+
+def signature(program: BlockProgram) -> str:
+    """The listing of `program` in normal form: equal where only the writing differs.
+
+    `weft.block.normal` says what is made alike (names, and every order that means nothing), and
+    what is not.
+    """
+    return listing(normal_form(program))
+
+
+@dataclass(eq=False)
+class _Buffer:
+    """A list in memory. An intermediate has no name until it is first printed."""
+
+    slots: tuple[Axis, ...]
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _List:
+    """A value that is a list over `lists`: `buffer`, with the slots in `bound` fixed."""
+
+    buffer: _Buffer
+    bound: Mapping[Axis, str]
+    lists: tuple[Axis, ...]
+    dims: tuple[Axis, ...]
+
+
+@dataclass(eq=False)
+class _Item:
+    """A value that is an item: `text` once it is named, `source` where it has to be loaded."""
+
+    dims: tuple[Axis, ...]
+    text: str | None = None
+    source: _List | None = None
+
+
+_Value: TypeAlias = _List | _Item
+
+
+@dataclass(eq=False)
+class _Frame:
+    """One graph being printed: its values so far, and the buffers that each value is stored to."""
+
+    around: tuple[Map, ...]
+    values: dict[str, _Value] = field(default_factory=dict[str, _Value])
+    stores: dict[str, list[_Buffer]] = field(default_factory=dict[str, list[_Buffer]])
+
+    def item(self, name: str) -> _Item:
+        """The value as an item. A list is malformed here, and seen as if it were loaded whole."""
+        value = self.values[name]
+        return value if isinstance(value, _Item) else _Item(value.dims, source=value)
+
+
+class _Printer:
+    """The printing of one program; `lines` is the result."""
+
+    def __init__(self, program: BlockProgram) -> None:
+        self.lines: list[str] = []
+        self._temporaries = self._intermediates = 0
+        self._variables: dict[Axis, str] = {}
+        self._spaces = space_names(spaces(program))
+        self._extents = extent_names(self._spaces)
+        self._inside = {m.axis: m.range.outer for m in maps(program.graph) if isinstance(m.range, Within)}
+        top = _Frame(())
+        names = input_names(name for name, _ in program.inputs)
+        for (name, kind), shown in zip(program.inputs, names, strict=True):
+            view = _List(_Buffer(kind.lists, shown), {}, kind.lists, kind.dims)
+            top.values[name] = view if kind.lists else _Item(kind.dims, source=view)
+        outputs = list(zip(program.graph.outputs, program.output_axes, strict=True))
+        for i, (name, axes) in enumerate(outputs, 1):
+            buffer = _Buffer(axes, f"O{i}" if len(outputs) > 1 else "O")
+            top.stores.setdefault(name, []).append(buffer)
+        for node in program.graph.nodes:
+            self._node(node, top)
+        self._store_inputs(program.graph, top)
+
+    # Lines.
+
+    def _line(self, frame: _Frame, text: str) -> None:
+        self.lines.append("  " * len(frame.around) + text)
+
+    def _use(self, item: _Item, frame: _Frame) -> str:
+        """The text of `item`; prints its load before its first use."""
+        if item.text is None:
+            self._temporaries += 1
+            item.text = f"t{self._temporaries}"
+            if item.source is not None:
+                place = self._place(item.source.buffer, item.source.bound)
+                self._line(frame, f"{item.text} = load({place})")
+        return item.text
+
+    def _place(self, buffer: _Buffer, bound: Mapping[Axis, str]) -> str:
+        """One item of `buffer`: at `bound`, else at the current iterations."""
+        if buffer.name is None:
+            self._intermediates += 1
+            buffer.name = f"I{self._intermediates}"
+        indices = [bound.get(a) or self._variables.get(a, ":") for a in buffer.slots]
+        return f"{buffer.name}[{','.join(indices)}]" if indices else buffer.name
+
+    def _store(self, name: str, frame: _Frame) -> None:
+        for buffer in frame.stores.get(name, ()):
+            match frame.values[name]:
+                case _Item() as item:
+                    text = self._use(item, frame)
+                case _List(source, bound):
+                    text = self._place(source, bound)
+            self._line(frame, f"store({text},{self._place(buffer, {})})")
+
+    def _store_inputs(self, graph: Graph, frame: _Frame) -> None:
+        """The stores of what `graph` hands on unchanged."""
+        for name in graph.inputs:
+            self._store(name, frame)
+
+    # Functional operators.
+
+    def _node(self, node: BlockNode, frame: _Frame) -> None:
+        match node:
+            case Map():
+                self._map(node, frame)
+                return
+            case Literal():
+                frame.values[node.name] = _Item((), number(node.value))
+            case Extent():
+                frame.values[node.name] = _Item((), self._extents[node.space])
+            case _:
+                text = self._text(node, frame)
+                item = _Item(_result_dims(node, frame))
+                self._line(frame, f"{self._use(item, frame)} = {text}")
+                frame.values[node.name] = item
+        self._store(node.name, frame)
+
+    def _text(self, node: Pointwise | Collapse | Dot | Index | Fill | Stage, frame: _Frame) -> str:
+        """The right-hand side of `node`; the loads of what it reads are printed."""
+        match node:
+            case Pointwise() | Collapse():
+                return self._call(node, frame)
+            case Dot():
+                call = self._call(node, frame)
+                return call if node.acc is None else f"{self._use(frame.item(node.acc), frame)}+{call}"
+            case Index():
+                return f"index({self._variables.get(node.axis, '?')})"
+            case Fill():
+                return f"fill({self._use(frame.item(node.arg), frame)}, {node.value!r})"
+            case Stage():
+                text = self._turned(frame.item(node.arg), node.dims, frame)
+                return f"stage({text}, {node.layout.value})"
+            case _:
+                assert_never(node)
+
+    def _call(self, node: Pointwise | Collapse | Dot, frame: _Frame) -> str:
+        found = operator(node, {n: frame.item(n).dims for n in operands(node)})
+        if found is not None:
+            dims = node.dims if isinstance(node, Pointwise) else ()
+            texts = [self._turned(frame.item(n), dims, frame) for n in found.operands]
+            return f"{found.name}({','.join(texts)})"
+        assert isinstance(node, Pointwise), "every collapse and every dot has a name"
+        texts = [self._aligned(frame.item(n), node.dims, frame) for n in node.args]
+        return expression(node.expr, texts)
+
+    def _turned(self, item: _Item, dims: tuple[Axis, ...], frame: _Frame) -> str:
+        """The text of a block in the order of `dims`; of any other item as it is."""
+        text = self._use(item, frame)
+        return f"{text}.T" if len(dims) == 2 and item.dims == dims[::-1] else text
+
+    def _aligned(self, item: _Item, dims: tuple[Axis, ...], frame: _Frame) -> str:
+        """The text of an item in an expression over `dims`."""
+        if len(dims) == 2 and item.dims == dims[:1]:
+            return f"{self._use(item, frame)}[:,newaxis]"
+        return self._turned(item, dims, frame)
+
+    # Loops.
+
+    def _map(self, node: Map, frame: _Frame) -> None:
+        used = uses(node)
+        for feed in node.inputs:
+            value = frame.values[feed.outer]
+            if isinstance(feed.access, Broadcast) and used[feed.inner] and isinstance(value, _Item):
+                self._use(value, frame)
+        taken = {self._variables[m.axis] for m in frame.around}
+        index = variable(self._spaces[node.axis.space], taken)
+        fed = {f.inner: _fed(f, frame.values[f.outer], node, index) for f in node.inputs}
+        inner = _Frame((*frame.around, node), fed)
+        stacked = self._stacked(node, frame, inner)
+        state = [] if node.state is None else self._start(node.state, inner, frame)
+        ends = f"{self._spaces[node.axis.space]}{self._range(node)}"
+        word = "forall" if node.state is None else "for"
+        self._line(frame, f"{word} {index} in range({ends}):{_comment(node)}")
+        self._variables[node.axis] = index
+        printed = len(self.lines)
+        self._body(node, state, inner)
+        if len(self.lines) == printed:
+            self._line(inner, "pass")
+        del self._variables[node.axis]
+        for out, (lists, buffer) in stacked.items():
+            frame.values[out.outer] = _List(buffer, {}, lists, inner.values[out.inner].dims)
+        if node.state is not None:
+            self._finish(node, node.state, state, frame)
+
+    def _range(self, node: Map) -> str:
+        match node.range:
+            case All():
+                text = ""
+            case Within(axis):
+                text = f" within {self._variables.get(axis, '?')}"
+            case Below(axis):
+                text = f" below {self._variables.get(axis, '?')}"
+            case Segment(axis, count):
+                text = f" segment {self._variables.get(axis, '?')} of {count}"
+            case _:
+                assert_never(node.range)
+        return text if node.range.part is Part.all else f"{text}, {node.range.part.value}"
+
+    def _stacked(self, node: Map, frame: _Frame, inner: _Frame) -> dict[Stacked, tuple[tuple[Axis, ...], _Buffer]]:
+        """The list axes and the buffer of each stacked output; says so in `inner.stores`."""
+        found: dict[Stacked, tuple[tuple[Axis, ...], _Buffer]] = {}
+        around = {n: v.lists for n, v in frame.values.items() if isinstance(v, _List)}
+        for out in node.outputs:
+            if isinstance(out, Stacked):
+                lists = _stacked_lists(node, out.inner, around)
+                slots = (*(m.axis for m in frame.around), *lists)
+                # Where a loop runs within the block of another, its index says all.
+                whole = {self._inside.get(a) for a in slots}
+                new = _Buffer(tuple(a for a in slots if a not in whole))
+                buffers = frame.stores.get(out.outer) or [new]
+                inner.stores.setdefault(out.inner, []).extend(buffers)
+                found[out] = (lists, buffers[0])
+        return found
+
+    # State.
+
+    def _start(self, state: State, inner: _Frame, frame: _Frame) -> list[_Item]:
+        """The components as items; prints what each starts from, where that is not zero."""
+        items = [_Item(c.dims) for c in state.components]
+        for i, (item, component) in enumerate(zip(items, state.components, strict=True)):
+            if state.resume is not None:
+                text = self._use(inner.item(state.resume[i]), frame)
+                self._line(frame, f"{self._use(item, frame)} = {text}")
+            elif component.init != 0:
+                self._line(frame, f"{self._use(item, frame)} = {number(component.init)}")
+        return items
+
+    def _body(self, node: Map, components: list[_Item], frame: _Frame) -> None:
+        """The body's statements, each accumulation right after what it accumulates."""
+        simple = list(steps(node))
+        inlined = {s.inline.name for s in simple if s.inline is not None}
+        for i, child in enumerate(node.body.nodes):
+            if isinstance(child, Map) or child.name not in inlined:
+                self._node(child, frame)
+            for step in simple:
+                if step.after == i and node.state is not None:
+                    self._accumulate(node.state, step, components, frame)
+        for step in simple:
+            if step.after is None and node.state is not None:
+                self._accumulate(node.state, step, components, frame)
+        if node.state is not None:
+            self._update(node.state, {s.component for s in simple}, components, frame)
+        self._store_inputs(node.body, frame)
+
+    def _accumulate(self, state: State, step: Step, components: list[_Item], frame: _Frame) -> None:
+        inner = _update_frame(state, components, frame)
+        component = components[step.component]
+        op = "add"
+        if isinstance(step.node, Dot):
+            text = self._call(step.node, inner)
+        elif step.inline is not None:
+            text = self._text(step.inline, frame)
+        else:
+            text = self._aligned(inner.item(step.fed[0]), component.dims, inner)
+        if isinstance(step.node, Pointwise) and isinstance(step.node.expr, Apply):
+            op = step.node.expr.op
+        name = self._use(component, frame)
+        sign = {"add": "+=", "mul": "*="}.get(op)
+        self._line(frame, f"{name} {sign} {text}" if sign else f"{name} = {op}({name},{text})")
+
+    def _update(self, state: State, done: set[int], components: list[_Item], frame: _Frame) -> None:
+        """The statements of the components that move together.
+
+        A component is overwritten at once where nothing reads its old value later, else at the end.
+        """
+        inner = _update_frame(state, components, frame)
+        left = {i: out for i, out in enumerate(state.update.outputs) if i not in done}
+        nodes = needed(state.update, set(left.values()))
+        late = {i: out for i, out in left.items() if out in state.update.inputs}
+        for j, child in enumerate(nodes):
+            later = {n for rest in nodes[j + 1 :] for n in operands(rest)} | set(left.values())
+            mine = [i for i, out in left.items() if out in results(child)]
+            if len(mine) != 1 or state.components[mine[0]].name in later or isinstance(child, Map | Literal | Extent):
+                self._node(child, inner)
+                late |= {i: left[i] for i in mine}
+            else:
+                text = self._text(child, inner)
+                self._line(frame, f"{self._use(components[mine[0]], frame)} = {text}")
+                inner.values[child.name] = components[mine[0]]
+        late = {i: late[i] for i in sorted(late) if late[i] != state.components[i].name}
+        if late:
+            texts = [self._use(inner.item(out), frame) for out in late.values()]
+            names = [self._use(components[i], frame) for i in late]
+            self._line(frame, f"{', '.join(names)} = {', '.join(texts)}")
+
+    def _finish(self, node: Map, state: State, components: list[_Item], frame: _Frame) -> None:
+        """The statements after the loop, for the projections that the map hands out."""
+        finals = [o for o in node.outputs if isinstance(o, Final)]
+        inner = _Frame(frame.around)
+        inner.values.update(zip(state.finish.inputs, components, strict=True))
+        for child in needed(state.finish, {o.inner for o in finals}):
+            self._node(child, inner)
+        for out in finals:
+            frame.values[out.outer] = inner.values[out.inner]
+            self._store(out.outer, frame)
+
+
+def _update_frame(state: State, components: list[_Item], frame: _Frame) -> _Frame:
+    # What is printed in place of its name has no value.
+    values = [*components, *(frame.values.get(f, _Item(())) for f in state.feeds)]
+    return _Frame(frame.around, dict(zip(state.update.inputs, values, strict=True)))
+
+
+def _result_dims(node: Pointwise | Collapse | Dot | Index | Fill | Stage, frame: _Frame) -> tuple[Axis, ...]:
+    match node:
+        case Pointwise() | Dot() | Stage():
+            return node.dims
+        case Collapse():
+            return tuple(a for a in frame.item(node.arg).dims if a != node.over)
+        case Index():
+            return (node.axis,)
+        case Fill():
+            return frame.item(node.arg).dims
+        case _:
+            assert_never(node)
+
+
+def _fed(feed: Feed, value: _Value, node: Map, index: str) -> _Value:
+    """What an iteration of `node`, whose variable is `index`, sees of `value`."""
+    match feed.access:
+        case Broadcast():
+            return value
+        case Iterate(over):
+            pass
+        case Grouped(over, group):
+            index = f"{index}//{group}"
+        case _:
+            assert_never(feed.access)
+    if isinstance(value, _Item):
+        return value  # malformed: there is nothing to iterate
+    lists = tuple(a for a in value.lists if a != over)
+    dims = tuple(node.axis if a == over else a for a in value.dims)
+    view = _List(value.buffer, {**value.bound, over: index}, lists, dims)
+    return view if lists else _Item(dims, source=view)
+
+
+def _stacked_lists(node: Map, value: str, outer: Mapping[str, tuple[Axis, ...]]) -> tuple[Axis, ...]:
+    """The list axes of what `node` stacks from its body's `value`; `outer` has those around it."""
+    inner: dict[str, tuple[Axis, ...]] = {}
+    for feed in node.inputs:
+        gone = None if isinstance(feed.access, Broadcast) else feed.access.over
+        inner[feed.inner] = tuple(a for a in outer.get(feed.outer, ()) if a != gone)
+    for child in node.body.nodes:
+        for out in child.outputs if isinstance(child, Map) else ():
+            if isinstance(child, Map) and isinstance(out, Stacked):
+                inner[out.outer] = _stacked_lists(child, out.inner, inner)
+    lists = inner.get(value, ())
+    return lists if _sub_blocks(node) & set(lists) else (node.axis, *lists)
+
+
+def _sub_blocks(node: Map) -> set[Axis]:
+    """The axes of the maps in `node`'s body that run over sub-blocks of its block."""
+    return {m.axis for m in maps(node.body) if isinstance(m.range, Within) and m.range.outer == node.axis}
+
+
+def _comment(node: Map) -> str:
+    """What a schedule has said of `node`."""
+    parts = [] if node.place is None else [node.place.value]
+    parts += [] if node.tile is None else [f"{node.tile} a block"]
+    return f"  # {', '.join(parts)}" if parts else ""

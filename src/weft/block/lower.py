@@ -1,0 +1,289 @@
+"""Table 2: each operation of a tensor program becomes its predefined, fully unfused subgraph of block operators.
+
+Every operation is a nest of maps, one per axis, around one functional operator; a contraction or a reduction stacks its
+partial results over the contracted axis and then reduces that list. All fusion is left to the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from weft.block import program as block
+from weft.block.program import (
+    Access,
+    BlockNode,
+    BlockProgram,
+    BlockType,
+    Broadcast,
+    Collapse,
+    Dot,
+    Feed,
+    Final,
+    Graph,
+    Index,
+    Iterate,
+    Literal,
+    Map,
+    Pointwise,
+    Stacked,
+    State,
+)
+from weft.block.rename import rename_node
+from weft.errors import UnsupportedError
+from weft.tensor.axes import Axis
+from weft.tensor.dtypes import DType
+from weft.tensor.program import (
+    Cast,
+    Constant,
+    Contraction,
+    Elementwise,
+    Extent,
+    Input,
+    Iota,
+    Monoid,
+    Node,
+    Opaque,
+    Reduction,
+    Reindex,
+    TensorProgram,
+    Use,
+    axes_of,
+)
+from weft.tensor.scalar import Arg, Convert, Scalar, substitute
+
+
+def lower(program: TensorProgram) -> BlockProgram:
+    """The block program of `program`, by a look-up per operation (Blockbuster, section 2.2 and Table 2).
+
+    Raises:
+        UnsupportedError: for an opaque operation, or a reindexing that is not a view of an input: the plan keeps those out.
+    """
+    lowering = _Lowering(program, _loop_axes(program))
+    for node in program.nodes:
+        lowering.add(node)
+    inputs = tuple((n.name, BlockType(n.axes, lowering.blocked(n.axes), n.dtype)) for n in program.inputs)
+    graph = Graph(tuple(n for n, _ in inputs), tuple(lowering.nodes), program.outputs)
+    return BlockProgram(inputs, graph, tuple(lowering.lists[name] for name in program.outputs))
+
+
+@dataclass(frozen=True, slots=True)
+class _LoopAxes:
+    """What is decided once for all axes that some use binds to one another."""
+
+    root: dict[Axis, Axis]
+    unit: frozenset[Axis]
+    rank: dict[Axis, int]
+
+    def is_unit(self, axis: Axis) -> bool:
+        return self.root[axis] in self.unit
+
+    def order(self, axes: Sequence[Axis]) -> list[Axis]:
+        """Outermost first: one order for the whole program, so that maps that could be fused meet."""
+        return sorted(axes, key=lambda a: (not self.is_unit(a), self.rank[self.root[a]]))
+
+
+def _loop_axes(program: TensorProgram) -> _LoopAxes:
+    """Classes of axes by the bindings of uses; batch axes of contractions, and all but two free axes, become unit loops."""
+    values = program.values()
+    parent: dict[Axis, Axis] = {}
+
+    def find(axis: Axis) -> Axis:
+        parent.setdefault(axis, axis)
+        while parent[axis] != axis:
+            axis = parent[axis]
+        return axis
+
+    wanted: dict[Axis, None] = {}
+    units: dict[Axis, None] = {}
+    for node in (*program.inputs, *program.nodes):
+        for axis in axes_of(node):
+            find(axis)
+        for use in _uses(node):
+            for own, axis in zip(values[use.value].axes, use.axes, strict=True):
+                parent[find(own)] = find(axis)
+        blocked, batch = _roles(node)
+        wanted.update(dict.fromkeys(blocked))
+        units.update(dict.fromkeys(batch))
+    needed = {find(a) for a in wanted}
+    forced = {find(a) for a in units}
+    loose = [find(a) for node in program.nodes for a in node.axes[:-2]]
+    unit = frozenset(forced | {a for a in loose if a not in needed})
+    rank: dict[Axis, int] = {}
+    for node in (*program.nodes, *program.inputs):
+        for axis in axes_of(node):
+            rank.setdefault(find(axis), len(rank))
+    return _LoopAxes({a: find(a) for a in parent}, unit, rank)
+
+
+def _roles(node: Node) -> tuple[list[Axis], list[Axis]]:
+    """The axes that `node` needs blocks of, and those that it can only run over one element at a time."""
+    match node:
+        case Contraction():
+            left, right = set(node.left.axes), set(node.right.axes)
+            over = [a for a in node.over if a in left and a in right]
+            free_left = [a for a in node.axes if a in left and a not in right]
+            free_right = [a for a in node.axes if a in right and a not in left]
+            batch = [a for a in node.axes if a in left and a in right]
+            return (over[-1:] + free_left[-1:] + free_right[-1:], batch + over[:-1] + free_left[:-1] + free_right[:-1])
+        case Reduction():
+            return (list(node.over), [])
+        case _:
+            return ([], [])
+
+
+def _uses(node: Node) -> tuple[Use, ...]:
+    match node:
+        case Elementwise():
+            return node.args
+        case Contraction():
+            return (node.left, node.right)
+        case Reduction() | Cast():
+            return (node.arg,)
+        case Constant() | Extent() | Input() | Iota() | Reindex() | Opaque():
+            return ()
+
+
+@dataclass
+class _Lowering:
+    """The state of one lowering: which list axes stand for the axes of each value of the tensor program."""
+
+    program: TensorProgram
+    axes: _LoopAxes
+    nodes: list[BlockNode] = field(default_factory=list[BlockNode])
+    lists: dict[str, tuple[Axis, ...]] = field(default_factory=dict[str, tuple[Axis, ...]])
+    scalars: dict[str, Literal | block.Extent] = field(default_factory=dict[str, "Literal | block.Extent"])
+    count: int = 0
+
+    def __post_init__(self) -> None:
+        self.lists = {n.name: n.axes for n in self.program.inputs}
+
+    def blocked(self, axes: Sequence[Axis]) -> tuple[Axis, ...]:
+        """The axes of `axes` that items have."""
+        return tuple(a for a in axes if not self.axes.is_unit(a))
+
+    def add(self, node: Node) -> None:
+        """Append the subgraph of `node`."""
+        match node:
+            case Input():
+                pass
+            case Constant(name, _, dtype, value):
+                self._scalar(Literal(name, value, dtype))
+            case Extent(name, _, dtype, space):
+                self._scalar(block.Extent(name, space, dtype))
+            case Iota(name, (axis,), _) if not self.axes.is_unit(axis):
+                self._nest(_Leaf(name, (axis,), (), lambda made, _, out: [Index(out, made[axis])]))
+            case Elementwise():
+                self._pointwise(node, node.expr, node.args)
+            case Cast():
+                self._pointwise(node, Convert(node.dtype, Arg(0)) if node.semantic else Arg(0), (node.arg,))
+            case Contraction():
+                self._contraction(node)
+            case Reduction():
+                self._reduction(node)
+            case Reindex() | Opaque() | Iota():
+                raise UnsupportedError(f"{type(node).__name__.lower()} {node.name} does not lower to a block program")
+
+    def _scalar(self, node: Literal | block.Extent) -> None:
+        """A number of the program: made again where it is read, so that no edge carries it; an operator if it is a result."""
+        self.scalars[node.name] = node
+        self.lists[node.name] = ()
+        if node.name in self.program.outputs:
+            self.nodes.append(node)
+
+    def _pointwise(self, node: Elementwise | Cast, expr: Scalar, args: tuple[Use, ...]) -> None:
+        fed = tuple(u for u in args if u.value not in self.scalars)
+        local = tuple(dict.fromkeys(u.value for u in args if u.value in self.scalars))
+        place = {**{u: i for i, u in enumerate(fed)}, **{Use(n, ()): len(fed) + i for i, n in enumerate(local)}}
+        expr = substitute(expr, lambda i: Arg(place[args[i]]))
+
+        def leaf(made: dict[Axis, Axis], names: tuple[str, ...], out: str) -> list[BlockNode]:
+            scalars = [replace(self.scalars[n], name=f"{out}.{i}") for i, n in enumerate(local)]
+            every = (*names, *(n.name for n in scalars))
+            return [*scalars, Pointwise(out, expr, every, self._dims(made, node.axes), node.dtype, node.location)]
+
+        self._nest(_Leaf(node.name, node.axes, fed, leaf))
+
+    def _contraction(self, node: Contraction) -> None:
+        over = self.axes.order(node.over)
+        shared = set(node.left.axes) & set(node.right.axes)
+        if not over or self.axes.is_unit(over[-1]) or not set(over) <= shared:
+            raise UnsupportedError(
+                f"the sum of products {node.name} has no axis that blocks could run over", where=node.location
+            )
+        dtype, operands = node.dtype.accumulator, (node.left, node.right)
+        if (
+            self.blocked(node.axes)[:1]
+            and self.blocked(node.axes)[0] not in node.left.axes
+            and len(self.blocked(node.axes)) > 1
+        ):
+            operands = (node.right, node.left)  # the left operand has the rows of the result
+        self._nest(_Leaf(node.name, node.axes, operands, lambda made, names, out: [
+            Dot(out, names[0], names[1], made[over[-1]], self._dims(made, node.axes), dtype, None, node.location),
+        ], tuple(over), Monoid.sum, dtype))  # fmt: skip
+
+    def _reduction(self, node: Reduction) -> None:
+        over = self.axes.order(node.over)
+
+        def leaf(made: dict[Axis, Axis], names: tuple[str, ...], out: str) -> list[BlockNode]:
+            blocked = [made[a] for a in over if not self.axes.is_unit(a)]
+            steps = [*(f"{out}.{i}" for i in range(len(blocked) - 1)), out]
+            args = [names[0], *steps]
+            return [
+                Collapse(s, node.monoid, a, b, node.location) for s, a, b in zip(steps, args, blocked, strict=False)
+            ]
+
+        self._nest(_Leaf(node.name, node.axes, (node.arg,), leaf, tuple(over), node.monoid, node.dtype.accumulator))
+
+    def _dims(self, made: dict[Axis, Axis], axes: Sequence[Axis]) -> tuple[Axis, ...]:
+        return tuple(made[a] for a in self.blocked(axes))
+
+    def _fresh(self, axis: Axis) -> Axis:
+        self.count += 1
+        return Axis(f"{axis.space.name.lower()}.{self.count}", axis.space)
+
+    def _nest(self, leaf: _Leaf) -> None:
+        """Maps over the leaf's axes, operands iterated where they have the axis; then over `over`, each with its reduction."""
+        free = self.axes.order(leaf.axes)
+        made = {a: self._fresh(a) for a in (*free, *leaf.over)}
+        names = tuple(f"%{i}" for i in range(len(leaf.args)))
+        lists = [dict(zip(u.axes, self.lists[u.value], strict=True)) for u in leaf.args]
+
+        def build(rest: list[Axis], result: str) -> list[BlockNode]:
+            if not rest:
+                return leaf.make(made, names, result)
+            axis, body = rest[0], Graph(names, tuple(build(rest[1:], "%t")), ("%t",))
+            feeds = tuple(Feed(n, n, _access(ls, axis)) for n, ls in zip(names, lists, strict=True))
+            stacked = f"{result}.parts" if axis in leaf.over else result
+            part = Map(
+                made[axis].name, made[axis], feeds, body, (Stacked(stacked, "%t"),), unit=self.axes.is_unit(axis)
+            )
+            return [part] if axis not in leaf.over else [part, self._reduce(part, stacked, result, leaf, made)]
+
+        outer = {n: u.value for n, u in zip(names, leaf.args, strict=True)}
+        self.nodes += [rename_node(node, outer) for node in build([*free, *leaf.over], leaf.name)]
+        self.lists[leaf.name] = tuple(made[a] for a in leaf.axes)
+
+    def _reduce(self, part: Map, parts: str, result: str, leaf: _Leaf, made: dict[Axis, Axis]) -> Map:
+        """The reduction operator: combines the list `parts` that `part` stacks into one item."""
+        loop = self._fresh(part.axis)
+        state = State.of_monoid(leaf.monoid, "%p", self._dims(made, leaf.axes), leaf.carried, "%s")
+        feed = Feed(parts, "%p", Iterate(part.axis))
+        return Map(loop.name, loop, (feed,), Graph(("%p",), (), ("%p",)), (Final(result, "%s"),), state, unit=part.unit)
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """The functional operators at the heart of one nest: `make(axes made, operand names, result name)`."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    args: tuple[Use, ...]
+    make: Callable[[dict[Axis, Axis], tuple[str, ...], str], list[BlockNode]]
+    over: tuple[Axis, ...] = ()
+    monoid: Monoid = Monoid.sum
+    carried: DType = DType.float32
+
+
+def _access(lists: dict[Axis, Axis], axis: Axis) -> Access:
+    return Iterate(lists[axis]) if axis in lists else Broadcast()

@@ -1,0 +1,437 @@
+"""The block program: how blocks of data move through a computation (Blockbuster, section 2).
+
+A `Graph` is a directed acyclic graph of block operators in topological order; a `Map` holds an inner graph. Every
+form of the program on its way from lowering to code is this one form: rules rewrite it, `apply` gives its loops places, the
+emitters print it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TypeAlias, assert_never
+
+from weft.errors import InvalidProgramError, Location
+from weft.tensor.axes import Axis, Space
+from weft.tensor.dtypes import DType
+from weft.tensor.program import Monoid
+from weft.tensor.scalar import Apply, Arg, Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class BlockType:
+    """What an edge carries: a block, vector or scalar, or a list of those over some axes.
+
+    Attributes:
+        lists: axes it is a list over, outermost first; the edge is buffered exactly where this is not empty.
+        dims: axes of one item: two make a block, one a vector, none a scalar.
+        dtype: element type in memory; arithmetic is in `dtype.accumulator`.
+        pad: what the elements of an item beyond its valid extent hold; None where nobody promised anything.
+    """
+
+    lists: tuple[Axis, ...]
+    dims: tuple[Axis, ...]
+    dtype: DType
+    pad: float | None = None
+
+    @property
+    def buffered(self) -> bool:
+        """True where the edge is stored as a list, in whichever memory the schedule says."""
+        return bool(self.lists)
+
+    def __str__(self) -> str:
+        item = f"{self.dtype}[{', '.join(map(str, self.dims))}]"
+        return f"{item} list({', '.join(map(str, self.lists))})" if self.lists else item
+
+
+# Ranges: which blocks of its axis a map visits.
+
+
+class Part(Enum):
+    """Which iterations of a range: every one, those with a whole block, or the one with less than a block, if any."""
+
+    all = "all"
+    full = "full"
+    edge = "edge"
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """Every block of the axis's space."""
+
+    part: Part = Part.all
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """The sub-blocks of the current block of `outer`, a map over the same space around this one (nested levels)."""
+
+    outer: Axis
+    part: Part = Part.all
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The blocks of segment number `index` out of `count` equal runs of blocks; `index` is a map's axis around this one."""
+
+    index: Axis
+    count: int
+    part: Part = Part.all
+
+
+@dataclass(frozen=True, slots=True)
+class Below:
+    """The blocks that start at or before the last element of the current block of `outer` (causal loops)."""
+
+    outer: Axis
+    part: Part = Part.all
+
+
+Range: TypeAlias = All | Within | Segment | Below
+
+
+# Accesses: what an iteration of a map sees of an input.
+
+
+@dataclass(frozen=True, slots=True)
+class Iterate:
+    """The items of list axis `over`, one per iteration: inside, that axis is the map's own."""
+
+    over: Axis
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    """The whole value, in every iteration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """The item number `iteration // group` of list axis `over` (query heads that share a key head): an affine access."""
+
+    over: Axis
+    group: int
+
+
+Access: TypeAlias = Iterate | Broadcast | Grouped
+
+
+# Nodes.
+
+
+@dataclass(frozen=True, slots=True)
+class Pointwise:
+    """`expr` at every element; arguments are aligned by axis, so that a vector is added to each row or column it names.
+
+    Table 1's add, mul, row_shift, row_scale and outer are this node; `weft.block.table1` gives their names.
+    """
+
+    name: str
+    expr: Scalar
+    args: tuple[str, ...]
+    dims: tuple[Axis, ...]
+    dtype: DType
+    location: Location | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """Table 1's dot: `left` times `right`, summed over axis `over` of both; fp32 or wider; added to `acc` where given."""
+
+    name: str
+    left: str
+    right: str
+    over: Axis
+    dims: tuple[Axis, ...]
+    dtype: DType
+    acc: str | None = None
+    location: Location | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Collapse:
+    """Combine the elements of an item along `over` by `monoid`; Table 1's row_sum is the case of a block and a sum."""
+
+    name: str
+    monoid: Monoid
+    arg: str
+    over: Axis
+    location: Location | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The element numbers along the current block of `axis`, a vector of int64."""
+
+    name: str
+    axis: Axis
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A number, a scalar item."""
+
+    name: str
+    value: float | int | bool
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The number of elements of `space`, a scalar item."""
+
+    name: str
+    space: Space
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """The item with `value` in the elements beyond its valid extent."""
+
+    name: str
+    arg: str
+    value: float
+
+
+class Layout(Enum):
+    """How a staged item lies in local memory: row by row, or as the panel a matrix unit wants for its right operand."""
+
+    rows = "rows"
+    panel = "panel"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A copy of an item in local memory, dense, with its last axis of `dims` innermost; values are unchanged."""
+
+    name: str
+    arg: str
+    dims: tuple[Axis, ...]
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """One input of a map: `outer` in the graph around it is `inner` in its body, seen through `access`."""
+
+    outer: str
+    inner: str
+    access: Access
+
+
+@dataclass(frozen=True, slots=True)
+class Stacked:
+    """An output that is the list of the body's value `inner` over the map's axis."""
+
+    outer: str
+    inner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """An output that is the state's projection `inner`, after the last iteration."""
+
+    outer: str
+    inner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """One component of a loop's state: an item of these dims, starting from `init` everywhere."""
+
+    name: str
+    dims: tuple[Axis, ...]
+    dtype: DType
+    init: float
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The joint state that a loop carries (design.md: init, update, merge, finish).
+
+    Attributes:
+        components: what is carried; the components move together.
+        feeds: values of the body that an iteration contributes.
+        update: graph (components + feeds) -> new components.
+        merge: graph (components of the left part + of the right part) -> components of the whole.
+        finish: graph (components) -> projections; its outputs are what `Final` names.
+        resume: values of the body's inputs to start from instead of each `init` (a peeled loop goes on where the first stopped).
+    """
+
+    components: tuple[Component, ...]
+    feeds: tuple[str, ...]
+    update: Graph
+    merge: Graph
+    finish: Graph
+    resume: tuple[str, ...] | None = None
+
+    @staticmethod
+    def of_monoid(monoid: Monoid, feed: str, dims: tuple[Axis, ...], dtype: DType, name: str) -> State:
+        """The plain reduction of the body's value `feed`: one component, combined by `monoid`."""
+        part, left, right, out = f"{name}_part", f"{name}_left", f"{name}_right", f"{name}_next"
+        combine = Apply(monoid.value, (Arg(0), Arg(1)))
+
+        def both(first: str, second: str) -> Graph:
+            return Graph((first, second), (Pointwise(out, combine, (first, second), dims, dtype),), (out,))
+
+        component = Component(name, dims, dtype, monoid.identity)
+        return State((component,), (feed,), both(name, part), both(left, right), Graph((name,), (), (name,)))
+
+    @property
+    def monoids(self) -> tuple[Monoid, ...] | None:
+        """Each component's monoid, where the state is a tuple of plain reductions; None where the components interact."""
+        found: list[Monoid] = []
+        made = {n.name: n for n in self.merge.nodes}
+        half = len(self.components)
+        for i, out in enumerate(self.merge.outputs):
+            node = made.get(out)
+            wanted = (self.merge.inputs[i], self.merge.inputs[half + i])
+            if not isinstance(node, Pointwise) or node.args != wanted or not isinstance(node.expr, Apply):
+                return None
+            monoid = next((m for m in Monoid if node.expr == Apply(m.value, (Arg(0), Arg(1)))), None)
+            if monoid is None:
+                return None
+            found.append(monoid)
+        plain = not self.finish.nodes and self.finish.outputs == tuple(c.name for c in self.components)
+        return tuple(found) if plain else None
+
+
+class Place(Enum):
+    """Where the iterations of a loop run: one per program of the grid, one after the other, or one that covers the range."""
+
+    grid = "grid"
+    loop = "loop"
+    whole = "whole"
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """The one loop node: `body` once per block of `axis` in `range`.
+
+    Attributes:
+        name: unique in the program; schedules are keyed by it.
+        axis: the iterator; unique to this map.
+        unit: one iteration is one element, and items do not have the axis (batch, head and segment loops).
+        inputs, body, outputs: the body sees nothing but `inputs`; its graph inputs are the feeds' inner names.
+        state: None makes the map parallel.
+        place: None until a schedule is applied.
+        tile: elements of the axis in one iteration; None until a schedule is applied, and where one iteration is all.
+    """
+
+    name: str
+    axis: Axis
+    inputs: tuple[Feed, ...]
+    body: Graph
+    outputs: tuple[Stacked | Final, ...]
+    state: State | None = None
+    range: Range = All()
+    unit: bool = False
+    place: Place | None = None
+    tile: int | None = None
+
+
+BlockNode: TypeAlias = Pointwise | Dot | Collapse | Index | Literal | Extent | Fill | Stage | Map
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Operators in topological order, the values they start from, and the values that leave."""
+
+    inputs: tuple[str, ...]
+    nodes: tuple[BlockNode, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockProgram:
+    """A whole block program.
+
+    Attributes:
+        inputs: (name, type) of each input: a list over all axes of its tensor, in the tensor's order; an axis that is not
+            in `dims` too is seen one element at a time.
+        graph: the top-level graph; its inputs are `inputs`' names.
+        output_axes: for each output of the graph, its axes in the order of the tensor that the user gets.
+    """
+
+    inputs: tuple[tuple[str, BlockType], ...]
+    graph: Graph
+    output_axes: tuple[tuple[Axis, ...], ...]
+
+
+def results(node: BlockNode) -> tuple[str, ...]:
+    """The names of the values that `node` defines in its graph."""
+    return tuple(o.outer for o in node.outputs) if isinstance(node, Map) else (node.name,)
+
+
+def operands(node: BlockNode) -> tuple[str, ...]:
+    """The names of the values that `node` reads in its graph, one entry per edge."""
+    match node:
+        case Pointwise():
+            return node.args
+        case Dot():
+            return (node.left, node.right) if node.acc is None else (node.left, node.right, node.acc)
+        case Collapse() | Fill() | Stage():
+            return (node.arg,)
+        case Index() | Literal() | Extent():
+            return ()
+        case Map():
+            return tuple(f.outer for f in node.inputs)
+        case _:
+            assert_never(node)
+
+
+def maps(graph: Graph) -> Iterator[Map]:
+    """Every map of `graph` and of its inner graphs, outermost first, in order."""
+    for node in graph.nodes:
+        if isinstance(node, Map):
+            yield node
+            yield from maps(node.body)
+
+
+def exports(node: Map) -> tuple[str, ...]:
+    """The values of the body that leave it: stacked by an output or contributed to the state, each once."""
+    stacked = (o.inner for o in node.outputs if isinstance(o, Stacked))
+    return tuple(dict.fromkeys((*stacked, *(() if node.state is None else node.state.feeds))))
+
+
+def sealed(node: Map) -> Map:
+    """`node` with its body's outputs and inputs set to what its outputs, state and feeds say."""
+    body = Graph(tuple(f.inner for f in node.inputs), node.body.nodes, exports(node))
+    return replace(node, body=body)
+
+
+def in_order(nodes: Sequence[BlockNode], given: Iterable[str]) -> tuple[BlockNode, ...]:
+    """`nodes` in a topological order that departs from theirs only where it must.
+
+    Raises:
+        InvalidProgramError: where they depend on each other in a circle, or on a value that is not there.
+    """
+    ready, rest, done = set(given), list(nodes), list[BlockNode]()
+    while rest:
+        node = next((n for n in rest if ready.issuperset(operands(n))), None)
+        if node is None:
+            raise InvalidProgramError(
+                "block operators depend on each other in a circle", node=rest[0].name, condition="a graph is acyclic"
+            )
+        rest.remove(node)
+        done.append(node)
+        ready.update(results(node))
+    return tuple(done)
+
+
+def consumers(graph: Graph, name: str) -> int:
+    """How many edges leave value `name` of `graph`, counting one for each time it is an output of the graph."""
+    return sum(operands(n).count(name) for n in graph.nodes) + graph.outputs.count(name)
+
+
+def spaces(program: BlockProgram) -> tuple[Space, ...]:
+    """The spaces of all loops and inputs, in order of appearance."""
+    seen: dict[Space, None] = {}
+    for _, kind in program.inputs:
+        for axis in (*kind.lists, *kind.dims):
+            seen.setdefault(axis.space)
+    for node in maps(program.graph):
+        seen.setdefault(node.axis.space)
+    return tuple(seen)

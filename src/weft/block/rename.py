@@ -1,0 +1,198 @@
+"""Renaming values and axes: what every rewrite that moves a graph into another is built from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import assert_never
+
+from weft.block.program import (
+    Access,
+    All,
+    Below,
+    BlockNode,
+    BlockProgram,
+    Broadcast,
+    Collapse,
+    Component,
+    Dot,
+    Extent,
+    Feed,
+    Fill,
+    Final,
+    Graph,
+    Grouped,
+    Index,
+    Iterate,
+    Literal,
+    Map,
+    Pointwise,
+    Range,
+    Segment,
+    Stacked,
+    Stage,
+    State,
+    Within,
+    results,
+)
+from weft.tensor.axes import Axis
+
+Values = Mapping[str, str]
+Axes = Mapping[Axis, Axis]
+
+
+def rename_values(graph: Graph, names: Values) -> Graph:
+    """`graph` with its own values renamed (defined and used); inner graphs have names of their own and stay."""
+    return Graph(
+        tuple(names.get(n, n) for n in graph.inputs),
+        tuple(rename_node(n, names) for n in graph.nodes),
+        tuple(names.get(n, n) for n in graph.outputs),
+    )
+
+
+def rename_node(node: BlockNode, names: Values) -> BlockNode:
+    """`node` with what it defines and reads in its own graph renamed."""
+
+    def new(name: str) -> str:
+        return names.get(name, name)
+
+    match node:
+        case Pointwise():
+            return replace(node, name=new(node.name), args=tuple(map(new, node.args)))
+        case Dot():
+            acc = None if node.acc is None else new(node.acc)
+            return replace(node, name=new(node.name), left=new(node.left), right=new(node.right), acc=acc)
+        case Collapse() | Fill() | Stage():
+            return replace(node, name=new(node.name), arg=new(node.arg))
+        case Index() | Literal() | Extent():
+            return replace(node, name=new(node.name))
+        case Map():
+            inputs = tuple(replace(f, outer=new(f.outer)) for f in node.inputs)
+            return replace(node, inputs=inputs, outputs=tuple(replace(o, outer=new(o.outer)) for o in node.outputs))
+        case _:
+            assert_never(node)
+
+
+def rename_body(node: Map, names: Values) -> Map:
+    """`node` with the values of its body renamed, wherever the map speaks of them."""
+
+    def new(name: str) -> str:
+        return names.get(name, name)
+
+    def output(out: Stacked | Final) -> Stacked | Final:
+        return replace(out, inner=new(out.inner)) if isinstance(out, Stacked) else out
+
+    state = node.state
+    if state is not None:
+        resume = None if state.resume is None else tuple(map(new, state.resume))
+        state = replace(state, feeds=tuple(map(new, state.feeds)), resume=resume)
+    return replace(
+        node,
+        inputs=tuple(replace(f, inner=new(f.inner)) for f in node.inputs),
+        body=rename_values(node.body, names),
+        outputs=tuple(map(output, node.outputs)),
+        state=state,
+    )
+
+
+def rename_axes(graph: Graph, axes: Axes) -> Graph:
+    """`graph` with axes replaced everywhere, inner graphs included."""
+    return replace(graph, nodes=tuple(_axes_in(n, axes) for n in graph.nodes))
+
+
+def rename_program_axes(program: BlockProgram, axes: Axes) -> BlockProgram:
+    """`program` with axes replaced in its graph and in what it says of its outputs."""
+    outputs = tuple(tuple(axes.get(a, a) for a in out) for out in program.output_axes)
+    return replace(program, graph=rename_axes(program.graph, axes), output_axes=outputs)
+
+
+def rename_map_axes(node: Map, axes: Axes) -> Map:
+    """`node` with axes replaced in all that it holds, its own axis too."""
+
+    def dims(of: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        return tuple(axes.get(a, a) for a in of)
+
+    def component(c: Component) -> Component:
+        return replace(c, dims=dims(c.dims))
+
+    state = node.state
+    if state is not None:
+        state = State(
+            tuple(map(component, state.components)), state.feeds,
+            rename_axes(state.update, axes), rename_axes(state.merge, axes), rename_axes(state.finish, axes), state.resume,
+        )  # fmt: skip
+    return replace(
+        node,
+        axis=axes.get(node.axis, node.axis),
+        inputs=tuple(Feed(f.outer, f.inner, _access(f.access, axes)) for f in node.inputs),
+        body=rename_axes(node.body, axes),
+        state=state,
+        range=_range(node.range, axes),
+    )
+
+
+def _axes_in(node: BlockNode, axes: Axes) -> BlockNode:
+    def new(axis: Axis) -> Axis:
+        return axes.get(axis, axis)
+
+    match node:
+        case Pointwise() | Stage():
+            return replace(node, dims=tuple(map(new, node.dims)))
+        case Dot():
+            return replace(node, over=new(node.over), dims=tuple(map(new, node.dims)))
+        case Collapse():
+            return replace(node, over=new(node.over))
+        case Index():
+            return replace(node, axis=new(node.axis))
+        case Literal() | Fill() | Extent():
+            return node
+        case Map():
+            return rename_map_axes(node, axes)
+        case _:
+            assert_never(node)
+
+
+def _access(access: Access, axes: Axes) -> Access:
+    match access:
+        case Iterate(over):
+            return Iterate(axes.get(over, over))
+        case Grouped(over, group):
+            return Grouped(axes.get(over, over), group)
+        case Broadcast():
+            return access
+        case _:
+            assert_never(access)
+
+
+def _range(of: Range, axes: Axes) -> Range:
+    match of:
+        case All():
+            return of
+        case Within(outer, part):
+            return Within(axes.get(outer, outer), part)
+        case Below(outer, part):
+            return Below(axes.get(outer, outer), part)
+        case Segment(index, count, part):
+            return Segment(axes.get(index, index), count, part)
+        case _:
+            assert_never(of)
+
+
+def fresh(taken: frozenset[str] | set[str]) -> Callable[[str], str]:
+    """A maker of names that are not in `taken` and not given before: `make("t")` is t, t1, t2 ..."""
+    used = set(taken)
+
+    def make(stem: str) -> str:
+        name, number = stem, 0
+        while name in used:
+            number += 1
+            name = f"{stem}{number}"
+        used.add(name)
+        return name
+
+    return make
+
+
+def values_of(graph: Graph) -> set[str]:
+    """The names of all values of `graph`, its inputs included, those of inner graphs not."""
+    return {*graph.inputs, *(name for node in graph.nodes for name in results(node))}

@@ -1,0 +1,39 @@
+"""capture: Dynamo's graph of a PyTorch callable becomes a tensor program.
+
+In: a `torch.fx.GraphModule` as Dynamo hands it to a backend. Out: `Captured`: the tensor program, which
+placeholder each of its inputs is, the PyTorch calls behind its opaque nodes, how the graph's results
+come of it, and a reason, with the user's line, for everything that is left to PyTorch. Capture never
+raises: what it cannot take is `Captured.refused`.
+"""
+
+from weft.capture.captured import (
+    Captured,
+    Fallback,
+    FromArgument,
+    FromNothing,
+    FromProgram,
+    FromSizes,
+    Number,
+    OpaqueCall,
+    Operand,
+    Result,
+    with_dims,
+    without_units,
+)
+from weft.capture.graph import capture
+
+__all__ = [
+    "Captured",
+    "Fallback",
+    "FromArgument",
+    "FromNothing",
+    "FromProgram",
+    "FromSizes",
+    "Number",
+    "OpaqueCall",
+    "Operand",
+    "Result",
+    "capture",
+    "with_dims",
+    "without_units",
+]

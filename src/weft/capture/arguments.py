@@ -1,0 +1,181 @@
+"""The arguments of one recorded call, by the names of ATen's schema, as the builder wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, cast
+
+import torch
+
+from weft.capture.record import Call, Slot, by_name
+from weft.errors import Location, UnsupportedError
+from weft.tensor.axes import Axis
+from weft.tensor.build import Builder, Number, Ref, Size
+from weft.tensor.dtypes import DType
+
+_FOREVER = 2**63 - 1
+
+
+def dtype_of(dtype: torch.dtype) -> DType:
+    """weft's name for an element type.
+
+    Raises:
+        UnsupportedError: weft has none.
+    """
+    name = str(dtype).removeprefix("torch.")
+    if name not in DType.__members__:
+        raise UnsupportedError(f"weft has no element type {name}")
+    return DType[name]
+
+
+def hint(size: Any) -> int:
+    """A size in the example.
+
+    Raises:
+        UnsupportedError: it depends on the content of tensors.
+    """
+    if isinstance(size, int):
+        return size
+    found = size.node.hint
+    if found is None:
+        raise UnsupportedError("a size that depends on the content of a tensor")
+    return int(found)
+
+
+def symbolic(size: Any) -> bool:
+    """Whether a size is known only when the program runs; as typed, a size is always an int."""
+    return not isinstance(size, int)
+
+
+def expression(size: Any) -> Any:
+    """What tells sizes apart: the number, or SymPy's expression of a symbolic one."""
+    return size.node.expr if symbolic(size) else size
+
+
+class Arguments:
+    """A call's arguments and results.
+
+    The methods raise UnsupportedError where an argument is of another kind than asked for; above
+    all, where it is a symbolic size, whose value no program may depend on.
+
+    Attributes:
+        builder: collects the program's nodes.
+        call: the recorded call.
+        location: the user's line.
+        fake: the first result, without data.
+        shapes: what the graph's inputs are, to find the axis that is as long as a symbolic size.
+    """
+
+    def __init__(
+        self,
+        builder: Builder,
+        call: Call,
+        fakes: Mapping[Slot, torch.Tensor],
+        refs: Mapping[Slot, Ref],
+        inputs: Mapping[Any, Axis],
+    ) -> None:
+        self.builder = builder
+        self.call = call
+        self.location: Location | None = call.location
+        self._fakes = fakes
+        self._refs = refs
+        self._inputs = inputs
+        found = by_name(call.target, call.args, call.kwargs)
+        self._values = {name: value for name, (value, _) in found.items()}
+        self._defaults = {name: default for name, (_, default) in found.items()}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names in ATen's schema, in order."""
+        return tuple(self._values)
+
+    @property
+    def fake(self) -> torch.Tensor:
+        """The first result."""
+        return self._fakes[next(s for s in self.call.results if s is not None)]
+
+    @property
+    def dtype(self) -> DType:
+        """The element type of the first result."""
+        return dtype_of(self.fake.dtype)
+
+    def has(self, name: str) -> bool:
+        """Whether there is such an argument, and it is not None."""
+        return self._values.get(name) is not None
+
+    def given(self, name: str) -> bool:
+        """Whether the argument is something else than its default."""
+        value = self._values[name]
+        return isinstance(value, Slot) or value != self._defaults[name]
+
+    def plain(self, name: str) -> Any:
+        """The argument as it was recorded."""
+        return self._values[name]
+
+    def fake_of(self, name: str) -> torch.Tensor:
+        """A tensor argument, without data."""
+        return self._fakes[self._slot(name)]
+
+    def ref(self, name: str) -> Ref:
+        """A tensor argument."""
+        return self._refs[self._slot(name)]
+
+    def maybe_ref(self, name: str) -> Ref | None:
+        """A tensor argument, None where it is None."""
+        return self.ref(name) if self.has(name) else None
+
+    def number(self, name: str) -> Number:
+        """A Python number."""
+        return cast("Number", self._kind(name, (bool, int, float)))
+
+    def integer(self, name: str) -> int:
+        """A Python integer."""
+        return cast("int", self._kind(name, (int,)))
+
+    def bound(self, name: str) -> int | None:
+        """An end of a slice: an integer, None where it is missing or "as far as it goes"."""
+        found = self.integer(name) if self.has(name) else None
+        return None if found == _FOREVER else found
+
+    def flag(self, name: str) -> bool:
+        """A Python bool; False where the overload has no such argument."""
+        return name in self._values and bool(self._kind(name, (bool,)))
+
+    def dims(self, name: str) -> list[int] | None:
+        """Dimensions, one or several; None where it is None or the overload has no such argument."""
+        if not self.has(name):
+            return None
+        value = self._values[name]
+        found = list(cast("Sequence[Any]", value)) if isinstance(value, list | tuple) else [value]
+        if not all(isinstance(dim, int) for dim in found):
+            raise UnsupportedError(f"{name} is not made of plain integers")
+        return found
+
+    def element(self, name: str) -> DType | None:
+        """An element type, None where it is None or the overload has no such argument."""
+        return dtype_of(cast("torch.dtype", self._values[name])) if self.has(name) else None
+
+    def axis(self, size: Any) -> Axis:
+        """An axis of an input that is as long as the symbolic `size` whatever the inputs' sizes."""
+        found = self._inputs.get(expression(size))
+        if found is None:
+            raise UnsupportedError(f"{size} is not the size of any input")
+        return found
+
+    def size(self, size: Any) -> Size:
+        """A size for the builder: a number, or the axis of an input that is as long."""
+        return size if isinstance(size, int) else self.axis(size)
+
+    def _slot(self, name: str) -> Slot:
+        return cast("Slot", self._kind(name, (Slot,)))
+
+    def _kind(self, name: str, kinds: tuple[type, ...]) -> Any:
+        value = self._values[name]
+        if not isinstance(value, kinds):
+            words = "a symbolic size" if isinstance(value, torch.SymInt) else type(value).__name__
+            raise UnsupportedError(f"its argument {name} is {words}")
+        return value
+
+
+Handler: TypeAlias = Callable[[Builder, Arguments], Ref]
+"""Makes the nodes of one call and returns its first result; UnsupportedError leaves it to PyTorch."""

@@ -1,0 +1,193 @@
+"""What capture hands on: the tensor program, and what it takes to run it in the graph's place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch._ops import OpOverload  # no public name
+from torch.utils import _pytree as pytree  # no public name
+
+from weft.errors import Location
+from weft.tensor.axes import Axis
+from weft.tensor.program import TensorProgram
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """What PyTorch runs: the operation, or "graph" for all of it; why; and the user's line."""
+
+    operation: str
+    reason: str
+    location: Location | None = None
+
+    def __str__(self) -> str:
+        place = "" if self.location is None else f" ({self.location})"
+        return f"{self.operation}: {self.reason}{place}"
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number that depends on the sizes of the inputs, or on numbers among them.
+
+    Attributes:
+        expression: Python, over the names in `symbols`.
+        symbols: (name, index of the graph's placeholder that is that number).
+    """
+
+    expression: str
+    symbols: tuple[tuple[str, int], ...]
+    _function: Callable[..., float] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        source = f"lambda {', '.join(name for name, _ in self.symbols)}: {self.expression}"
+        # The text is PyTorch's own printing of a size expression; no input's content gets here.
+        function = eval(source, {"math": math, "torch": torch})  # noqa: S307
+        object.__setattr__(self, "_function", function)
+
+    def value(self, arguments: Sequence[Any]) -> float:
+        """Its value where the graph is called with `arguments`, one per placeholder."""
+        return self._function(*(arguments[index] for _, index in self.symbols))
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A value of the tensor program as PyTorch sees it, going into a call or coming out of one.
+
+    Attributes:
+        value: its name.
+        kept: per dimension of PyTorch's tensor: True for the value's next axis, False for size 1.
+    """
+
+    value: str
+    kept: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpaqueCall:
+    """An ATen call that PyTorch runs.
+
+    Attributes:
+        name: what `Opaque.call` says; opaque nodes of one name are results of one call.
+        target: the overload; it changes none of its arguments.
+        args, kwargs: an `Operand` in place of each tensor, a `Number` of each symbolic size.
+        results: per leaf of what it returns: the program's value, or None where it is none.
+        random: it draws from a generator, so it must run once, in order, whether read or not.
+        pinned: its result goes out as a view of an input or another output: it must not be copied.
+    """
+
+    name: str
+    target: OpOverload[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    results: tuple[Operand | None, ...]
+    random: bool = False
+    pinned: bool = False
+
+    def run(self, values: Mapping[str, torch.Tensor], arguments: Sequence[Any]) -> dict[str, torch.Tensor]:
+        """Runs it.
+
+        Args:
+            values: tensors by name of the program's value, one dimension per axis of the value.
+            arguments: what the graph is called with, one per placeholder.
+
+        Returns:
+            The results by name of value, one dimension per axis of the value.
+        """
+
+        def fill(leaf: Any) -> Any:
+            match leaf:
+                case Operand(value, kept):
+                    return _with_units(values[value], kept)
+                case Number():
+                    return leaf.value(arguments)
+                case _:
+                    return leaf
+
+        args, kwargs = pytree.tree_map(fill, (self.args, self.kwargs))
+        leaves = pytree.tree_leaves(self.target(*args, **kwargs))
+        named = zip(self.results, leaves, strict=True)
+        return {to.value: without_units(leaf, to.kept) for to, leaf in named if to is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class FromProgram:
+    """An output of the graph: output number `index` of the program, with its `output_dims`."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class FromArgument:
+    """An output of the graph: its placeholder number `index`, the very same object."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class FromSizes:
+    """An output of the graph: a number that depends on sizes."""
+
+    number: Number
+
+
+@dataclass(frozen=True, slots=True)
+class FromNothing:
+    """An output of the graph that is always the same: None, a number."""
+
+    value: Any
+
+
+Result: TypeAlias = FromProgram | FromArgument | FromSizes | FromNothing
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Captured:
+    """A graph of Dynamo's, captured.
+
+    Attributes:
+        program: None where all of it runs in PyTorch; then `refused` says why.
+        arguments: per input of the program, in order: the index of the graph's placeholder.
+        calls: the PyTorch calls of its opaque nodes, in the order in which they were made, by name.
+        results: what the graph returns, a flat tuple.
+        fallbacks: what PyTorch runs, and why.
+        refused: why there is no program.
+        empty: an array of no elements is involved: the graph's own forward is the way to run it.
+    """
+
+    program: TensorProgram | None
+    arguments: tuple[int, ...] = ()
+    calls: Mapping[str, OpaqueCall] = field(default_factory=dict[str, OpaqueCall])
+    results: tuple[Result, ...] = ()
+    fallbacks: tuple[Fallback, ...] = ()
+    refused: Fallback | None = None
+    empty: bool = False
+
+
+def without_units(tensor: torch.Tensor, kept: Sequence[bool]) -> torch.Tensor:
+    """A view of `tensor` without the dimensions, of size 1, that are not `kept`.
+
+    What is left is the form in which a program's values are held. A dimension that is kept may
+    still turn out to have size 1.
+    """
+    if all(kept):
+        return tensor
+    return tensor[tuple(slice(None) if keep else 0 for keep in kept)]
+
+
+def _with_units(tensor: torch.Tensor, kept: Sequence[bool]) -> torch.Tensor:
+    """The inverse of `without_units`."""
+    if all(kept):
+        return tensor
+    return tensor[tuple(slice(None) if keep else None for keep in kept)]
+
+
+def with_dims(tensor: torch.Tensor, axes: Sequence[Axis], dims: Sequence[Axis | None]) -> torch.Tensor:
+    """A view of a value, whose dimensions are `axes`, as an output with dimensions `dims`."""
+    order = tuple(axis for axis in dims if axis is not None)
+    if order != tuple(axes):
+        tensor = tensor.permute([axes.index(axis) for axis in order])
+    return _with_units(tensor, [axis is not None for axis in dims])

@@ -1,0 +1,64 @@
+"""Tensors made of nothing but numbers."""
+
+from __future__ import annotations
+
+from weft.capture.arguments import Arguments, Handler
+from weft.errors import UnsupportedError
+from weft.tensor.build import Builder, Number, Ref
+from weft.tensor.dtypes import DType
+from weft.tensor.scalar import Arg, Lit, Scalar, apply
+
+
+def _full(b: Builder, a: Arguments, value: Number) -> Ref:
+    return b.expand(b.constant(value, a.dtype), [a.size(n) for n in a.fake.shape], a.location)
+
+
+def _zeros(b: Builder, a: Arguments) -> Ref:
+    return _full(b, a, 0)
+
+
+def _ones(b: Builder, a: Arguments) -> Ref:
+    return _full(b, a, 1)
+
+
+def _filled(b: Builder, a: Arguments) -> Ref:
+    return _full(b, a, a.number("fill_value"))
+
+
+def _fill(b: Builder, a: Arguments) -> Ref:
+    return _full(b, a, a.number("value"))
+
+
+def _scalar(b: Builder, a: Arguments) -> Ref:
+    return _full(b, a, a.number("s"))
+
+
+def _arange(b: Builder, a: Arguments) -> Ref:
+    start = a.integer("start") if "start" in a.names else 0
+    step = a.integer("step") if "step" in a.names else 1
+    if "end" not in a.names:
+        raise UnsupportedError("without an end")
+    (size,) = a.fake.shape
+    made = b.iota(a.size(size), DType.int64)
+    expr: Scalar = Arg(0) if step == 1 else apply("mul", Arg(0), Lit(step))
+    expr = expr if start == 0 else apply("add", expr, Lit(start))
+    if expr != Arg(0):
+        made = b.elementwise(expr, (made,), DType.int64, a.location)
+    return b.cast(made, a.dtype, None, a.location)
+
+
+CREATION: dict[str, Handler] = {
+    "aten.arange": _arange,
+    "aten.fill": _fill,
+    "aten.full": _filled,
+    "aten.full_like": _filled,
+    "aten.new_full": _filled,
+    "aten.new_ones": _ones,
+    "aten.new_zeros": _zeros,
+    "aten.ones": _ones,
+    "aten.ones_like": _ones,
+    "aten.scalar_tensor": _scalar,
+    "aten.zero": _zeros,
+    "aten.zeros": _zeros,
+    "aten.zeros_like": _zeros,
+}

@@ -1,0 +1,79 @@
+"""The entrance: whether a graph can be captured at all, and its capture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from weft.capture.arguments import dtype_of, expression, hint
+from weft.capture.captured import Captured, Fallback
+from weft.capture.record import Recording, gradient_line, record
+from weft.capture.translate import translate
+from weft.errors import Location, UnsupportedError, WeftError
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+def capture(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Captured:
+    """The tensor program of a graph that Dynamo hands to a backend.
+
+    Args:
+        gm: the graph; its placeholders carry Dynamo's fake tensors, on which it is replayed.
+        example_inputs: what Dynamo calls the backend with, one per placeholder.
+
+    Returns:
+        A program with what it takes to run it, or the reason why PyTorch runs the graph as it is.
+        Nothing is raised: a program that eager can run is one that weft can run.
+    """
+    try:
+        return _captured(gm, example_inputs)
+    except WeftError as error:
+        where = error.where if isinstance(error.where, Location) else None
+        return _refused(error.what, where)
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with the capture, eager still runs
+        return _refused(f"capture failed: {type(error).__name__}: {error}", None)
+
+
+def _captured(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Captured:
+    wanted, where = gradient_line(gm)
+    if wanted:
+        return _refused("gradients are asked for, and weft makes forward kernels only", where)
+    for example in example_inputs:
+        if isinstance(example, torch.Tensor) and type(example) not in _PLAIN:
+            return _refused(f"an input is a {type(example).__name__}, not a plain tensor", None)
+    recording = record(gm)
+    _check(recording)
+    if any(expression(n) == 0 for fake in recording.fakes for n in fake.shape):
+        refused = Fallback("graph", "a tensor has no elements")
+        return Captured(None, refused=refused, empty=True)
+    names = [str(n.target) for n in gm.graph.nodes if n.op == "placeholder"]
+    return translate(recording, names)
+
+
+def _refused(reason: str, where: Location | None) -> Captured:
+    fallback = Fallback("graph", reason, where)
+    return Captured(None, fallbacks=(fallback,), refused=fallback)
+
+
+def _check(recording: Recording) -> None:
+    """Whether every tensor is one that a program can hold.
+
+    Raises:
+        UnsupportedError: one is not.
+    """
+    lines = {s: call.location for call in recording.calls for s in call.results if s is not None}
+    where = {slot.index: line for slot, line in lines.items()}
+    for index, fake in enumerate(recording.fakes):
+        line = where.get(index)
+        if fake.device.type != "cpu":
+            raise UnsupportedError(f"a tensor on {fake.device}", where=line)
+        if fake.layout != torch.strided or fake.is_quantized:
+            raise UnsupportedError(f"a tensor of layout {fake.layout}", where=line)
+        try:
+            dtype_of(fake.dtype)
+            [hint(n) for n in fake.shape]
+        except UnsupportedError as error:
+            raise UnsupportedError(error.what, where=line) from error

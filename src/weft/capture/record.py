@@ -1,0 +1,292 @@
+"""Dynamo's graph, replayed on its own fake tensors: a flat list of ATen calls without side effects.
+
+The replay runs in inference mode, below autograd and above the decompositions: autocast has become
+casts, gradient modes are gone, and composite operations (linear, softmax, layer_norm, silu) are
+still whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch import fx
+from torch._ops import OpOverload  # no public name
+from torch.utils import _pytree as pytree  # no public name
+from torch.utils._python_dispatch import TorchDispatchMode  # no public name
+
+from weft.capture.source import location_of
+from weft.errors import Location, UnsupportedError
+
+_ATEN: Any = torch.ops.aten
+_DROPOUTS = (_ATEN.dropout, _ATEN.feature_dropout, _ATEN.alpha_dropout, _ATEN.feature_alpha_dropout)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A tensor of a recording, by number: it stands where the tensor stood."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """One ATen call.
+
+    Attributes:
+        target: what is called; it changes none of its arguments.
+        args, kwargs: as called, a `Slot` in place of each tensor; sizes may be `torch.SymInt`.
+        results: per leaf of what it returns: a `Slot`, or None where that is no tensor, or an
+            earlier one.
+        location: the user's line.
+        random: it draws from a generator: it must run once, in its order, used or not.
+        pinned: a result shares memory with something that the caller gets or gave, and must go on
+            doing so.
+    """
+
+    target: OpOverload[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    results: tuple[Slot | None, ...]
+    location: Location | None = None
+    random: bool = False
+    pinned: bool = False
+
+    @property
+    def packet(self) -> str:
+        """The overload packet's name: "aten.add"."""
+        return str(self.target.overloadpacket)
+
+    def reads(self) -> tuple[Slot, ...]:
+        """The tensors it reads, in order of its arguments, one entry per use."""
+        leaves = pytree.tree_leaves((self.args, self.kwargs))
+        return tuple(leaf for leaf in leaves if isinstance(leaf, Slot))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recording:
+    """What a graph computes.
+
+    Attributes:
+        inputs: per placeholder of the graph: its `Slot`, or where it is no tensor, itself.
+        calls: in an order in which each tensor is made before it is read.
+        outputs: leaves of what the graph returns: a `Slot`, or anything else as it is.
+        fakes: by slot number, a tensor without data with the shape, dtype and device of each.
+    """
+
+    inputs: tuple[Any, ...]
+    calls: tuple[Call, ...]
+    outputs: tuple[Any, ...]
+    fakes: tuple[torch.Tensor, ...]
+
+
+def record(gm: fx.GraphModule) -> Recording:
+    """Replay `gm`, a graph of Dynamo's whose placeholders have `example_value`s, and record it.
+
+    Raises:
+        UnsupportedError: the graph writes into memory that others see, holds a tensor constant, or
+            has no tensor input.
+        Exception: whatever PyTorch raises on an operation that fake tensors cannot run.
+    """
+    examples = [n.meta["example_value"] for n in gm.graph.nodes if n.op == "placeholder"]
+    tensors = [e for e in examples if isinstance(e, torch.Tensor)]
+    if not tensors:
+        raise UnsupportedError("no tensor goes into the graph")
+    recorder = _Recorder(cast("Any", tensors[0]).fake_mode)
+    inputs = tuple(recorder.enter(e) if isinstance(e, torch.Tensor) else e for e in examples)
+    gradients = torch.is_grad_enabled()
+    try:
+        with torch.inference_mode(), recorder:
+            result: Any = _Interpreter(gm, recorder).run(*examples)
+    finally:
+        # The graph itself may hold calls that switch gradients on or off.
+        torch.set_grad_enabled(gradients)
+    outputs = tuple(recorder.placeheld(leaf) for leaf in pytree.tree_leaves(result))
+    calls = _pinned(recorder, outputs)
+    return Recording(inputs, calls, outputs, tuple(recorder.fakes))
+
+
+def gradient_line(gm: fx.GraphModule) -> tuple[bool, Location | None]:
+    """Whether gradients may be asked for through a result of `gm`, and the line that makes it."""
+    output = next(n for n in gm.graph.nodes if n.op == "output")
+    for node in output.all_input_nodes:
+        leaves = pytree.tree_leaves(node.meta.get("example_value"))
+        wanted = any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves)
+        if wanted and node.op != "placeholder":
+            return True, location_of(node)
+    return False, None
+
+
+class _Interpreter(fx.Interpreter):
+    """Tells the recorder which node runs."""
+
+    def __init__(self, gm: fx.GraphModule, recorder: _Recorder) -> None:
+        super().__init__(gm)
+        self.recorder = recorder
+        self.extra_traceback = False
+
+    def run_node(self, n: fx.Node) -> Any:
+        self.recorder.node = n
+        return super().run_node(n)
+
+
+class _Recorder(TorchDispatchMode):
+    """Runs each ATen call on fake tensors and writes it down."""
+
+    def __init__(self, fake_mode: Any) -> None:
+        super().__init__()  # pyright: ignore[reportUnknownMemberType] - PyTorch leaves it untyped
+        self.fake_mode = fake_mode
+        self.node: fx.Node | None = None
+        self.calls: list[Call] = []
+        self.fakes: list[torch.Tensor] = []
+        self.input_storages: set[int] = set()
+        # Calls whose result has taken the place of an argument that the user's own call wrote into.
+        self.written: set[int] = set()
+        self._slots: dict[int, Slot] = {}
+        # Tensors are known by id: each is kept, so that no id comes back for another.
+        self._kept: list[torch.Tensor] = []
+        self._sharers: dict[int, set[int]] = {}
+
+    def enter(self, tensor: torch.Tensor) -> Slot:
+        """A new slot for an input."""
+        self.input_storages.add(storage_of(tensor))
+        return self._add(tensor, tensor)
+
+    def placeheld(self, leaf: Any) -> Any:
+        """The slot of a tensor; anything else unchanged.
+
+        Raises:
+            UnsupportedError: a tensor that neither came in nor was computed: a constant.
+        """
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        slot = self._slots.get(id(leaf))
+        if slot is None:
+            raise UnsupportedError(
+                "the graph holds a tensor constant",
+                where=location_of(self.node),
+                todo="make the tensor outside and hand it over, to have this part compiled",
+            )
+        return slot
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if cast("Any", func)._schema.is_mutable:  # noqa: SLF001 - no public name
+            return self._write(func, args, kwargs)
+        if func.overloadpacket in _DROPOUTS and not _draws(func, args, kwargs):
+            # Fake tensors make a copy where real ones come back themselves.
+            return args[0]
+        held = pytree.tree_map(self.placeheld, (args, kwargs))
+        with self.fake_mode:
+            result = func(*args, **kwargs)
+        leaves = pytree.tree_leaves(result)
+        new = [isinstance(leaf, torch.Tensor) and id(leaf) not in self._slots for leaf in leaves]
+        # Sizes, devices, x.contiguous() where that is x: nothing to do when the program runs.
+        if any(new):
+            slots = [self._add(leaf, leaf) if n else None for leaf, n in zip(leaves, new, strict=True)]
+            self._call(func, held, tuple(slots))
+        return result
+
+    def _write(self, func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An in-place call on memory that nobody else sees, as one that returns the new value."""
+        functional = self._functional(func, args)
+        target = cast("torch.Tensor", args[0])
+        held = pytree.tree_map(self.placeheld, (args, kwargs))
+        with self.fake_mode:
+            fake: torch.Tensor = functional(*args, **kwargs)
+            result = func(*args, **kwargs)
+        converts = fake.dtype != target.dtype
+        slot = self._add(fake, fake) if converts else self._add(target, target)
+        self.written.add(len(self.calls))
+        self._call(functional, held, (slot,))
+        if converts:
+            self.written.add(len(self.calls))
+            converted = self._add(target, target)
+            self._call(_ATEN.to.dtype, ((slot, target.dtype), {}), (converted,))
+        return result
+
+    def _functional(self, func: OpOverload[..., Any], args: tuple[Any, ...]) -> OpOverload[..., Any]:
+        """What returns what `func` writes, where only `args[0]` shows that it was written.
+
+        Raises:
+            UnsupportedError: something else shows it: an input, a view, an `out` argument.
+        """
+        where = location_of(self.node)
+        name = str(func.overloadpacket)
+        base = getattr(_ATEN, name.removeprefix("aten.").removesuffix("_"), None)
+        functional = getattr(base, cast("Any", func)._overloadname, None)  # noqa: SLF001 - no public name
+        if not name.endswith("_") or functional is None or not isinstance(args[0], torch.Tensor):
+            raise UnsupportedError(f"{func} writes into its arguments", where=where)
+        storage = storage_of(args[0])
+        if storage in self.input_storages:
+            raise UnsupportedError(f"{func} writes into an input", where=where)
+        if len(self._sharers[storage]) > 1:
+            raise UnsupportedError(f"{func} writes into memory that several tensors share", where=where)
+        return functional
+
+    def _add(self, tensor: torch.Tensor, fake: torch.Tensor) -> Slot:
+        slot = Slot(len(self.fakes))
+        self.fakes.append(fake)
+        self._kept.append(tensor)
+        self._slots[id(tensor)] = slot
+        self._sharers.setdefault(storage_of(tensor), set()).add(id(tensor))
+        return slot
+
+    def _call(self, func: OpOverload[..., Any], held: Any, results: tuple[Slot | None, ...]) -> None:
+        args, kwargs = held
+        random = _draws(func, args, kwargs)
+        self.calls.append(Call(func, args, kwargs, results, location_of(self.node), random))
+
+
+def by_name(func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Each argument of a call by the name in ATen's schema, with its default."""
+    found: dict[str, tuple[Any, Any]] = {}
+    schema: Any = cast("Any", func)._schema  # noqa: SLF001 - no public name
+    for position, argument in enumerate(schema.arguments):
+        default = argument.default_value if argument.has_default_value() else None
+        given = args[position] if position < len(args) else default
+        found[argument.name] = (kwargs.get(argument.name, given), default)
+    return found
+
+
+def _draws(func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call draws from a generator. Dropout does so only where it drops something."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return False
+    named = {name: value for name, (value, _) in by_name(func, args, kwargs).items()}
+    probability = named.get("p", named.get("dropout_p"))
+    return named.get("train") is not False and probability != 0
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    """What tells one piece of memory from another."""
+    return cast("Any", tensor.untyped_storage())._cdata  # noqa: SLF001 - no public name
+
+
+def _pinned(recorder: _Recorder, outputs: tuple[Any, ...]) -> tuple[Call, ...]:
+    """The calls, those pinned that make an output a view of an input or of another output."""
+    made = {slot: i for i, call in enumerate(recorder.calls) for slot in call.results if slot}
+    storages: dict[Slot, int] = {o: storage_of(recorder.fakes[o.index]) for o in outputs if isinstance(o, Slot)}
+    seen = list(storages.values())
+    calls = list(recorder.calls)
+    for output, storage in storages.items():
+        if storage not in recorder.input_storages and seen.count(storage) == 1:
+            continue
+        waiting = [output]
+        while waiting:
+            index = made.get(waiting.pop())
+            if index is None or index in recorder.written:
+                continue
+            bases = [s for s in calls[index].reads() if storage_of(recorder.fakes[s.index]) == storage]
+            if bases:
+                calls[index] = replace(calls[index], pinned=True)
+                waiting += bases
+    return tuple(calls)

@@ -1,0 +1,114 @@
+"""Sums, means, extrema, and the normalisations that are made of them, as if the user had typed them."""
+
+from __future__ import annotations
+
+from weft.capture.arguments import Arguments, Handler
+from weft.errors import UnsupportedError
+from weft.tensor.build import Builder, Ref
+from weft.tensor.dtypes import DType
+from weft.tensor.program import Monoid
+from weft.tensor.scalar import Arg, Lit, apply
+
+
+def _reducer(monoid: Monoid) -> Handler:
+    def reducer(b: Builder, a: Arguments) -> Ref:
+        ref = a.ref("self")
+        if "other" in a.names:
+            expr = apply(monoid.value, Arg(0), Arg(1))
+            return b.elementwise(expr, (ref, a.ref("other")), a.dtype, a.location)
+        extremum = monoid in (Monoid.max, Monoid.min)
+        if extremum and ref.dtype is DType.bool:
+            raise UnsupportedError("an extremum of masks")
+        if any(slot is not None for slot in a.call.results[1:]):
+            raise UnsupportedError("with indices")
+        dtype = a.element("dtype")
+        return b.reduce(monoid, ref, a.dims("dim"), a.flag("keepdim"), dtype, a.location)
+
+    return reducer
+
+
+def _mean(b: Builder, a: Arguments) -> Ref:
+    dtype = a.element("dtype")
+    return b.mean(a.ref("self"), a.dims("dim"), a.flag("keepdim"), dtype, a.location)
+
+
+def _wide(b: Builder, a: Arguments, name: str) -> Ref:
+    """An operand in the type that a composite operation computes in: it rounds once, at its end."""
+    dtype = a.element("dtype") or a.dtype
+    return b.cast(a.ref(name), dtype.accumulator, None, a.location)
+
+
+def _shifted(b: Builder, a: Arguments) -> tuple[Ref, Ref, int]:
+    """x - max(x), the sum of its exponentials, and the dimension."""
+    if not a.dtype.is_float:
+        raise UnsupportedError("of integers")
+    x, dim = _wide(b, a, "self"), a.integer("dim")
+    if not x.dims:
+        raise UnsupportedError("of a tensor without dimensions")
+    top = b.reduce(Monoid.max, x, [dim], True, None, a.location)
+    return b.elementwise(apply("sub", Arg(0), Arg(1)), (x, top), None, a.location), x, dim
+
+
+def _softmax(b: Builder, a: Arguments) -> Ref:
+    shifted, _, dim = _shifted(b, a)
+    weight = b.elementwise(apply("exp", Arg(0)), (shifted,), None, a.location)
+    total = b.reduce(Monoid.sum, weight, [dim], True, None, a.location)
+    made = b.elementwise(apply("div", Arg(0), Arg(1)), (weight, total), None, a.location)
+    return b.cast(made, a.dtype, None, a.location)
+
+
+def _log_softmax(b: Builder, a: Arguments) -> Ref:
+    shifted, _, dim = _shifted(b, a)
+    weight = b.elementwise(apply("exp", Arg(0)), (shifted,), None, a.location)
+    total = b.reduce(Monoid.sum, weight, [dim], True, None, a.location)
+    expr = apply("sub", Arg(0), apply("log", Arg(1)))
+    made = b.elementwise(expr, (shifted, total), None, a.location)
+    return b.cast(made, a.dtype, None, a.location)
+
+
+def _scaled(b: Builder, a: Arguments, x: Ref, dims: list[int], epsilon: float) -> Ref:
+    """x / sqrt(mean of x squared + epsilon), times weight, plus bias, rounded."""
+    square = b.elementwise(apply("mul", Arg(0), Arg(0)), (x,), None, a.location)
+    mean = b.mean(square, dims, True, None, a.location)
+    root = apply("sqrt", apply("add", Arg(1), Lit(epsilon)))
+    made = b.elementwise(apply("div", Arg(0), root), (x, mean), None, a.location)
+    for name, op in (("weight", "mul"), ("bias", "add")):
+        if name in a.names and a.has(name):
+            expr = apply(op, Arg(0), Arg(1))
+            made = b.elementwise(expr, (made, a.ref(name)), x.dtype, a.location)
+    return b.cast(made, a.dtype, None, a.location)
+
+
+def _last(a: Arguments) -> list[int]:
+    """The dimensions that a normalised shape covers."""
+    return list(range(-len(a.plain("normalized_shape")), 0))
+
+
+def _layer_norm(b: Builder, a: Arguments) -> Ref:
+    x, dims = _wide(b, a, "input"), _last(a)
+    mean = b.mean(x, dims, True, None, a.location)
+    centred = b.elementwise(apply("sub", Arg(0), Arg(1)), (x, mean), None, a.location)
+    return _scaled(b, a, centred, dims, a.number("eps"))
+
+
+def _rms_norm(b: Builder, a: Arguments) -> Ref:
+    x = _wide(b, a, "input")
+    epsilon = a.number("eps") if a.has("eps") else x.dtype.eps
+    return _scaled(b, a, x, _last(a), epsilon)
+
+
+REDUCTIONS: dict[str, Handler] = {
+    "aten._log_softmax": _log_softmax,
+    "aten._softmax": _softmax,
+    "aten.amax": _reducer(Monoid.max),
+    "aten.amin": _reducer(Monoid.min),
+    "aten.layer_norm": _layer_norm,
+    "aten.log_softmax": _log_softmax,
+    "aten.max": _reducer(Monoid.max),
+    "aten.mean": _mean,
+    "aten.min": _reducer(Monoid.min),
+    "aten.prod": _reducer(Monoid.prod),
+    "aten.rms_norm": _rms_norm,
+    "aten.softmax": _softmax,
+    "aten.sum": _reducer(Monoid.sum),
+}

@@ -1,0 +1,251 @@
+"""A recording as a tensor program, and as PyTorch calls where the table of operations has nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+from torch.utils import _pytree as pytree  # no public name
+from torch.utils._sympy.printers import PythonPrinter  # no public name
+
+from weft.capture.arguments import Arguments, Handler, dtype_of, expression, hint, symbolic
+from weft.capture.captured import (
+    Captured,
+    Fallback,
+    FromArgument,
+    FromNothing,
+    FromProgram,
+    FromSizes,
+    Number,
+    OpaqueCall,
+    Operand,
+    Result,
+)
+from weft.capture.creation import CREATION
+from weft.capture.elementwise import elementwise, is_elementwise
+from weft.capture.products import PRODUCTS
+from weft.capture.record import Call, Recording, Slot
+from weft.capture.reductions import REDUCTIONS
+from weft.capture.views import VIEWS, copy
+from weft.errors import UnsupportedError, WeftError
+from weft.tensor.axes import Axis
+from weft.tensor.build import Builder, Ref
+from weft.tensor.program import Opaque, TensorProgram, uses
+
+_HANDLERS: dict[str, Handler] = {**CREATION, **PRODUCTS, **REDUCTIONS, **VIEWS}
+
+_BY_STRIDE = ("aten.as_strided", "aten._reshape_alias")
+"""Operations that see strides, which a computed value need not share with eager's."""
+
+
+def translate(recording: Recording, names: Sequence[str]) -> Captured:
+    """The tensor program of `recording`.
+
+    Args:
+        recording: of a graph on plain CPU tensors.
+        names: of the graph's placeholders.
+
+    Raises:
+        UnsupportedError: an element type or a size has no place in a tensor program.
+    """
+    return _Translation(_alive(recording), names).captured()
+
+
+class _Translation:
+    """One recording on its way."""
+
+    def __init__(self, recording: Recording, names: Sequence[str]) -> None:
+        self.recording = recording
+        self.builder = Builder()
+        self.inputs = {s: i for i, s in enumerate(recording.inputs) if isinstance(s, Slot)}
+        self.fakes = {Slot(i): fake for i, fake in enumerate(recording.fakes)}
+        self.refs: dict[Slot, Ref] = {}
+        self.axes: dict[Any, Axis] = {}
+        self.calls: dict[str, OpaqueCall] = {}
+        self.fallbacks: list[Fallback] = []
+        self.symbols: dict[str, int] = {}
+        self.arguments: list[int] = []
+        for index, (entry, name) in enumerate(zip(recording.inputs, names, strict=True)):
+            if isinstance(entry, Slot):
+                self._input(index, entry, name)
+            elif entry is not None:
+                self.symbols[str(expression(entry))] = index
+
+    def captured(self) -> Captured:
+        """Everything, once each call has been translated."""
+        for number, call in enumerate(self.recording.calls):
+            self._translate(call, number)
+        outputs: list[Ref] = []
+        results = tuple(self._result(leaf, outputs) for leaf in self.recording.outputs)
+        program = _pruned(self.builder.finish(outputs), self.calls)
+        fallbacks = tuple(self.fallbacks)
+        return Captured(program, tuple(self.arguments), self.calls, results, fallbacks)
+
+    def _input(self, index: int, slot: Slot, name: str) -> None:
+        fake = self.fakes[slot]
+        name = _readable(name)
+        if any(ref.value == name for ref in self.refs.values()):
+            name = f"{name}_{index}"
+        ref = self.builder.input(name, [hint(n) for n in fake.shape], dtype_of(fake.dtype))
+        for axis, size in zip(ref.dims, fake.shape, strict=True):
+            if axis is not None and symbolic(size):
+                self.axes.setdefault(expression(size), axis)
+        self.refs[slot] = ref
+        self.arguments.append(index)
+
+    def _translate(self, call: Call, number: int) -> None:
+        try:
+            slot, ref = self._handled(call)
+        except WeftError as error:
+            reason = error.what
+        else:
+            self.refs[slot] = ref
+            return
+        try:
+            self._opaque(call, number, reason)
+        except UnsupportedError as error:
+            raise UnsupportedError(error.what, where=call.location) from error
+
+    def _handled(self, call: Call) -> tuple[Slot, Ref]:
+        """The one result of `call` that is used, made by weft.
+
+        Raises:
+            WeftError: weft has nothing for it, or not for these arguments.
+        """
+        if call.random:
+            raise UnsupportedError("it draws random numbers")
+        if call.pinned:
+            raise UnsupportedError("its result shares memory with an input or another output")
+        handler = _HANDLERS.get(call.packet)
+        if handler is None and is_elementwise(call.packet):
+            handler = elementwise
+        used = [slot for slot in call.results if slot is not None]
+        if handler is None or len(used) != 1:
+            raise UnsupportedError(f"{call.packet} is not in weft's table yet")
+        arguments = Arguments(self.builder, call, self.fakes, self.refs, self.axes)
+        ref = handler(self.builder, arguments)
+        self._check(ref, self.fakes[used[0]])
+        return used[0], ref
+
+    def _check(self, ref: Ref, fake: torch.Tensor) -> None:
+        """Holds what was built against what PyTorch says of the result."""
+        shape = tuple(hint(n) for n in fake.shape)
+        if ref.dtype is not dtype_of(fake.dtype) or self.builder.shape(ref) != shape:
+            raise UnsupportedError(
+                f"weft makes it {ref.dtype}{list(self.builder.shape(ref))}, PyTorch {dtype_of(fake.dtype)}{list(shape)}"
+            )
+
+    def _opaque(self, call: Call, number: int, reason: str) -> None:
+        name = f"{call.packet.removeprefix('aten.').replace('::', '_')}_{number}"
+        if call.packet in _BY_STRIDE and not set(call.reads()) <= set(self.inputs):
+            raise UnsupportedError(f"{call.packet} on a computed tensor")
+        for slot in call.reads():
+            # Once, so that every view of it is one of the same memory.
+            self.refs[slot] = self.builder.dense(self.refs[slot])
+        args, kwargs = pytree.tree_map(self._held, (call.args, call.kwargs))
+        refs = [self.refs[slot] for slot in call.reads()]
+        results: list[Operand | None] = []
+        for slot in call.results:
+            if slot is None:
+                results.append(None)
+                continue
+            fake = self.fakes[slot]
+            ref = self.builder.opaque(
+                call.packet,
+                name,
+                refs,
+                [hint(n) for n in fake.shape],
+                dtype_of(fake.dtype),
+                reason,
+                call.location,
+            )
+            self.refs[slot] = ref
+            results.append(_operand(ref))
+        self.calls[name] = OpaqueCall(name, call.target, args, kwargs, tuple(results), call.random, call.pinned)
+        self.fallbacks.append(Fallback(call.packet, reason, call.location))
+
+    def _held(self, leaf: Any) -> Any:
+        match leaf:
+            case Slot():
+                return _operand(self.refs[leaf])
+            case torch.SymInt() | torch.SymFloat():
+                return self._number(leaf)
+            case torch.SymBool():
+                raise UnsupportedError("a condition on sizes")
+            case _:
+                return leaf
+
+    def _number(self, value: Any) -> Number:
+        expr = expression(value)
+        symbols = sorted(str(s) for s in expr.free_symbols)
+        if not set(symbols) <= set(self.symbols):
+            raise UnsupportedError(f"{expr} depends on the content of a tensor")
+        text = str(cast("Any", PythonPrinter()).doprint(expr))
+        return Number(text, tuple((name, self.symbols[name]) for name in symbols))
+
+    def _result(self, leaf: Any, outputs: list[Ref]) -> Result:
+        match leaf:
+            case Slot():
+                if leaf in self.inputs:
+                    return FromArgument(self.inputs[leaf])
+                return self._output(leaf, outputs)
+            case torch.SymInt() | torch.SymFloat():
+                return FromSizes(self._number(leaf))
+            case torch.SymBool():
+                raise UnsupportedError("a condition on sizes")
+            case _:
+                return FromNothing(leaf)
+
+    def _output(self, slot: Slot, outputs: list[Ref]) -> FromProgram:
+        """A tensor of the program's own: eager's was a tensor of its own too, unless it is pinned."""
+        slots = [s for s in self.recording.outputs if isinstance(s, Slot)]
+        ref = self.refs[slot]
+        taken = {self.refs[s].value for s in self.inputs}
+        taken |= {self.refs[s].value for s in slots[: slots.index(slot)]}
+        if ref.value in taken:
+            ref = self.refs[slot] = copy(self.builder, ref)
+        if ref not in outputs:
+            outputs.append(ref)
+        return FromProgram(outputs.index(ref))
+
+
+def _operand(ref: Ref) -> Operand:
+    return Operand(ref.value, tuple(axis is not None for axis in ref.dims))
+
+
+def _readable(name: str) -> str:
+    """A placeholder's name without Dynamo's decoration: l_self_modules_a_parameters_weight_."""
+    parts = re.sub(r"^[lL]_|_+$", "", name)
+    parts = re.sub(r"(?:^|_)(?:modules|parameters|buffers)_", "_", parts)
+    return re.sub(r"_+", "_", parts).removeprefix("self_").strip("_") or name
+
+
+def _alive(recording: Recording) -> Recording:
+    """Without calls, and results of calls, that nothing needs."""
+    needed = {leaf for leaf in recording.outputs if isinstance(leaf, Slot)}
+    calls: list[Call] = []
+    for call in reversed(recording.calls):
+        results = tuple(slot if slot in needed else None for slot in call.results)
+        if call.random:
+            calls.append(call)
+        elif any(slot is not None for slot in results):
+            calls.append(replace(call, results=results))
+        else:
+            continue
+        needed.update(call.reads())
+    return replace(recording, calls=tuple(reversed(calls)))
+
+
+def _pruned(program: TensorProgram, calls: Iterable[str]) -> TensorProgram:
+    """Without nodes that neither an output nor a PyTorch call needs."""
+    wanted = set(calls)
+    needed = set(program.outputs)
+    kept: list[Any] = []
+    for node in reversed(program.nodes):
+        if node.name in needed or (isinstance(node, Opaque) and node.call in wanted):
+            kept.append(node)
+            needed.update(uses(node))
+    return replace(program, nodes=tuple(reversed(kept)))

@@ -1,0 +1,118 @@
+"""Reindexing: the same elements in another arrangement."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.capture.arguments import Arguments, Handler, expression
+from weft.errors import UnsupportedError
+from weft.tensor.build import Builder, Ref, Size
+from weft.tensor.scalar import Arg
+
+
+def _identity(b: Builder, a: Arguments) -> Ref:
+    del b
+    return a.ref("self")
+
+
+def _cast(b: Builder, a: Arguments) -> Ref:
+    return b.cast(a.ref("self"), a.dtype, None, a.location)
+
+
+def _permute(b: Builder, a: Arguments) -> Ref:
+    return b.permute(a.ref("self"), a.dims("dims") or ())
+
+
+def _transpose(b: Builder, a: Arguments) -> Ref:
+    first, second = a.names[1:3]
+    return b.transpose(a.ref("self"), a.integer(first), a.integer(second))
+
+
+def _t(b: Builder, a: Arguments) -> Ref:
+    ref = a.ref("self")
+    return b.permute(ref, tuple(reversed(range(len(ref.dims)))))
+
+
+def _matrix_transpose(b: Builder, a: Arguments) -> Ref:
+    return b.transpose(a.ref("self"), -2, -1)
+
+
+def _reshape(b: Builder, a: Arguments) -> Ref:
+    """To the shape of the result, where only dimensions of size 1 come and go."""
+    old: list[Any] = list(a.fake_of("self").shape)
+    new: list[Any] = list(a.fake.shape)
+    if _long(old) != _long(new):
+        raise UnsupportedError(f"a reshape from {old} to {new} splits or merges dimensions")
+    rest = iter(d for d in a.ref("self").dims if d is not None)
+    shape: list[Size] = [1 if expression(n) == 1 else next(rest) for n in new]
+    return b.reshape(a.ref("self"), shape, a.location)
+
+
+def _long(shape: list[Any]) -> list[Any]:
+    return [expression(n) for n in shape if expression(n) != 1]
+
+
+def _expand(b: Builder, a: Arguments) -> Ref:
+    ref = a.ref("self")
+    old: list[Any] = list(a.fake_of("self").shape)
+    new: list[Any] = list(a.fake.shape)
+    missing = len(new) - len(old)
+    kept = [i >= missing and expression(old[i - missing]) == expression(n) for i, n in enumerate(new)]
+    sizes = [-1 if keep else a.size(n) for keep, n in zip(kept, new, strict=True)]
+    return b.expand(ref, sizes, a.location)
+
+
+def _slice(b: Builder, a: Arguments) -> Ref:
+    ref, dim = a.ref("self"), a.integer("dim")
+    old, new = a.fake_of("self").shape[dim], a.fake.shape[dim]
+    made = b.slice(ref, dim, a.bound("start"), a.bound("end"), a.integer("step"), a.location)
+    if made.dims[dim] == ref.dims[dim] and expression(old) != expression(new):
+        raise UnsupportedError("a slice that is the whole tensor only at some sizes")
+    return made
+
+
+def _select(b: Builder, a: Arguments) -> Ref:
+    return b.select(a.ref("self"), a.integer("dim"), a.integer("index"), a.location)
+
+
+def _flip(b: Builder, a: Arguments) -> Ref:
+    return b.flip(a.ref("self"), a.dims("dims") or (), a.location)
+
+
+def copy(builder: Builder, ref: Ref) -> Ref:
+    """The same tensor as a value of its own."""
+    return builder.elementwise(Arg(0), (ref,), ref.dtype)
+
+
+VIEWS: dict[str, Handler] = {
+    "aten._to_copy": _cast,
+    "aten._unsafe_view": _reshape,
+    "aten.alias": _identity,
+    "aten.broadcast_to": _expand,
+    "aten.clone": _identity,
+    "aten.contiguous": _identity,
+    "aten.detach": _identity,
+    "aten.expand": _expand,
+    "aten.expand_as": _expand,
+    "aten.flatten": _reshape,
+    "aten.flip": _flip,
+    "aten.lift_fresh": _identity,
+    "aten.mT": _matrix_transpose,
+    "aten.numpy_T": _t,
+    "aten.permute": _permute,
+    "aten.positive": _identity,
+    "aten.reshape": _reshape,
+    "aten.select": _select,
+    "aten.slice": _slice,
+    "aten.squeeze": _reshape,
+    "aten.swapaxes": _transpose,
+    "aten.swapdims": _transpose,
+    "aten.t": _t,
+    "aten.to": _cast,
+    "aten.transpose": _transpose,
+    "aten.type_as": _cast,
+    "aten.unflatten": _reshape,
+    "aten.unsqueeze": _reshape,
+    "aten.view": _reshape,
+    "aten.view_as": _reshape,
+}

@@ -1,0 +1,22 @@
+"""cost: what an applied program moves and computes, and how long that takes.
+
+In: a block program with places, the sizes, and a `Machine`. Out: `traffic`, bytes and floating-point
+operations in closed form, equal to what the interpreter counts; and `estimate`, for each kernel a
+`Cost` with the time no schedule can improve on and the time that is predicted. Nothing is run.
+"""
+
+from weft.cost.estimate import Cost, cost_of, estimate, total
+from weft.cost.machine import Level, Machine
+from weft.cost.traffic import Traffic, by_kernel, traffic
+
+__all__ = [
+    "Cost",
+    "Level",
+    "Machine",
+    "Traffic",
+    "by_kernel",
+    "cost_of",
+    "estimate",
+    "total",
+    "traffic",
+]

@@ -1,0 +1,122 @@
+"""The time of a kernel: its floor, and what is predicted.
+
+A roofline with three corrections: what is loaded again comes from the level that holds it, threads
+idle in the last round of the grid, and copies and block operations are not free. Levels and loads
+are those of "FlashAttention on a Napkin" (a transfer rate for each level of the hierarchy), counted
+on the applied program rather than on a diagram.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from weft.block.program import BlockProgram
+from weft.cost.machine import Machine
+from weft.cost.traffic import Traffic, by_kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one kernel costs.
+
+    Attributes:
+        bytes_read, bytes_written: what crosses between global memory and blocks: an element that is
+            loaded twice counts twice.
+        flops: floating-point operations.
+        unique_bytes: of the kernel's inputs and outputs, each element once.
+        floor_seconds: `unique_bytes` and `flops` at the machine's rates as the model has them,
+            whichever takes longer: what no schedule can improve on.
+        predicted_seconds: for this schedule.
+    """
+
+    bytes_read: int
+    bytes_written: int
+    flops: int
+    unique_bytes: int
+    floor_seconds: float
+    predicted_seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"reads {_bytes(self.bytes_read)}, writes {_bytes(self.bytes_written)} "
+            f"({_bytes(self.unique_bytes)} once), {self.flops:,} flops; "
+            f"predicted {self.predicted_seconds * 1e3:.3g} ms, "
+            f"floor {self.floor_seconds * 1e3:.3g} ms"
+        )
+
+
+def estimate(program: BlockProgram, sizes: Mapping[str, int], machine: Machine) -> tuple[Cost, ...]:
+    """The cost of each kernel of an applied program, in the order of `weft.schedule.kernels`.
+
+    Args:
+        program: with places.
+        sizes: elements of each space, by name; all at least 1.
+        machine: where it would run.
+    """
+    return tuple(cost_of(part, machine) for part in by_kernel(program, sizes))
+
+
+def total(costs: Iterable[Cost]) -> Cost:
+    """Kernels that run one after the other."""
+    costs = tuple(costs)
+    return Cost(
+        sum(c.bytes_read for c in costs),
+        sum(c.bytes_written for c in costs),
+        sum(c.flops for c in costs),
+        sum(c.unique_bytes for c in costs),
+        sum(c.floor_seconds for c in costs),
+        sum(c.predicted_seconds for c in costs),
+    )
+
+
+def cost_of(part: Traffic, machine: Machine) -> Cost:
+    """The cost of one kernel that moves and does `part`."""
+    read = {name: size for name, size in part.loaded.items() if name in part.shared}
+    written = {name: size for name, size in part.stored.items() if name in part.shared}
+    # A kernel that visits only some of a list reads less than the list.
+    once = {name: min(part.lists[name], size) for name, size in read.items()}
+    unique = sum(once.values()) + sum(written.values())
+    working = _working_seconds(part, machine)
+    home = machine.holding(unique)
+    first_touch = unique / home.bytes_per_second
+    again = sum((size - once[name]) / machine.holding(once[name]).bytes_per_second for name, size in read.items())
+    moving = first_touch + again + _local_seconds(part, machine)
+    rounds = -(-part.iterations // machine.cores)
+    busy = part.iterations / (rounds * machine.cores)
+    copying = _copying_seconds(part, machine)
+    calls = sum(part.operations.values()) * machine.operation_seconds / machine.cores
+    predicted = machine.launch_seconds + (max(working, moving) + copying + calls) / busy
+    floor = max(working, first_touch)
+    flops = sum(part.flops.values())
+    return Cost(sum(read.values()), sum(written.values()), flops, unique, floor, predicted)
+
+
+def _working_seconds(part: Traffic, machine: Machine) -> float:
+    """Arithmetic at full rates: products in the matrix units, all else in vectors of fp32."""
+    products = sum(work / machine.matrix_rate(d) for d, work in part.matrix_flops.items())
+    rest = sum(part.flops.values()) - sum(part.matrix_flops.values())
+    return products + rest / machine.vector_flops
+
+
+def _local_seconds(part: Traffic, machine: Machine) -> float:
+    """Lists that live and die in an iteration of the grid, one for each core at a time."""
+    seconds = 0.0
+    for name in part.local:
+        held = part.stored.get(name, 0) / part.iterations * machine.cores
+        moved = part.stored.get(name, 0) + part.loaded.get(name, 0)
+        seconds += moved / machine.holding(held).bytes_per_second
+    return seconds
+
+
+def _copying_seconds(part: Traffic, machine: Machine) -> float:
+    """Staged panels and filled edges: written to and read from the second level, beside the work."""
+    near = machine.levels[min(1, len(machine.levels) - 1)]
+    return 2 * sum(part.copied.values()) / near.bytes_per_second
+
+
+def _bytes(count: int) -> str:
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count} B"

@@ -1,0 +1,153 @@
+"""Machines as the cost model sees them: a few rates and sizes, read off the system, never timed.
+
+A timing would differ from process to process, and with it the schedule that is chosen and the key
+that its binary is cached under. What cannot be read off is a rule of thumb per clock cycle, stated
+here; the model ranks schedules by it, and reports are to be read as "about".
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from weft.tensor.dtypes import DType
+
+# Bytes that one core moves per cycle from each level, where the data is streamed: from L1 a vector,
+# from L2 half of one, and from what cores share the numbers typical of current servers.
+_L3_BYTES_PER_CYCLE = 10
+_MEMORY_BYTES_PER_CYCLE = 5
+# Tile units (AMX: 16x16x32 products in 16 cycles) wait for their operands most of the time: small
+# panels that come from L2 attain about a third of the peak.
+_TILE_FLOPS_PER_CYCLE = 1024 * 0.3
+_DEFAULT_HERTZ = 2.5e9
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One level of memory: its size, all cores together, and the bytes per second they get from it."""
+
+    name: str
+    bytes: float
+    bytes_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Rates of all `cores` together.
+
+    Attributes:
+        cores: threads that a kernel may use.
+        vector_flops: operations per second on vectors of fp32.
+        matrix_flops: operations per second of matrix products, by the type of the operands.
+        levels: from the fastest to the largest; the last has no end.
+        operation_seconds: what one block operation costs before it does any work (a call, a loop).
+        launch_seconds: what one kernel costs before it does any work (guards, allocation, threads).
+    """
+
+    cores: int
+    vector_flops: float
+    matrix_flops: Mapping[DType, float]
+    levels: tuple[Level, ...]
+    operation_seconds: float = 50e-9
+    launch_seconds: float = 5e-6
+
+    def holding(self, size: float) -> Level:
+        """The fastest level that holds `size` bytes."""
+        return next((level for level in self.levels if size <= level.bytes), self.levels[-1])
+
+    def matrix_rate(self, dtype: DType) -> float:
+        """Operations per second of products of `dtype`; types without an entry go by vectors."""
+        return self.matrix_flops.get(dtype, self.vector_flops)
+
+    @staticmethod
+    def here(cores: int | None = None) -> Machine:
+        """This machine's CPU, for `cores` threads (default: as many as PyTorch uses now).
+
+        Caches come from the system's description of its first core, the width of vectors from
+        PyTorch, the clock and the tile unit from the processor's. What is not described is taken
+        to be modest: 32 KiB, 512 KiB and 2 MiB a core, 2.5 GHz.
+        """
+        cores = torch.get_num_threads() if cores is None else cores
+        clock = cores * _hertz()
+        vector = _vector_bytes()
+        flops = 4.0 * vector / 4 * clock  # two units, each one multiplication and one addition
+        tiles = max(flops, _TILE_FLOPS_PER_CYCLE * clock)
+        half = tiles if "amx_bf16" in _flags() else flops
+        l1, l2, l3 = (_cache_bytes().get(i, d) for i, d in ((1, 32 << 10), (2, 512 << 10), (3, 0)))
+        return Machine(
+            cores,
+            flops,
+            {DType.float64: flops / 2, DType.float32: flops, DType.bfloat16: half},
+            (
+                Level("L1", cores * l1, vector * clock),
+                Level("L2", cores * l2, vector / 2 * clock),
+                Level("L3", l3 or cores * (2 << 20), _L3_BYTES_PER_CYCLE * clock),
+                Level("memory", float("inf"), _MEMORY_BYTES_PER_CYCLE * clock),
+            ),
+        )
+
+
+def _vector_bytes() -> int:
+    capability = torch.backends.cpu.get_cpu_capability()
+    if "512" in capability:
+        return 64
+    return 32 if "256" in capability or "AVX2" in capability else 16
+
+
+@functools.cache
+def _cpu_description() -> Mapping[str, str]:
+    """The first processor's fields, where the system lists them."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return {}
+    fields = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())
+    return {name.strip(): value.strip() for name, _, value in fields}
+
+
+def _flags() -> frozenset[str]:
+    return frozenset(_cpu_description().get("flags", "").split())
+
+
+def _hertz() -> float:
+    """The clock that the processor is sold with (its current one would change by the second)."""
+    named = re.search(r"@ ([\d.]+)GHz", _cpu_description().get("model name", ""))
+    if named:
+        return float(named[1]) * 1e9
+    steps = _number(Path("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq"))
+    if steps:
+        return steps * 1e3
+    try:  # on x86 twice the clock, in MHz; elsewhere (an Arm's timer) far too small to be one
+        found = float(_cpu_description().get("bogomips", "0")) / 2 * 1e6
+    except ValueError:
+        return _DEFAULT_HERTZ
+    return round(found, -8) if found > 1e9 else _DEFAULT_HERTZ
+
+
+@functools.cache
+def _cache_bytes() -> Mapping[int, int]:
+    """Sizes of the first core's data caches, by level."""
+    found: dict[int, int] = {}
+    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            kind = (folder / "type").read_text().strip()
+        except OSError:
+            continue
+        level, size = _number(folder / "level"), _number(folder / "size")
+        if kind != "Instruction" and level and size:
+            found[level] = size
+    return found
+
+
+def _number(path: Path) -> int:
+    """The number in a file, with the system's K, M and G; 0 where there is none."""
+    try:
+        match = re.fullmatch(r"(\d+)([KMG]?)", path.read_text().strip())
+    except OSError:
+        return 0
+    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]] if match else 0

@@ -1,0 +1,368 @@
+"""What an applied program moves and computes, in closed form: no value is computed, no loop is run.
+
+The iterations of a loop fall into a few classes that are alike (the whole blocks; the one with less
+than a block), so that a nest is walked once per combination of classes and multiplied out. What is
+counted is defined by `weft.block.interpret`, and equal to what it counts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import TypeAlias, TypeVar, assert_never
+
+from weft.block.program import (
+    All,
+    Below,
+    BlockNode,
+    BlockProgram,
+    Broadcast,
+    Collapse,
+    Dot,
+    Extent,
+    Fill,
+    Final,
+    Graph,
+    Grouped,
+    Index,
+    Iterate,
+    Literal,
+    Map,
+    Part,
+    Place,
+    Pointwise,
+    Segment,
+    Stacked,
+    Stage,
+    Within,
+    maps,
+)
+from weft.schedule import kernels
+from weft.tensor.axes import Axis
+from weft.tensor.dtypes import DType
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
+
+Counts: TypeAlias = Mapping[str, int]
+K = TypeVar("K")
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What a program, or one kernel of it, moves and does.
+
+    Attributes:
+        loaded, stored: bytes by buffered edge: what crosses from a list to an item, and from an
+            item to a list; an edge that is loaded twice counts twice.
+        operations: block operations by name of the node that does them.
+        flops: floating-point operations by name of the node, over valid elements only: 2 m n k for
+            a Dot, one for each scalar operation and element of a Pointwise, one for each element
+            that a Collapse reads.
+        matrix_flops: those of Dots, by the wider type of the two operands.
+        copied: bytes that each Stage and Fill copies, by its name.
+        lists: bytes of the whole of each edge, each element once.
+        shared: the edges that lie in global memory: inputs, outputs and lists between kernels. All
+            others are local to one iteration of a grid.
+        iterations: of the grid, the unit of parallelism; 1 for a kernel that has none.
+    """
+
+    loaded: Counts
+    stored: Counts
+    operations: Counts
+    flops: Counts
+    matrix_flops: Mapping[DType, int]
+    copied: Counts
+    lists: Counts
+    shared: frozenset[str]
+    iterations: int
+
+    @property
+    def local(self) -> frozenset[str]:
+        """The edges that never leave an iteration of the grid."""
+        return frozenset((*self.loaded, *self.stored)) - self.shared
+
+
+def traffic(program: BlockProgram, sizes: Mapping[str, int]) -> Traffic:
+    """What one run of `program` moves and does, all kernels together.
+
+    Args:
+        program: with places (a schedule was applied); a loop without a tile covers its range.
+        sizes: elements of each space, by name; all at least 1.
+    """
+    parts, values = _walked(program, sizes)
+    loaded, stored = _summed(p.loaded for p in parts), _summed(p.stored for p in parts)
+    for name, kind in program.inputs:
+        if not kind.lists:
+            loaded[name] += kind.dtype.bytes
+    for name in program.graph.outputs:
+        if not values[name].lists:
+            stored[name] += values[name].dtype.bytes
+    return Traffic(
+        loaded=loaded,
+        stored=stored,
+        operations=_summed(p.operations for p in parts),
+        flops=_summed(p.flops for p in parts),
+        matrix_flops=_summed(p.matrix_flops for p in parts),
+        copied=_summed(p.copied for p in parts),
+        lists={name: size for p in parts for name, size in p.lists.items()},
+        shared=frozenset(name for name, _ in program.inputs).union(program.graph.outputs, *(p.shared for p in parts)),
+        iterations=sum(p.iterations for p in parts),
+    )
+
+
+def by_kernel(program: BlockProgram, sizes: Mapping[str, int]) -> tuple[Traffic, ...]:
+    """The same, for each of `weft.schedule.kernels(program)`.
+
+    Inputs, outputs and values between kernels that are a single number are left out here: a kernel
+    takes them as arguments.
+    """
+    return _walked(program, sizes)[0]
+
+
+# How a nest is walked.
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """Iterations that are alike: how many elements are valid, and the first (where it matters)."""
+
+    base: int
+    valid: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A list called `name`, or where `lists` is empty an item."""
+
+    name: str
+    lists: tuple[Axis, ...]
+    dims: tuple[Axis, ...]
+    dtype: DType
+
+
+_Values: TypeAlias = dict[str, _Value]
+_Scope: TypeAlias = Mapping[Axis, _Step]
+
+
+def _walked(program: BlockProgram, sizes: Mapping[str, int]) -> tuple[tuple[Traffic, ...], _Values]:
+    """The traffic of each kernel, and the values at the top when all have run."""
+    values = {n: _Value(n, kind.lists, kind.dims, kind.dtype) for n, kind in program.inputs}
+    lists = {name: prod(a.space.size(sizes) for a in kind.lists) * kind.dtype.bytes for name, kind in program.inputs}
+    numbered = _numbered(program.graph)
+    parts: list[Traffic] = []
+    for kernel in kernels(program):
+        walk = _Walk(sizes, numbered)
+        values = walk.graph(Graph((), kernel.nodes, ()), values, {}, 1)
+        lists.update(walk.stored)
+        shared = frozenset((*kernel.reads, *kernel.writes))
+        parts.append(walk.result(lists, shared))
+    return tuple(parts), values
+
+
+def _numbered(graph: Graph) -> frozenset[Axis]:
+    """The axes whose iterations differ by where they begin: other ranges are measured from there.
+
+    All others fall into classes; these are walked one by one.
+    """
+    found: set[Axis] = set()
+    nodes = list(maps(graph))
+    for node in reversed(nodes):  # inner maps speak of outer ones
+        match node.range:
+            case Below(outer) | Segment(outer, _):
+                found.add(outer)
+            case Within(outer):
+                if node.axis in found:
+                    found.add(outer)
+            case All():
+                pass
+            case _:
+                assert_never(node.range)
+    return frozenset(found)
+
+
+@dataclass(slots=True)
+class _Walk:
+    sizes: Mapping[str, int]
+    numbered: frozenset[Axis]
+    loaded: Counter[str] = field(default_factory=Counter[str])
+    stored: Counter[str] = field(default_factory=Counter[str])
+    operations: Counter[str] = field(default_factory=Counter[str])
+    flops: Counter[str] = field(default_factory=Counter[str])
+    matrix_flops: Counter[DType] = field(default_factory=Counter[DType])
+    copied: Counter[str] = field(default_factory=Counter[str])
+    iterations: int = 0
+
+    def result(self, lists: Mapping[str, int], shared: frozenset[str]) -> Traffic:
+        """What was counted, without zeros, for a kernel that shares the edges `shared`."""
+        loaded, stored = +self.loaded, +self.stored
+        return Traffic(
+            loaded=loaded,
+            stored=stored,
+            operations=+self.operations,
+            flops=+self.flops,
+            matrix_flops=+self.matrix_flops,
+            copied=+self.copied,
+            lists={name: lists[name] for name in (*loaded, *stored)},
+            shared=shared & frozenset((*loaded, *stored)),
+            iterations=max(1, self.iterations),
+        )
+
+    def graph(self, graph: Graph, values: _Values, scope: _Scope, times: int) -> _Values:
+        """Every value of `graph`, which runs `times` times in this scope."""
+        values = dict(values)
+        for node in graph.nodes:
+            if isinstance(node, Map):
+                values.update(self.loop(node, values, scope, times))
+            else:
+                values[node.name] = self.operator(node, values, scope, times)
+                self.operations[node.name] += times
+        return values
+
+    def operator(self, node: BlockNode, values: _Values, scope: _Scope, times: int) -> _Value:
+        """The item that an operator gives; counts its work."""
+        match node:
+            case Pointwise(name, expr, _, dims, dtype):
+                self.flops[name] += times * _elements(dims, scope) * _scalar_operations(expr)
+                return _item(dims, dtype)
+            case Dot(name, left, right, over, dims, dtype):
+                work = 2 * times * _elements((*dims, over), scope)
+                operand = max(values[left].dtype, values[right].dtype, key=lambda d: d.bytes)
+                self.flops[name] += work
+                self.matrix_flops[operand] += work
+                return _item(dims, dtype)
+            case Collapse(name, _, arg, over):
+                item = values[arg]
+                self.flops[name] += times * _elements(item.dims, scope)
+                return _item(tuple(a for a in item.dims if a != over), item.dtype.accumulator)
+            case Index(_, axis):
+                return _item((axis,), DType.int64)
+            case Literal(_, _, dtype) | Extent(_, _, dtype):
+                return _item((), dtype)
+            case Fill(name, arg) | Stage(name, arg):
+                item = values[arg]
+                self.copied[name] += times * _elements(item.dims, scope) * item.dtype.bytes
+                return item
+            case Map():
+                raise AssertionError(node)
+            case _:
+                assert_never(node)
+
+    def classes(self, node: Map, scope: _Scope) -> list[tuple[int, _Step]]:
+        """(how many, alike in what) for the iterations of `node`; one class of none if there are none."""
+        size = node.axis.space.size(self.sizes)
+        tile = node.tile if node.tile is not None else 1 if node.unit else size
+        start, stop = 0, size
+        match node.range:
+            case All():
+                pass
+            case Within(outer):
+                start, stop = scope[outer].base, scope[outer].base + scope[outer].valid
+            case Below(outer):
+                stop = min(size, scope[outer].base + scope[outer].valid)
+            case Segment(index, count):
+                blocks = -(-size // tile)
+                each = -(-blocks // count) * tile
+                start = min(size, scope[index].base * each)
+                stop = min(size, start + each)
+            case _:
+                assert_never(node.range)
+        if node.place is Place.whole:
+            tile = max(1, stop - start)
+        full, rest = divmod(stop - start, tile)
+        found: list[tuple[int, _Step]] = []
+        if node.range.part is not Part.edge:
+            alike = [(full, start)]
+            if node.axis in self.numbered:
+                alike = [(1, start + i * tile) for i in range(full)]
+            found += [(count, _Step(base, tile)) for count, base in alike if count]
+        if rest and node.range.part is not Part.full:
+            found.append((1, _Step(start + full * tile, rest)))
+        return found or [(0, _Step(start, 0))]
+
+    def loop(self, node: Map, values: _Values, scope: _Scope, times: int) -> _Values:
+        """The outputs of a map, all its iterations counted."""
+        state: _Values = {}
+        if node.state is not None:
+            state = {c.name: _item(c.dims, c.dtype) for c in node.state.components}
+        stacked: _Values = {}
+        for count, step in self.classes(node, scope):
+            inner, often = {**scope, node.axis: step}, times * count
+            if node.place is Place.grid and not _is_grid(node.body):
+                self.iterations += often
+            fed = {f.inner: self.access(node, f.access, values[f.outer], inner, often) for f in node.inputs}
+            body = self.graph(node.body, fed, inner, often)
+            if node.state is not None:
+                names = node.state.update.inputs[len(state) :]
+                given = {**state, **{n: body[f] for n, f in zip(names, node.state.feeds, strict=True)}}
+                after = self.graph(node.state.update, given, inner, often)
+                state = {c: after[out] for c, out in zip(state, node.state.update.outputs, strict=True)}
+            for output in node.outputs:
+                if isinstance(output, Stacked):
+                    stacked[output.outer] = self.stack(node, output.outer, body[output.inner], inner, often)
+        if node.state is not None:
+            finished = self.graph(node.state.finish, state, scope, times)
+            stacked.update({o.outer: finished[o.inner] for o in node.outputs if isinstance(o, Final)})
+        return stacked
+
+    def access(
+        self, node: Map, access: Iterate | Broadcast | Grouped, value: _Value, scope: _Scope, times: int
+    ) -> _Value:
+        """What an iteration sees of `value`; an item that is left of a list is loaded now."""
+        match access:
+            case Broadcast():
+                return value
+            case Iterate(over) | Grouped(over, _):
+                lists = tuple(a for a in value.lists if a != over)
+                dims = tuple(node.axis if a == over else a for a in value.dims)
+            case _:
+                assert_never(access)
+        if not lists:
+            self.loaded[value.name] += times * _elements(dims, scope) * value.dtype.bytes
+        return _Value(value.name, lists, dims, value.dtype)
+
+    def stack(self, node: Map, name: str, value: _Value, scope: _Scope, times: int) -> _Value:
+        """The list `name` of a body's value: an item is stored now, a list becomes part of it."""
+        if not value.lists:
+            self.stored[name] += times * _elements(value.dims, scope) * value.dtype.bytes
+            return _Value(name, (node.axis,), value.dims, value.dtype)
+        for counter in (self.loaded, self.stored):
+            if value.name in counter and value.name != name:
+                counter[name] += counter.pop(value.name)
+        ranges = ((m.axis, m.range) for m in maps(node.body))
+        within = {a for a, r in ranges if isinstance(r, Within) and r.outer == node.axis}
+        lists = value.lists if within & set(value.lists) else (node.axis, *value.lists)
+        return _Value(name, lists, value.dims, value.dtype)
+
+
+def _item(dims: tuple[Axis, ...], dtype: DType) -> _Value:
+    return _Value("", (), dims, dtype)
+
+
+def _elements(dims: tuple[Axis, ...], scope: _Scope) -> int:
+    """Valid elements of an item."""
+    return prod(scope[a].valid for a in dims)
+
+
+def _is_grid(body: Graph) -> bool:
+    """True where the body is another map of the grid: one iteration there is one here."""
+    return any(isinstance(n, Map) and n.place is Place.grid for n in body.nodes)
+
+
+def _scalar_operations(expr: Scalar) -> int:
+    match expr:
+        case Arg() | Lit():
+            return 0
+        case Apply(_, args):
+            return 1 + sum(_scalar_operations(a) for a in args)
+        case Convert(_, arg):
+            return 1 + _scalar_operations(arg)
+        case _:
+            assert_never(expr)
+
+
+def _summed(parts: Iterable[Mapping[K, int]]) -> Counter[K]:
+    total: Counter[K] = Counter()
+    for part in parts:
+        total.update(part)
+    return total

@@ -1,0 +1,11 @@
+"""emit.cpp: C++ for one launch of an applied block program.
+
+In: the program, a launch's operators, and the order of dimensions of each tensor it reads and writes. Out: a translation unit
+with one function that keeps to the C interface of `weft.run.launch`. Loops become `for` loops over valid elements (so that
+a `Fill` prints nothing), grid loops one OpenMP region, pointwise work one loop nest per item, products calls of the prelude.
+"""
+
+from weft.emit.cpp.kernel import Unit, emit, emit_many, list_dims, size_names
+from weft.emit.cpp.text import INCLUDE_DIR
+
+__all__ = ["INCLUDE_DIR", "Unit", "emit", "emit_many", "list_dims", "size_names"]

@@ -1,0 +1,148 @@
+"""Graphs: operators in order, each printed when something needs its value in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, assert_never
+
+from weft.block.check import Scope as Around
+from weft.block.program import BlockNode, BlockType, Collapse, Dot, Extent, Fill, Graph, Index, Layout, Literal, Map, Pointwise, Stage
+from weft.emit.cpp import nests
+from weft.emit.cpp.dots import dot, free_axis, stage
+from weft.emit.cpp.frame import Frame
+from weft.emit.cpp.plan import Store
+from weft.emit.cpp.values import Lazy, Memory, Panel, Scope, Value, resolved
+from weft.errors import InvalidProgramError
+from weft.tensor.axes import Axis
+from weft.tensor.dtypes import DType
+
+
+class Accumulator(NamedTuple):
+    """A product goes straight into `memory`; it is added to what is there where the expression `add` is true."""
+
+    memory: Memory
+    add: str
+
+
+@dataclass
+class Body:
+    """A graph being printed: one iteration of a loop, an update, or the top of a kernel.
+
+    Attributes:
+        scope: current blocks of the loops around, in C++.
+        around: the same loops as the checker sees them; `types`: of the graph's values.
+        values: what each name stands for.
+        reductions: those that nothing has needed yet; a nest that is printed anyway computes them too.
+    """
+
+    frame: Frame
+    scope: Scope
+    around: Around
+    graph: Graph
+    types: Mapping[str, BlockType]
+    values: dict[str, Value]
+    reductions: list[Lazy] = field(default_factory=list[Lazy])
+
+    def operator(self, node: BlockNode, accumulators: Mapping[str, Accumulator]) -> None:
+        """Note what `node` computes; print it where it is a product or a copy."""
+        match node:
+            case Pointwise():
+                self._lazy(node, node.args, node.dims, node.dtype)
+            case Collapse():
+                arg = self.item(node.arg)
+                lazy = self._lazy(node, (node.arg,), tuple(a for a in arg.dims if a != node.over), arg.dtype.accumulator)
+                self.reductions.append(lazy)
+            case Index():
+                self._lazy(node, (), (node.axis,), DType.int64)
+            case Literal() | Extent():
+                self._lazy(node, (), (), node.dtype)
+            case Fill():
+                # Loops run over valid elements only: nothing reads the others.
+                self.values[node.name] = self.values[node.arg]
+            case Stage():
+                self._stage(node)
+            case Dot():
+                self._dot(node, accumulators.get(node.name))
+            case Map():
+                raise AssertionError(node)
+            case _:
+                assert_never(node)
+
+    def in_memory(self, wanted: Mapping[str, tuple[Axis, ...] | None], stores: Sequence[Store] = ()) -> dict[str, Memory]:
+        """The named items in memory, by name: printed now where they were not; `stores` are done along with them.
+
+        Args:
+            wanted: for each name the order of its axes in memory that suits, where it is put there now.
+        """
+        found: dict[str, Memory] = {}
+        todo = list(stores)
+        for name, dims in wanted.items():
+            value = self.item(name)
+            there = _there(value)
+            if there is not None:
+                found[name] = there
+            else:
+                assert isinstance(value, Lazy)
+                store = nests.array(self.frame, self.scope, value, dims or value.dims)
+                todo.append(store)
+                found[name] = store.target
+        if todo:
+            nests.run(self.frame, self.scope, todo, self.reductions)
+            self.reductions.clear()
+        return found
+
+    def item(self, name: str) -> Memory | Lazy:
+        """The value of `name`, which is an item in its own layout."""
+        value = self.values[name]
+        if isinstance(value, Panel):
+            raise InvalidProgramError("only a product reads a panel", node=name)
+        return value
+
+    def _lazy(
+        self, node: Pointwise | Collapse | Index | Literal | Extent, args: tuple[str, ...], dims: tuple[Axis, ...], dtype: DType
+    ) -> Lazy:
+        lazy = Lazy(node, tuple(self.item(a) for a in args), dims, dtype)
+        self.values[node.name] = lazy
+        return lazy
+
+    def _stage(self, node: Stage) -> None:
+        value = self.item(node.arg)
+        if node.layout is Layout.rows and _there(value) is None:
+            self.values[node.name] = self.in_memory({node.arg: node.dims})[node.arg]
+            return
+        source = self.in_memory({node.arg: node.dims})[node.arg]
+        self.values[node.name] = stage(self.frame, self.scope, node, source)
+
+    def _dot(self, node: Dot, accumulator: Accumulator | None) -> None:
+        right = self.values[node.right]
+        wanted: dict[str, tuple[Axis, ...] | None] = {node.left: _with_last(self.item(node.left).dims, node.over)}
+        if not isinstance(right, Panel):
+            wanted[node.right] = (node.over, *(a for a in right.dims if a != node.over))
+        stores: list[Store] = []
+        if accumulator is None:
+            accumulator = Accumulator(self._accumulator(node), "false" if node.acc is None else "true")
+        if node.acc is not None and resolved(self.values[node.acc]) is not accumulator.memory:
+            stores.append(Store(accumulator.memory, self.values[node.acc]))
+        there = self.in_memory(wanted, stores)
+        operand = right if isinstance(right, Panel) else there[node.right]
+        dot(self.frame, self.scope, node, there[node.left], operand, accumulator.memory, accumulator.add)
+        self.values[node.name] = accumulator.memory
+
+    def _accumulator(self, node: Dot) -> Memory:
+        if node.dims:
+            return self.frame.array(node.name, node.dtype.accumulator, node.dims, self.scope)
+        return nests.variable(self.frame, node.name, node.dtype.accumulator, None)
+
+
+def _there(value: Value) -> Memory | None:
+    """Where `value` lies in its own element type, if it lies anywhere."""
+    found = resolved(value)
+    if isinstance(found, Memory) and found.dtype is value.dtype and isinstance(value, Memory | Lazy):
+        return found if frozenset(found.dims) == frozenset(value.dims) else None
+    return value.memory if isinstance(value, Lazy) else None
+
+
+def _with_last(dims: tuple[Axis, ...], over: Axis) -> tuple[Axis, ...]:
+    free = free_axis(dims, over)
+    return (over,) if free is None else (free, over)

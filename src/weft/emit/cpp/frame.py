@@ -1,0 +1,90 @@
+"""What all of one kernel's printing shares: identifiers, lines, sizes, scratch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from weft.emit.cpp.scalar import element
+from weft.emit.cpp.text import Names, Writer, plus, times
+from weft.emit.cpp.values import Memory, Scope
+from weft.errors import Location
+from weft.tensor.axes import Axis, Space
+from weft.tensor.dtypes import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """A scratch array of one thread: `count` elements of C++ type `ctype`."""
+
+    name: str
+    ctype: str
+    count: str
+
+
+@dataclass
+class Frame:
+    """One kernel being printed."""
+
+    names: Names
+    sizes: Mapping[str, str]
+    out: Writer = field(default_factory=lambda: Writer(1))
+    allocations: list[Allocation] = field(default_factory=list[Allocation])
+    has_products: bool = False
+
+    def size(self, space: Space) -> str:
+        """The number of elements of `space`."""
+        return str(space.fixed) if space.fixed is not None else self.sizes[space.name]
+
+    def scratch(self, wish: str, ctype: str, count: str) -> str:
+        """A pointer to a scratch array of this thread."""
+        name = self.names.make(wish)
+        self.allocations.append(Allocation(name, ctype, count))
+        return name
+
+    def array(self, wish: str, dtype: DType, dims: Sequence[Axis], scope: Scope) -> Memory:
+        """Scratch for an item, dense, with room for the largest blocks."""
+        extents = [scope[a].most for a in dims]
+        base = self.scratch(wish, element(dtype), times(*extents))
+        return Memory(base, dtype, row_major(dims, extents), tuple(dims), {}, owned=True)
+
+    def location(self, locations: Sequence[Location | None]) -> None:
+        """A comment that says which of the user's lines the next lines compute."""
+        for each in dict.fromkeys(str(place) for place in locations if place is not None):
+            self.out.comment(each)
+
+
+def row_major(dims: Sequence[Axis], extents: Sequence[str]) -> dict[Axis, str]:
+    """Strides of a dense array, the last dimension innermost."""
+    return {a: times(*extents[place + 1 :]) for place, a in enumerate(dims)}
+
+
+def localised(frame: Frame, memory: Memory, dims: tuple[Axis, ...], scope: Scope) -> Memory:
+    """The part of the list `memory` that belongs to the current blocks of the loops around, as an item or a list.
+
+    The axes of `memory` that `scope` knows are set to their current block; prints the pointer.
+    """
+    here = [a for a in memory.strides if a in scope]
+    offset = plus(*(offset_of(memory, a, scope[a].base) for a in here))
+    kept = {a: s for a, s in memory.strides.items() if a in dims or a not in scope}
+    origin = {a: o for a, o in memory.origin.items() if a not in scope}
+    return Memory(pointer(frame, memory, offset), memory.dtype, kept, dims, origin)
+
+
+def offset_of(memory: Memory, axis: Axis, first: str) -> str:
+    """How many elements lie between the start of `memory` and element `first` of `axis`."""
+    begin = memory.origin.get(axis, "0")
+    if begin == first:
+        return "0"
+    return times(first if begin == "0" else f"{first} - {begin}", memory.strides[axis])
+
+
+def pointer(frame: Frame, memory: Memory, offset: str, *, writable: bool = True) -> str:
+    """A pointer to `memory` moved by `offset` elements; prints its declaration."""
+    if offset == "0":
+        return memory.base
+    name = frame.names.make(re.sub(r"_\d+$", "", memory.base))
+    const = "" if writable else "const "
+    frame.out.line(f"{const}{element(memory.dtype)}* const {name} = {memory.base} + {offset};")
+    return name

@@ -1,0 +1,228 @@
+"""One launch as a C++ function: what it is called with, its grid, its scratch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from weft.block.check import Scope as Around
+from weft.block.check import body_types, infer
+from weft.block.program import All, BlockNode, BlockProgram, BlockType, Extent, Final, Graph, Map, Place, Stacked, maps
+from weft.emit.cpp import loops, nests
+from weft.emit.cpp.body import Body
+from weft.emit.cpp.frame import Frame, row_major
+from weft.emit.cpp.plan import Store
+from weft.emit.cpp.ranges import bounds
+from weft.emit.cpp.scalar import element
+from weft.emit.cpp.text import Names, Writer, at_most, blocks_of, factor, minus, plus, times
+from weft.emit.cpp.values import Memory, Scope, Step
+from weft.errors import InvalidProgramError
+from weft.schedule import KernelNodes
+from weft.tensor.axes import Axis, Space
+
+Dims = Mapping[str, tuple[Axis | None, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What `emit` takes, for `emit_many`."""
+
+    program: BlockProgram
+    kernel: KernelNodes
+    name: str
+    dims: Dims
+
+
+def emit(program: BlockProgram, kernel: KernelNodes, name: str, dims: Dims) -> str:
+    """The translation unit of one launch.
+
+    Args:
+        program: applied (`schedule.apply`).
+        kernel: one of `schedule.kernels(program)`.
+        name: the C function, `extern "C" void NAME(const int64_t* words)`. The words, in order: addresses of
+            `kernel.reads`, of `kernel.writes`; sizes in the order of `size_names`; strides in elements of every dimension of
+            every read; the number of threads. Writes are contiguous and overlap nothing.
+        dims: for each tensor read or written, its dimensions in memory order; None for one of size 1.
+
+    Raises:
+        UnsupportedError: something that C++ kernels do not do (float64, products of integers).
+    """
+    return emit_many([Unit(program, kernel, name, dims)])
+
+
+def emit_many(units: Sequence[Unit]) -> str:
+    """One translation unit with a function for each of `units`, whose names are distinct."""
+    return "\n".join(['#include "prelude.h"', "", "using weft::i64;", *(_function(u) for u in units)])
+
+
+def size_names(program: BlockProgram, kernel: KernelNodes) -> tuple[str, ...]:
+    """The run-time sizes that `kernel` is called with: names of spaces, in order of appearance."""
+    types = infer(program.graph, dict(program.inputs), Around({}, applied=True))
+    spaces: dict[Space, None] = {}
+    for name in kernel.reads:
+        spaces.update(dict.fromkeys(a.space for a in types[name].lists))
+    for node in _all_nodes(kernel.nodes):
+        if isinstance(node, Map):
+            spaces.setdefault(node.axis.space)
+        elif isinstance(node, Extent):
+            spaces.setdefault(node.space)
+    return tuple(s.name for s in spaces if s.fixed is None)
+
+
+def list_dims(kind: BlockType) -> tuple[Axis, ...]:
+    """The dimensions in memory of a list that goes from one launch to another: items lie together.
+
+    A list axis that items do not have is as long as its space, whatever the blocks: an item lies at its first element.
+    """
+    return (*(a for a in kind.lists if a not in kind.dims), *kind.dims)
+
+
+def _all_nodes(nodes: Sequence[BlockNode]) -> list[BlockNode]:
+    found: list[BlockNode] = []
+    for node in nodes:
+        found.append(node)
+        if isinstance(node, Map):
+            graphs = [node.body] if node.state is None else [node.body, node.state.update, node.state.finish]
+            found += [inner for g in graphs for inner in _all_nodes(g.nodes)]
+    return found
+
+
+def _function(unit: Unit) -> str:
+    program, kernel = unit.program, unit.kernel
+    types = infer(program.graph, dict(program.inputs), Around({}, applied=True))
+    names, out = Names(), Writer(1)
+    pointers = _pointers(out, names, kernel, types)
+    sizes = size_names(program, kernel)
+    spelled = {s: names.make(s) for s in sizes}
+    word = len(kernel.reads) + len(kernel.writes)
+    out.lines += [f"  const i64 {spelled[s]} = words[{word + i}];" for i, s in enumerate(sizes)]
+    word += len(sizes)
+    frame = Frame(names, spelled)
+    values = {n: Memory(pointers[n], types[n].dtype, {}, types[n].dims, {}) for n in kernel.reads}
+    for name in kernel.reads:
+        strides: dict[Axis, str] = {}
+        for place, axis in enumerate(unit.dims[name]):
+            if axis is not None:
+                strides[axis] = names.make(f"{pointers[name]}_s{place}")
+                out.line(f"const i64 {strides[axis]} = words[{word}];")
+            word += 1
+        values[name] = Memory(pointers[name], types[name].dtype, strides, types[name].dims, {})
+    places = {n: _written(frame, pointers[n], types[n], unit.dims[n]) for n in kernel.writes}
+    top = Body(frame, {}, Around({}, applied=True), Graph((), kernel.nodes, ()), types, dict(values))
+    first = kernel.nodes[0]
+    if isinstance(first, Map) and first.place is Place.grid:
+        out.line(f"const int threads = (int)words[{word}];")
+        _grid(frame, out, top, first, places)
+    else:
+        _serial(frame, out, top, places)
+    return "\n".join(["", f'extern "C" void {unit.name}(const int64_t* words) {{', *out.lines, "}", ""])
+
+
+def _pointers(out: Writer, names: Names, kernel: KernelNodes, types: Mapping[str, BlockType]) -> dict[str, str]:
+    """Declares a pointer for each tensor."""
+    found: dict[str, str] = {}
+    for place, name in enumerate((*kernel.reads, *kernel.writes)):
+        found[name] = names.make(name)
+        kind = f"{'const ' if place < len(kernel.reads) else ''}{element(types[name].dtype)}*"
+        out.line(f"{kind} const {found[name]} = ({kind})words[{place}];")
+    return found
+
+
+def _written(frame: Frame, base: str, kind: BlockType, dims: Sequence[Axis | None]) -> Memory:
+    axes = [a for a in dims if a is not None]
+    if set(axes) != {*kind.lists, *kind.dims}:
+        raise InvalidProgramError(f"dimensions {axes} for a list of {kind}", node=base, condition="a tensor has its list's axes")
+    return Memory(base, kind.dtype, row_major(axes, [frame.size(a.space) for a in axes]), kind.dims, {})
+
+
+def _serial(frame: Frame, out: Writer, top: Body, places: Mapping[str, Memory]) -> None:
+    """A launch without a grid: one thread does it all."""
+    lists = {n: m for n, m in places.items() if top.types[n].buffered}
+    loops.run(top, lists)
+    stores = [Store(m, top.values[n]) for n, m in places.items() if n not in lists]
+    if stores:
+        nests.run(frame, {}, stores)
+    out.lines += _scratch(frame, 1)
+    out.lines += frame.out.lines
+
+
+def _scratch(frame: Frame, depth: int) -> list[str]:
+    """The declarations of what one thread works in."""
+    made = Writer(depth)
+    if frame.allocations:
+        bytes_ = [f"weft::scratch_bytes<{a.ctype}>({a.count})" for a in frame.allocations]
+        made.line(f"weft::Scratch scratch({' + '.join(bytes_)});")
+    for a in frame.allocations:
+        made.line(f"{a.ctype}* const {a.name} = scratch.take<{a.ctype}>({a.count});")
+    if frame.has_products:
+        made.line("weft::Products products;")
+    return made.lines
+
+
+def _grid(frame: Frame, out: Writer, top: Body, first: Map, places: Mapping[str, Memory]) -> None:
+    """The parallel region: one iteration of a flat loop for each block of the nested grid maps."""
+    chain = _chain(first)
+    counts: list[str] = []
+    for node in chain:
+        out.comment(f"grid {loops.describe(node)}")
+        counts.append(frame.names.make(f"{node.axis.name}_blocks"))
+    frame.out.depth = 3
+    steps, extents = _steps(frame, chain, counts)
+    for count, extent in zip(counts, extents, strict=True):
+        out.line(f"const i64 {count} = {extent};")
+    _levels(top, chain, steps, places)
+    out.line("#pragma omp parallel num_threads(threads)")
+    with out.block(""):
+        out.lines += _scratch(frame, 2)
+        out.line("#pragma omp for schedule(static)")
+        with out.block(f"for (i64 program = 0; program < {times(*counts)}; ++program)"):
+            out.lines += frame.out.lines
+
+
+def _chain(first: Map) -> list[Map]:
+    """The grid maps, each all that the one before holds."""
+    chain = [first]
+    while len(chain[-1].body.nodes) == 1:
+        inner = chain[-1].body.nodes[0]
+        if not isinstance(inner, Map) or inner.place is not Place.grid:
+            break
+        chain.append(inner)
+    return chain
+
+
+def _steps(frame: Frame, chain: Sequence[Map], counts: Sequence[str]) -> tuple[list[Step], list[str]]:
+    """Prints which blocks program number `program` has; gives them, and how many blocks each loop has at most."""
+    scope: dict[Axis, Step] = {}
+    extents: list[str] = []
+    for level, node in enumerate(chain):
+        limits, block = bounds(frame, node, scope), str(node.tile)
+        extents.append(blocks_of(limits.most, block))
+        later = times(*counts[level + 1 :])
+        number = "program" if later == "1" else f"program / {f'({later})' if '*' in later else later}"
+        number = number if level == 0 else f"{number} % {counts[level]}"
+        base = frame.names.make(node.axis.name)
+        scaled = number if node.tile == 1 else f"{number} * {block}"
+        frame.out.line(f"const i64 {base} = {scaled if limits.start == '0' else plus(limits.start, scaled)};")
+        if not isinstance(node.range, All):
+            frame.out.line(f"if ({base} >= {limits.stop}) continue;")
+        valid = "1"
+        if node.tile != 1:
+            valid = frame.names.make(f"{base}_len")
+            frame.out.line(f"const i64 {valid} = {at_most(block, minus(limits.stop, base))};")
+        scope[node.axis] = Step(base, valid, block)
+    return list(scope.values()), extents
+
+
+def _levels(top: Body, chain: Sequence[Map], steps: Sequence[Step], places: Mapping[str, Memory]) -> None:
+    """Prints what a program does: inputs seen through each level of the grid, then the body of the last."""
+    body, scope, given = top, dict[Axis, Step](), dict(places)
+    for node, step in zip(chain, steps, strict=True):
+        scope[node.axis] = step
+        if node is chain[-1]:
+            loops.iteration(body, node, dict(scope), given, {})
+            return
+        body = loops.entered(body, node, dict(scope))
+        given = {o.inner: given[o.outer] for o in node.outputs if isinstance(o, Stacked) and o.outer in given}
+
+
+__all__ = ["Dims", "Unit", "emit", "emit_many", "list_dims", "size_names"]

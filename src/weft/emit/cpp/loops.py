@@ -1,0 +1,268 @@
+"""Maps that run one iteration after the other: loops, their state, and the lists they stack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import assert_never
+
+from weft.block.check import body_types, infer
+from weft.block.program import (
+    Access,
+    BlockType,
+    Broadcast,
+    Dot,
+    Final,
+    Graph,
+    Grouped,
+    Iterate,
+    Map,
+    Part,
+    Place,
+    Pointwise,
+    Stacked,
+    State,
+    consumers,
+    maps,
+    operands,
+)
+from weft.emit.cpp import nests
+from weft.emit.cpp.body import Accumulator, Body
+from weft.emit.cpp.frame import Frame, localised, offset_of, pointer, row_major
+from weft.emit.cpp.plan import Store
+from weft.emit.cpp.ranges import Bounds, bounds, part_of, tile, widest
+from weft.emit.cpp.scalar import element
+from weft.emit.cpp.text import at_most, factor, is_word, minus, plus, times
+from weft.emit.cpp.values import Lazy, Memory, Scope, Step, Value, resolved
+from weft.errors import UnsupportedError
+from weft.tensor.axes import Axis
+
+
+def run(body: Body, places: Mapping[str, Memory], accumulators: Mapping[str, Accumulator] | None = None) -> None:
+    """Print the operators of `body`'s graph; the lists named in `places` are to lie there."""
+    for node in body.graph.nodes:
+        if isinstance(node, Map):
+            _loop(body, node, places)
+        else:
+            body.operator(node, accumulators or {})
+
+
+def iteration(body: Body, node: Map, scope: Scope, places: Mapping[str, Memory], carried: Mapping[str, tuple[Memory, str]]) -> None:
+    """Print one iteration of `node`, a map in `body`'s graph.
+
+    Args:
+        scope: with the current block of `node`'s own axis.
+        places: for each list that `node` stacks, the memory of the whole list.
+        carried: for each component of the state, its memory, and the expression that is true where it has a value already.
+    """
+    frame, inner = body.frame, entered(body, node, scope)
+    types = inner.types
+    stacked = [o for o in node.outputs if isinstance(o, Stacked) and o.outer in places]
+    lists = [o for o in stacked if types[o.inner].buffered]
+    if len({o.inner for o in lists}) < len(lists) or any(o.inner in node.body.inputs for o in lists):
+        raise UnsupportedError(f"loop {node.name!r} gives one list under two names")
+    run(inner, {o.inner: places[o.outer] for o in lists})
+    stores = [] if node.state is None else _updated(inner, node.state, carried)
+    for output in stacked:
+        if output not in lists:
+            target = localised(frame, places[output.outer], types[output.inner].dims, scope)
+            stores.append(Store(target, inner.values[output.inner]))
+    if stores:
+        nests.run(frame, scope, stores)
+
+
+def entered(body: Body, node: Map, scope: Scope) -> Body:
+    """The body of `node`, a map in `body`'s graph, with what it sees of its inputs."""
+    values = {f.inner: _seen(body.frame, node, f.access, body.values[f.outer], scope) for f in node.inputs}
+    around = body.around.inside(node)
+    return Body(body.frame, scope, around, node.body, infer(node.body, body_types(node, body.types), around), values)
+
+
+def place_of_list(frame: Frame, node: Map, name: str, kind: BlockType, scope: Scope) -> Memory:
+    """Scratch for the whole of the list `name` that `node` stacks, for the current blocks of the loops around."""
+    loops = {m.axis: m for m in (node, *maps(node.body))}
+    axes = (*(a for a in kind.lists if a not in kind.dims), *kind.dims)
+    ranges = {a: widest(frame, a, loops, scope) if a in loops else Bounds(scope[a].base, "", scope[a].most) for a in axes}
+    extents = [ranges[a].most for a in axes]
+    base = frame.scratch(name, element(kind.dtype), times(*extents))
+    return Memory(base, kind.dtype, row_major(axes, extents), kind.dims, {a: r.start for a, r in ranges.items()})
+
+
+def _loop(body: Body, node: Map, places: Mapping[str, Memory]) -> None:
+    frame, scope = body.frame, body.scope
+    body.in_memory({f.outer: None for f in node.inputs if _is_work(body.values[f.outer])})
+    given = dict(places)
+    for output in node.outputs:
+        if isinstance(output, Stacked) and output.outer not in given:
+            given[output.outer] = place_of_list(frame, node, output.outer, body.types[output.outer], scope)
+    limits = _named(frame, node, bounds(frame, node, scope))
+    step = _step(frame, node, limits)
+    carried = {} if node.state is None else _carried(body, node, node.state, limits, step)
+    with _iterations(frame, node, limits, step):
+        iteration(body, node, {**scope, node.axis: step}, given, carried)
+    if node.state is not None:
+        memories = {name: memory for name, (memory, _) in carried.items()}
+        _finish(body, node, node.state, memories)
+    for output in node.outputs:
+        if isinstance(output, Stacked) and any(output.outer in operands(n) for n in body.graph.nodes):
+            body.values[output.outer] = localised(frame, given[output.outer], body.types[output.outer].dims, scope)
+
+
+def _is_work(value: Value) -> bool:
+    return isinstance(value, Lazy) and value.is_work
+
+
+def _named(frame: Frame, node: Map, limits: Bounds) -> Bounds:
+    """`limits` with names for what is more than a name or a number."""
+    made: list[str] = []
+    for what, text in (("begin", limits.start), ("end", limits.stop)):
+        if is_word(text):
+            made.append(text)
+        else:
+            made.append(frame.names.make(f"{node.axis.name}_{what}"))
+            frame.out.line(f"const i64 {made[-1]} = {text};")
+    return Bounds(made[0], made[1], limits.most)
+
+
+def _step(frame: Frame, node: Map, limits: Bounds) -> Step:
+    """Names for the current block of `node`."""
+    most = tile(frame, node, limits.most)
+    if node.place is Place.whole:
+        return Step(limits.start, minus(limits.stop, limits.start), most)
+    base = frame.names.make(node.axis.name)
+    known = node.tile == 1 or node.range.part is Part.full
+    return Step(base, str(node.tile) if known else frame.names.make(f"{base}_len"), most)
+
+
+@contextmanager
+def _iterations(frame: Frame, node: Map, limits: Bounds, step: Step) -> Iterator[None]:
+    """The braces around an iteration."""
+    out, block = frame.out, str(node.tile)
+    out.comment(describe(node))
+    if node.place is Place.whole:
+        with out.block(f"if ({limits.start} < {limits.stop})"):
+            yield
+        return
+    first, last = limits.start, f"{step.base} < {limits.stop}"
+    match part_of(node):
+        case Part.all:
+            pass
+        case Part.full:
+            last = f"{plus(step.base, block)} <= {limits.stop}"
+        case Part.edge:
+            span = minus(limits.stop, limits.start)
+            first = plus(limits.start, f"{factor(span)} / {block} * {block}") if limits.start != "0" else f"{span} / {block} * {block}"
+    with out.block(f"for (i64 {step.base} = {first}; {last}; {step.base} += {block})"):
+        if not step.valid.isdigit():
+            out.line(f"const i64 {step.valid} = {at_most(block, minus(limits.stop, step.base))};")
+        yield
+
+
+def describe(node: Map) -> str:
+    """What a loop runs over, in words."""
+    size = "all of it at once" if node.place is Place.whole else f"blocks of {node.tile}" if node.tile != 1 else "one by one"
+    part = {Part.all: "", Part.full: ", the full ones", Part.edge: ", what the full ones left"}[part_of(node)]
+    return f"{node.name} over {node.axis.space.name}: {size}{part}"
+
+
+def _seen(frame: Frame, node: Map, access: Access, value: Value, scope: Scope) -> Value:
+    """What an iteration of `node` sees of `value`."""
+    match access:
+        case Broadcast():
+            return value
+        case Iterate(over):
+            first = scope[node.axis].base
+        case Grouped(over, group):
+            first = f"{factor(scope[node.axis].base)} / {group}"
+        case _:
+            assert_never(access)
+    assert isinstance(value, Memory)
+    base = pointer(frame, value, offset_of(value, over, first), writable=False)
+    own = {(node.axis if a == over else a): s for a, s in value.strides.items() if a != over or a in value.dims}
+    dims = tuple(node.axis if a == over else a for a in value.dims)
+    return Memory(base, value.dtype, own, dims, {a: o for a, o in value.origin.items() if a != over})
+
+
+# State.
+
+
+def _carried(body: Body, node: Map, state: State, limits: Bounds, step: Step) -> dict[str, tuple[Memory, str]]:
+    """Memory for each component, printed and initialised, and the expression that is true once it has a value."""
+    frame = body.frame
+    found: dict[str, tuple[Memory, str]] = {}
+    outer = {f.inner: f.outer for f in node.inputs}
+    for place, component in enumerate(state.components):
+        dtype = component.dtype.accumulator
+        if state.resume is not None:
+            found[component.name] = (_resumed(body, outer[state.resume[place]], component.dims), "true")
+            continue
+        if not component.dims:
+            found[component.name] = (nests.variable(frame, component.name, dtype, component.init), "true")
+            continue
+        memory = frame.array(component.name, dtype, component.dims, body.scope)
+        if component.init == 0.0 and part_of(node) is not Part.edge and _starts_by_overwriting(state, place):
+            least = "1" if node.place is Place.whole or part_of(node) is Part.all else str(node.tile)
+            with frame.out.block(f"if ({limits.stop} < {plus(limits.start, least)})"):
+                nests.fill(frame, body.scope, memory, component.init)
+            whole = node.place is Place.whole
+            found[component.name] = (memory, "false" if whole else f"{step.base} > {limits.start}")
+        else:
+            nests.fill(frame, body.scope, memory, component.init)
+            found[component.name] = (memory, "true")
+    return found
+
+
+def _resumed(body: Body, name: str, dims: tuple[Axis, ...]) -> Memory:
+    """The state that an earlier loop left as `name`: its own memory where nothing else reads that."""
+    value = resolved(body.values[name])
+    if isinstance(value, Memory) and value.owned and consumers(body.graph, name) == 1:
+        return value
+    dtype = value.dtype.accumulator
+    target = body.frame.array(name, dtype, dims, body.scope) if dims else nests.variable(body.frame, name, dtype, None)
+    nests.run(body.frame, body.scope, [Store(target, value)])
+    return target
+
+
+def _starts_by_overwriting(state: State, place: int) -> bool:
+    """True where all that an iteration does to a component is to add a product: the first can do without a zero."""
+    name, made = state.update.inputs[place], state.update.outputs[place]
+    node = next((n for n in state.update.nodes if n.name == made), None)
+    return isinstance(node, Dot) and node.acc == name and _into(state.update, node, name)
+
+
+def _into(update: Graph, node: Dot, component: str) -> bool:
+    """True where the product can go into the component's memory: nothing but it, or its addend, reads the old value."""
+    if component in update.outputs or update.outputs.count(node.name) != 1:
+        return False
+    readers = [n for n in update.nodes if component in operands(n)]
+    if node.acc == component:
+        return readers == [node]
+    addend = next((n for n in update.nodes if n.name == node.acc), None)
+    if isinstance(addend, Pointwise):
+        return consumers(update, addend.name) == 1 and all(n is addend for n in readers)
+    return not readers
+
+
+def _updated(body: Body, state: State, carried: Mapping[str, tuple[Memory, str]]) -> list[Store]:
+    """Print the update graph; the stores that are left to do make the new state."""
+    update = state.update
+    memories = [carried[c.name][0] for c in state.components]
+    values: dict[str, Value] = dict(zip(update.inputs, [*memories, *(body.values[f] for f in state.feeds)], strict=True))
+    accumulators: dict[str, Accumulator] = {}
+    for name, made, (memory, add) in zip(update.inputs, update.outputs, carried.values(), strict=False):
+        node = next((n for n in update.nodes if n.name == made), None)
+        if isinstance(node, Dot) and _into(update, node, name) and node.dims == memory.dims:
+            accumulators[made] = Accumulator(memory, "false" if node.acc is None else add if node.acc == name else "true")
+    inner = Body(body.frame, body.scope, body.around, update, {}, values, body.reductions)
+    run(inner, {}, accumulators)
+    results = [inner.values[o] for o in update.outputs]
+    return [Store(m, v) for m, v in zip(memories, results, strict=True) if resolved(v) is not m]
+
+
+def _finish(body: Body, node: Map, state: State, memories: Mapping[str, Memory]) -> None:
+    finish = state.finish
+    inner = Body(body.frame, body.scope, body.around, finish, {}, dict(memories), body.reductions)
+    run(inner, {})
+    for output in node.outputs:
+        if isinstance(output, Final):
+            body.values[output.outer] = inner.values[output.inner]

@@ -1,0 +1,285 @@
+"""Pointwise work, reductions within items and stores, printed as loop nests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from weft.block.program import Collapse, Extent, Index, Literal, Pointwise
+from weft.emit.cpp.frame import Frame
+from weft.emit.cpp.phases import Phases, phases
+from weft.emit.cpp.plan import Nest, Store, Work, crossing, overwritten, plan
+from weft.emit.cpp.scalar import (
+    CTYPE,
+    Kind,
+    Text,
+    coerced,
+    combined,
+    expression,
+    kind_of,
+    loaded,
+    number,
+    reduction_clause,
+    stored,
+)
+from weft.emit.cpp.text import is_word, plus, stripped, times
+from weft.emit.cpp.values import Lazy, Memory, Panel, Scope, Value, resolved
+from weft.tensor.axes import Axis
+from weft.tensor.dtypes import DType
+from weft.tensor.program import Monoid
+
+_INDICES = ("i", "j")
+
+
+def run(frame: Frame, scope: Scope, stores: Sequence[Store], reductions: Sequence[Lazy] = ()) -> None:
+    """Print the nests that do `stores` and compute `reductions`, whose results then lie in memory."""
+    reductions = [r for r in reductions if r.memory is None]
+    kept = [_keep(frame, scope, lazy) for lazy in reductions if not _grows(lazy)]
+    nests = plan([*stores, *kept], reductions)
+    later: list[Store] = []
+    for work in overwritten(nests):
+        assert work.store is not None
+        target = work.store.target
+        aside = _fresh(frame, f"{target.base}_next", target.dtype, target.dims, scope)
+        later.append(Store(target, aside))
+        work.store = Store(aside, work.store.value)
+    for nest, lazy in crossing(nests):
+        store = _keep(frame, scope, lazy)
+        nest.works.append(Work(store.target.dims, (lazy,), store=store))
+    for nest in nests:
+        _Printer(frame, scope, nest).print()
+    if later:
+        run(frame, scope, later)
+
+
+def array(frame: Frame, scope: Scope, lazy: Lazy, dims: tuple[Axis, ...]) -> Store:
+    """The store that puts `lazy` in scratch of its element type, its last axis innermost; or in a variable."""
+    return Store(_fresh(frame, lazy.node.name, lazy.dtype, dims, scope), lazy, (lazy,))
+
+
+def fill(frame: Frame, scope: Scope, memory: Memory, value: float) -> None:
+    """Print loops that set every valid element of `memory` to `value`."""
+    depth = len(memory.dims)
+    names = _indices(frame, depth)
+    index = dict(zip(memory.dims, names, strict=True))
+    for place, axis in enumerate(memory.dims):
+        if place == depth - 1:
+            frame.out.line("#pragma omp simd")
+        name = index[axis]
+        frame.out.line(f"for (i64 {name} = 0; {name} < {scope[axis].valid}; ++{name})")
+        frame.out.depth += 1
+    frame.out.line(stored(_at(memory, index), memory.dtype, Text(number(value, kind_of(memory.dtype)), kind_of(memory.dtype))))
+    frame.out.depth -= depth
+
+
+def _fresh(frame: Frame, wish: str, dtype: DType, dims: tuple[Axis, ...], scope: Scope) -> Memory:
+    """Scratch for an item; a variable, declared here, for one without axes."""
+    if dims:
+        return frame.array(wish, dtype, dims, scope)
+    return variable(frame, wish, dtype, None)
+
+
+def variable(frame: Frame, wish: str, dtype: DType, value: float | None) -> Memory:
+    """A variable, declared here, for an item without axes."""
+    name, kind = frame.names.make(wish), kind_of(dtype)
+    start = "" if value is None else f" = {number(value, kind)}"
+    frame.out.line(f"{CTYPE[kind]} {name}{start};")
+    held = {"float": DType.float32, "int": DType.int64, "bool": DType.bool}[kind]
+    return Memory(name, held, {}, (), {}, variable=True, owned=True)
+
+
+def _keep(frame: Frame, scope: Scope, lazy: Lazy) -> Store:
+    """The store that puts `lazy` where later nests read it, in the type it is computed in."""
+    return Store(_fresh(frame, lazy.node.name, lazy.dtype.accumulator, lazy.dims, scope), lazy, (lazy,))
+
+
+def _grows(lazy: Lazy) -> bool:
+    """True for a reduction whose results grow in an array of their own, wherever it is computed."""
+    arg = lazy.args[0]
+    return isinstance(lazy.node, Collapse) and not isinstance(arg, Panel) and arg.dims[-1:] != (lazy.node.over,)
+
+
+def _indices(frame: Frame, depth: int) -> list[str]:
+    """Names of element numbers: i, j for a block."""
+    outer = [f"i{level}" for level in range(depth - len(_INDICES))]
+    return [*outer, *_INDICES[max(0, len(_INDICES) - depth) :]]
+
+
+def _at(memory: Memory, index: Mapping[Axis, str], unit: Mapping[str, str] | None = None) -> str:
+    """The element of an item; `unit` gives other names to some strides."""
+    if memory.variable:
+        return memory.base
+    strides = unit or {}
+    offset = plus(*(times(index[a], strides.get(memory.strides[a], memory.strides[a])) for a in memory.dims))
+    return f"{memory.base}[{offset}]"
+
+
+class _Printer:
+    """One nest being printed."""
+
+    def __init__(self, frame: Frame, scope: Scope, nest: Nest) -> None:
+        self.frame, self.scope, self.nest = frame, scope, nest
+        self.out = frame.out
+        names = _indices(frame, len(nest.order))
+        self.index = dict(zip(nest.order, names, strict=True))
+        self.local: dict[Value, Text] = {}
+        self.buffers: dict[Lazy, Memory] = {}
+        self.unit: dict[str, str] = {}
+
+    def print(self) -> None:
+        """The nest, and the notes where its values lie."""
+        works = self.nest.works
+        self.frame.location([w.lazy.node.location for w in works if w.lazy is not None and isinstance(w.lazy.node, Pointwise | Collapse)])
+        for work in works:
+            if work.leaves_array:
+                self._start_array(work)
+        strides = self._inner_strides(works)
+        if strides:
+            condition = " && ".join(f"{s} == 1" for s in strides)
+            with self.out.block(f"weft::with_dense({condition}, [&](auto dense)", "});"):
+                for stride in strides:
+                    self.unit[stride] = self.frame.names.make(f"{stride}_in")
+                    self.out.line(f"const i64 {self.unit[stride]} = dense ? 1 : {stride};")
+                self._level(works, 0)
+        elif self.nest.order:
+            self._level(works, 0)
+        else:
+            self._level(works, 0)
+        for work in works:
+            for lazy in () if work.store is None else work.store.keeps:
+                assert work.store is not None
+                lazy.memory = work.store.target
+
+    def _start_array(self, work: Work) -> None:
+        lazy = work.lazy
+        assert lazy is not None
+        assert isinstance(lazy.node, Collapse)
+        dims = tuple(a for a in work.order if a != lazy.node.over)
+        lazy.memory = _fresh(self.frame, lazy.node.name, lazy.dtype.accumulator, dims, self.scope)
+        fill(self.frame, self.scope, lazy.memory, lazy.node.monoid.identity)
+
+    def _inner_strides(self, works: Sequence[Work]) -> list[str]:
+        """The strides, known at run time only, along the innermost loop: it vectorises well where they are 1."""
+        if not self.nest.order:
+            return []
+        inner = self.nest.order[-1]
+        memories = [v for w in works for v in w.reads if isinstance(v, Memory) and inner in v.dims]
+        return list(dict.fromkeys(m.strides[inner] for m in memories if not m.strides[inner].isdigit()))
+
+    def _level(self, works: Sequence[Work], depth: int) -> None:
+        """The body of loop number `depth`, the outermost one's being 1: statements and inner loops, stores at the end."""
+        order = phases(works, depth)
+        outside = dict(self.local)
+        self._hoist(works, depth)
+        for lazy, rest in order.buffered.items():
+            wish = f"{lazy.node.name}_row"
+            self.buffers[lazy] = replace(self.frame.array(wish, lazy.dtype.accumulator, rest, self.scope))
+        for time in range(order.last + 1):
+            if time > 0:
+                self._inner(order, time, depth)
+            for work in order.statements(time):
+                self._compute(work)
+        self._put([w.store for w in order.stores if w.store is not None])
+        self.local = outside
+
+    def _inner(self, order: Phases, time: int, depth: int) -> None:
+        """Loop number `depth` + 1, over what belongs to `time`."""
+        works = order.loop(time)
+        axis = self.nest.order[depth]
+        sums = [w for w in works if w.collapsed == axis and not w.leaves_array and len(w.order) == depth + 1]
+        clauses: list[str] = []
+        results: dict[Value, Text] = {}
+        for work in sums:
+            assert work.lazy is not None
+            node, kind = work.lazy.node, _carried(work.lazy)
+            assert isinstance(node, Collapse)
+            name = self.frame.names.make(node.name)
+            self.out.line(f"{CTYPE[kind]} {name} = {number(node.monoid.identity, kind)};")
+            clauses.append(reduction_clause(node.monoid, kind, name))
+            results[work.lazy] = Text(name, kind)
+        self.local.update(results)
+        if all(len(w.order) == depth + 1 for w in works):
+            self.out.line(" ".join(["#pragma omp simd", *clauses]))
+        name = self.index[axis]
+        with self.out.block(f"for (i64 {name} = 0; {name} < {self.scope[axis].valid}; ++{name})"):
+            self._level(works, depth + 1)
+
+    def _hoist(self, works: Sequence[Work], depth: int) -> None:
+        """Locals for the elements of vectors that inner loops read but do not run over."""
+        here = frozenset(self.nest.order[:depth])
+        for work in works:
+            for value in work.reads if len(work.order) > depth else ():
+                if isinstance(value, Memory) and frozenset(value.dims) == here and not value.variable and value not in self.local:
+                    text = self._value(value)
+                    name = self.frame.names.make(f"{value.base}_at")
+                    self.out.line(f"const {CTYPE[text.kind]} {name} = {text.text};")
+                    self.local[value] = Text(name, text.kind)
+
+    def _compute(self, work: Work) -> None:
+        lazy = work.lazy
+        assert lazy is not None
+        match lazy.node:
+            case Pointwise(name=name, expr=expr):
+                made = expression(expr, [self._value(a) for a in lazy.args])
+                kind = kind_of(lazy.dtype)
+                local = self.frame.names.make(name)
+                self.out.line(f"const {CTYPE[kind]} {local} = {stripped(coerced(made, kind))};")
+                self.local[lazy] = Text(local, kind)
+            case Collapse(monoid=monoid):
+                self._accumulate(work, lazy, monoid)
+            case Index() | Literal() | Extent():
+                raise AssertionError(lazy.node)
+        if lazy in self.buffers:
+            at = _at(self.buffers[lazy], self.index)
+            self.out.line(stored(at, self.buffers[lazy].dtype, self.local[lazy]))
+
+    def _accumulate(self, work: Work, lazy: Lazy, monoid: Monoid) -> None:
+        kind = _carried(lazy)
+        value = coerced(self._value(lazy.args[0]), kind)
+        if work.leaves_array:
+            assert lazy.memory is not None
+            at = _at(lazy.memory, self.index)
+            step = combined(monoid, coerced(loaded(at, lazy.memory.dtype), kind), value, kind)
+            self.out.line(stored(at, lazy.memory.dtype, Text(step, kind)))
+        else:
+            name = self.local[lazy].text
+            self.out.line(f"{name} = {combined(monoid, name, value, kind)};")
+
+    def _put(self, stores: Sequence[Store]) -> None:
+        """Stores of one depth: all values are there before the first is written."""
+        values = [self._value(s.value) for s in stores]
+        if len(stores) > 1:
+            values = [self._held(v) for v in values]
+        for store, value in zip(stores, values, strict=True):
+            self.out.line(stored(_at(store.target, self.index, self.unit), store.target.dtype, value))
+
+    def _held(self, value: Text) -> Text:
+        if is_word(value.text):
+            return value
+        name = self.frame.names.make("value")
+        self.out.line(f"const {CTYPE[value.kind]} {name} = {value.text};")
+        return Text(name, value.kind)
+
+    def _value(self, value: Value) -> Text:
+        """What the current element of `value` is called."""
+        value = resolved(value)
+        if value in self.local:
+            return self.local[value]
+        match value:
+            case Memory():
+                return loaded(_at(value, self.index, self.unit), value.dtype)
+            case Lazy(node=Index(axis=axis)):
+                return Text(f"({self.scope[axis].base} + {self.index[axis]})", "int")
+            case Lazy(node=Literal(value=literal, dtype=dtype)):
+                return Text(number(literal, kind_of(dtype)), kind_of(dtype))
+            case Lazy(node=Extent(space=space, dtype=dtype)):
+                return Text(coerced(Text(self.frame.size(space), "int"), kind_of(dtype)), kind_of(dtype))
+            case Lazy() if value in self.buffers:
+                return loaded(_at(self.buffers[value], self.index), self.buffers[value].dtype)
+            case Lazy() | Panel():
+                raise AssertionError(value)
+
+
+def _carried(lazy: Lazy) -> Kind:
+    """What a reduction is computed in: bools are counted as integers."""
+    return "float" if lazy.dtype.is_float else "int"

@@ -1,0 +1,160 @@
+"""Which loop nests compute a group of values: as few as their dependences and axes allow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from weft.block.program import Collapse, Pointwise
+from weft.emit.cpp.values import Lazy, Memory, Panel, Value, resolved
+from weft.tensor.axes import Axis
+
+
+@dataclass(eq=False, slots=True)
+class Store:
+    """Put `value` where `target` is; `keeps`: the values that are to be read from there afterwards."""
+
+    target: Memory
+    value: Value
+    keeps: tuple[Lazy, ...] = ()
+
+
+@dataclass(eq=False, slots=True)
+class Work:
+    """One thing that a nest does at every element of `order`'s axes: compute a value, or store one.
+
+    Attributes:
+        reads: what it reads, copies looked through.
+    """
+
+    order: tuple[Axis, ...]
+    reads: tuple[Value, ...]
+    lazy: Lazy | None = None
+    store: Store | None = None
+
+    @property
+    def collapsed(self) -> Axis | None:
+        """The axis that it reduces over."""
+        return self.lazy.node.over if self.lazy is not None and isinstance(self.lazy.node, Collapse) else None
+
+    @property
+    def leaves_array(self) -> bool:
+        """True for a reduction over an axis that is not the innermost: its results grow side by side, in an array."""
+        return self.collapsed is not None and self.collapsed != self.order[-1]
+
+
+@dataclass(eq=False, slots=True)
+class Nest:
+    """Loops over `order`, outermost first, and what they do: each work belongs to a depth, that of its own axes."""
+
+    order: tuple[Axis, ...]
+    works: list[Work] = field(default_factory=list[Work])
+
+    def holds(self, axes: Iterable[Axis]) -> bool:
+        """True where `axes` are those of the outer loops."""
+        wanted = frozenset(axes)
+        return frozenset(self.order[: len(wanted)]) == wanted
+
+
+def plan(stores: Sequence[Store], reductions: Sequence[Lazy]) -> list[Nest]:
+    """Nests, in order, that do all of `stores` and compute all of `reductions`.
+
+    A work joins the first nest that is not before anything it depends on and whose outer loops run over its axes; values
+    that a later nest reads are marked by `crossing`.
+    """
+    works = _gather(stores, reductions)
+    orders = _orders(works)
+    nests: list[Nest] = []
+    place: dict[Lazy, int] = {}
+    for work in works:
+        first = 0
+        for value in work.reads:
+            if isinstance(value, Lazy) and value in place:
+                first = max(first, place[value])
+        index = next((i for i in range(first, len(nests)) if nests[i].holds(work.order)), None)
+        if index is None:
+            nests.append(Nest(next(o for o in orders if Nest(o).holds(work.order))))
+            index = len(nests) - 1
+        work.order = nests[index].order[: len(work.order)]
+        nests[index].works.append(work)
+        if work.lazy is not None:
+            place[work.lazy] = index + 1 if work.leaves_array else index
+    return nests
+
+
+def crossing(nests: Sequence[Nest]) -> list[tuple[Nest, Lazy]]:
+    """The values that a later nest than their own reads, and no store keeps."""
+    own = {w.lazy: nest for nest in nests for w in nest.works if w.lazy is not None and not w.leaves_array}
+    kept = {lazy for nest in nests for w in nest.works if w.store is not None for lazy in w.store.keeps}
+    found: dict[Lazy, Nest] = {}
+    for nest in nests:
+        for work in nest.works:
+            for value in work.reads:
+                if isinstance(value, Lazy) and value in own and own[value] is not nest and value not in kept:
+                    found[value] = own[value]
+    return [(nest, lazy) for lazy, nest in found.items()]
+
+
+def overwritten(nests: Sequence[Nest]) -> list[Work]:
+    """The stores into memory that a later nest still reads."""
+    late: list[Work] = []
+    for index, nest in enumerate(nests):
+        for work in nest.works:
+            if work.store is not None and any(reads(w, work.store.target) for n in nests[index + 1 :] for w in n.works):
+                late.append(work)
+    return late
+
+
+def reads(work: Work, memory: Memory) -> bool:
+    """True where `work` reads from the same place as `memory`."""
+    return any(isinstance(v, Memory) and v.base == memory.base for v in work.reads)
+
+
+def users(works: Sequence[Work]) -> Mapping[Lazy, list[Work]]:
+    """Who reads each value."""
+    found: dict[Lazy, list[Work]] = {}
+    for work in works:
+        for value in work.reads:
+            if isinstance(value, Lazy):
+                found.setdefault(value, []).append(work)
+    return found
+
+
+def _gather(stores: Sequence[Store], reductions: Sequence[Lazy]) -> list[Work]:
+    """Every work that the stores and reductions need, each after what it reads."""
+    works: list[Work] = []
+    seen: set[Lazy] = set()
+
+    def need(value: Value) -> None:
+        if not isinstance(value, Lazy) or not value.is_work or value in seen:
+            return
+        seen.add(value)
+        inner = tuple(resolved(a) for a in value.args)
+        for each in inner:
+            need(each)
+        works.append(Work(_order(value), inner, lazy=value))
+
+    for lazy in reductions:
+        need(resolved(lazy))
+    for store in stores:
+        value = resolved(store.value)
+        need(value)
+        works.append(Work(store.target.dims, (value,), store=store))
+    return works
+
+
+def _order(lazy: Lazy) -> tuple[Axis, ...]:
+    """The axes that a loop computing `lazy` runs over: its own, or for a reduction those of its argument."""
+    if isinstance(lazy.node, Pointwise):
+        return lazy.dims
+    arg = lazy.args[0]
+    return () if isinstance(arg, Panel) else arg.dims
+
+
+def _orders(works: Sequence[Work]) -> list[tuple[Axis, ...]]:
+    """The loop orders that are needed: those of stores before others, none that is the outer part of another."""
+    found: list[tuple[Axis, ...]] = []
+    for work in sorted(works, key=lambda w: (-len(w.order), w.store is None)):
+        if not any(Nest(order).holds(work.order) for order in found):
+            found.append(work.order)
+    return found

@@ -1,0 +1,826 @@
+// The vocabulary of generated kernels: numbers, scalar functions, scratch, staging, block products.
+//
+// Shapes are in elements and so are all strides. A block product accumulates in float. Everything here is
+// right for any size, 0 included. Generated code is compiled without -ffast-math: NaN and inf keep
+// their meaning, and only `omp simd reduction` reorders a sum. Includes are few on purpose: they
+// are most of what a small kernel costs to compile.
+//
+// Shape of a generated kernel, out = f(x @ w), for block sizes mb, nb, kb:
+//
+//   #pragma omp parallel
+//   {
+//     weft::Scratch scratch(weft::scratch_bytes<float>(mb * nb) + weft::scratch_bytes<T>(weft::panel_elements<T>(kb, nb)));
+//     float* sum = scratch.take<float>(mb * nb);
+//     T* panel = scratch.take<T>(weft::panel_elements<T>(kb, nb));
+//     weft::Products products;  // this thread will call weft::dot
+//   #pragma omp for schedule(static)
+//     for (blocks of n, then of m) {
+//       for (blocks of k) { weft::stage_panel(panel, w block); weft::dot(sum, .., k0 > 0, x block, .., panel, ..); }
+//       for (rows i) {
+//   #pragma omp simd
+//         for (columns j) weft::store(&out[..], f(sum[..]));
+//       }
+//     }
+//   }
+//
+// A loop over k of no blocks calls no dot(): where K may be 0, zero() the sum first.
+#pragma once
+
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+namespace weft {
+
+using i64 = int64_t;  // sizes, strides, positions
+
+static inline i64 min_index(i64 a, i64 b) { return a < b ? a : b; }
+static inline i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
+static inline i64 round_up(i64 a, i64 b) { return ceil_div(a, b) * b; }
+
+template <class To, class From>
+static inline To bits_as(From value) {
+  static_assert(sizeof(To) == sizeof(From), "bits_as keeps the size");
+  To out;
+  __builtin_memcpy(&out, &value, sizeof(To));
+  return out;
+}
+
+// ---------------------------------------------------------------------------------------------- numbers
+
+struct bf16 {
+  uint16_t bits;
+};
+// f16 is converted by integer arithmetic: compilers vectorise that everywhere, which they do not with _Float16.
+struct f16 {
+  uint16_t bits;
+};
+
+// A value of memory as the type that kernels compute in: float for floating types, else itself.
+static inline float load(float v) { return v; }
+static inline float load(bf16 v) { return bits_as<float>((uint32_t)v.bits << 16); }
+static inline float load(f16 v) {
+  const uint32_t sign = (uint32_t)(v.bits & 0x8000u) << 16;
+  const uint32_t magnitude = (uint32_t)(v.bits & 0x7fffu) << 13;
+  // Scaling by 2^112 turns the exponent's bias of 15 into 127, for subnormal numbers too.
+  const uint32_t scaled = bits_as<uint32_t>(bits_as<float>(magnitude) * 0x1p112f);
+  const uint32_t special = magnitude | 0x7f800000u;  // inf and NaN
+  return bits_as<float>((magnitude >= 0x0f800000u ? special : scaled) | sign);
+}
+template <class T>
+static inline T load(T v) {
+  return v;
+}
+
+// Rounds to nearest even; NaN stays NaN.
+static inline bf16 round_bf16(float v) {
+  const uint32_t u = bits_as<uint32_t>(v);
+  const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  const uint32_t quiet = (u >> 16) | 0x40u;
+  return bf16{(uint16_t)(v != v ? quiet : rounded)};
+}
+static inline f16 round_f16(float v) {
+  const uint32_t u = bits_as<uint32_t>(v), sign = (u >> 16) & 0x8000u, magnitude = u & 0x7fffffffu;
+  const uint32_t normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+  // Subnormal: adding 0.5 leaves the rounded mantissa in the low bits.
+  const uint32_t subnormal = bits_as<uint32_t>(bits_as<float>(magnitude) + 0.5f) - 0x3f000000u;
+  uint32_t out = magnitude < 0x38800000u ? subnormal : normal;
+  out = magnitude >= 0x477ff000u ? 0x7c00u : out;
+  out = magnitude > 0x7f800000u ? 0x7e00u : out;
+  return f16{(uint16_t)(sign | out)};
+}
+// How a kernel writes a computed value: store(&out[i], v).
+static inline void store(float* at, float v) { *at = v; }
+static inline void store(bf16* at, float v) { *at = round_bf16(v); }
+static inline void store(f16* at, float v) { *at = round_f16(v); }
+template <class T, class V>
+static inline void store(T* at, V v) {
+  *at = (T)v;
+}
+// A semantic cast inside an expression: the value that T would hold, as it is computed with.
+template <class T>
+static inline auto rounded(float v) {
+  T kept;
+  store(&kept, v);
+  return load(kept);
+}
+
+// --------------------------------------------------------------------------------------- scalar functions
+//
+// In float, in line, without branches, so that `omp simd` turns them into vector code; limits and NaN
+// as in eager PyTorch. The polynomials are near-minimax fits of our own; errors are stated in units in
+// the last place (ulp) against exact arithmetic.
+
+#define WEFT_INFINITY (__builtin_inff())
+#define WEFT_NAN (__builtin_nanf(""))
+
+// a * b + c; fused where the machine fuses for free, since a call to the library would cost far more.
+static inline float fma(float a, float b, float c) {
+#ifdef __FP_FAST_FMAF
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+// if-then-else on values: both sides are computed, which keeps a loop in vector form.
+template <class T>
+static inline T where(bool c, T a, T b) {
+  return c ? a : b;
+}
+
+static inline float abs(float x) { return __builtin_fabsf(x); }
+static inline float floor(float x) { return __builtin_floorf(x); }
+static inline float ceil(float x) { return __builtin_ceilf(x); }
+static inline float trunc(float x) { return __builtin_truncf(x); }
+static inline float round(float x) { return __builtin_nearbyintf(x); }  // ties to even, as torch.round
+static inline float sqrt(float x) { return __builtin_sqrtf(x); }
+static inline float rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
+static inline float reciprocal(float x) { return 1.0f / x; }
+static inline float square(float x) { return x * x; }
+static inline float sign(float x) { return (float)((x > 0.0f) - (x < 0.0f)); }  // 0 for NaN, as torch.sign
+static inline float copysign(float x, float s) { return __builtin_copysignf(x, s); }
+static inline bool isnan(float x) { return x != x; }
+static inline bool isinf(float x) { return __builtin_fabsf(x) == WEFT_INFINITY; }
+
+// NaN on either side gives NaN.
+static inline float maximum(float a, float b) { return (a > b) | (a != a) ? a : b; }
+static inline float minimum(float a, float b) { return (a < b) | (a != a) ? a : b; }
+static inline float relu(float x) { return x < 0.0f ? 0.0f : x; }
+static inline float clamp(float x, float lo, float hi) { return minimum(maximum(x, lo), hi); }
+
+// The same for every other arithmetic type.
+template <class T>
+static inline T maximum(T a, T b) {
+  return a > b ? a : b;
+}
+template <class T>
+static inline T minimum(T a, T b) {
+  return a < b ? a : b;
+}
+
+// 2^n for n in [-127, 128], where -127 gives 0 and 128 gives inf.
+static inline float power_of_two(int32_t n) { return bits_as<float>((n + 127) << 23); }
+
+// e^x - 1 - r .. the shared middle of exp and expm1: x = n ln 2 + r, |r| <= ln 2 / 2; gives e^r - 1.
+static inline float exp_parts(float x, int32_t* n) {
+  const float shift = 0x1.8p23f;
+  const float t = fma(x, 1.44269504f, shift);  // low mantissa bits: x / ln 2, rounded
+  const float k = t - shift;
+  *n = bits_as<int32_t>(t) - bits_as<int32_t>(shift);
+  float r = fma(k, -0.693359375f, x);  // ln 2 in two parts, the first exact when multiplied by k
+  r = fma(k, 2.12194440e-4f, r);
+  float q = 1.9789264e-04f;
+  q = fma(q, r, 1.3945752e-03f);
+  q = fma(q, r, 8.333504e-03f);
+  q = fma(q, r, 4.166628e-02f);
+  q = fma(q, r, 1.6666666e-01f);
+  q = fma(q, r, 5.0e-01f);
+  return fma(q * r, r, r);
+}
+
+// 1 ulp; subnormal results included.
+static inline float exp(float x) {
+  float c = x < -104.0f ? -104.0f : x;  // below: 0, above: inf; NaN passes both comparisons
+  c = c > 89.0f ? 89.0f : c;
+  int32_t n;
+  const float p = exp_parts(c, &n) + 1.0f;
+  const int32_t half = n >> 1;  // in two factors, since 2^n alone may not be a float
+  return p * power_of_two(half) * power_of_two(n - half);
+}
+
+// 2 ulp, near 0 too.
+static inline float expm1(float x) {
+  float c = x < -18.0f ? -18.0f : x;
+  c = c > 89.0f ? 89.0f : c;
+  int32_t n;
+  const float p = exp_parts(c, &n);
+  const int32_t half = n >> 1;
+  const float a = power_of_two(half), b = power_of_two(n - half);
+  // 2^n p + (2^n - 1); when 2^n is beyond float, the 1 has long stopped to count.
+  const float scale = a * b;
+  const float y = n > 126 ? (p + 1.0f) * a * b : fma(p, scale, scale - 1.0f);
+  return x == 0.0f ? x : y;
+}
+
+// 1 ulp; log(0) = -inf, log(x < 0) = NaN.
+static inline float log(float x) {
+  const float scaled = x * 0x1p23f;
+  const bool tiny = x < 0x1p-126f;
+  const int32_t u = bits_as<int32_t>(tiny ? scaled : x);
+  const int32_t e = (u - 0x3f2aaaab) >> 23;  // mantissa into [2/3, 4/3)
+  const float f = bits_as<float>(u - (int32_t)((uint32_t)e << 23)) - 1.0f;
+  const float k = (float)e - (tiny ? 23.0f : 0.0f);
+  float q = 1.20281294e-01f;
+  q = fma(q, f, -1.2865308e-01f);
+  q = fma(q, f, 1.07493825e-01f);
+  q = fma(q, f, -1.2191666e-01f);
+  q = fma(q, f, 1.4304829e-01f);
+  q = fma(q, f, -1.6679834e-01f);
+  q = fma(q, f, 1.9999588e-01f);
+  q = fma(q, f, -2.4999815e-01f);
+  q = fma(q, f, 3.3333337e-01f);
+  const float ff = f * f;
+  float y = fma(q * f, ff, -2.12194440e-4f * k);
+  y = fma(-0.5f, ff, y) + f;
+  y = fma(k, 0.693359375f, y);
+  y = x == WEFT_INFINITY ? x : y;
+  y = x == 0.0f ? -WEFT_INFINITY : y;
+  return (x < 0.0f) | (x != x) ? WEFT_NAN : y;
+}
+
+static inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
+static inline float silu(float x) { return x / (1.0f + exp(-x)); }
+
+// 2 ulp.
+static inline float tanh(float x) {
+  const float a = __builtin_fabsf(x), u = x * x;
+  float q = 2.1309033e-03f;
+  q = fma(q, u, -8.165034e-03f);
+  q = fma(q, u, 2.169607e-02f);
+  q = fma(q, u, -5.3945992e-02f);
+  q = fma(q, u, 1.33332e-01f);
+  q = fma(q, u, -3.333333e-01f);
+  const float small = fma(q * u, x, x);
+  const float large = 1.0f - 2.0f / (exp(a + a) + 1.0f);
+  return __builtin_copysignf(a < 0.625f ? small : large, x);
+}
+
+// 2 ulp.
+static inline float erf(float x) {
+  const float a = __builtin_fabsf(x), u = x * x;
+  float r = 8.4099214e-05f;
+  r = fma(r, u, -8.1526284e-04f);
+  r = fma(r, u, 5.2019604e-03f);
+  r = fma(r, u, -2.68598e-02f);
+  r = fma(r, u, 1.1283703e-01f);
+  r = fma(r, u, -3.7612635e-01f);
+  r = fma(r, u, 1.2837917e-01f);
+  const float small = fma(r, x, x);
+  const float c = a > 4.0f ? 4.0f : a;  // erf(4) is 1 in float
+  float g = 2.0909512e-05f;             // -log(1 - erf c)
+  g = fma(g, c, -4.3230254e-04f);
+  g = fma(g, c, 4.160525e-03f);
+  g = fma(g, c, -2.5091492e-02f);
+  g = fma(g, c, 1.0823661e-01f);
+  g = fma(g, c, 6.333867e-01f);
+  g = fma(g, c, 1.1294951e+00f);
+  g = fma(g, c, -1.7055146e-04f);
+  const float large = 1.0f - exp(-g);
+  return a < 0.92f ? small : __builtin_copysignf(large, x);
+}
+
+// Rarer functions come from the C library. glibc has vector versions of them (libmvec, at most 4 ulp), which
+// a compiler uses under `omp simd` only if told here: glibc's own header tells it under -ffast-math alone.
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
+#define WEFT_VECTOR __attribute__((simd("notinbranch")))
+#if __GLIBC_PREREQ(2, 35)
+#define WEFT_VECTOR_2_35 WEFT_VECTOR
+#endif
+#endif
+#ifndef WEFT_VECTOR
+#define WEFT_VECTOR
+#endif
+#ifndef WEFT_VECTOR_2_35
+#define WEFT_VECTOR_2_35
+#endif
+
+}  // namespace weft
+
+extern "C" {
+WEFT_VECTOR float sinf(float) noexcept;
+WEFT_VECTOR float cosf(float) noexcept;
+WEFT_VECTOR float powf(float, float) noexcept;
+WEFT_VECTOR_2_35 float tanf(float) noexcept;
+WEFT_VECTOR_2_35 float asinf(float) noexcept;
+WEFT_VECTOR_2_35 float acosf(float) noexcept;
+WEFT_VECTOR_2_35 float atanf(float) noexcept;
+WEFT_VECTOR_2_35 float sinhf(float) noexcept;
+WEFT_VECTOR_2_35 float coshf(float) noexcept;
+WEFT_VECTOR_2_35 float asinhf(float) noexcept;
+WEFT_VECTOR_2_35 float acoshf(float) noexcept;
+WEFT_VECTOR_2_35 float atanhf(float) noexcept;
+WEFT_VECTOR_2_35 float exp2f(float) noexcept;
+WEFT_VECTOR_2_35 float log2f(float) noexcept;
+WEFT_VECTOR_2_35 float log10f(float) noexcept;
+WEFT_VECTOR_2_35 float log1pf(float) noexcept;
+WEFT_VECTOR_2_35 float erfcf(float) noexcept;
+WEFT_VECTOR_2_35 float atan2f(float, float) noexcept;
+float fmodf(float, float) noexcept;
+}
+
+namespace weft {
+
+static inline float sin(float x) { return sinf(x); }
+static inline float cos(float x) { return cosf(x); }
+static inline float tan(float x) { return tanf(x); }
+static inline float asin(float x) { return asinf(x); }
+static inline float acos(float x) { return acosf(x); }
+static inline float atan(float x) { return atanf(x); }
+static inline float sinh(float x) { return sinhf(x); }
+static inline float cosh(float x) { return coshf(x); }
+static inline float asinh(float x) { return asinhf(x); }
+static inline float acosh(float x) { return acoshf(x); }
+static inline float atanh(float x) { return atanhf(x); }
+static inline float exp2(float x) { return exp2f(x); }
+static inline float log2(float x) { return log2f(x); }
+static inline float log10(float x) { return log10f(x); }
+static inline float log1p(float x) { return log1pf(x); }
+static inline float erfc(float x) { return erfcf(x); }
+static inline float atan2(float y, float x) { return atan2f(y, x); }
+static inline float pow(float x, float y) { return powf(x, y); }
+static inline float fmod(float x, float y) { return fmodf(x, y); }
+// The remainder that takes the divisor's sign, as Python's and torch.remainder.
+static inline float remainder(float x, float y) {
+  const float r = fmodf(x, y);
+  return (r != 0.0f) & ((r < 0.0f) != (y < 0.0f)) ? r + y : r;
+}
+
+// Row reductions that carry NaN: `#pragma omp simd reduction(weft_max : m)`, likewise weft_min.
+#pragma omp declare reduction(weft_max:float : omp_out = maximum(omp_out, omp_in)) initializer(omp_priv = -WEFT_INFINITY)
+#pragma omp declare reduction(weft_min:float : omp_out = minimum(omp_out, omp_in)) initializer(omp_priv = WEFT_INFINITY)
+
+// ------------------------------------------------------------------------------------------------ scratch
+
+constexpr i64 kLine = 64;  // bytes of a cache line, and of the widest vector
+
+template <class T>
+static inline i64 scratch_bytes(i64 elements) {
+  return round_up(elements * (i64)sizeof(T), kLine) + kLine;
+}
+
+// A thread's own memory for the blocks of one kernel. It is kept from call to call (a fresh page costs more
+// than the arithmetic on it), grows to the largest request, and is one for all kernels of a process, hence the
+// visibility; its content is garbage at first. One Scratch per thread at a time.
+class __attribute__((visibility("default"))) Scratch {
+ public:
+  explicit Scratch(i64 bytes) {
+    if (bytes > owned().bytes) owned().grow(bytes);
+    next_ = owned().base;
+  }
+  // `elements` values of T, aligned to a cache line; the next take starts behind them. Between
+  // neighbours lies one line more, so that blocks of a power of two do not share cache sets.
+  template <class T>
+  T* take(i64 elements) {
+    T* out = (T*)next_;
+    next_ += scratch_bytes<T>(elements);
+    return out;
+  }
+
+ private:
+  struct Owned {
+    char* base = nullptr;
+    i64 bytes = 0;
+    void grow(i64 wanted) {
+      free(base);
+      bytes = round_up(wanted, 4096);
+      base = (char*)aligned_alloc(4096, (size_t)bytes);
+      if (base == nullptr) abort();
+    }
+    ~Owned() { free(base); }
+  };
+  static Owned& owned() {
+    static thread_local Owned memory;
+    return memory;
+  }
+  char* next_;
+};
+
+// -------------------------------------------------------------------------------------- library products
+//
+// libtorch_cpu exports oneDNN's block product, undocumented. It is looked up by name in the library that is
+// already loaded; where it is missing, dot() runs on plain code. WEFT_PLAIN_DOT leaves it out.
+
+constexpr int8_t kHalf = 5, kBFloat16 = 15;  // c10::ScalarType
+
+struct Library {
+  using Float = void (*)(i64, i64, i64, i64, i64, i64, bool, const float*, const float*, float*, bool);
+  using Packed = void (*)(i64, i64, i64, i64, i64, i64, bool, const void*, const void*, float*, bool);
+  using Release = void (*)(bool);
+  using CouldPack = bool (*)(int8_t);
+  Float f32 = nullptr;
+  Packed bf16 = nullptr, f16 = nullptr;
+  Release release = nullptr;
+  CouldPack could_pack = nullptr;
+
+  Library() {
+#ifndef WEFT_PLAIN_DOT
+    void* torch = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+    if (torch == nullptr) return;
+    f32 = (Float)dlsym(torch, "_ZN2at6native7cpublas6brgemmEllllllbPKfS3_Pfb");
+    bf16 = (Packed)dlsym(torch, "_ZN2at6native7cpublas6brgemmEllllllbPKN3c108BFloat16ES5_Pfb");
+    f16 = (Packed)dlsym(torch, "_ZN2at6native7cpublas6brgemmEllllllbPKN3c104HalfES5_Pfb");
+    release = (Release)dlsym(torch, "_ZN2at6native7cpublas14brgemm_releaseEb");
+    could_pack = (CouldPack)dlsym(torch, "_ZN2at6native7cpublas10could_packEN3c1010ScalarTypeE");
+#endif
+  }
+  // Asked at every call: a user may switch oneDNN off, and then the packed forms would throw.
+  bool packs(int8_t scalar_type) const { return release && could_pack && could_pack(scalar_type); }
+};
+
+static inline const Library& library() {
+  static const Library found;
+  return found;
+}
+
+// ------------------------------------------------------------------------------------------------ staging
+
+// Lanes of a transposed tile, and its element types as vectors.
+#if defined(__AVX512F__)
+constexpr int kTile = 16;
+#else
+constexpr int kTile = 8;
+#endif
+typedef int32_t Order32 __attribute__((vector_size(4 * kTile)));
+typedef int16_t Order16 __attribute__((vector_size(2 * kTile)));
+typedef uint32_t Lanes32 __attribute__((vector_size(4 * kTile)));
+typedef uint16_t Lanes16 __attribute__((vector_size(2 * kTile)));
+
+template <int Bytes>
+struct Word;  // an element's bits, a vector of them, and the two orders that interleave vectors
+#if defined(__AVX512F__)
+#define WEFT_LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define WEFT_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#else
+#define WEFT_LOW 0, 8, 1, 9, 2, 10, 3, 11
+#define WEFT_HIGH 4, 12, 5, 13, 6, 14, 7, 15
+#endif
+template <>
+struct Word<4> {
+  using type = uint32_t;
+  using lanes = Lanes32;
+  using order = Order32;
+};
+template <>
+struct Word<2> {
+  using type = uint16_t;
+  using lanes = Lanes16;
+  using order = Order16;
+};
+
+#if defined(__clang__)
+#define WEFT_SHUFFLE(W, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define WEFT_SHUFFLE(W, a, b, ...) __builtin_shuffle(a, b, typename W::order{__VA_ARGS__})
+#endif
+
+// dst[c * ldd + r] = src[r * lds + c] for a full tile: log2(kTile) perfect shuffles of its rows. Pointers are
+// to bytes, leading dimensions in words: only bits move here.
+template <class W>
+static inline void transpose_tile(char* dst, i64 ldd, const char* src, i64 lds) {
+  typename W::lanes rows[kTile], next[kTile];
+  const i64 size = sizeof(typename W::type);
+#pragma GCC unroll 16
+  for (int r = 0; r < kTile; ++r) __builtin_memcpy(&rows[r], src + r * lds * size, sizeof(rows[r]));
+#pragma GCC unroll 4
+  for (int step = 1; step < kTile; step *= 2) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kTile / 2; ++r) {
+      next[2 * r] = WEFT_SHUFFLE(W, rows[r], rows[r + kTile / 2], WEFT_LOW);
+      next[2 * r + 1] = WEFT_SHUFFLE(W, rows[r], rows[r + kTile / 2], WEFT_HIGH);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < kTile; ++r) rows[r] = next[r];
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kTile; ++r) __builtin_memcpy(dst + r * ldd * size, &rows[r], sizeof(rows[r]));
+}
+
+// The same for any number of rows and columns.
+template <class W>
+static void transpose(char* dst, i64 ldd, const char* src, i64 lds, i64 rows, i64 columns) {
+  const i64 size = sizeof(typename W::type);
+  const i64 full_rows = rows / kTile * kTile, full_columns = columns / kTile * kTile;
+  const auto move = [&](i64 r, i64 c) { __builtin_memcpy(dst + (c * ldd + r) * size, src + (r * lds + c) * size, size); };
+  for (i64 r = 0; r < full_rows; r += kTile)
+    for (i64 c = 0; c < full_columns; c += kTile)
+      transpose_tile<W>(dst + (c * ldd + r) * size, ldd, src + (r * lds + c) * size, lds);
+  for (i64 c = 0; c < full_columns; ++c)
+    for (i64 r = full_rows; r < rows; ++r) move(r, c);
+  for (i64 c = full_columns; c < columns; ++c)
+    for (i64 r = 0; r < rows; ++r) move(r, c);
+}
+
+// Copies a rows x columns block of any strides to dst, row-major with leading dimension ldd.
+template <class T>
+static void stage_rows(T* dst, i64 ldd, const T* src, i64 row_stride, i64 column_stride, i64 rows, i64 columns) {
+  if (column_stride == 1) {
+    for (i64 i = 0; i < rows; ++i) __builtin_memcpy(dst + i * ldd, src + i * row_stride, (size_t)columns * sizeof(T));
+  } else if (row_stride == 1) {
+    transpose<Word<sizeof(T)>>((char*)dst, ldd, (const char*)src, column_stride, columns, rows);
+  } else {
+    for (i64 i = 0; i < rows; ++i)
+      for (i64 j = 0; j < columns; ++j) dst[i * ldd + j] = src[i * row_stride + j * column_stride];
+  }
+}
+
+// The panel that dot() takes for a kb x nb block is row-major kb x nb for float. For 16 bits, pairs of rows are
+// interleaved (VNNI), [ceil(kb / 2)][nb][2], an odd last row paired with zeros; only f16 stays row-major where
+// the library's product wants it so.
+template <class T>
+static inline bool paired() {
+  return sizeof(T) == 2;
+}
+template <>
+inline bool paired<f16>() {
+  return library().packs(kHalf);
+}
+// Elements of a panel, whatever its layout.
+template <class T>
+static inline i64 panel_elements(i64 kb, i64 nb) {
+  return sizeof(T) == 2 ? round_up(kb, 2) * nb : kb * nb;
+}
+// The part of a panel that starts at row k (even).
+template <class T>
+static inline const T* panel_at(const T* panel, i64 k, i64 nb) {
+  return panel + k * nb;
+}
+
+// Copies a kb x nb block, element (k, n) at src[k * k_stride + n * n_stride], into the panel.
+static inline void stage_panel(float* panel, const float* src, i64 k_stride, i64 n_stride, i64 kb, i64 nb) {
+  stage_rows(panel, nb, src, k_stride, n_stride, kb, nb);
+}
+template <class T>
+static inline void stage_pairs(T* to, const T* src, i64 k_stride, i64 n_stride, i64 kb, i64 nb) {
+  uint32_t* panel = (uint32_t*)to;  // a panel is written and read as words only
+  const i64 pairs = kb / 2;
+  if (n_stride == 1) {
+    for (i64 p = 0; p < pairs; ++p) {
+      const T *even = src + 2 * p * k_stride, *odd = even + k_stride;
+      uint32_t* out = panel + p * nb;
+#pragma omp simd
+      for (i64 n = 0; n < nb; ++n) out[n] = (uint32_t)even[n].bits | (uint32_t)odd[n].bits << 16;
+    }
+  } else if (k_stride == 1 && n_stride % 2 == 0) {
+    transpose<Word<4>>((char*)panel, nb, (const char*)src, n_stride / 2, nb, pairs);
+  } else {
+    for (i64 p = 0; p < pairs; ++p)
+      for (i64 n = 0; n < nb; ++n) {
+        const T* at = src + 2 * p * k_stride + n * n_stride;
+        panel[p * nb + n] = (uint32_t)at[0].bits | (uint32_t)at[k_stride].bits << 16;
+      }
+  }
+  if (kb % 2)
+    for (i64 n = 0; n < nb; ++n) panel[pairs * nb + n] = src[(kb - 1) * k_stride + n * n_stride].bits;
+}
+static inline void stage_panel(bf16* panel, const bf16* src, i64 k_stride, i64 n_stride, i64 kb, i64 nb) {
+  stage_pairs(panel, src, k_stride, n_stride, kb, nb);
+}
+static inline void stage_panel(f16* panel, const f16* src, i64 k_stride, i64 n_stride, i64 kb, i64 nb) {
+  if (paired<f16>()) return stage_pairs(panel, src, k_stride, n_stride, kb, nb);
+  stage_rows(panel, nb, src, k_stride, n_stride, kb, nb);
+}
+
+// ----------------------------------------------------------------------------------------- block products
+
+// What a thread holds while it calls dot(): at its end the matrix unit, which 16-bit products may have
+// configured for this thread, is given back. One per thread and parallel region, outside the loops.
+struct Products {
+  Products() = default;
+  Products(const Products&) = delete;
+  Products& operator=(const Products&) = delete;
+  ~Products() {
+    if (library().release) library().release(true);
+  }
+};
+
+static inline void zero(float* c, i64 ldc, i64 mb, i64 nb) {
+  for (i64 i = 0; i < mb; ++i) __builtin_memset(c + i * ldc, 0, (size_t)nb * sizeof(float));
+}
+
+// Element pair p, column n of a 16-bit panel, as two floats.
+static inline float low_half(const bf16*, uint32_t w) { return bits_as<float>(w << 16); }
+static inline float high_half(const bf16*, uint32_t w) { return bits_as<float>(w & 0xffff0000u); }
+static inline float low_half(const f16*, uint32_t w) { return load(f16{(uint16_t)w}); }
+static inline float high_half(const f16*, uint32_t w) { return load(f16{(uint16_t)(w >> 16)}); }
+
+// Columns that the plain product keeps in registers, times four rows.
+constexpr int kColumns = 2 * kTile;
+
+// One step along k of `Rows` rows times `columns` columns, on a row-major panel and on one of pairs.
+template <int Rows, class T>
+static inline void row_step(float (&sum)[Rows][kColumns], const T* a, i64 lda, const T* panel, i64 nb, i64 k, int columns) {
+  for (int r = 0; r < Rows; ++r) {
+    const float x = load(a[r * lda + k]);
+#pragma omp simd
+    for (int n = 0; n < columns; ++n) sum[r][n] = fma(x, load(panel[k * nb + n]), sum[r][n]);
+  }
+}
+template <int Rows, class T>
+static inline void pair_step(float (&sum)[Rows][kColumns], const T* a, i64 lda, const T* panel, i64 nb, i64 k, i64 kb,
+                             int columns) {
+  const uint32_t* words = (const uint32_t*)panel + k / 2 * nb;
+  for (int r = 0; r < Rows; ++r) {
+    const float x = load(a[r * lda + k]), y = k + 1 < kb ? load(a[r * lda + k + 1]) : 0.0f;
+#pragma omp simd
+    for (int n = 0; n < columns; ++n)
+      sum[r][n] = fma(y, high_half(panel, words[n]), fma(x, low_half(panel, words[n]), sum[r][n]));
+  }
+}
+template <int Rows, bool Pairs, class T>
+static void plain_rows(float* c, i64 ldc, bool add, const T* a, i64 lda, const T* panel, i64 nb, i64 kb) {
+  for (i64 n0 = 0; n0 < nb; n0 += kColumns) {
+    const int columns = (int)min_index(kColumns, nb - n0);
+    const T* from = panel + (Pairs ? 2 * n0 : n0);
+    float sum[Rows][kColumns] = {};
+    const auto run = [&](int width) {
+      if constexpr (Pairs) {
+        for (i64 k = 0; k < kb; k += 2) pair_step<Rows>(sum, a, lda, from, nb, k, kb, width);
+      } else {
+        for (i64 k = 0; k < kb; ++k) row_step<Rows>(sum, a, lda, from, nb, k, width);
+      }
+    };
+    if (columns == kColumns) {
+      run(kColumns);  // a constant width keeps the sums in registers
+    } else {
+      run(columns);
+    }
+    for (int r = 0; r < Rows; ++r)
+      for (int n = 0; n < columns; ++n) c[r * ldc + n0 + n] = add ? c[r * ldc + n0 + n] + sum[r][n] : sum[r][n];
+  }
+}
+
+// dot() without a library.
+template <bool Pairs, class T>
+static void plain_dot(float* c, i64 ldc, bool add, const T* a, i64 lda, const T* panel, i64 mb, i64 nb, i64 kb) {
+  i64 i = 0;
+  for (; i + 4 <= mb; i += 4) plain_rows<4, Pairs>(c + i * ldc, ldc, add, a + i * lda, lda, panel, nb, kb);
+  for (; i < mb; ++i) plain_rows<1, Pairs>(c + i * ldc, ldc, add, a + i * lda, lda, panel, nb, kb);
+}
+
+// c[mb x nb] = (add ? c : 0) + a[mb x kb] * panel, c and a row-major with leading dimensions ldc and lda, panel
+// as stage_panel() leaves it, dense in nb. c may hold garbage, NaN included, when add is false.
+//
+// On a row-major panel:
+template <class T, class Call>
+static void dot_rows(Call call, float* c, i64 ldc, bool add, const T* a, i64 lda, const T* panel, i64 mb, i64 nb, i64 kb) {
+  if (call && mb && nb && kb) {
+    try {
+      return call(mb, nb, kb, lda, nb, ldc, add, a, panel, c, sizeof(T) == 2);
+    } catch (...) {  // the library cannot make this shape here; nothing was written yet
+    }
+  }
+  plain_dot<false>(c, ldc, add, a, lda, panel, mb, nb, kb);
+}
+// On a panel of pairs. The library reads pairs of a, too: an odd last column would bring in what lies behind
+// it, so that column is added here.
+template <class T, class Call>
+static void dot_pairs(Call call, float* c, i64 ldc, bool add, const T* a, i64 lda, const T* panel, i64 mb, i64 nb, i64 kb) {
+  i64 done = 0;
+  if (call && mb && nb && kb > 1) {
+    try {
+      const i64 even = kb / 2 * 2;
+      call(mb, nb, even, lda, nb, ldc, add, a, panel, c, true);
+      done = even;
+    } catch (...) {
+    }
+  }
+  if (done == 0 || done < kb)
+    plain_dot<true>(c, ldc, add || done > 0, a + done, lda, panel_at(panel, done, nb), mb, nb, kb - done);
+}
+static inline void dot(float* c, i64 ldc, bool add, const float* a, i64 lda, const float* panel, i64 mb, i64 nb, i64 kb) {
+  dot_rows(library().f32, c, ldc, add, a, lda, panel, mb, nb, kb);
+}
+static inline void dot(float* c, i64 ldc, bool add, const bf16* a, i64 lda, const bf16* panel, i64 mb, i64 nb, i64 kb) {
+  dot_pairs(library().packs(kBFloat16) ? library().bf16 : nullptr, c, ldc, add, a, lda, panel, mb, nb, kb);
+}
+static inline void dot(float* c, i64 ldc, bool add, const f16* a, i64 lda, const f16* panel, i64 mb, i64 nb, i64 kb) {
+  if (paired<f16>()) return dot_pairs(library().f16, c, ldc, add, a, lda, panel, mb, nb, kb);
+#ifdef __AVX512FP16__
+  dot_rows(library().f16, c, ldc, add, a, lda, panel, mb, nb, kb);
+#else
+  dot_rows((Library::Packed) nullptr, c, ldc, add, a, lda, panel, mb, nb, kb);
+#endif
+}
+
+// The product with a block that is not staged, element (k, n) at b[k * k_stride + n * n_stride]: for few rows,
+// where staging would cost more than the product. One of the two strides should be 1.
+template <class T>
+static void dot_direct(float* c, i64 ldc, bool add, const T* a, i64 lda, const T* b, i64 k_stride, i64 n_stride,
+                       i64 mb, i64 nb, i64 kb) {
+  if (k_stride == 1 && n_stride != 1) {
+    i64 n = 0;
+    for (; n + 4 <= nb; n += 4)  // four streams of b at a time keep more of memory busy
+      for (i64 i = 0; i < mb; ++i) {
+        const T *x = a + i * lda, *b0 = b + n * n_stride, *b1 = b0 + n_stride, *b2 = b1 + n_stride, *b3 = b2 + n_stride;
+        float s0 = 0.0f, s1 = 0.0f, s2 = 0.0f, s3 = 0.0f;
+#pragma omp simd reduction(+ : s0, s1, s2, s3)
+        for (i64 k = 0; k < kb; ++k) {
+          const float y = load(x[k]);
+          s0 = fma(y, load(b0[k]), s0);
+          s1 = fma(y, load(b1[k]), s1);
+          s2 = fma(y, load(b2[k]), s2);
+          s3 = fma(y, load(b3[k]), s3);
+        }
+        float* out = c + i * ldc + n;
+        out[0] = add ? out[0] + s0 : s0;
+        out[1] = add ? out[1] + s1 : s1;
+        out[2] = add ? out[2] + s2 : s2;
+        out[3] = add ? out[3] + s3 : s3;
+      }
+    for (; n < nb; ++n)
+      for (i64 i = 0; i < mb; ++i) {
+        const T *x = a + i * lda, *y = b + n * n_stride;
+        float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+        for (i64 k = 0; k < kb; ++k) sum = fma(load(x[k]), load(y[k]), sum);
+        c[i * ldc + n] = add ? c[i * ldc + n] + sum : sum;
+      }
+    return;
+  }
+  if (!add) zero(c, ldc, mb, nb);
+  i64 k = 0;
+  for (; n_stride == 1 && k + 4 <= kb; k += 4) {  // four rows of b at a time: c is read and written less often
+    const T *b0 = b + k * k_stride, *b1 = b0 + k_stride, *b2 = b1 + k_stride, *b3 = b2 + k_stride;
+    for (i64 i = 0; i < mb; ++i) {
+      const T* x = a + i * lda + k;
+      const float x0 = load(x[0]), x1 = load(x[1]), x2 = load(x[2]), x3 = load(x[3]);
+      float* out = c + i * ldc;
+#pragma omp simd
+      for (i64 n = 0; n < nb; ++n)
+        out[n] = fma(x3, load(b3[n]), fma(x2, load(b2[n]), fma(x1, load(b1[n]), fma(x0, load(b0[n]), out[n]))));
+    }
+  }
+  for (; k < kb; ++k)
+    for (i64 i = 0; i < mb; ++i) {
+      const float x = load(a[i * lda + k]);
+      float* out = c + i * ldc;
+#pragma omp simd
+      for (i64 n = 0; n < nb; ++n) out[n] = fma(x, load(b[k * k_stride + n * n_stride]), out[n]);
+    }
+}
+
+// ------------------------------------------------------------------------------- operands that lie anyhow
+
+struct Yes {
+  constexpr operator bool() const { return true; }
+};
+struct No {
+  constexpr operator bool() const { return false; }
+};
+// Runs a loop nest whose innermost strides are all 1 where `dense` is true: it is compiled once for each case.
+template <class Nest>
+static inline void with_dense(bool dense, Nest nest) {
+  if (dense) return nest(Yes{});
+  nest(No{});
+}
+
+// Calls product(rows, lda, i, k, mb, kb) with parts of an mb x kb block of any strides, from row i and column k on,
+// whose columns are dense: the block itself where they are, else copies on the stack.
+template <class T, class Product>
+static void in_dense_rows(const T* a, i64 a_m, i64 a_k, i64 mb, i64 kb, Product product) {
+  constexpr i64 kRows = 32, kDepth = 256;
+  if (mb == 1 && (a_k == 1 || kb <= 1)) return product(a, kb, (i64)0, (i64)0, mb, kb);
+  if (a_k == 1 && a_m >= kb) return product(a, a_m, (i64)0, (i64)0, mb, kb);
+  alignas(kLine) T rows[kRows * kDepth];
+  for (i64 i = 0; i < mb; i += kRows) {
+    i64 k = 0;
+    do {  // once for an empty sum, too
+      const i64 height = min_index(kRows, mb - i), depth = min_index(kDepth, kb - k);
+      stage_rows(rows, kDepth, a + i * a_m + k * a_k, a_m, a_k, height, depth);
+      product((const T*)rows, kDepth, i, k, height, depth);
+      k += kDepth;
+    } while (k < kb);
+  }
+}
+
+// dot() for a left operand of any strides.
+template <class T>
+static void dot_strided(float* c, i64 ldc, bool add, const T* a, i64 a_m, i64 a_k, const T* panel, i64 mb, i64 nb, i64 kb) {
+  in_dense_rows(a, a_m, a_k, mb, kb, [&](const T* rows, i64 lda, i64 i, i64 k, i64 height, i64 depth) {
+    dot(c + i * ldc, ldc, add || k > 0, rows, lda, panel_at(panel, k, nb), height, nb, depth);
+  });
+}
+
+// dot_direct() for a left operand of any strides.
+template <class T>
+static void dot_direct_strided(float* c, i64 ldc, bool add, const T* a, i64 a_m, i64 a_k, const T* b, i64 k_stride,
+                               i64 n_stride, i64 mb, i64 nb, i64 kb) {
+  in_dense_rows(a, a_m, a_k, mb, kb, [&](const T* rows, i64 lda, i64 i, i64 k, i64 height, i64 depth) {
+    dot_direct(c + i * ldc, ldc, add || k > 0, rows, lda, b + k * k_stride, k_stride, n_stride, height, nb, depth);
+  });
+}
+
+// Element (k, n) of a right operand: one that lies in memory with these strides, or a panel.
+template <class T>
+static inline auto reader(const T* b, i64 k_stride, i64 n_stride) {
+  return [=](i64 k, i64 n) { return load(b[k * k_stride + n * n_stride]); };
+}
+template <class T>
+static inline auto panel_reader(const T* panel, i64 nb) {
+  const bool pairs = paired<T>();
+  return [=](i64 k, i64 n) { return load(pairs ? panel[k / 2 * 2 * nb + 2 * n + k % 2] : panel[k * nb + n]); };
+}
+// The product of operands of two types, or into a result without dense rows: plain and slow, for rare programs.
+template <class T, class Reader>
+static void dot_anyhow(float* c, i64 c_m, i64 c_n, bool add, const T* a, i64 a_m, i64 a_k, Reader b, i64 mb, i64 nb, i64 kb) {
+  for (i64 i = 0; i < mb; ++i)
+    for (i64 n = 0; n < nb; ++n) {
+      float sum = 0.0f;
+      for (i64 k = 0; k < kb; ++k) sum = fma(load(a[i * a_m + k * a_k]), b(k, n), sum);
+      float* out = c + i * c_m + n * c_n;
+      *out = add ? *out + sum : sum;
+    }
+}
+
+}  // namespace weft

@@ -1,0 +1,166 @@
+"""Scalar expressions and element types as C++."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeAlias, assert_never
+
+from weft.emit.cpp.text import is_word, stripped
+from weft.errors import UnsupportedError
+from weft.tensor import optable
+from weft.tensor.dtypes import DType
+from weft.tensor.program import Monoid
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
+
+Kind: TypeAlias = Literal["float", "int", "bool"]
+"""What a value is computed as: C++'s float, int64_t or bool."""
+
+CTYPE: dict[Kind, str] = {"float": "float", "int": "i64", "bool": "bool"}
+
+_ELEMENT = {
+    DType.float32: "float",
+    DType.bfloat16: "weft::bf16",
+    DType.float16: "weft::f16",
+    DType.int64: "int64_t",
+    DType.int32: "int32_t",
+    DType.int16: "int16_t",
+    DType.int8: "int8_t",
+    DType.uint8: "uint8_t",
+    DType.bool: "bool",
+}
+
+
+class Text(NamedTuple):
+    """An expression and what it computes as."""
+
+    text: str
+    kind: Kind
+
+
+def element(dtype: DType) -> str:
+    """The C++ type of an element in memory.
+
+    Raises:
+        UnsupportedError: for float64; the prelude computes in float.
+    """
+    found = _ELEMENT.get(dtype)
+    if found is None:
+        raise UnsupportedError(f"C++ kernels compute in float32, not in {dtype}")
+    return found
+
+
+def kind_of(dtype: DType) -> Kind:
+    """What values of `dtype` are computed as."""
+    element(dtype)
+    return "float" if dtype.is_float else "bool" if dtype is DType.bool else "int"
+
+
+def number(value: float | int | bool, kind: Kind) -> str:
+    """A literal."""
+    match kind:
+        case "bool":
+            return "true" if value else "false"
+        case "int":
+            bound = 2**63 - 1
+            if math.isinf(value):
+                return f"{'-' if value < 0 else ''}INT64_MAX"
+            return f"(i64){value}" if 0 <= int(value) <= bound else f"(i64)({max(int(value), -bound)})"
+        case "float":
+            if math.isnan(value):
+                return "WEFT_NAN"
+            text = "WEFT_INFINITY" if math.isinf(value) else f"{abs(float(value))!r}f"
+            return f"(-{text})" if math.copysign(1.0, value) < 0 else text
+        case _:
+            assert_never(kind)
+
+
+def coerced(value: Text, kind: Kind) -> str:
+    """`value` as a `kind`."""
+    if value.kind == kind:
+        return value.text
+    inner = value.text if is_word(value.text) else f"({stripped(value.text)})"
+    return f"({inner} != 0)" if kind == "bool" else f"({CTYPE[kind]}){inner}"
+
+
+def loaded(at: str, dtype: DType) -> Text:
+    """The element at `at`, as it is computed with."""
+    match dtype:
+        case DType.float32 | DType.int64 | DType.bool:
+            return Text(at, kind_of(dtype))
+        case DType.bfloat16 | DType.float16:
+            return Text(f"weft::load({at})", "float")
+        case _:
+            return Text(f"(i64){at}", "int")
+
+
+def stored(at: str, dtype: DType, value: Text) -> str:
+    """The statement that puts `value` in memory at `at`."""
+    text = stripped(coerced(value, kind_of(dtype)))
+    match dtype:
+        case DType.float32 | DType.int64 | DType.bool:
+            return f"{at} = {text};"
+        case DType.bfloat16 | DType.float16:
+            return f"weft::store(&{at}, {text});"
+        case _:
+            return f"{at} = ({element(dtype)})({text});"
+
+
+def expression(expr: Scalar, args: Sequence[Text]) -> Text:
+    """`expr`, its arguments spelled `args`.
+
+    Types are promoted as in eager: a number takes the kind of what it is combined with, and what an operation does not
+    do on integers it does in float.
+    """
+    match expr:
+        case Arg(index):
+            return args[index]
+        case Lit(value):
+            kind: Kind = "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "float"
+            return Text(number(value, kind), kind)
+        case Convert(dtype, inner):
+            return _converted(expression(inner, args), dtype)
+        case Apply(op, inner):
+            return _applied(op, inner, args)
+        case _:
+            assert_never(expr)
+
+
+def combined(monoid: Monoid, left: str, right: str, kind: Kind) -> str:
+    """One step of a reduction."""
+    return stripped(_applied(monoid.value, (Arg(0), Arg(1)), (Text(left, kind), Text(right, kind))).text)
+
+
+def reduction_clause(monoid: Monoid, kind: Kind, name: str) -> str:
+    """OpenMP's clause for a loop that reduces into `name`; of floats, the largest and least keep NaN."""
+    plain = {Monoid.sum: "+", Monoid.prod: "*", Monoid.max: "max", Monoid.min: "min"}[monoid]
+    operator = f"weft_{plain}" if kind == "float" and monoid in (Monoid.max, Monoid.min) else plain
+    return f"reduction({operator} : {name})"
+
+
+def _applied(op: str, inner: Sequence[Scalar], args: Sequence[Text]) -> Text:
+    row = optable.row(op)
+    parts = [expression(a, args) for a in inner]
+    values = [i for i, s in enumerate(row.samples) if s != "bool"]
+    floats = not row.closed or any(parts[i].kind == "float" for i in values)
+    masks = bool(values) and all(parts[i].kind == "bool" for i in values)
+    common: Kind = "float" if floats else "bool" if masks and row.name in ("where", "eq", "ne") else "int"
+    texts = [_as(inner[i], p, common if i in values else "bool") for i, p in enumerate(parts)]
+    return Text(row.cpp.format(*texts), "bool" if row.result == "bool" else common)
+
+
+def _as(source: Scalar, part: Text, kind: Kind) -> str:
+    """`part` as a `kind`; a number is written as one."""
+    return number(source.value, kind) if isinstance(source, Lit) else coerced(part, kind)
+
+
+def _converted(value: Text, dtype: DType) -> Text:
+    kind = kind_of(dtype)
+    text = coerced(value, kind)
+    match dtype:
+        case DType.bfloat16 | DType.float16:
+            return Text(f"weft::rounded<{element(dtype)}>({stripped(text)})", kind)
+        case DType.float32 | DType.int64 | DType.bool:
+            return Text(text, kind)
+        case _:
+            return Text(f"(i64)({element(dtype)})({stripped(text)})", kind)

@@ -1,0 +1,102 @@
+"""What a name of the program stands for while its kernel is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from weft.block.program import Collapse, Extent, Index, Literal, Pointwise
+from weft.tensor.axes import Axis
+from weft.tensor.dtypes import DType
+from weft.tensor.scalar import Arg
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The current block of a loop, in C++: its first element, how many are valid, and the most there can be.
+
+    `base` and `valid` are expressions of the loop's body, `most` one of sizes and numbers alone, good before the loops.
+    """
+
+    base: str
+    valid: str
+    most: str
+
+
+Scope: TypeAlias = Mapping[Axis, Step]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Memory:
+    """An item or a list of items in memory.
+
+    Attributes:
+        base: pointer to the element where every axis is at its `origin`; or the variable itself.
+        dtype: of an element.
+        strides: elements from one index to the next, for each axis left: `dims`, and list axes that items do not have.
+        origin: for each axis of a list, the element at which the memory starts; 0 where nothing is said.
+        dims: the item's axes, those to be iterated still by their list axes.
+        variable: `base` is a variable that holds an item without axes.
+        owned: scratch of this kernel, and not a list.
+    """
+
+    base: str
+    dtype: DType
+    strides: Mapping[Axis, str]
+    dims: tuple[Axis, ...]
+    origin: Mapping[Axis, str]
+    variable: bool = False
+    owned: bool = False
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Panel:
+    """The right operand of a product in the layout that the matrix unit wants."""
+
+    base: str
+    dtype: DType
+    k: Axis
+    n: Axis | None
+
+
+@dataclass(eq=False, slots=True)
+class Lazy:
+    """A value that is printed where it is used.
+
+    Attributes:
+        node: what computes it.
+        args: what the node reads.
+        dims: axes of the value.
+        dtype: of the value.
+        memory: where it lies, once something had to put it there.
+    """
+
+    node: Pointwise | Collapse | Index | Literal | Extent
+    args: tuple[Value, ...]
+    dims: tuple[Axis, ...]
+    dtype: DType
+    memory: Memory | None = None
+
+    @property
+    def is_work(self) -> bool:
+        """True where a loop computes it; an index, a number or a size is written where it stands."""
+        return isinstance(self.node, Pointwise | Collapse)
+
+
+Value: TypeAlias = Memory | Panel | Lazy
+
+
+def resolved(value: Value) -> Value:
+    """`value`, or what it is once copies that change nothing are looked through."""
+    while isinstance(value, Lazy):
+        if value.memory is not None:
+            return value.memory
+        node = value.node
+        if not isinstance(node, Pointwise) or node.expr != Arg(0) or len(value.args) != 1:
+            return value
+        inner = value.args[0]
+        if isinstance(inner, Panel) or inner.dtype.kind != value.dtype.kind:
+            return value
+        value = inner
+    return value

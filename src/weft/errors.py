@@ -1,0 +1,154 @@
+"""Every error that weft raises on its own account: what is wrong, where, and what to do."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+from dataclasses import dataclass
+from typing import ClassVar
+
+# Frames of these packages are never "the user's line".
+_INTERNAL = ("weft", "torch", "contextlib", "dataclasses", "functools", "importlib")
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A line of the user's source: its file, its number (from 1) and, where known, its text."""
+
+    file: str
+    line: int
+    code: str = ""
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}"
+        return f"{place}: {self.code}" if self.code else place
+
+    @classmethod
+    def of_caller(cls) -> Location | None:
+        """The innermost line on the stack that belongs to neither weft nor PyTorch, if any."""
+        frame = inspect.currentframe()
+        while frame is not None:
+            if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in _INTERNAL:
+                file, line = frame.f_code.co_filename, frame.f_lineno
+                return cls(file, line, linecache.getline(file, line, frame.f_globals).strip())
+            frame = frame.f_back
+        return None
+
+
+class WeftError(Exception):
+    """Base of all. `what` is wrong; `where`, by default the user's line; `todo`, what to do.
+
+    A subclass states in `advice` what to do when the place that raises it knows nothing better.
+    """
+
+    advice: ClassVar[str] = "please report this with the program that caused it"
+
+    def __init__(
+        self, what: str, *, where: Location | str | None = None, todo: str | None = None
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.where: Location | str | None = Location.of_caller() if where is None else where
+        self.todo: str = self.advice if todo is None else todo
+
+    def __str__(self) -> str:
+        where = [f"  where: {self.where}"] if self.where is not None else []
+        return "\n".join([self.what, *where, *self._details(), f"  what to do: {self.todo}"])
+
+    def _details(self) -> list[str]:
+        """Lines that a subclass adds between the place and the advice."""
+        return []
+
+
+class UnknownOptionError(WeftError, ValueError):
+    """An option, or a WEFT_* variable, that does not exist or has a value it cannot have."""
+
+    advice = "correct the option; weft.options lists them all"
+
+
+class TargetError(WeftError, ValueError):
+    """A target that weft does not know, or that is not on this machine and was asked to run."""
+
+    advice = 'use target=None (where the inputs live), "cpu", "cuda" or one that is installed'
+
+
+class ShapeError(WeftError, RuntimeError):
+    """Shapes or dtypes that eager PyTorch refuses too; RuntimeError, as eager raises."""
+
+    advice = "make the shapes agree as eager PyTorch demands"
+
+
+class CompilerError(WeftError):
+    """The compiler is missing, or refused a kernel. Has the `command` and the `output` it gave."""
+
+    advice = "install a C++17 compiler, or name one in WEFT_CXX"
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        command: str = "",
+        output: str = "",
+        where: Location | str | None = None,
+        todo: str | None = None,
+    ) -> None:
+        super().__init__(what, where=where, todo=todo)
+        self.command = command
+        self.output = output
+
+    def _details(self) -> list[str]:
+        command = [f"  command: {self.command}"] if self.command else []
+        return command + [f"  | {line}" for line in self.output.splitlines()]
+
+
+class CacheFolderError(WeftError):
+    """The cache folder can be written to by others: who can write there can run code here."""
+
+    advice = "take away the others' right to write, or name another folder in WEFT_CACHE_DIR"
+
+
+class UnsupportedError(WeftError):
+    """Something that weft does not compile; caught inside, it becomes a fallback's reason."""
+
+    advice = "nothing: this part runs in PyTorch; program.fallbacks lists it"
+
+
+class InvalidProgramError(WeftError):
+    """The checker found a malformed program. Names the `node` and the `condition` it violates."""
+
+    advice = "this is a bug in weft; report it with the program's text"
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        node: str = "",
+        condition: str = "",
+        where: Location | str | None = None,
+        todo: str | None = None,
+    ) -> None:
+        super().__init__(what, where=where, todo=todo)
+        self.node = node
+        self.condition = condition
+
+    def _details(self) -> list[str]:
+        parts = (("node", self.node), ("violated", self.condition))
+        return [f"  {name}: {text}" for name, text in parts if text]
+
+
+class ScheduleError(WeftError):
+    """A schedule that does not fit its program: a loop it does not have, a size it cannot take."""
+
+    advice = "give each loop of the program levels whose sizes are positive; print it to see them"
+
+
+class VerificationError(WeftError):
+    """A program was to run although it is refuted, or no verdict could be reached."""
+
+    advice = "let PyTorch run this part, and report the program"
+
+
+class JudgementError(WeftError, AssertionError):
+    """weft.judge found an output outside the error rule; raised by `Judgement.check` in tests."""
+
+    advice = "compare the output with eager and with fp64 at the element that is named"

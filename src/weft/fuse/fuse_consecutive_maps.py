@@ -1,0 +1,26 @@
+"""Rule 1: two consecutive maps over one dimension become one map."""
+
+from __future__ import annotations
+
+from weft.block.program import Graph, Map
+from weft.fuse.merge_maps import feeds_only_by_iteration, merge_maps
+from weft.fuse.rule import Rewrite, Rule
+
+
+def _rewrite(graph: Graph) -> Rewrite | None:
+    """Fuse the first pair that matches.
+
+        forall n: store(f(load(A[n])), I[n])
+        forall n: store(g(load(I[n])), B[n])          becomes      forall n: store(g(f(load(A[n]))), B[n])
+
+    Condition: the second iterates what the first stacks, on every edge between them, and there is no way from the first to
+    the second through a third operator. The list that only the second reads is gone; the others stay outputs.
+    """
+    for first in graph.nodes:
+        for second in graph.nodes:
+            if isinstance(first, Map) and isinstance(second, Map) and feeds_only_by_iteration(graph, first, second):
+                return merge_maps(graph, first, second)
+    return None
+
+
+FUSE_CONSECUTIVE_MAPS = Rule("fuse_consecutive_maps", 1, _rewrite)

@@ -1,0 +1,32 @@
+"""Rule 3: a map followed by a reduction of what it stacks becomes one loop that reduces as it goes."""
+
+from __future__ import annotations
+
+from typing import TypeGuard
+
+from weft.block.program import BlockNode, Graph, Map
+from weft.fuse.merge_maps import feeds_only_by_iteration, merge_maps
+from weft.fuse.rule import Rewrite, Rule
+
+
+def _rewrite(graph: Graph) -> Rewrite | None:
+    """Fuse the first pair that matches.
+
+        forall n: store(f(load(A[n])), I[n])
+        for n:    c += load(I[n])                     becomes      for n: c += f(load(A[n]))
+
+    Condition: as for rule 1, where the second is a reduction operator: it carries state and has no operators of its own.
+    The order in which the partial results are combined is kept.
+    """
+    for first in graph.nodes:
+        for second in graph.nodes:
+            if isinstance(first, Map) and _is_reduction(second) and feeds_only_by_iteration(graph, first, second):
+                return merge_maps(graph, first, second)
+    return None
+
+
+def _is_reduction(node: BlockNode) -> TypeGuard[Map]:
+    return isinstance(node, Map) and node.state is not None and not node.body.nodes
+
+
+FUSE_MAP_WITH_REDUCTION = Rule("fuse_map_with_reduction", 3, _rewrite)

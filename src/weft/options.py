@@ -1,0 +1,225 @@
+"""weft's options: a frozen record, each field mirrored by one environment variable.
+
+In order of strength: the innermost `with options(...)`, then the environment, then the default.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from dataclasses import Field, dataclass, field, fields, replace
+from difflib import get_close_matches
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from weft.errors import Location, UnknownOptionError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What an option accepts: in words, as text of a variable, as a Python value."""
+
+    accepts: str
+    parse: Callable[[str], object]
+    """Text of an environment variable to a value; ValueError where it cannot be read."""
+    allows: Callable[[object], bool]
+
+
+def _integer(low: int, *, optional: bool = False) -> Kind:
+    def allows(value: object) -> bool:
+        if value is None:
+            return optional
+        return isinstance(value, int) and not isinstance(value, bool) and value >= low
+
+    words = f"an integer of at least {low}"
+    return Kind(words + (", or None" if optional else ""), int, allows)
+
+
+def _choice(*names: str) -> Kind:
+    return Kind(" or ".join(f'"{name}"' for name in names), str, lambda value: value in names)
+
+
+def _read_truth(text: str) -> bool:
+    match text.lower():
+        case "1" | "true" | "yes" | "on":
+            return True
+        case "0" | "false" | "no" | "off":
+            return False
+        case _:
+            raise ValueError(text)
+
+
+_YES_NO = Kind("true or false", _read_truth, lambda value: isinstance(value, bool))
+_TEXT = Kind("text, or None", str, lambda value: value is None or isinstance(value, str))
+
+
+def _option(default: T, kind: Kind, doc: str, *, variable: str = "", in_key: bool = False) -> T:
+    metadata = {"kind": kind, "doc": doc, "variable": variable, "in_key": in_key}
+    made: Any = field(default=default, metadata=metadata)
+    return made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """All options. Raises UnknownOptionError for a value that the option cannot have."""
+
+    cache_dir: str | None = _option(
+        None, _TEXT, "folder of the persistent cache; None: the platform's user cache folder"
+    )
+    compiler: str | None = _option(
+        None,
+        _TEXT,
+        "C++ compiler, words split as a shell would; None: CXX, then c++, g++, clang++",
+        variable="WEFT_CXX",
+        in_key=True,
+    )
+    threads: int | None = _option(
+        None,
+        _integer(1, optional=True),
+        "threads of a CPU kernel; None: torch.get_num_threads() at run time",
+        in_key=True,
+    )
+    verify: Literal["always", "cached"] = _option(
+        "cached",
+        _choice("always", "cached"),
+        '"cached": a verdict may come from the cache entry; "always": prove it again',
+    )
+    verify_trials: int = _option(
+        2, _integer(1), "random evaluations over a finite field for one verdict", in_key=True
+    )
+    dynamic: bool = _option(
+        True, _YES_NO, "sizes stay arguments of a kernel; false: one kernel per shape", in_key=True
+    )
+    seed: int = _option(0, _integer(0), "seed of every random choice weft makes", in_key=True)
+    brgemm: Literal["auto", "off"] = _option(
+        "auto", _choice("auto", "off"), "libtorch's blocked matrix products in kernels", in_key=True
+    )
+    log: Literal["none", "info", "debug"] = _option(
+        "none", _choice("none", "info", "debug"), "what weft says on standard error"
+    )
+    debug_checks: bool = _option(False, _YES_NO, "run the checker after every rewrite")
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            value: object = getattr(self, entry.name)
+            if isinstance(value, Path):
+                value = str(value)
+                object.__setattr__(self, entry.name, value)
+            if not _kind(entry).allows(value):
+                raise _bad_value(f'the option "{entry.name}"', value, _kind(entry))
+
+    def replace(self, **changes: object) -> Options:
+        """These options with `changes`; UnknownOptionError for a name or value there is not."""
+        _check_names(changes)
+        loose: dict[str, Any] = changes
+        return replace(self, **loose)
+
+    def key(self) -> str:
+        """Stable text for cache keys: the options on which a cached kernel or verdict depends.
+
+        That is compiler, threads, verify_trials, dynamic, seed and brgemm. Left out, since an entry
+        is as good under another value of them: cache_dir, verify, log, debug_checks.
+        """
+        in_key = sorted(entry.name for entry in fields(self) if entry.metadata["in_key"])
+        return ";".join(f"{name}={getattr(self, name)!r}" for name in in_key)
+
+
+_SCOPED: ContextVar[Options | None] = ContextVar("weft_options", default=None)
+
+
+def variable_of(name: str) -> str:
+    """The environment variable that mirrors the option `name`."""
+    entry = next(entry for entry in fields(Options) if entry.name == name)
+    return entry.metadata["variable"] or f"WEFT_{name.upper()}"
+
+
+def from_environment() -> Options:
+    """The options as the WEFT_* variables state them; an empty variable counts as unset.
+
+    Raises UnknownOptionError, naming the variable, for one that does not exist or cannot be read.
+    """
+    stated = sorted((k, v) for k, v in os.environ.items() if k.startswith("WEFT_") or k == "CXX")
+    return _from_variables(tuple(stated))
+
+
+def current() -> Options:
+    """The options in force here: of the innermost `with options(...)`, else the environment's.
+
+    A thread begins with the environment's: a `with` speaks for its own thread and task only.
+    """
+    scoped = _SCOPED.get()
+    return from_environment() if scoped is None else scoped
+
+
+def options(**changes: object) -> AbstractContextManager[Options]:
+    """`with options(threads=2): ...`: the options in force, changed; scopes nest.
+
+    Raises UnknownOptionError at once for a name there is not or a value it cannot have.
+    """
+    Options().replace(**changes)
+    return _scope(changes)
+
+
+@contextmanager
+def _scope(changes: dict[str, object]) -> Generator[Options]:
+    token = _SCOPED.set(current().replace(**changes))
+    try:
+        yield current()
+    finally:
+        _SCOPED.reset(token)
+
+
+@lru_cache(maxsize=16)
+def _from_variables(stated: tuple[tuple[str, str], ...]) -> Options:
+    names = {variable_of(entry.name): entry for entry in fields(Options)}
+    changes: dict[str, object] = {}
+    for variable, text in stated:
+        if variable == "CXX":  # weaker than WEFT_CXX, which sorts after it and so overwrites it
+            changes["compiler"] = text or None
+        elif variable not in names:
+            raise _unknown("environment variable", variable, list(names))
+        elif text:
+            changes[names[variable].name] = _read(variable, text, _kind(names[variable]))
+    return Options().replace(**changes)
+
+
+def _read(variable: str, text: str, kind: Kind) -> object:
+    where = f"the environment variable {variable}"
+    try:
+        value = kind.parse(text)
+    except ValueError as error:
+        raise _bad_value(where, text, kind, where=where) from error
+    if not kind.allows(value):
+        raise _bad_value(where, text, kind, where=where)
+    return value
+
+
+def _kind(entry: Field[Any]) -> Kind:
+    return entry.metadata["kind"]
+
+
+def _check_names(changes: dict[str, object]) -> None:
+    known = [entry.name for entry in fields(Options)]
+    for name in changes:
+        if name not in known:
+            raise _unknown("option", name, known)
+
+
+def _unknown(what: str, name: str, known: list[str]) -> UnknownOptionError:
+    near = get_close_matches(name, known, n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(known)}"
+    where: Location | str | None = f"the {what} {name}" if what != "option" else None
+    return UnknownOptionError(f'weft has no {what} "{name}"', where=where, todo=hint)
+
+
+def _bad_value(
+    what: str, value: object, kind: Kind, where: str | None = None
+) -> UnknownOptionError:
+    return UnknownOptionError(
+        f"{what} cannot be {value!r}", where=where, todo=f"give it {kind.accepts}"
+    )

@@ -1,0 +1,12 @@
+"""plan: from a captured graph to the kernels that run in its place.
+
+In: what `capture` gave, and example arguments. Out: a `Plan`: regions cut where one kernel ends, each lowered, fused, scheduled,
+checked and built; PyTorch calls between them; and the callable that runs it all. What weft cannot do stays in PyTorch, with
+its reason.
+"""
+
+from weft.plan.executable import Plan, plan
+from weft.plan.kernel import Kernel
+from weft.plan.region import CompiledRegion, Example, compile_region
+
+__all__ = ["CompiledRegion", "Example", "Kernel", "Plan", "compile_region", "plan"]

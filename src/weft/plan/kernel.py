@@ -1,0 +1,39 @@
+"""A kernel: one launch, one grid, and everything that can be asked about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.block.program import BlockProgram
+from weft.cost import Cost
+from weft.run.launch import Launcher
+from weft.schedule import Schedule
+from weft.verify import Verdict
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernel:
+    """One kernel of a compiled program.
+
+    Attributes:
+        name: of the C function.
+        source: the whole translation unit.
+        block_program: the applied program that it is printed from; of a split, all of it.
+        schedule: what `block_program` was given.
+        cost: bytes, operations, floor and prediction, at the example sizes.
+        verdict: of `block_program` against what was captured.
+        reads, writes: values of the tensor program.
+        launch: takes the tensors read, gives those written.
+        from_cache: neither emitted nor compiled now.
+    """
+
+    name: str
+    source: str
+    block_program: BlockProgram
+    schedule: Schedule
+    cost: Cost
+    verdict: Verdict
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    launch: Launcher
+    from_cache: bool

@@ -1,0 +1,105 @@
+"""Where one kernel ends and the next begins: regions of a tensor program, in the order in which they run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from weft.tensor.program import Contraction, Input, Node, Opaque, TensorProgram, uses
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Operations that are fused together: a tensor program whose inputs and outputs are values of the whole program."""
+
+    program: TensorProgram
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call into PyTorch; `name` is that of the opaque nodes' call, `uses` and `results` values of the whole program."""
+
+    name: str
+    uses: tuple[str, ...]
+    results: tuple[str, ...]
+
+
+Stage: TypeAlias = Region | Call
+
+
+def partition(program: TensorProgram) -> tuple[Stage, ...]:
+    """Cut `program` into stages, each after those whose values it reads.
+
+    Connected operations stay together up to two cuts: an opaque operation is a stage of its own, and a contraction that would
+    read, in its own region, what another contraction made starts a new region (one accumulating loop nest a kernel; a later
+    part chooses the cuts by cost).
+    """
+    values = program.values()
+    depth = _depths(program)
+    groups = _connected(program, depth)
+    stages: list[tuple[int, int, Stage]] = []
+    position = {n.name: i for i, n in enumerate(program.nodes)}
+    for members in groups:
+        first = members[0]
+        stage = _call(members) if isinstance(first, Opaque) else _region(program, members, values)
+        stages.append((depth[first.name], position[first.name], stage))
+    return tuple(stage for _, _, stage in sorted(stages, key=lambda s: s[:2]))
+
+
+def _depths(program: TensorProgram) -> dict[str, int]:
+    """The number of the stage of each value: inputs 0, and one more at each cut."""
+    depth = {n.name: 0 for n in program.inputs}
+    contracted = dict.fromkeys(depth, False)
+    opaque = {n.name for n in program.nodes if isinstance(n, Opaque)}
+    calls: dict[str, int] = {}
+    for node in program.nodes:
+        operands = uses(node)
+        own = max((depth[v] + (v in opaque) for v in operands), default=0)
+        if isinstance(node, Opaque):
+            own = max((depth[v] + 1 for v in operands), default=1)
+            own = calls.setdefault(node.call, own)
+        elif isinstance(node, Contraction) and any(contracted[v] and depth[v] == own for v in operands):
+            own += 1
+        depth[node.name] = own
+        made_here = any(contracted[v] and depth[v] == own for v in operands)
+        contracted[node.name] = isinstance(node, Contraction) or (made_here and not isinstance(node, Opaque))
+    return depth
+
+
+def _connected(program: TensorProgram, depth: Mapping[str, int]) -> list[list[Node]]:
+    """The nodes in groups: opaque ones by call, the others by being connected within one depth."""
+    parent = {n.name: n.name for n in program.nodes}
+
+    def find(name: str) -> str:
+        while parent[name] != name:
+            name = parent[name]
+        return name
+
+    kinds = {n.name: n.call if isinstance(n, Opaque) else None for n in program.nodes}
+    calls: dict[str, str] = {}
+    for node in program.nodes:
+        if isinstance(node, Opaque):
+            parent[find(node.name)] = find(calls.setdefault(node.call, node.name))
+            continue
+        for value in uses(node):
+            if value in parent and kinds[value] is None and depth[value] == depth[node.name]:
+                parent[find(value)] = find(node.name)
+    groups: dict[str, list[Node]] = {}
+    for node in program.nodes:
+        groups.setdefault(find(node.name), []).append(node)
+    return list(groups.values())
+
+
+def _call(members: Sequence[Node]) -> Call:
+    opaque = [n for n in members if isinstance(n, Opaque)]
+    return Call(opaque[0].call, opaque[0].uses, tuple(n.name for n in opaque))
+
+
+def _region(program: TensorProgram, members: Sequence[Node], values: Mapping[str, Node]) -> Region:
+    own = {n.name for n in members}
+    read = dict.fromkeys(v for n in members for v in uses(n) if v not in own)
+    inputs = tuple(Input(v, values[v].axes, values[v].dtype) for v in read)
+    elsewhere = {v for n in program.nodes if n.name not in own for v in uses(n)} | set(program.outputs)
+    outputs = tuple(n.name for n in members if n.name in elsewhere)
+    return Region(TensorProgram(inputs, tuple(members), outputs, derived=program.derived))

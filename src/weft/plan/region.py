@@ -1,0 +1,178 @@
+"""From a region of a tensor program to its kernels: lower, fuse, schedule, check, emit, build."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from weft.block import lower
+from weft.block.check import Scope, infer
+from weft.block.copies import canonical
+from weft.block.listing import listing
+from weft.block.program import BlockProgram, BlockType
+from weft.cost import Machine, estimate
+from weft.emit import cpp
+from weft.errors import UnsupportedError, VerificationError
+from weft.fuse import Step, fuse
+from weft.options import Options
+from weft.plan.choose import choose
+from weft.plan.kernel import Kernel
+from weft.run.build import KernelSource, build
+from weft.run.launch import Input, KernelSignature, Output, Size
+from weft.schedule import KernelNodes, Schedule, apply, kernels
+from weft.tensor.axes import Axis
+from weft.tensor.program import TensorProgram
+from weft.verify import Verdict, verify
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CompiledRegion:
+    """What became of one region.
+
+    Attributes:
+        program: the tensor program it computes.
+        lowered, fused: its block program before and after the rules.
+        trace: the rewrites in between.
+        kernels: in launch order.
+    """
+
+    program: TensorProgram
+    lowered: BlockProgram
+    fused: BlockProgram
+    trace: tuple[Step, ...]
+    kernels: tuple[Kernel, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """What is known of the tensors that a region will be called with.
+
+    Attributes:
+        sizes: by space name; only their magnitude is used.
+        innermost: for each input, its dimension of stride 1 at the example, if any.
+        threads: of the grid.
+    """
+
+    sizes: Mapping[str, int]
+    innermost: Mapping[str, int | None]
+    threads: int
+
+
+def compile_region(
+    program: TensorProgram, example: Example, options: Options, schedule: Schedule | None = None
+) -> CompiledRegion:
+    """The kernels of `program`.
+
+    Args:
+        program: one region: no opaque operation, every reindexing a view made before.
+        example: sizes and layouts to schedule for; the kernels are right for any.
+        options: in force.
+        schedule: to use instead of the chosen one.
+
+    Raises:
+        UnsupportedError: it has no block program, or no kernel.
+        VerificationError: the scheduled program is refuted or undecided: it must not run.
+        CompilerError: no compiler.
+    """
+    lowered = lower(program)
+    fused, trace = fuse(lowered, checked=options.debug_checks)
+    fused = canonical(fused)
+    schedule = schedule or choose(fused, example.sizes, example.innermost, example.threads)
+    applied = apply(fused, schedule)
+    checked = _Checked(program, applied, options)
+    built = tuple(
+        _build(program, applied, part, schedule, example, checked, index) for index, part in enumerate(kernels(applied))
+    )
+    return CompiledRegion(program, lowered, fused, trace, built)
+
+
+class _Checked:
+    """The verdict of one applied program, computed at most once, and only when a kernel is not in the cache with it."""
+
+    def __init__(self, program: TensorProgram, applied: BlockProgram, options: Options) -> None:
+        self.program, self.applied, self.options = program, applied, options
+        self.known: Verdict | None = None
+
+    def verdict(self) -> Verdict:
+        """The verdict; raises VerificationError unless it is equal."""
+        if self.known is None:
+            self.known = verify(self.program, self.applied, self.options.verify_trials, self.options.seed)
+        if not self.known.equal:
+            raise VerificationError(f"the scheduled program does not compute what was written: {self.known}")
+        return self.known
+
+
+def _build(
+    program: TensorProgram,
+    applied: BlockProgram,
+    part: KernelNodes,
+    schedule: Schedule,
+    example: Example,
+    checked: _Checked,
+    index: int,
+) -> Kernel:
+    dims = {name: tuple(_tensor_axes(applied, name)) for name in (*part.reads, *part.writes)}
+    name = f"weft_{'_'.join(n.name for n in part.nodes)}_{index}".replace(".", "_")
+    parts = {
+        "program": str(program),
+        "schedule": str(schedule),
+        "applied": listing(applied),
+        "kernel": str(index),
+        "target": "cpu",
+    }
+
+    def emit() -> KernelSource:
+        verdict = checked.verdict()
+        text = cpp.emit(applied, part, name, dims)
+        meta = {"verdict": verdict.reason, "error_probability": verdict.error_probability}
+        return KernelSource(text, _signature(applied, part, name, dims), (Path(cpp.__file__).parent,), meta)
+
+    binary = build(parts, emit)
+    if checked.options.verify == "always":
+        verdict = checked.verdict()
+    else:
+        probability = binary.meta["error_probability"]
+        assert isinstance(probability, float)
+        verdict = checked.known or Verdict(True, probability, str(binary.meta["verdict"]))
+    cost = estimate(applied, example.sizes, Machine.here(example.threads))[index]
+    return Kernel(
+        name, binary.text, applied, schedule, cost, verdict, part.reads, part.writes, binary.launch, binary.from_cache
+    )
+
+
+def _tensor_axes(applied: BlockProgram, name: str) -> Sequence[Axis]:
+    """The axes of a tensor that a kernel reads or writes, in memory order."""
+    for known, kind in applied.inputs:
+        if known == name:
+            return kind.lists
+    for known, axes in zip(applied.graph.outputs, applied.output_axes, strict=True):
+        if known == name:
+            return axes
+    kind = _top_types(applied)[name]
+    return cpp.list_dims(kind)
+
+
+def _top_types(applied: BlockProgram) -> dict[str, BlockType]:
+    return infer(applied.graph, dict(applied.inputs), Scope({}, applied=False))
+
+
+def _signature(
+    applied: BlockProgram, part: KernelNodes, name: str, dims: Mapping[str, tuple[Axis, ...]]
+) -> KernelSignature:
+    types = _top_types(applied)
+    reads = tuple(Input(n, len(dims[n]), types[n].dtype) for n in part.reads)
+    sizes: list[Size] = []
+    for space in cpp.size_names(applied, part):
+        where = next(
+            ((i, d) for i, n in enumerate(part.reads) for d, a in enumerate(dims[n]) if a.space.name == space), None
+        )
+        if where is None:
+            raise UnsupportedError(f"the size of {space} cannot be read off any input of the kernel")
+        sizes.append(Size(space, *where))
+    outputs = tuple(Output(tuple(_size(a) for a in dims[n]), types[n].dtype) for n in part.writes)
+    return KernelSignature(name, reads, tuple(sizes), outputs)
+
+
+def _size(axis: Axis) -> str | int:
+    return axis.space.name if axis.space.fixed is None else axis.space.fixed

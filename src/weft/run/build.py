@@ -1,0 +1,123 @@
+"""The way through this room: key, cache or compiler, load, launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+from weft.errors import CompilerError
+from weft.options import current
+from weft.run import stats
+from weft.run.cache import CacheFolder, Json
+from weft.run.compiler import compile_shared_library
+from weft.run.key import cache_key, environment_parts
+from weft.run.launch import KernelSignature, Launcher, make_launcher
+from weft.run.load import NativeFunction, load
+
+_BINARY, _SOURCE = "kernel.so", "kernel.cpp"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSource:
+    """What `emit` gives: the text, the interface that it keeps to, where its includes lie.
+
+    Attributes:
+        text: C++, the whole translation unit.
+        signature: the kernel's interface (`launch`).
+        include_dirs: folders of the `#include "..."` in the text; they lie in weft's own source.
+        meta: anything to be had back on a warm start: the schedule, the verdict.
+    """
+
+    text: str
+    signature: KernelSignature
+    include_dirs: tuple[Path, ...] = ()
+    meta: Mapping[str, Json] = field(default_factory=dict[str, Json])
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """A kernel that can be called.
+
+    Attributes:
+        launch: takes the input tensors, gives new output tensors.
+        signature: the kernel's interface.
+        text: the C++ that it was compiled from.
+        meta: as the `KernelSource` stated it.
+        key: of its cache entry.
+        from_cache: it was neither emitted nor compiled now.
+    """
+
+    launch: Launcher
+    signature: KernelSignature
+    text: str
+    meta: Mapping[str, Json]
+    key: str
+    from_cache: bool
+
+
+def build(
+    parts: Mapping[str, str],
+    emit: Callable[[], KernelSource],
+    folder: CacheFolder | None = None,
+) -> Binary:
+    """The kernel that `parts` describe: from the cache, else emitted, compiled and stored.
+
+    Args:
+        parts: all that the kernel depends on in the program, by name: its text, schedule, dtypes,
+            layouts, target. What it depends on beside that (compiler, options, weft) is added here,
+            under names of its own ("weft", "torch", "machine", "compiler", "flags", "options").
+        emit: prints the kernel; called on a miss alone.
+        folder: the cache; None: the one of the options in force.
+
+    Raises:
+        CacheFolderError: the folder is not safe.
+        CompilerError: no compiler, or it refused the kernel, or its binary cannot be loaded.
+        ValueError: `parts` uses a name that is added here.
+    """
+    environment = environment_parts()
+    if taken := environment.keys() & parts.keys():
+        raise ValueError(f"parts of a key that only weft.run may state: {sorted(taken)}")
+    every_part = {**environment, **parts}
+    key = cache_key(every_part)
+    folder = folder or CacheFolder()
+    entry = folder.lookup(key)
+    if entry is not None:
+        signature = KernelSignature.from_json(entry.meta["signature"])
+        meta = cast("dict[str, Json]", entry.meta["meta"])
+        try:
+            text = entry.files[_SOURCE].read_text(encoding="utf-8")
+            function = load(entry.files[_BINARY], signature.name)
+        except OSError:
+            pass  # gone since the look, or on a file system that forbids execution: built again
+        else:
+            launch = make_launcher(signature, function, current().threads)
+            return Binary(launch, signature, text, meta, key, from_cache=True)
+    source = emit()
+    function = _compile(folder, key, every_part, source)
+    launch = make_launcher(source.signature, function, current().threads)
+    return Binary(launch, source.signature, source.text, source.meta, key, from_cache=False)
+
+
+def _compile(
+    folder: CacheFolder, key: str, parts: Mapping[str, str], source: KernelSource
+) -> NativeFunction:
+    stats.count("compiles")
+    library = compile_shared_library(source.text, source.include_dirs)
+    stats.count("binaries_emitted")
+    files = {_BINARY: library, _SOURCE: source.text.encode()}
+    meta: dict[str, Json] = {"signature": source.signature.to_json(), "meta": dict(source.meta)}
+    try:
+        entry = folder.store(key, files, meta, parts=parts)
+        try:
+            return load(entry.files[_BINARY], source.signature.name)
+        except OSError:
+            entry = folder.store(key, files, meta, parts=parts, private=True)
+            return load(entry.files[_BINARY], source.signature.name)
+    except OSError as error:
+        raise CompilerError(
+            f"the compiled kernel could not be loaded: {error}",
+            where=str(folder.path),
+            todo="name a folder in WEFT_CACHE_DIR whose file system has room and allows execution",
+        ) from error

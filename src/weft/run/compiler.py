@@ -1,0 +1,200 @@
+"""The C++ compiler: finding it, its flags, running it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import shlex
+import shutil
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from weft.errors import CompilerError
+from weft.options import current
+from weft.run.scratch import scratch_base
+
+COMPILE_SECONDS = 300.0
+"""A compiler that takes longer than this is stopped; a kernel takes about one second."""
+
+_CANDIDATES = ("c++", "g++", "clang++")
+_INSTALL = (
+    "install one (Debian, Ubuntu: `apt install g++`; Fedora: `dnf install gcc-c++`), "
+    "or name one in WEFT_CXX"
+)
+_HEAD_LINES, _TAIL_LINES = 30, 10
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """A compiler's command: the program's absolute path, then arguments that always follow it.
+
+    More than one word where CXX wraps or sets up the compiler, as in `ccache g++` or `g++ -m64`.
+    """
+
+    command: tuple[str, ...]
+
+    @property
+    def path(self) -> Path:
+        """The program that is run."""
+        return Path(self.command[0])
+
+    def __str__(self) -> str:
+        return shlex.join(self.command)
+
+
+def find_compiler() -> Compiler:
+    """The compiler that the option `compiler` (WEFT_CXX, then CXX) names, else one on PATH.
+
+    One that was named is used or is an error, never silently replaced.
+
+    Raises:
+        CompilerError: there is none, or not the one that was named.
+    """
+    return _find_compiler(current().compiler, os.environ.get("PATH", os.defpath))
+
+
+@functools.lru_cache(maxsize=8)
+def _find_compiler(named: str | None, search_path: str) -> Compiler:
+    if named:
+        words = _split(named)
+        program = shutil.which(words[0], path=search_path)
+        if program is None:
+            raise CompilerError(
+                f"the C++ compiler {words[0]!r}, which WEFT_CXX, CXX or the option compiler names, "
+                "is not there or not executable",
+                todo=f"correct that name, or take it away; if there is no compiler, {_INSTALL}",
+            )
+        return Compiler((str(Path(program).absolute()), *words[1:]))
+    for name in _CANDIDATES:
+        program = shutil.which(name, path=search_path)
+        if program is not None:
+            return Compiler((str(Path(program).absolute()),))
+    raise CompilerError(
+        f"there is no C++ compiler: none of {', '.join(_CANDIDATES)} is on PATH", todo=_INSTALL
+    )
+
+
+def _split(named: str) -> list[str]:
+    try:
+        words = shlex.split(named)
+    except ValueError as error:
+        raise CompilerError(
+            f"the name of the compiler, {named!r}, cannot be read: {error}",
+            todo="write it as a shell would take it, for instance `ccache g++`",
+        ) from error
+    if not words:
+        raise CompilerError(
+            "the name of the compiler is blank", todo=f"take it away, or {_INSTALL}"
+        )
+    return words
+
+
+@functools.cache
+def flags() -> tuple[str, ...]:
+    """All flags, in the order they follow the source; the one place that states them.
+
+    NaN and inf keep their meaning and sums their order (no -ffast-math), and x * x - x * x is 0 as
+    in eager (no contraction); only errno and floating-point traps, which no kernel reads, are given
+    up. The OpenMP runtime is PyTorch's own:
+    a second one in the process would start a second set of threads.
+    """
+    package = Path(torch.__path__[0])
+    # Wheels carry the runtime in one of these, sometimes under a name of their own; a PyTorch built
+    # on this machine uses the system's, and then so does -fopenmp.
+    folders = (package / "lib", package.parent / "torch.libs")
+    runtimes = [path for folder in folders for path in sorted(folder.glob("libgomp*.so*"))]
+    return (
+        *("-std=c++17", "-O3", "-march=native", "-fopenmp"),
+        *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"),
+        *(("-mprefer-vector-width=512",) if platform.machine() == "x86_64" else ()),
+        *(("-DWEFT_PLAIN_DOT",) if current().brgemm == "off" else ()),
+        *("-shared", "-fPIC", "-fvisibility-inlines-hidden"),
+        "-Wl,--as-needed",
+        *(f"-Wl,-rpath,{path.parent}" for path in runtimes[:1]),
+        *(str(path) for path in runtimes[:1]),
+    )
+
+
+def compile_shared_library(
+    source: str, include_dirs: Sequence[Path] = (), *, seconds: float = COMPILE_SECONDS
+) -> bytes:
+    """Compiles C++ text into a shared library and gives the library's bytes.
+
+    Args:
+        source: the whole translation unit.
+        include_dirs: folders in which `#include "..."` is looked for.
+        seconds: the time after which the compiler and all that it started are stopped.
+
+    Raises:
+        CompilerError: no compiler, no room for its files, too slow, or it refused the source; has
+            the command and the compiler's output.
+    """
+    compiler = find_compiler()
+    includes = [f"-I{path}" for path in include_dirs]
+    # The source stands before the libraries: a linker that drops what is not needed reads in order.
+    command = [*compiler.command, *includes, "-o", "kernel.so", "kernel.cpp", *flags()]
+    try:
+        with TemporaryDirectory(prefix="weft-compile-", dir=scratch_base()) as name:
+            folder = Path(name)
+            (folder / "kernel.cpp").write_text(source, encoding="utf-8")
+            _run(command, folder, seconds)
+            return (folder / "kernel.so").read_bytes()
+    except OSError as error:
+        raise CompilerError(
+            f"the compiler's files could not be written, read or run: {error}",
+            command=shlex.join(command),
+            todo="make room in the folder for temporary files, or name another in TMPDIR",
+        ) from error
+
+
+def _run(command: Sequence[str], folder: Path, seconds: float) -> None:
+    # English messages; intermediate files beside the source, where there is room.
+    environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(folder)}
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired as error:
+        raise CompilerError(
+            f"the compiler had not finished after {seconds:g} s and was stopped",
+            command=shlex.join(command),
+            todo="see whether the machine is overloaded, or name another compiler in WEFT_CXX",
+        ) from error
+    finally:
+        # On any way out, an interrupt too: the driver's own children (cc1plus, ld) go with it.
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    if process.returncode != 0:
+        raise CompilerError(
+            f"the compiler refused a kernel (exit status {process.returncode})",
+            command=shlex.join(command),
+            output=_shorten(output.decode(errors="replace")),
+            todo="if the compiler is older than C++17, name a newer one in WEFT_CXX; otherwise "
+            "report this with the kernel's source",
+        )
+
+
+def _shorten(output: str) -> str:
+    """The first lines, where the first mistake is, and the last, where the linker speaks."""
+    lines = output.splitlines()
+    left_out = len(lines) - _HEAD_LINES - _TAIL_LINES
+    if left_out <= 0:
+        return "\n".join(lines)
+    return "\n".join(
+        [*lines[:_HEAD_LINES], f"... {left_out} lines left out ...", *lines[-_TAIL_LINES:]]
+    )

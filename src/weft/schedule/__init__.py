@@ -1,0 +1,12 @@
+"""schedule: where each loop runs.
+
+In: a fused block program and a `Schedule`, which is data keyed by loop node. Out of `apply`: an ordinary block program whose
+loops have places and tiles, with splits, peeled edges, padding, staging and accumulation in place made explicit; and
+`kernels`, its launches. Emitters, interpreter and cost read only that program.
+"""
+
+from weft.schedule.apply import KernelNodes, apply, kernels
+from weft.schedule.place import grid_maps
+from weft.schedule.schedule import Level, LevelPlace, LoopSchedule, Schedule
+
+__all__ = ["KernelNodes", "Level", "LevelPlace", "LoopSchedule", "Schedule", "apply", "grid_maps", "kernels"]

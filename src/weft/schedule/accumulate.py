@@ -1,0 +1,107 @@
+"""What a loop body does to its operands and its accumulator: staging, and accumulation in place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.block.check import Scope, body_types, infer
+from weft.block.program import (
+    BlockNode,
+    BlockProgram,
+    BlockType,
+    Dot,
+    Graph,
+    Layout,
+    Map,
+    Pointwise,
+    Stage,
+    State,
+    consumers,
+    sealed,
+)
+from weft.block.rename import fresh, values_of
+from weft.schedule.schedule import Schedule
+from weft.tensor.scalar import Apply, Arg
+
+
+def stage_operands(program: BlockProgram, schedule: Schedule) -> BlockProgram:
+    """`program` with copies to dense local memory of the operands that `schedule` names, in the layout that a Dot reads.
+
+    t3 = dot(t1,t2)         becomes         t4 = stage(t2, panel);  t3 = dot(t1,t4)
+    """
+    return replace(program, graph=_staged(program.graph, dict(program.inputs), Scope({}, applied=False), schedule))
+
+
+def _staged(graph: Graph, inputs: dict[str, BlockType], scope: Scope, schedule: Schedule) -> Graph:
+    nodes: list[BlockNode] = []
+    make = fresh(values_of(graph))
+    types = infer(graph, inputs, scope)
+    for node in graph.nodes:
+        match node:
+            case Map():
+                body = _staged(node.body, body_types(node, types), scope.inside(node), schedule)
+                nodes.append(sealed(replace(node, body=body)))
+            case Dot():
+                left, right = node.left, node.right
+                if node.name in schedule.rows:
+                    left = make(f"{left}_rows")
+                    dims = (*(a for a in types[node.left].dims if a != node.over), node.over)
+                    nodes.append(Stage(left, node.left, dims, Layout.rows))
+                if node.name in schedule.panels:
+                    right = make(f"{right}_panel")
+                    dims = (node.over, *(a for a in types[node.right].dims if a != node.over))
+                    nodes.append(Stage(right, node.right, dims, Layout.panel))
+                nodes.append(replace(node, left=left, right=right))
+            case _:
+                nodes.append(node)
+    return replace(graph, nodes=tuple(nodes))
+
+
+def accumulate(graph: Graph) -> Graph:
+    """`graph` with every `s = s + dot(a,b)` of a loop's state turned into one accumulating `dot(a,b,acc=s)`.
+
+    The product of a block goes straight into the accumulator, in its precision; nothing in between is stored.
+    """
+    nodes = tuple(_accumulating(replace(n, body=accumulate(n.body))) if isinstance(n, Map) else n for n in graph.nodes)
+    return replace(graph, nodes=nodes)
+
+
+def _accumulating(node: Map) -> Map:
+    if node.state is None:
+        return node
+    state, body = node.state, node.body
+    for place, feed in enumerate(node.state.feeds):
+        dot = next((n for n in body.nodes if isinstance(n, Dot) and n.name == feed), None)
+        if dot is not None and consumers(body, feed) == 1 and state.feeds.count(feed) == 1:
+            fused = _into_state(state, place, dot)
+            if fused is not None:
+                return _accumulating(sealed(replace(node, state=fused, body=_without(body, dot))))
+    return node
+
+
+def _without(body: Graph, dot: Dot) -> Graph:
+    return replace(body, nodes=tuple(n for n in body.nodes if n is not dot))
+
+
+def _into_state(state: State, place: int, dot: Dot) -> State | None:
+    """`state` fed the operands of `dot` instead of its result, where the update just adds it to a component."""
+    count = len(state.components)
+    name = state.update.inputs[count + place]
+    plus = Apply("add", (Arg(0), Arg(1)))
+    for index, node in enumerate(state.update.nodes):
+        if (
+            isinstance(node, Pointwise)
+            and node.expr == plus
+            and node.args[1] == name
+            and node.args[0] in state.update.inputs[:count]
+        ):
+            if consumers(state.update, name) != 1 or consumers(state.update, node.args[0]) != 1:
+                return None
+            make = fresh(values_of(state.update))
+            left, right = make("left"), make("right")
+            added = replace(dot, name=node.name, left=left, right=right, acc=node.args[0])
+            nodes = (*state.update.nodes[:index], added, *state.update.nodes[index + 1 :])
+            inputs = (*state.update.inputs[: count + place], left, right, *state.update.inputs[count + place + 1 :])
+            feeds = (*state.feeds[:place], dot.left, dot.right, *state.feeds[place + 1 :])
+            return replace(state, feeds=feeds, update=Graph(inputs, nodes, state.update.outputs))
+    return None

@@ -1,0 +1,89 @@
+"""`apply`: a schedule made real, as an ordinary block program whose loops have places.
+
+Everything after this reads only the program it gives: what two emitters would both have to decide is decided here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from weft.block.check import check
+from weft.block.copies import canonical, loop_names
+from weft.block.program import BlockNode, BlockProgram, Map, Place, operands, results
+from weft.schedule.accumulate import accumulate, stage_operands
+from weft.schedule.edges import fill_edges, peel
+from weft.schedule.place import demand_grid, hoist_grid, place_loops
+from weft.schedule.schedule import Level, LevelPlace, LoopSchedule, Schedule, validate
+from weft.schedule.split import split
+
+
+def apply(program: BlockProgram, schedule: Schedule) -> BlockProgram:
+    """`program` as `schedule` says: split, placed, peeled, padded, staged and accumulating; checked.
+
+    Args:
+        program: a block program without places, with canonical names.
+        schedule: levels for each of its loops, by name.
+
+    Raises:
+        ScheduleError: where the schedule does not fit the program.
+    """
+    validate(program, schedule)
+    for name, loop in schedule.loops:
+        if loop.levels[0].place is LevelPlace.split:
+            done = split(program, name, loop.levels[0].size)
+            program, schedule = done.program, _extended(schedule, done.levels_of)
+    make = loop_names(program)
+    peeled = frozenset(name for name, loop in schedule.loops if loop.peel)
+    graph = place_loops(program.graph, schedule, make)
+    graph = hoist_grid(graph)
+    demand_grid(graph)
+    graph = peel(graph, peeled, make)
+    program = fill_edges(replace(program, graph=graph))
+    program = stage_operands(program, schedule)
+    program = canonical(replace(program, graph=accumulate(program.graph)))
+    check(program)
+    return program
+
+
+def _extended(schedule: Schedule, levels_of: tuple[tuple[str, str | None], ...]) -> Schedule:
+    """`schedule` with levels for the loops that a split made: those of the loop they are a copy of, or single elements."""
+    known = dict(schedule.loops)
+    for name, source in levels_of:
+        if source is not None:
+            known[name] = known.get(source, known.get(name, LoopSchedule((Level(LevelPlace.loop, 1),))))
+        elif name.endswith(".merge"):
+            known[name] = LoopSchedule((Level(LevelPlace.loop, 1),))
+        else:
+            known[name] = LoopSchedule((Level(LevelPlace.grid, 1),))
+    return replace(schedule, loops=tuple(known.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class KernelNodes:
+    """The part of an applied program that one launch runs: top-level operators, what they read and what they leave."""
+
+    nodes: tuple[BlockNode, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+
+def kernels(program: BlockProgram) -> tuple[KernelNodes, ...]:
+    """The launches of an applied `program`, in order: each grid nest is one, and so is each run of operators between them."""
+    groups: list[list[BlockNode]] = []
+    serial = False
+    for node in program.graph.nodes:
+        on_grid = isinstance(node, Map) and node.place is Place.grid
+        if on_grid or not serial:
+            groups.append([])
+        groups[-1].append(node)
+        serial = not on_grid
+    return tuple(_kernel(program, tuple(group)) for group in groups)
+
+
+def _kernel(program: BlockProgram, nodes: tuple[BlockNode, ...]) -> KernelNodes:
+    made = [name for n in nodes for name in results(n)]
+    read = dict.fromkeys(name for n in nodes for name in operands(n) if name not in made)
+    elsewhere = {name for n in program.graph.nodes if n not in nodes for name in operands(n)} | set(
+        program.graph.outputs
+    )
+    return KernelNodes(nodes, tuple(read), tuple(n for n in made if n in elsewhere))

@@ -1,0 +1,110 @@
+"""Edges: the iteration with less than a block is peeled, and padding holds what a reduction or contraction needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from weft.block.check import Scope, body_types, infer
+from weft.block.copies import fresh_loops
+from weft.block.program import (
+    BlockNode,
+    BlockProgram,
+    BlockType,
+    Broadcast,
+    Collapse,
+    Dot,
+    Feed,
+    Fill,
+    Final,
+    Graph,
+    Map,
+    Part,
+    Stacked,
+    sealed,
+)
+from weft.block.rename import fresh, values_of
+from weft.errors import ScheduleError
+
+
+def peel(graph: Graph, loops: frozenset[str], make: Callable[[str], str]) -> Graph:
+    """`graph` with each loop of `loops` parted into one over whole blocks and one over the rest.
+
+        for k in range(K): s = update(s, ...)
+    becomes
+        for k in range(K, full): s = update(s, ...)         every block whole: no bounds to check
+        for k in range(K, edge): s = update(s, ...)         at most one iteration; goes on from the state of the first
+
+    Raises:
+        ScheduleError: for a loop without state, or one that stacks outputs.
+    """
+    nodes: list[BlockNode] = []
+    used = fresh(values_of(graph))
+    for node in graph.nodes:
+        if not isinstance(node, Map):
+            nodes.append(node)
+            continue
+        node = replace(node, body=peel(node.body, loops, make))  # noqa: PLW2901
+        nodes += _peeled(node, make, used) if node.name in loops else [node]
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _peeled(node: Map, make: Callable[[str], str], used: Callable[[str], str]) -> list[BlockNode]:
+    state = node.state
+    if state is None or any(isinstance(o, Stacked) for o in node.outputs):
+        raise ScheduleError(f"loop {node.name!r} cannot be peeled: it carries no state, or stacks outputs")
+    names = tuple(c.name for c in state.components)
+    carried = {n: used(f"{n}_full") for n in names}
+    full = replace(
+        node,
+        range=replace(node.range, part=Part.full),
+        state=replace(state, finish=Graph(names, (), names)),
+        outputs=tuple(Final(carried[n], n) for n in names),
+    )
+    inside = fresh(values_of(node.body))
+    resumed = {n: inside(f"{n}_so_far") for n in names}
+    edge = replace(
+        fresh_loops(node, make),
+        range=replace(node.range, part=Part.edge),
+    )
+    feeds = tuple(Feed(carried[n], resumed[n], Broadcast()) for n in names)
+    edge = replace(edge, inputs=(*edge.inputs, *feeds))
+    assert edge.state is not None
+    edge = replace(edge, state=replace(edge.state, resume=tuple(resumed.values())))
+    return [sealed(full), sealed(edge)]
+
+
+def fill_edges(program: BlockProgram) -> BlockProgram:
+    """`program` with a `Fill` before each operator that combines elements whose padding does not hold the identity."""
+    return replace(program, graph=_fill(program.graph, dict(program.inputs), Scope({}, applied=False)))
+
+
+def _fill(graph: Graph, inputs: dict[str, BlockType], scope: Scope) -> Graph:
+    nodes: list[BlockNode] = []
+    make = fresh(values_of(graph))
+    types = infer(graph, inputs, scope)
+    filled: dict[tuple[str, float], str] = {}
+
+    def padded(name: str, over_may_be_partial: bool, identity: float) -> str:
+        if not over_may_be_partial or types[name].pad == identity:
+            return name
+        if (name, identity) not in filled:
+            filled[name, identity] = make(f"{name}_filled")
+            nodes.append(Fill(filled[name, identity], name, identity))
+        return filled[name, identity]
+
+    for node in graph.nodes:
+        match node:
+            case Dot():
+                partial = scope.may_be_partial(node.over)
+                nodes.append(
+                    replace(node, left=padded(node.left, partial, 0.0), right=padded(node.right, partial, 0.0))
+                )
+            case Collapse():
+                arg = padded(node.arg, scope.may_be_partial(node.over), node.monoid.identity)
+                nodes.append(replace(node, arg=arg))
+            case Map():
+                nodes.append(sealed(replace(node, body=_fill(node.body, body_types(node, types), scope.inside(node)))))
+            case _:
+                nodes.append(node)
+    return replace(graph, nodes=tuple(nodes))

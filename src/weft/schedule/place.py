@@ -1,0 +1,123 @@
+"""Levels become nested maps in places, and grid maps move outwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from weft.block.program import (
+    Broadcast,
+    Feed,
+    Final,
+    Graph,
+    Map,
+    Place,
+    Stacked,
+    Within,
+    sealed,
+)
+from weft.block.rename import rename_values
+from weft.errors import ScheduleError
+from weft.schedule.schedule import Level, LevelPlace, Schedule
+from weft.tensor.axes import Axis
+
+_PLACES = {LevelPlace.grid: Place.grid, LevelPlace.loop: Place.loop, LevelPlace.whole: Place.whole}
+
+
+def place_loops(graph: Graph, schedule: Schedule, make: Callable[[str], str]) -> Graph:
+    """`graph` with every map, inside out, given the places and tiles of its levels."""
+    nodes = tuple(
+        _placed(replace(n, body=place_loops(n.body, schedule, make)), schedule.of(n.name).levels, make)
+        if isinstance(n, Map)
+        else n
+        for n in graph.nodes
+    )
+    return replace(graph, nodes=nodes)
+
+
+def _placed(node: Map, levels: tuple[Level, ...], make: Callable[[str], str]) -> Map:
+    """Nested maps for `levels`; the innermost is `node` itself, and each refers to the one around it by its range."""
+    *outer, last = [level for level in levels if level.place is not LevelPlace.split]
+    original = node.range
+    tile = None if last.place is LevelPlace.whole else last.size
+    node = replace(node, place=_PLACES[last.place], tile=tile)
+    for level in reversed(outer):
+        name = make(f"{node.axis.name}.outer")
+        axis = Axis(name, node.axis.space)
+        node = replace(node, range=Within(axis))
+        node = _around(
+            node, replace(node, name=name, axis=axis, place=_PLACES[level.place], tile=level.size, unit=False)
+        )
+    return replace(node, range=original)
+
+
+def _around(inner: Map, shell: Map) -> Map:
+    """`shell`, with the whole of `inner` as its body: every list is passed on, since ranges speak of absolute elements."""
+    outers = tuple(dict.fromkeys(f.outer for f in inner.inputs))
+    feeds = tuple(Feed(name, name, Broadcast()) for name in outers)
+    if inner.state is None:
+        outputs = tuple(Stacked(o.outer, o.outer) for o in inner.outputs)
+        return sealed(replace(shell, inputs=feeds, body=Graph((), (inner,), ()), outputs=outputs))
+    if any(isinstance(o, Stacked) for o in inner.outputs):
+        raise ScheduleError(f"loop {inner.name!r} carries state and stacks outputs: it takes one level")
+    names = tuple(c.name for c in inner.state.components)
+    parts = tuple(f"{n}_level" for n in names)
+    raw = replace(inner.state, finish=Graph(names, (), names))
+    inner = replace(inner, state=raw, outputs=tuple(Final(p, n) for p, n in zip(parts, names, strict=True)))
+    state = shell.state
+    assert state is not None
+    update = rename_values(state.merge, dict(zip(state.merge.inputs[: len(names)], names, strict=True)))
+    carried = replace(state, feeds=parts, update=update)
+    return sealed(replace(shell, inputs=feeds, body=Graph((), (inner,), ()), state=carried))
+
+
+def hoist_grid(graph: Graph) -> Graph:
+    """Interchange a parallel loop with the grid map that is all its body, until grid maps are outermost.
+
+        for m in loop: forall n in grid: body        becomes        forall n in grid: for m in loop: body
+
+    Both loops are parallel and neither's range speaks of the other, so every pair of iterations is done once either way.
+    """
+    nodes = tuple(_hoisted(replace(n, body=hoist_grid(n.body))) if isinstance(n, Map) else n for n in graph.nodes)
+    return replace(graph, nodes=nodes)
+
+
+def _hoisted(outer: Map) -> Map:
+    if outer.place is Place.grid or outer.state is not None or len(outer.body.nodes) != 1:
+        return outer
+    inner = outer.body.nodes[0]
+    if not isinstance(inner, Map) or inner.place is not Place.grid or inner.range == Within(outer.axis):
+        return outer
+    around = {f.inner: f for f in outer.inputs}
+    feeds = tuple(Feed(around[f.outer].outer, f.inner, f.access) for f in inner.inputs)
+    passed = tuple(Feed(f.inner, f.inner, around[f.outer].access) for f in inner.inputs)
+    made = {o.outer: o.inner for o in inner.outputs}
+    stacked = tuple(Stacked(o.outer, made[o.inner]) for o in outer.outputs)
+    loop = sealed(replace(outer, inputs=passed, body=inner.body, outputs=stacked))
+    body = Graph((), (_hoisted(loop),), ())
+    return sealed(
+        replace(inner, inputs=feeds, body=body, outputs=tuple(Stacked(o.outer, o.outer) for o in outer.outputs))
+    )
+
+
+def grid_maps(graph: Graph) -> Iterator[str]:
+    """The names of the maps that can be on the grid: parallel, and each all that the grid map around it holds."""
+    for node in graph.nodes:
+        while isinstance(node, Map) and node.state is None:
+            yield node.name
+            if len(node.body.nodes) != 1:
+                break
+            node = node.body.nodes[0]  # noqa: PLW2901 - one level down
+
+
+def demand_grid(graph: Graph, *, nested: bool = False, inside_loop: bool = False) -> None:
+    """Raise `ScheduleError` unless each grid map is at the top, or all that a grid map around it holds."""
+    for node in graph.nodes:
+        if not isinstance(node, Map):
+            continue
+        if node.place is Place.grid and (inside_loop or (nested and len(graph.nodes) > 1)):
+            raise ScheduleError(
+                f"loop {node.name!r} cannot run on the grid: other work stands beside or around it",
+                todo="place it as a loop, or split it",
+            )
+        demand_grid(node.body, nested=True, inside_loop=inside_loop or node.place is not Place.grid)

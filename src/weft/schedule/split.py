@@ -1,0 +1,150 @@
+"""`split`: a loop with state becomes segments computed apart, and a merge map in a second kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from weft.block.copies import loop_names
+from weft.block.program import (
+    BlockNode,
+    BlockProgram,
+    Broadcast,
+    Feed,
+    Final,
+    Graph,
+    Iterate,
+    Map,
+    Segment,
+    Stacked,
+    State,
+    in_order,
+    operands,
+    results,
+    sealed,
+)
+from weft.block.rename import fresh, rename_map_axes, rename_values, values_of
+from weft.errors import ScheduleError
+from weft.tensor.axes import Axis, Space
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """What splitting made: the program, and which loop each new loop takes its levels from (None: a merge, one by one)."""
+
+    program: BlockProgram
+    levels_of: tuple[tuple[str, str | None], ...]
+
+
+def split(program: BlockProgram, loop: str, count: int) -> Split:
+    """Split `loop` into `count` segments, each with a state of its own, and merge the states in a map after it.
+
+        for k in range(K): s = update(s, ...)
+        out = finish(s)
+    becomes
+        forall s in range(count):  for k in range(K, segment s): c = update(c, ...);  store(c, P[s])       (first kernel)
+        for s in range(count): m = merge(m, load(P[s]));  out = finish(m)                                  (second kernel)
+
+    The maps around the loop are parted in two: what the loop needs stays with the segments, the rest goes with the merge.
+
+    Raises:
+        ScheduleError: where a map around the loop carries state, or the loop stacks outputs.
+    """
+    splitter = _Splitter(program, count)
+    graph = splitter.part(program.graph, _path(program.graph, loop))
+    return Split(replace(program, graph=graph), tuple(splitter.levels_of))
+
+
+def _path(graph: Graph, loop: str) -> tuple[str, ...]:
+    for node in graph.nodes:
+        if isinstance(node, Map):
+            if node.name == loop:
+                return (loop,)
+            inner = _path(node.body, loop)
+            if inner:
+                return (node.name, *inner)
+    return ()
+
+
+class _Splitter:
+    def __init__(self, program: BlockProgram, count: int) -> None:
+        self.count = count
+        self.make = loop_names(program)
+        self.levels_of: list[tuple[str, str | None]] = []
+
+    def part(self, graph: Graph, path: tuple[str, ...]) -> Graph:
+        """`graph` with the map that `path` begins with replaced by its two parts."""
+        node = next(n for n in graph.nodes if isinstance(n, Map) and n.name == path[0])
+        first, second = self.segments(graph, node) if len(path) == 1 else self.around(graph, node, path[1:])
+        nodes = [m for n in graph.nodes for m in ((first, second) if n is node else (n,))]
+        return replace(graph, nodes=in_order(nodes, graph.inputs))
+
+    def segments(self, graph: Graph, loop: Map) -> tuple[Map, Map]:
+        """The map over segments and the merge map that stand for `loop`."""
+        state = loop.state
+        if state is None or any(isinstance(o, Stacked) for o in loop.outputs):
+            raise ScheduleError(f"loop {loop.name!r} cannot be split: it stacks outputs or carries no state")
+        name = self.make(f"{loop.axis.space.name.lower()}s")
+        space = Space(name.upper(), self.count)
+        axis, merge_axis = Axis(name, space), Axis(self.make(f"{name}.merge"), space)
+        make = fresh(values_of(graph))
+        names = [c.name for c in state.components]
+        raw = replace(state, finish=Graph(tuple(names), (), tuple(names)))
+        partial = replace(loop, state=raw, range=Segment(axis, self.count), outputs=tuple(Final(n, n) for n in names))
+        outers = list(dict.fromkeys(f.outer for f in loop.inputs))
+        lists = {n: make("parts") for n in names}
+        segment = Map(axis.name, axis, tuple(Feed(o, o, Broadcast()) for o in outers), Graph((), (partial,), ()),
+                      tuple(Stacked(lists[n], n) for n in names), unit=True)  # fmt: skip
+        inner = {n: f"{n}_part" for n in names}
+        half = len(names)
+        update = rename_values(state.merge, dict(zip(state.merge.inputs[:half], names, strict=True)))
+        merged = State(state.components, tuple(inner.values()), update, state.merge, state.finish)
+        merge = Map(merge_axis.name, merge_axis, tuple(Feed(lists[n], inner[n], Iterate(axis)) for n in names),
+                    Graph((), (), ()), loop.outputs, merged, unit=True)  # fmt: skip
+        self.levels_of += [(segment.name, None), (merge.name, None)]
+        return sealed(segment), sealed(merge)
+
+    def around(self, graph: Graph, node: Map, path: tuple[str, ...]) -> tuple[Map, Map]:
+        """The two parts of `node`, a parallel map around the loop."""
+        if node.state is not None:
+            raise ScheduleError(f"a loop inside {node.name!r} cannot be split: {node.name!r} carries state")
+        body = self.part(node.body, path)
+        index = next(i for i, n in enumerate(body.nodes) if n not in node.body.nodes and isinstance(n, Map))
+        first_nodes = _needed(body.nodes, body.nodes[index])
+        second_nodes = tuple(n for n in body.nodes if n not in first_nodes)
+        made = {name for n in first_nodes for name in results(n)}
+        wanted = {name for n in second_nodes for name in operands(n)} | {o.inner for o in node.outputs}
+        crossing = sorted(made & wanted)
+        make = fresh(values_of(graph))
+        lists = {name: make(f"{name}") for name in crossing}
+        outputs = tuple(Stacked(lists[n], n) for n in crossing)
+        feeds = tuple(f for f in node.inputs if _reads(first_nodes, f.inner))
+        shell = sealed(
+            replace(node, name=self._copy(node.name), inputs=feeds, body=Graph((), first_nodes, ()), outputs=outputs)
+        )
+        first = rename_map_axes(shell, {node.axis: Axis(shell.name, node.axis.space)})
+        kept = tuple(f for f in node.inputs if _reads(second_nodes, f.inner) or f.inner in wanted)
+        iterated = tuple(Feed(lists[n], n, Iterate(first.axis)) for n in crossing)
+        second = sealed(replace(node, inputs=(*kept, *iterated), body=Graph((), second_nodes, ())))
+        return first, second
+
+    def _copy(self, name: str) -> str:
+        """A new name for the first part of the loop `name`, which takes its levels from it."""
+        new = self.make(name)
+        self.levels_of.append((new, name))
+        return new
+
+
+def _needed(nodes: Iterable[BlockNode], target: BlockNode) -> tuple[BlockNode, ...]:
+    """`target` and the nodes it depends on, in order."""
+    nodes = tuple(nodes)
+    wanted, found = set(operands(target)), {id(target)}
+    for node in reversed(nodes):
+        if wanted.intersection(results(node)):
+            wanted.update(operands(node))
+            found.add(id(node))
+    return tuple(n for n in nodes if id(n) in found)
+
+
+def _reads(nodes: Iterable[BlockNode], name: str) -> bool:
+    return any(name in operands(n) for n in nodes)

@@ -1,0 +1,182 @@
+"""What the evaluator, and the block interpreter after it, compute with: the value domain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.tensor.dtypes import DType
+from weft.tensor.program import Monoid
+from weft.tensor.scalar import Scalar
+
+V = TypeVar("V")
+Array = npt.NDArray[Any]
+Structural = Callable[..., Array]
+"""A numpy function that moves elements and never computes with them."""
+
+
+class Domain(Protocol[V]):
+    """A kind of value, with the operations of a tensor program on it.
+
+    Values are never changed in place.
+    """
+
+    def shape(self, v: V) -> tuple[int, ...]:
+        """The value's sizes."""
+        ...
+
+    def lift(self, fn: Structural, *values: V) -> V:
+        """`fn` applied to every component array of the values: transpose, broadcast, slice, gather,
+        concatenate, pad with an element, write into a copy. `fn` may be called several times, with
+        arrays of different dtypes; it returns a new array or a view, and changes no argument.
+        """
+        ...
+
+    def constant(self, value: float | int | bool, dtype: DType) -> V:
+        """A number, rank 0."""
+        ...
+
+    def full(self, shape: Sequence[int], value: float | int | bool, dtype: DType) -> V:
+        """`value` everywhere."""
+        ...
+
+    def iota(self, size: int, dtype: DType) -> V:
+        """0, 1 .. size - 1."""
+        ...
+
+    def poison(self, shape: Sequence[int], dtype: DType) -> V:
+        """Content that nobody promised anything about: a result that depends on it is wrong."""
+        ...
+
+    def elementwise(self, expr: Scalar, args: Sequence[V], dtype: DType) -> V:
+        """`expr` at every point of the arguments' common (numpy broadcast) shape, giving `dtype`.
+
+        Float arithmetic is carried exactly or in fp64, not rounded to `dtype`; integers wrap.
+        """
+        ...
+
+    def contract(
+        self,
+        left: V,
+        left_axes: Sequence[int],
+        right: V,
+        right_axes: Sequence[int],
+        out_axes: Sequence[int],
+    ) -> V:
+        """The einsum with these labels, one per dimension: those not in `out_axes` are summed.
+
+        A label twice in one operand is its diagonal; every label of `out_axes` is in an operand.
+        """
+        ...
+
+    def reduce(self, monoid: Monoid, v: V, dims: Sequence[int]) -> V:
+        """`v` combined over `dims`, which disappear; over no elements, the monoid's identity.
+
+        Sums of bools count.
+        """
+        ...
+
+    def convert(self, v: V, dtype: DType, semantic: bool) -> V:
+        """A change of element type; between floats it rounds if `semantic`, else does nothing."""
+        ...
+
+    def random(self, shape: Sequence[int], dtype: DType, rng: np.random.Generator) -> V:
+        """A random input: generic floats, integers in -100..99 (uint8: 0..99), fair bools."""
+        ...
+
+    def equal(self, a: V, b: V) -> bool:
+        """Whether the values are the same, in the sense that the domain's docstring states."""
+        ...
+
+
+def at(index: Any) -> Callable[[Array], Array]:
+    """The structural function `array[index]`."""
+
+    def take(array: Array) -> Array:
+        return array[index]
+
+    return take
+
+
+def broadcast(shape: tuple[int, ...]) -> Callable[[Array], Array]:
+    """The structural function that repeats an array up to `shape`."""
+
+    def repeat(array: Array) -> Array:
+        return np.broadcast_to(array, shape)
+
+    return repeat
+
+
+def random_exact(shape: Sequence[int], dtype: DType, rng: np.random.Generator) -> Array:
+    """The integers or bools of `Domain.random`."""
+    if dtype is DType.bool:
+        return rng.integers(0, 2, tuple(shape)).astype(np.bool_)
+    return rng.integers(0 if dtype is DType.uint8 else -100, 100, tuple(shape), dtype=np.int64)
+
+
+def wrapped(values: Array, dtype: DType) -> Array:
+    """Numbers as integers or bools of `dtype`, wrapping as it does, carried as int64 or bool."""
+    if dtype is DType.bool:
+        return values.astype(np.bool_)
+    with np.errstate(invalid="ignore"):
+        return values.astype(np.int64).astype(dtype.name).astype(np.int64)
+
+
+def identity(monoid: Monoid, kind: str) -> float | int | bool:
+    """The monoid's neutral element for arrays of numpy kind "f", "i" or "b"."""
+    if kind == "f" or monoid in (Monoid.sum, Monoid.prod):
+        return monoid.identity if kind == "f" else int(monoid.identity)
+    lowest = monoid is Monoid.max
+    if kind == "b":
+        return not lowest
+    bounds = np.iinfo(np.int64)
+    return int(bounds.min if lowest else bounds.max)
+
+
+def diagonal(array: Array, labels: Sequence[int]) -> tuple[Array, list[int]]:
+    """`array` with one dimension per distinct label, in order of appearance, and those labels."""
+    distinct = list(dict.fromkeys(labels))
+    if len(distinct) == len(labels):
+        return array, distinct
+    places = [distinct.index(x) for x in labels]  # einsum takes labels below 52 alone
+    return np.einsum(array, places, range(len(distinct))), distinct
+
+
+def contract_arrays(
+    matmul: Callable[[Array, Array], Array],
+    left: Array,
+    left_axes: Sequence[int],
+    right: Array,
+    right_axes: Sequence[int],
+    out_axes: Sequence[int],
+) -> Array:
+    """`Domain.contract` on arrays, by one call of `matmul` on (batch, m, k) and (batch, k, n).
+
+    Labels that only one operand has and that are summed are summed first, by numpy.
+    """
+    left, la = diagonal(left, left_axes)
+    right, ra = diagonal(right, right_axes)
+    left, la = _sum_out(left, la, {*out_axes, *ra})
+    right, ra = _sum_out(right, ra, {*out_axes, *la})
+    size = dict(zip((*la, *ra), (*left.shape, *right.shape), strict=True))
+    batch = [x for x in la if x in ra and x in out_axes]
+    inner = [x for x in la if x in ra and x not in out_axes]
+    rows = [x for x in la if x not in ra]
+    columns = [x for x in ra if x not in la]
+
+    def packed(array: Array, labels: list[int], order: Sequence[list[int]]) -> Array:
+        flat = [x for group in order for x in group]
+        sizes = [int(np.prod([size[x] for x in group], dtype=np.int64)) for group in order]
+        return array.transpose([labels.index(x) for x in flat]).reshape(sizes)
+
+    product = matmul(packed(left, la, (batch, rows, inner)), packed(right, ra, (batch, inner, columns)))
+    labels = [*batch, *rows, *columns]
+    return product.reshape([size[x] for x in labels]).transpose([labels.index(x) for x in out_axes])
+
+
+def _sum_out(array: Array, labels: list[int], keep: set[int]) -> tuple[Array, list[int]]:
+    gone = tuple(d for d, x in enumerate(labels) if x not in keep)
+    return (array.sum(axis=gone) if gone else array), [x for x in labels if x in keep]

@@ -1,0 +1,48 @@
+"""Element types, and eager's promotion between them (no torch here: capture and run translate)."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class DType(Enum):
+    """An element type: (name, kind, bits). Kinds: "float", "int", "bool"."""
+
+    float64 = ("float64", "float", 64)
+    float32 = ("float32", "float", 32)
+    bfloat16 = ("bfloat16", "float", 16)
+    float16 = ("float16", "float", 16)
+    int64 = ("int64", "int", 64)
+    int32 = ("int32", "int", 32)
+    int16 = ("int16", "int", 16)
+    int8 = ("int8", "int", 8)
+    uint8 = ("uint8", "int", 8)
+    bool = ("bool", "bool", 8)
+
+    @property
+    def kind(self) -> str:
+        """ "float", "int" or "bool"."""
+        return self.value[1]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes per element in memory."""
+        return self.value[2] // 8
+
+    @property
+    def is_float(self) -> bool:
+        """True for every floating type."""
+        return self.kind == "float"
+
+    @property
+    def eps(self) -> float:
+        """Distance from 1 to the next number; 0 for integers and bool."""
+        return {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}.get(self.name, 0.0)
+
+    @property
+    def accumulator(self) -> DType:
+        """The type that arithmetic and sums over this type are carried in: fp32 or wider (the error rule)."""
+        return DType.float32 if self in (DType.bfloat16, DType.float16) else self
+
+    def __str__(self) -> str:
+        return self.name

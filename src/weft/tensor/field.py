@@ -1,0 +1,309 @@
+"""The domain of finite fields: programs that agree on random elements compute one function.
+
+What is interpreted. add, sub, mul, div, neg, whole powers, sums, products and contractions are
+those of the field, so every polynomial and rational identity holds. exp(x) is omega ** x, the
+exponent modulo q, the power modulo p, where q | p - 1 and omega has order q: so exp(a + b) is
+exp(a) exp(b). Values have residues modulo a chain of three primes, each dividing the next less
+one, and an exponential uses one up: exponentials of exponentials are interpreted two deep, a third
+is a random function. Integers and bools that come from indices, constants and comparisons of them
+are exact. Maxima, minima, comparisons, sign and abs follow a random total order in which -x is
+below 0 where x is above, true to the real order on small integers and on the program's literals.
+Infinities and NaN follow IEEE's rules, the sign of an element being its sign in that order.
+Everything else (tanh, log, sqrt, erf, roundings, semantic casts) is a random function of its
+arguments, right at 0 and infinity. Precision casts are the identity. Floats are their exact
+dyadic values.
+
+What "equal" proves. The residues modulo the last prime, p > 2^30.9, are compared. For an element
+that is a rational function of the inputs, of degree d, a false "equal" has probability at most
+d / p per trial (Schwartz-Zippel), plus about n^2 / p for collisions among the arguments of n
+random functions. For sums of k distinct exponentials no such bound holds in every case (Mirage,
+theorem 2, leaves up to about 1 - 1/k over the choice of omega, so omega is drawn anew with every
+seed); where the exponentials have independent coefficients the polynomial bound holds in those.
+What goes through a maximum or a comparison is seen only where the order selects it. So: several
+seeds, and several elements.
+
+What "not equal" proves: that these laws do not make the programs equal. Laws of tanh, log, sqrt,
+or of the order under sums and products (max(x + c, y + c) = max(x, y) + c), are not among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, assert_never
+
+import numpy as np
+
+from weft.tensor import modular, optable
+from weft.tensor.domain import (
+    Array,
+    Structural,
+    at,
+    broadcast,
+    contract_arrays,
+    diagonal,
+    identity,
+    random_exact,
+    wrapped,
+)
+from weft.tensor.dtypes import DType
+from weft.tensor.field_arithmetic import (
+    CHAIN,
+    FieldArithmetic,
+    FieldValue,
+    select,
+    structural,
+)
+from weft.tensor.fp64 import Fp64Domain, rounded
+from weft.tensor.program import Monoid
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
+
+__all__ = ["CHAIN", "ExactValue", "FieldDomain", "FieldElements", "FieldValue"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExactValue:
+    """Integers (int64) or bools that are known exactly."""
+
+    array: Array
+
+
+FieldElements: TypeAlias = FieldValue | ExactValue
+
+_NUMBERS = Fp64Domain()
+
+
+class FieldDomain:
+    """Field elements; the module's docstring says what agreement proves.
+
+    The same seed gives the same roots of unity, order and random functions; poison is fresh at
+    each call. Values of different seeds must not meet.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._arithmetic = FieldArithmetic(seed)
+        self._fresh = np.random.default_rng(modular.key(seed, "poison"))
+
+    def shape(self, v: FieldElements) -> tuple[int, ...]:
+        """The shape of the arrays."""
+        return tuple((v.array if isinstance(v, ExactValue) else v.last).shape)
+
+    def lift(self, fn: Structural, *values: FieldElements) -> FieldElements:
+        """`fn` on the residues modulo each prime that all values have."""
+        exact = [v.array for v in values if isinstance(v, ExactValue)]
+        if len(exact) == len(values):
+            return ExactValue(np.asarray(fn(*exact)))
+        return structural(fn, *(self._elements(v) for v in values))
+
+    def constant(self, value: float | int | bool, dtype: DType) -> FieldElements:
+        """The dyadic rational that a float is, exactly."""
+        return self.full((), value, dtype)
+
+    def full(self, shape: Sequence[int], value: float | int | bool, dtype: DType) -> FieldElements:
+        """`constant`, repeated."""
+        if dtype.is_float:
+            one: FieldElements = self._arithmetic.literal(float(value))
+        else:
+            one = ExactValue(wrapped(np.asarray(value), dtype))
+        return self.lift(broadcast(tuple(shape)), one)
+
+    def iota(self, size: int, dtype: DType) -> FieldElements:
+        """Exact, unless it is of floats."""
+        return self._settled(ExactValue(np.arange(size)), dtype)
+
+    def poison(self, shape: Sequence[int], dtype: DType) -> FieldElements:
+        """Elements, whatever the dtype, drawn afresh: what depends on them never agrees."""
+        del dtype
+        return self._random(shape, self._fresh)
+
+    def random(self, shape: Sequence[int], dtype: DType, rng: np.random.Generator) -> FieldElements:
+        """Uniform elements for floats."""
+        if dtype.is_float:
+            return self._random(shape, rng)
+        return ExactValue(random_exact(shape, dtype, rng))
+
+    def _random(self, shape: Sequence[int], rng: np.random.Generator) -> FieldValue:
+        return FieldValue(tuple(rng.integers(0, p, tuple(shape), dtype=np.int64) for p in CHAIN))
+
+    def equal(self, a: FieldElements, b: FieldElements) -> bool:
+        """Same shape and exactly the same elements (modulo the last prime); NaN equals NaN."""
+        if self.shape(a) != self.shape(b):
+            return False
+        if isinstance(a, ExactValue) and isinstance(b, ExactValue):
+            return bool(np.array_equal(a.array, b.array))
+        x, y = self._elements(a), self._elements(b)
+        return bool(np.array_equal(x.last, y.last) and np.array_equal(x.codes, y.codes))
+
+    def elementwise(self, expr: Scalar, args: Sequence[FieldElements], dtype: DType) -> FieldElements:
+        """The table's column `field`; on exact integers, `meaning`, where the row is closed."""
+        shape = np.broadcast_shapes(*(self.shape(a) for a in args))
+        result = self._settled(self._scalar(expr, args), dtype)
+        return result if self.shape(result) == shape else self.lift(broadcast(shape), result)
+
+    def _scalar(self, expr: Scalar, args: Sequence[FieldElements]) -> FieldElements:
+        match expr:
+            case Arg(index):
+                return args[index]
+            case Lit(float() as value):
+                return self._arithmetic.literal(value)
+            case Lit(value):
+                return ExactValue(np.asarray(value))
+            case Apply(op, inner):
+                return self._apply(optable.row(op), [self._scalar(a, args) for a in inner])
+            case Convert(dtype, inner):
+                return self.convert(self._scalar(inner, args), dtype, semantic=True)
+            case _:
+                assert_never(expr)
+
+    def _apply(self, row: optable.Row, args: Sequence[FieldElements]) -> FieldElements:
+        exact = [a.array for a in args if isinstance(a, ExactValue)]
+        if row.closed and len(exact) == len(args):
+            with np.errstate(all="ignore"):
+                result = row.meaning(*exact)
+            return self._arithmetic.from_floats(result) if result.dtype.kind == "f" else ExactValue(result)
+        elements = [self._elements(a) for a in args]
+        if row.field is None:
+            return self._arithmetic.uninterpreted(row.name, *elements)
+        result = getattr(self._arithmetic, row.field)(*elements)
+        return result if isinstance(result, FieldValue) else ExactValue(np.asarray(result))
+
+    def _elements(self, v: FieldElements) -> FieldValue:
+        return v if isinstance(v, FieldValue) else self._arithmetic.from_integers(v.array)
+
+    def _settled(self, v: FieldElements, dtype: DType) -> FieldElements:
+        """`v` as an operation of type `dtype` leaves it: floats are elements, integers wrap."""
+        if dtype.is_float:
+            return self._elements(v)
+        return ExactValue(wrapped(v.array, dtype)) if isinstance(v, ExactValue) else v
+
+    def convert(self, v: FieldElements, dtype: DType, semantic: bool) -> FieldElements:
+        """Semantic casts round what is known exactly and are random functions of the rest.
+
+        Elements become integers only where all are known, bools by comparison with 0.
+        """
+        if isinstance(v, ExactValue):
+            if not (semantic and dtype.is_float):
+                return self._settled(v, dtype)
+            return self._arithmetic.from_floats(rounded(v.array.astype(np.float64), dtype))
+        if dtype is DType.bool:
+            return ExactValue((v.last != 0) | (v.codes != 0))
+        if dtype.is_float and (not semantic or dtype is DType.float64):
+            return v
+        real = self._arithmetic.known(v)
+        if dtype.kind == "int" and not np.isnan(real).any():
+            return ExactValue(wrapped(real, dtype))
+        return self._cast(v, real, dtype)
+
+    def _cast(self, v: FieldValue, real: Array, dtype: DType) -> FieldValue:
+        """Known elements cast as numbers are, infinities kept, the rest at random."""
+        unknown = np.isnan(real)
+        numbers = _NUMBERS.convert(np.where(unknown, 0.0, real), dtype, semantic=True)
+        exact = self._arithmetic.from_floats(numbers.astype(np.float64))
+        drawn = self._arithmetic.random_function(f"cast to {dtype}", v)
+        return select(v.codes != 0, v, select(unknown, drawn, exact))
+
+    def contract(
+        self,
+        left: FieldElements,
+        left_axes: Sequence[int],
+        right: FieldElements,
+        right_axes: Sequence[int],
+        out_axes: Sequence[int],
+    ) -> FieldElements:
+        """By exact matrix products; with infinities or NaN, by multiplying out and summing."""
+        labels = (left_axes, right_axes, out_axes)
+        if isinstance(left, ExactValue) and isinstance(right, ExactValue):
+            a, b = left.array.astype(np.int64), right.array.astype(np.int64)
+            return ExactValue(contract_arrays(np.matmul, a, left_axes, b, right_axes, out_axes))
+        x, y = self._elements(left), self._elements(right)
+        if x.special is not None or y.special is not None:
+            return self._contract_slowly(x, y, *labels)
+        count = min(len(x.parts), len(y.parts))
+        parts = zip(x.parts[-count:], y.parts[-count:], CHAIN[-count:], strict=True)
+        return FieldValue(tuple(_contract_modulo(a, b, p, *labels) for a, b, p in parts))
+
+    def _contract_slowly(
+        self,
+        left: FieldValue,
+        right: FieldValue,
+        left_axes: Sequence[int],
+        right_axes: Sequence[int],
+        out_axes: Sequence[int],
+    ) -> FieldElements:
+        summed = [x for x in dict.fromkeys((*left_axes, *right_axes)) if x not in out_axes]
+        every = [*out_axes, *summed]
+
+        def spread(v: FieldValue, labels: Sequence[int]) -> FieldValue:
+            def move(array: Array) -> Array:
+                array, own = diagonal(array, labels)
+                array = array.transpose([own.index(x) for x in every if x in own])
+                return array[tuple(slice(None) if x in own else None for x in every)]
+
+            return structural(move, v)
+
+        product = self._arithmetic.mul(spread(left, left_axes), spread(right, right_axes))
+        return self.reduce(Monoid.sum, product, range(len(out_axes), len(every)))
+
+    def reduce(self, monoid: Monoid, v: FieldElements, dims: Sequence[int]) -> FieldElements:
+        """Sums and products of the field; extrema under the random order."""
+        if isinstance(v, ExactValue):
+            return ExactValue(_NUMBERS.reduce(monoid, v.array, dims))
+        kept = [d for d in range(len(self.shape(v))) if d not in dims]
+        sizes = [self.shape(v)[d] for d in kept]
+
+        def flat(array: Array) -> Array:
+            count = int(np.prod([array.shape[d] for d in dims], dtype=np.int64))
+            return array.transpose([*kept, *dims]).reshape([*sizes, count])
+
+        rows = structural(flat, v)
+        if rows.last.shape[-1] == 0:
+            return self.full(sizes, identity(monoid, "f"), DType.float64)
+        match monoid:
+            case Monoid.max | Monoid.min:
+                return self._extremum(rows, monoid is Monoid.max)
+            case Monoid.sum | Monoid.prod if rows.special is not None:
+                return self._fold(monoid, rows)
+            case Monoid.sum:
+                sums = zip(rows.parts, rows.primes, strict=True)
+                return FieldValue(tuple(a.sum(axis=-1) % p for a, p in sums))
+            case Monoid.prod:
+                products = zip(rows.parts, rows.primes, strict=True)
+                return FieldValue(tuple(modular.product(a, p) for a, p in products))
+            case _:
+                assert_never(monoid)
+
+    def _extremum(self, rows: FieldValue, greatest: bool) -> FieldElements:
+        keys = self._arithmetic.order(rows)
+        best = np.expand_dims(keys.argmax(axis=-1) if greatest else keys.argmin(axis=-1), -1)
+
+        def take(array: Array) -> Array:
+            return np.take_along_axis(array, best, -1)[..., 0]
+
+        found = structural(take, rows)
+        nan = np.asarray(rows.nan.any(axis=-1))
+        if not nan.any():
+            return found
+        bad = self._arithmetic.from_floats(np.asarray(np.nan))
+        return select(nan, bad, found)
+
+    def _fold(self, monoid: Monoid, rows: FieldValue) -> FieldElements:
+        """Element by element along the last axis, for rows with infinities or NaN."""
+        combine = self._arithmetic.add if monoid is Monoid.sum else self._arithmetic.mul
+        total = structural(at((..., 0)), rows)
+        for i in range(1, rows.last.shape[-1]):
+            total = combine(total, structural(at((..., i)), rows))
+        return total
+
+
+def _contract_modulo(
+    a: Array,
+    b: Array,
+    p: int,
+    left_axes: Sequence[int],
+    right_axes: Sequence[int],
+    out_axes: Sequence[int],
+) -> Array:
+    def matmul(x: Array, y: Array) -> Array:
+        return modular.matmul(x, y, p)
+
+    return contract_arrays(matmul, a, left_axes, b, right_axes, out_axes)

@@ -1,0 +1,381 @@
+"""The operations of the table on field elements. What they prove is said in `weft.tensor.field`.
+
+A `FieldValue` has residues modulo the last primes of `CHAIN`, at least the last one, which decides
+everything that is not arithmetic: equality, order, and the arguments of random functions. Infinity,
+minus infinity and NaN are no residues; they are kept beside them and follow IEEE's rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.tensor import modular, optable
+from weft.tensor.domain import Array
+
+CHAIN = (536863709, 1073727419, 2147454839)
+"""Primes p, 2p + 1, 4p + 3: the largest such chain below 2^31. Each divides the next less 1."""
+SQUARE = 4
+"""A square modulo each later prime, and not 1; so its order is the prime before."""
+LAST = CHAIN[-1]
+
+NAN = 2
+_KEY_STEPS = 1 << 31
+_TOP = np.int64(3 << 61)
+_SMALL_INTEGER = 1 << 20
+_LARGEST_WHOLE_POWER = 1024
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FieldValue:
+    """Field elements.
+
+    Attributes:
+        parts: residues modulo the last len(parts) primes of `CHAIN`; 0 where special.
+        special: int8: 0 for a residue, 1 inf, -1 minus inf, `NAN`; None where all are residues.
+    """
+
+    parts: tuple[Array, ...]
+    special: Array | None = None
+
+    @property
+    def last(self) -> Array:
+        """The residues modulo the last prime."""
+        return self.parts[-1]
+
+    @property
+    def primes(self) -> tuple[int, ...]:
+        """The primes of `parts`."""
+        return CHAIN[-len(self.parts) :]
+
+    @property
+    def codes(self) -> Array:
+        """`special`, as an array."""
+        return np.zeros(self.last.shape, np.int8) if self.special is None else self.special
+
+    @property
+    def nan(self) -> Array:
+        """Where the elements are NaN."""
+        return self.codes == NAN
+
+
+def structural(fn: Callable[..., Array], *values: FieldValue) -> FieldValue:
+    """A function that only moves elements, on values of the primes that all of them have."""
+    count = min(len(v.parts) for v in values)
+    parts = tuple(np.asarray(fn(*(v.parts[i] for v in values))) for i in range(-count, 0))
+    if all(v.special is None for v in values):
+        return FieldValue(parts)
+    special = np.asarray(fn(*(v.codes for v in values)))
+    return FieldValue(parts, special if special.any() else None)
+
+
+def _pointwise(fn: Callable[[Array, Array, int], Array], a: FieldValue, b: FieldValue) -> FieldValue:
+    count = min(len(a.parts), len(b.parts))
+    primes = CHAIN[-count:]
+    parts = zip(a.parts[-count:], b.parts[-count:], primes, strict=True)
+    return FieldValue(tuple(fn(x, y, p) for x, y, p in parts))
+
+
+def select(mask: Array, a: FieldValue, b: FieldValue) -> FieldValue:
+    """a where the mask says so, else b."""
+
+    def choose(x: Array, y: Array) -> Array:
+        return np.where(mask, x, y)
+
+    return structural(choose, a, b)
+
+
+class FieldArithmetic:
+    """Field arithmetic under one seed: the roots of unity, the order, the random functions."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._tables: dict[int, tuple[Array, Array]] = {}
+        self._constants: dict[int, float] = {}
+        self._order_key = np.uint64(modular.key(seed, "order"))
+
+    # Elements from numbers, and back
+
+    def from_floats(self, values: Array) -> FieldValue:
+        """The elements that floats denote; infinities and NaN are special."""
+        values = np.asarray(values, np.float64)
+        finite = np.isfinite(values)
+        dyadic = np.where(finite, values, 0.0)
+        parts = tuple(modular.from_floats(dyadic, p) for p in CHAIN)
+        if finite.all():
+            return FieldValue(parts)
+        codes = np.where(np.isnan(values), NAN, np.where(finite, 0, np.sign(values)))
+        return FieldValue(parts, codes.astype(np.int8))
+
+    def from_integers(self, values: Array) -> FieldValue:
+        """The elements that integers denote."""
+        return FieldValue(tuple(values.astype(np.int64) % p for p in CHAIN))
+
+    def literal(self, value: float) -> FieldValue:
+        """A number that stands in the program; from now on `known` knows it."""
+        if np.isfinite(value):
+            for number in (value, -value):
+                self._constants.setdefault(int(self.from_floats(np.asarray(number)).last), number)
+        return self.from_floats(np.asarray(value))
+
+    def known(self, a: FieldValue) -> Array:
+        """The real numbers that elements stand for where that is known, else NaN.
+
+        Known are integers below 2^20 and the literals of the programs seen. A random element is
+        taken for one with probability about 2^-10, which changes its place in the order, no more.
+        """
+        centred = np.where(a.last > LAST // 2, a.last - LAST, a.last)
+        small = (np.abs(centred) <= _SMALL_INTEGER) & (a.codes == 0)
+        numbers = np.where(small, centred, np.nan)
+        if self._constants:
+            residues = np.array(sorted(self._constants), np.int64)
+            reals = np.array([self._constants[int(r)] for r in residues])
+            at = np.minimum(np.searchsorted(residues, a.last), len(residues) - 1)
+            found = (residues[at] == a.last) & (a.codes == 0) & ~small
+            numbers = np.where(found, reals[at], numbers)
+        return np.asarray(numbers)
+
+    # Order: total, random, odd, and true to the real order on what is known
+
+    def order(self, a: FieldValue) -> Array:
+        """int64 keys: distinct for distinct elements, 0 for 0, opposite signs for x and -x."""
+        centred = np.where(a.last > LAST // 2, a.last - LAST, a.last)
+        digits = modular.mixed(np.asarray(self._order_key), np.abs(centred)) >> np.uint64(11)
+        unit = np.sign(centred) * (digits.astype(np.float64) / 2.0**52 - 1.0)
+        real = self.known(a)
+        unit = np.where(np.isnan(real), unit, real / (1.0 + np.abs(real)))
+        keys = np.floor(unit * _KEY_STEPS).astype(np.int64) * _KEY_STEPS + a.last
+        if a.special is None:
+            return keys
+        return np.where(a.special == 0, keys, np.where(a.nan, 0, a.special * _TOP))
+
+    def _representatives(self, a: FieldValue) -> Array:
+        """Real numbers that are infinite, NaN, 0 or of the sign that the elements are."""
+        signs = np.sign(self.order(a)).astype(np.float64)
+        codes = a.codes
+        return np.where(codes == 0, signs, np.where(codes == NAN, np.nan, codes * np.inf))
+
+    def _patched(self, op: str, result: FieldValue, mask: Array, *args: FieldValue) -> FieldValue:
+        """`result`, but IEEE's where `mask` says so: decided by the arguments' representatives."""
+        if not mask.any():
+            return result
+        with np.errstate(all="ignore"):
+            reals = optable.row(op).meaning(*(self._representatives(a) for a in args))
+        return select(mask, self.from_floats(reals), result)
+
+    def _is_special(self, *args: FieldValue) -> Array:
+        if all(a.special is None for a in args):
+            return np.zeros((), np.bool_)
+        return np.logical_or.reduce(np.broadcast_arrays(*(a.codes != 0 for a in args)))
+
+    # Functions without an interpretation
+
+    def random_function(self, name: str, *args: FieldValue) -> FieldValue:
+        """The value of a function drawn at random, the same for the same name and arguments."""
+        state = np.asarray(np.uint64(modular.key(self._seed, "function", name)))
+        for a in args:
+            state = modular.mixed(modular.mixed(state, a.last), a.codes.astype(np.int64))
+        parts = (modular.mixed(state, np.asarray(p)) % np.uint64(p) for p in CHAIN)
+        return FieldValue(tuple(np.asarray(x).astype(np.int64) for x in parts))
+
+    def uninterpreted(self, op: str, *args: FieldValue) -> FieldValue:
+        """A row without a meaning over fields: random, but right at 0, 1 and infinities.
+
+        At 0 and 1 it is right where the result is a whole number or infinite: log 1, erf 0.
+        """
+        result = self.random_function(op, *args)
+        if len(args) != 1:
+            return result
+        real = self.known(args[0])
+        with np.errstate(all="ignore"):
+            exact = optable.row(op).meaning(real)
+        whole = ((real == 0) | (real == 1)) & ((np.floor(exact) == exact) | np.isinf(exact))
+        result = self._patched(op, result, self._is_special(args[0]), args[0])
+        return select(whole, self.from_floats(np.where(whole, exact, 0.0)), result)
+
+    # Rows with an interpretation: each method's name is in the table's column `field`
+
+    def add(self, a: FieldValue, b: FieldValue) -> FieldValue:
+        """a + b."""
+        result = _pointwise(lambda x, y, p: (x + y) % p, a, b)
+        return self._patched("add", result, self._is_special(a, b), a, b)
+
+    def sub(self, a: FieldValue, b: FieldValue) -> FieldValue:
+        """a - b."""
+        result = _pointwise(lambda x, y, p: (x - y) % p, a, b)
+        return self._patched("sub", result, self._is_special(a, b), a, b)
+
+    def mul(self, a: FieldValue, b: FieldValue) -> FieldValue:
+        """a * b."""
+        result = _pointwise(lambda x, y, p: x * y % p, a, b)
+        return self._patched("mul", result, self._is_special(a, b), a, b)
+
+    def div(self, a: FieldValue, b: FieldValue) -> FieldValue:
+        """a / b; by 0 as IEEE has it."""
+        result = _pointwise(lambda x, y, p: x * modular.inverse(y, p) % p, a, b)
+        zero = (b.last == 0) & (b.codes == 0)
+        return self._patched("div", result, self._is_special(a, b) | zero, a, b)
+
+    def neg(self, a: FieldValue) -> FieldValue:
+        """-a."""
+        result = FieldValue(tuple(-x % p for x, p in zip(a.parts, a.primes, strict=True)))
+        return self._patched("neg", result, self._is_special(a), a)
+
+    def abs(self, a: FieldValue) -> FieldValue:
+        """a or -a, whichever is not below 0."""
+        result = select(self.order(a) >= 0, a, self.neg(a))
+        return self._patched("abs", result, self._is_special(a), a)
+
+    def sign(self, a: FieldValue) -> FieldValue:
+        """-1, 0 or 1; 0 for NaN."""
+        return self.from_integers(np.sign(self.order(a)))
+
+    def exp(self, a: FieldValue) -> FieldValue:
+        """omega ** a, a residue of each prime giving one of the next; random where none is left."""
+        if len(a.parts) == 1:
+            return self.uninterpreted("exp", a)
+        parts = tuple(
+            modular.exponential(self._exponential(p), x, p) for x, p in zip(a.parts[:-1], a.primes[1:], strict=True)
+        )
+        return self._patched("exp", FieldValue(parts), self._is_special(a), a)
+
+    def _exponential(self, p: int) -> tuple[Array, Array]:
+        """The powers of a random element, not 1, whose order is the prime before p."""
+        if p not in self._tables:
+            before = CHAIN[CHAIN.index(p) - 1]
+            exponent = 1 + modular.key(self._seed, "root", p) % (before - 1)
+            self._tables[p] = modular.exponential_tables(pow(SQUARE, exponent, p), p)
+        return self._tables[p]
+
+    def expm1(self, a: FieldValue) -> FieldValue:
+        """exp(a) - 1."""
+        return self.sub(self.exp(a), self.from_floats(np.asarray(1.0)))
+
+    def log1p(self, a: FieldValue) -> FieldValue:
+        """log(1 + a)."""
+        return self.uninterpreted("log", self.add(self.from_floats(np.asarray(1.0)), a))
+
+    def pow(self, a: FieldValue, b: FieldValue) -> FieldValue:
+        """Multiplication for known whole exponents, square roots for known halves, else random."""
+        real = np.broadcast_to(self.known(b), np.broadcast_shapes(a.last.shape, b.last.shape))
+        whole = (real == np.floor(real)) & (np.abs(real) <= _LARGEST_WHOLE_POWER)
+        n = np.where(whole, real, 0.0).astype(np.int64)
+        result = FieldValue(tuple(modular.power(x, n % (p - 1), p) for x, p in zip(a.parts, a.primes, strict=True)))
+        zero = (a.last == 0) & (a.codes == 0) & (n < 0)
+        result = self._patched_power(result, self._is_special(a) | zero, a, n)
+        if whole.all():
+            return result
+        root = self.uninterpreted("sqrt", a)
+        inverse = self.div(self.from_floats(np.asarray(1.0)), root)
+        other = select(real == 0.5, root, select(real == -0.5, inverse, self.random_function("pow", a, b)))
+        return select(whole, result, other)
+
+    def _patched_power(self, result: FieldValue, mask: Array, a: FieldValue, n: Array) -> FieldValue:
+        if not mask.any():
+            return result
+        with np.errstate(all="ignore"):
+            reals = np.power(self._representatives(a), n.astype(np.float64))
+        return select(mask, self.from_floats(reals), result)
+
+    def _rounding(self, op: str, a: FieldValue) -> FieldValue:
+        real = self.known(a)
+        exact = self.from_floats(optable.row(op).meaning(np.where(np.isnan(real), 0.0, real)))
+        result = select(np.isnan(real), self.random_function(op, a), exact)
+        return self._patched(op, result, self._is_special(a), a)
+
+    def floor(self, a: FieldValue) -> FieldValue:
+        """Right on what is known, else random; so are the next three."""
+        return self._rounding("floor", a)
+
+    def ceil(self, a: FieldValue) -> FieldValue:
+        """See `floor`."""
+        return self._rounding("ceil", a)
+
+    def trunc(self, a: FieldValue) -> FieldValue:
+        """See `floor`."""
+        return self._rounding("trunc", a)
+
+    def round(self, a: FieldValue) -> FieldValue:
+        """See `floor`."""
+        return self._rounding("round", a)
+
+    def maximum(self, a: FieldValue, b: FieldValue) -> FieldValue:
+        """The greater under the random order; NaN if either is."""
+        chosen = select(self.order(a) >= self.order(b), a, b)
+        return self._with_nan(chosen, a.nan | b.nan)
+
+    def minimum(self, a: FieldValue, b: FieldValue) -> FieldValue:
+        """The lesser under the random order; NaN if either is."""
+        chosen = select(self.order(a) <= self.order(b), a, b)
+        return self._with_nan(chosen, a.nan | b.nan)
+
+    def _with_nan(self, a: FieldValue, nan: Array) -> FieldValue:
+        return select(nan, self.from_floats(np.asarray(np.nan)), a) if nan.any() else a
+
+    def lt(self, a: FieldValue, b: FieldValue) -> Array:
+        """a < b under the random order, as a mask; False beside NaN."""
+        return (self.order(a) < self.order(b)) & ~(a.nan | b.nan)
+
+    def le(self, a: FieldValue, b: FieldValue) -> Array:
+        """a <= b, as `lt`."""
+        return (self.order(a) <= self.order(b)) & ~(a.nan | b.nan)
+
+    def gt(self, a: FieldValue, b: FieldValue) -> Array:
+        """a > b, as `lt`."""
+        return self.lt(b, a)
+
+    def ge(self, a: FieldValue, b: FieldValue) -> Array:
+        """a >= b, as `lt`."""
+        return self.le(b, a)
+
+    def eq(self, a: FieldValue, b: FieldValue) -> Array:
+        """Whether the elements are the same, as a mask; False beside NaN."""
+        return (a.last == b.last) & (a.codes == b.codes) & ~(a.nan | b.nan)
+
+    def ne(self, a: FieldValue, b: FieldValue) -> Array:
+        """Whether the elements differ, as a mask; True beside NaN."""
+        return ~self.eq(a, b)
+
+    def isnan(self, a: FieldValue) -> Array:
+        """Where the elements are NaN, as a mask."""
+        return a.nan
+
+    def isinf(self, a: FieldValue) -> Array:
+        """Where the elements are infinite, as a mask."""
+        return np.abs(a.codes) == 1
+
+    def _truth(self, a: FieldValue) -> Array:
+        """1.0, 0.0, or NaN where nothing is known: a mask read where nobody promised anything."""
+        real = self.known(a)
+        return np.where(np.isnan(real), np.nan, real != 0)
+
+    def _mask(self, op: str, truth: Array, *args: FieldValue) -> Array | FieldValue:
+        unknown = np.isnan(truth)
+        if not unknown.any():
+            return truth.astype(np.bool_)
+        exact = self.from_floats(np.where(unknown, 0.0, truth))
+        return select(unknown, self.random_function(op, *args), exact)
+
+    def logical_not(self, a: FieldValue) -> Array | FieldValue:
+        """A mask where `a` is known, else random elements; so are the next two."""
+        return self._mask("logical_not", 1.0 - self._truth(a), a)
+
+    def logical_and(self, a: FieldValue, b: FieldValue) -> Array | FieldValue:
+        """See `logical_not`; false if either is."""
+        x, y = self._truth(a), self._truth(b)
+        return self._mask("logical_and", np.where((x == 0) | (y == 0), 0.0, x * y), a, b)
+
+    def logical_or(self, a: FieldValue, b: FieldValue) -> Array | FieldValue:
+        """See `logical_not`; true if either is."""
+        x, y = self._truth(a), self._truth(b)
+        return self._mask("logical_or", np.where((x == 1) | (y == 1), 1.0, x + y), a, b)
+
+    def where(self, mask: FieldValue, a: FieldValue, b: FieldValue) -> FieldValue:
+        """a or b where the mask is known, else random."""
+        truth = self._truth(mask)
+        chosen = select(truth == 1, a, b)
+        if not np.isnan(truth).any():
+            return chosen
+        return select(np.isnan(truth), self.random_function("where", mask, a, b), chosen)

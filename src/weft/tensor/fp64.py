@@ -1,0 +1,143 @@
+"""The domain of numbers: floats carried in fp64, integers as int64, bools as bool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import assert_never
+
+import numpy as np
+
+from weft.tensor import optable
+from weft.tensor.domain import (
+    Array,
+    Structural,
+    contract_arrays,
+    identity,
+    random_exact,
+    wrapped,
+)
+from weft.tensor.dtypes import DType
+from weft.tensor.program import Monoid
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
+
+_REDUCE = {
+    Monoid.sum: np.add,
+    Monoid.prod: np.multiply,
+    Monoid.max: np.maximum,
+    Monoid.min: np.minimum,
+}
+
+
+def rounded(values: Array, dtype: DType) -> Array:
+    """fp64 values rounded to the floats of `dtype`, half to even, still carried in fp64.
+
+    bfloat16 is reached by way of float32, as PyTorch reaches it.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        match dtype:
+            case DType.float64:
+                return values
+            case DType.float32 | DType.float16:
+                return values.astype(dtype.name).astype(np.float64)
+            case _:
+                single = np.ascontiguousarray(values, np.float32).reshape(values.shape)
+                bits = single.view(np.uint32)
+                up = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
+                return np.where(np.isfinite(single), up.view(np.float32), single).astype(np.float64)
+
+
+class Fp64Domain:
+    """Numbers. Values: numpy arrays of float64, int64 or bool, whatever the element type's width.
+
+    The reference of the error rule. Poison is NaN (for integers the least int64, for bools True).
+    """
+
+    def shape(self, v: Array) -> tuple[int, ...]:
+        """The array's shape."""
+        return tuple(v.shape)
+
+    def lift(self, fn: Structural, *values: Array) -> Array:
+        """`fn` on the arrays themselves."""
+        return np.asarray(fn(*values))
+
+    def constant(self, value: float | int | bool, dtype: DType) -> Array:
+        """A rank 0 array."""
+        return self.full((), value, dtype)
+
+    def full(self, shape: Sequence[int], value: float | int | bool, dtype: DType) -> Array:
+        """An array of one number."""
+        return self._carried(np.full(tuple(shape), value), dtype)
+
+    def iota(self, size: int, dtype: DType) -> Array:
+        """np.arange."""
+        return self._carried(np.arange(size), dtype)
+
+    def poison(self, shape: Sequence[int], dtype: DType) -> Array:
+        """NaN, or what comes nearest to it."""
+        bad = {"float": np.nan, "int": np.iinfo(np.int64).min, "bool": True}[dtype.kind]
+        return np.full(tuple(shape), bad)
+
+    def elementwise(self, expr: Scalar, args: Sequence[Array], dtype: DType) -> Array:
+        """The table's `meaning` column, in fp64."""
+        shape = np.broadcast_shapes(*(a.shape for a in args))
+        with np.errstate(all="ignore"):
+            result = self._carried(self._scalar(expr, args), dtype)
+        return np.broadcast_to(result, shape)
+
+    def contract(
+        self,
+        left: Array,
+        left_axes: Sequence[int],
+        right: Array,
+        right_axes: Sequence[int],
+        out_axes: Sequence[int],
+    ) -> Array:
+        """By np.matmul; bools count as 0 and 1."""
+        left, right = (v.astype(np.int64) if v.dtype == np.bool_ else v for v in (left, right))
+        with np.errstate(all="ignore"):
+            return contract_arrays(np.matmul, left, left_axes, right, right_axes, out_axes)
+
+    def reduce(self, monoid: Monoid, v: Array, dims: Sequence[int]) -> Array:
+        """By numpy's reductions; NaN propagates through all four."""
+        if v.dtype == np.bool_ and monoid in (Monoid.sum, Monoid.prod):
+            v = v.astype(np.int64)
+        with np.errstate(all="ignore"):
+            start = identity(monoid, v.dtype.kind)
+            return np.asarray(_REDUCE[monoid].reduce(v, axis=tuple(dims), initial=start))
+
+    def convert(self, v: Array, dtype: DType, semantic: bool) -> Array:
+        """Rounds to a semantic float type; integers truncate towards 0 and wrap; bool is `!= 0`."""
+        carried = self._carried(v, dtype)
+        return rounded(carried, dtype) if semantic and dtype.is_float else carried
+
+    def random(self, shape: Sequence[int], dtype: DType, rng: np.random.Generator) -> Array:
+        """Standard normal floats."""
+        return rng.standard_normal(tuple(shape)) if dtype.is_float else random_exact(shape, dtype, rng)
+
+    def equal(self, a: Array, b: Array) -> bool:
+        """Same shape; exact for integers and bools; floats within 1e-9 of the largest magnitude.
+
+        NaN equals NaN. For laws that hold up to rounding; kernels are judged by the error rule.
+        """
+        if a.shape != b.shape:
+            return False
+        if "f" not in (a.dtype.kind, b.dtype.kind):
+            return bool(np.array_equal(a, b))
+        scale = float(np.max(np.abs(a), where=np.isfinite(a), initial=0.0))
+        return bool(np.allclose(a, b, rtol=1e-9, atol=1e-9 * scale, equal_nan=True))
+
+    def _carried(self, values: Array, dtype: DType) -> Array:
+        return values.astype(np.float64) if dtype.is_float else wrapped(values, dtype)
+
+    def _scalar(self, expr: Scalar, args: Sequence[Array]) -> Array:
+        match expr:
+            case Arg(index):
+                return args[index]
+            case Lit(value):
+                return np.asarray(value)
+            case Apply(op, inner):
+                return optable.row(op).meaning(*(self._scalar(a, args) for a in inner))
+            case Convert(dtype, inner):
+                return self.convert(self._scalar(inner, args), dtype, semantic=True)
+            case _:
+                assert_never(expr)

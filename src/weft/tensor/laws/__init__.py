@@ -1,0 +1,35 @@
+"""Laws on tensor programs: pure functions from a program to one that computes the same.
+
+In comes what capture wrote down; out goes what lowering can read: no dead or repeated values,
+rounding only where it counts, and no reindexing but views of inputs, which `views` turns into
+inputs of their own. Each law's docstring draws it, and states its condition and its conditioning:
+what it does to rounding.
+"""
+
+from __future__ import annotations
+
+from weft.tensor.laws.casts import drop_precision_casts
+from weft.tensor.laws.cleaning import merge_equal, remove_dead
+from weft.tensor.laws.reindexing import inline_reindexing
+from weft.tensor.laws.views import View, views
+from weft.tensor.program import TensorProgram
+
+__all__ = [
+    "View",
+    "drop_precision_casts",
+    "inline_reindexing",
+    "merge_equal",
+    "normalize",
+    "remove_dead",
+    "views",
+]
+
+
+def normalize(program: TensorProgram) -> TensorProgram:
+    """`program` under the laws, in the one order that lets each see what it needs.
+
+    Reindexings go first, so that none stands between a cast and its reader; equal values are merged
+    last, when laws have made them alike. A second time changes names at most.
+    """
+    program = inline_reindexing(remove_dead(program))
+    return remove_dead(merge_equal(drop_precision_casts(program)))

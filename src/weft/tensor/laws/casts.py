@@ -1,0 +1,126 @@
+"""The law of precision: eager's roundings between two operations go, keeping more bits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from weft.tensor import optable
+from weft.tensor.laws.cleaning import remove_dead
+from weft.tensor.program import (
+    Cast,
+    Constant,
+    Contraction,
+    Elementwise,
+    Extent,
+    Input,
+    Iota,
+    Node,
+    Opaque,
+    Reduction,
+    Reindex,
+    TensorProgram,
+    Use,
+)
+from weft.tensor.rename import with_uses
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, arguments
+
+_JUMPS = frozenset(("sign", "floor", "ceil", "trunc", "round"))
+
+
+def drop_precision_casts(program: TensorProgram) -> TensorProgram:
+    """Removes precision casts between operations.
+
+        a = x + y                        a = x + y
+        b = precision bfloat16(a)  ==>   c = exp(a)
+        c = exp(b)                       return semantic bfloat16(c)
+        return precision bfloat16(c)
+
+    Condition: the reader is a reduction, or an elementwise operation with no jump in that argument.
+    What an output, a comparison (or floor, sign ..), an integer, a bool or an opaque operation
+    reads stays and becomes semantic: there one rounding more or less can change all of a result.
+    What a contraction reads stays, as precision: the matrix unit reads operands of that type, and
+    would run many times slower on wider ones. It only reads past casts that lead back to the
+    type it reads, as to bfloat16 and back.
+    Conditioning: rounds less than eager, never more. A value beyond the narrow type's range,
+    float16's 65504, stays finite where eager had infinity on the way.
+    """
+    dropping = _Dropping(program.values())
+    nodes = [dropping.rewritten(node) for node in program.nodes]
+    outputs = tuple(dropping.output(name) for name in program.outputs)
+    done = [replace(n, semantic=True) if isinstance(n, Cast) and n.name in dropping.semantic else n for n in nodes]
+    return remove_dead(replace(program, nodes=tuple(done), outputs=outputs))
+
+
+@dataclass
+class _Dropping:
+    """`values`: of the program before; `semantic`: names of casts that turned out to be so."""
+
+    values: dict[str, Node]
+    semantic: set[str] = field(default_factory=set[str])
+
+    def rewritten(self, node: Node) -> Node:
+        """`node` reading past the precision casts that it may."""
+        match node:
+            case Elementwise():
+                jumps = _jumps(node.expr) if node.dtype.is_float else arguments(node.expr)
+                args = (self._exact(u) if i in jumps else self._past(u) for i, u in enumerate(node.args))
+                return replace(node, args=tuple(args))
+            case Contraction():
+                return with_uses(node, self._operand)
+            case Reduction():
+                return with_uses(node, self._past if node.dtype.is_float else self._exact)
+            case Cast():
+                return with_uses(node, self._past if node.dtype.is_float else self._exact)
+            case Opaque():
+                self.semantic.update(node.uses)
+                return node
+            case Input() | Constant() | Iota() | Extent() | Reindex():
+                return node
+
+    def output(self, name: str) -> str:
+        """What is returned for `name`: a semantic cast, or what it would not change."""
+        node = self.values[name]
+        operand = self._operand(Use(name, node.axes))
+        if operand.axes == node.axes == self.values[operand.value].axes:
+            name = operand.value
+        self.semantic.add(name)
+        return name
+
+    def _past(self, use: Use) -> Use:
+        """What `use` reads, without the precision casts that it went through."""
+        node = self.values[use.value]
+        while isinstance(node, Cast) and _is_precision(node, self.values):
+            bound = dict(zip(node.axes, use.axes, strict=True))
+            use = Use(node.arg.value, tuple(bound[a] for a in node.arg.axes))
+            node = self.values[use.value]
+        return use
+
+    def _operand(self, use: Use) -> Use:
+        """`use` itself, unless the casts before it give back the type that there was."""
+        past = self._past(use)
+        same = self.values[past.value].dtype is self.values[use.value].dtype
+        return past if same else use
+
+    def _exact(self, use: Use) -> Use:
+        """As `_operand`; the cast that it reads is semantic."""
+        use = self._operand(use)
+        self.semantic.add(use.value)
+        return use
+
+
+def _is_precision(cast: Cast, values: dict[str, Node]) -> bool:
+    floats = cast.dtype.is_float and values[cast.arg.value].dtype.is_float
+    return not cast.semantic and floats and set(cast.arg.axes) == set(cast.axes)
+
+
+def _jumps(expr: Scalar) -> frozenset[int]:
+    """The arguments in which `expr`, of a float type, may jump."""
+    match expr:
+        case Arg() | Lit():
+            return frozenset()
+        case Apply(op, args):
+            if op in _JUMPS or optable.row(op).result == "bool":
+                return arguments(expr)
+            return frozenset[int]().union(*(_jumps(a) for a in args))
+        case Convert(dtype, inner):
+            return _jumps(inner) if dtype.is_float else arguments(inner)

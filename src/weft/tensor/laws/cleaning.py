@@ -1,0 +1,68 @@
+"""Laws that change no value: what nobody reads goes, what is there twice is computed once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.tensor.axes import Axis
+from weft.tensor.program import Node, Opaque, TensorProgram, axes_of, uses
+from weft.tensor.rename import with_axes, with_values
+
+
+def remove_dead(program: TensorProgram) -> TensorProgram:
+    """Drops nodes that no output depends on.
+
+        a = f(x)                b = g(x)
+        b = g(x)         ==>    return b
+        return b
+
+    Condition: none; inputs stay, since the program is called with them. Conditioning: none.
+    """
+    alive = set(program.outputs)
+    kept: list[Node] = []
+    for node in reversed(program.nodes):
+        if node.name in alive:
+            alive.update(uses(node))
+            kept.append(node)
+    return replace(program, nodes=tuple(reversed(kept)))
+
+
+def merge_equal(program: TensorProgram) -> TensorProgram:
+    """Computes equal expressions once.
+
+        a[m] = exp(x[m])            a[m] = exp(x[m])
+        b[n] = exp(x[n])     ==>    return a + a
+        return a + b
+
+    Condition: the nodes are the same up to names of axes, of values already merged, and
+    locations; literals the same in type and sign (0, 0.0, -0.0 and False are four). Opaque
+    operations are never merged: they may be random. Conditioning: none.
+    """
+    name_of: dict[str, str] = {}
+    seen: dict[str, Node] = {}
+    kept: list[Node] = []
+    dims = list(program.output_dims)
+    for old in program.nodes:
+        node = with_values(old, lambda value: name_of.get(value, value))
+        first = node if isinstance(node, Opaque) else seen.setdefault(_key(node), node)
+        if first is node:
+            kept.append(node)
+            continue
+        name_of[node.name] = first.name
+        own = dict(zip(node.axes, first.axes, strict=True))
+        for place, (name, each) in enumerate(zip(program.outputs, dims, strict=False)):
+            if name == node.name:
+                dims[place] = tuple(None if d is None else own[d] for d in each)
+    outputs = tuple(name_of.get(name, name) for name in program.outputs)
+    return replace(program, nodes=tuple(kept), outputs=outputs, output_dims=tuple(dims))
+
+
+def _key(node: Node) -> str:
+    """The same text for nodes that are equal: names and places left out, axes numbered."""
+    order: dict[Axis, Axis] = {}
+    for axis in axes_of(node):
+        order.setdefault(axis, Axis(str(len(order)), axis.space))
+    numbered = with_axes(node, lambda axis: order.get(axis, axis))
+    if hasattr(numbered, "location"):
+        return repr(replace(numbered, name="", location=None))
+    return repr(replace(numbered, name=""))

@@ -1,0 +1,241 @@
+"""The law of reindexing: what moves elements moves to where they are read from memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import assert_never
+
+from weft.tensor.axes import Affine, Axis, Space
+from weft.tensor.laws.cleaning import remove_dead
+from weft.tensor.program import (
+    Cast,
+    Constant,
+    Contraction,
+    Derived,
+    Elementwise,
+    Extent,
+    Input,
+    Iota,
+    Node,
+    Opaque,
+    Reduction,
+    Reindex,
+    TensorProgram,
+    Use,
+)
+from weft.tensor.rename import with_uses
+from weft.tensor.scalar import Arg, Lit, Scalar, apply
+
+
+def inline_reindexing(program: TensorProgram) -> TensorProgram:
+    """Removes reindexings, except views of inputs and what cannot be pushed up to one.
+
+        a[m, k] = exp(x[m, k])             v[m, k] = x[m + 8, k]
+        b[k, m] = a[m + 8, k]       ==>    a[m, k] = exp(v[m, k])
+        c[k, m] = b[k, m] + y[m]           c[k, m] = a[m, k] + y[m]
+
+    A permutation or expansion disappears into the axes of the uses; what slices, flips or fixes an
+    index is pushed through elementwise operations, casts, contractions and reductions (their
+    results' axes) to inputs; of an iota it is arithmetic.
+    Condition: the index is affine, up to the last index of the source's own dimension; where two
+    reindexings compose to something else, or the source is opaque, the reindexing stays.
+    Conditioning: none, each element is computed as before; elements that are read both with and
+    without a reindexing are computed twice.
+    """
+    return remove_dead(_Inlining(program).run())
+
+
+@dataclass
+class _Inlining:
+    """The new program so far: `values` has its nodes by name, `pending` the old reindexings."""
+
+    program: TensorProgram
+    nodes: list[Node] = field(default_factory=list[Node])
+    values: dict[str, Node] = field(default_factory=dict[str, Node])
+    pending: dict[str, Reindex] = field(default_factory=dict[str, Reindex])
+    known: dict[tuple[str, tuple[Affine, ...]], Use] = field(default_factory=dict[tuple[str, tuple[Affine, ...]], Use])
+    whole: dict[str, str] = field(default_factory=dict[str, str])
+    taken: frozenset[str] = frozenset()
+
+    def run(self) -> TensorProgram:
+        """The whole law, but for nodes that are dead afterwards."""
+        self.values = {node.name: node for node in self.program.inputs}
+        self.taken = frozenset(self.program.values())
+        for node in self.program.nodes:
+            match node:
+                case Reindex():
+                    self.pending[node.name] = node
+                case Opaque():
+                    self.add(replace(node, uses=tuple(self.forced(u) for u in node.uses)))
+                case _:
+                    self.add(self.covered(node, self.read))
+        outputs = tuple(self.forced(name) for name in self.program.outputs)
+        return replace(self.program, nodes=tuple(self.nodes), outputs=outputs)
+
+    def add(self, node: Node) -> Node:
+        """Appends `node`."""
+        self.nodes.append(node)
+        self.values[node.name] = node
+        return node
+
+    def fresh(self, name: str) -> str:
+        """A name for something made from `name`."""
+        number = len(self.nodes)
+        while (made := f"{name}.{number}") in self.taken or made in self.values:
+            number += 1
+        return made
+
+    def read(self, use: Use) -> Use:
+        """`use`, or where it reads a reindexing, what that stands for."""
+        return self.at(use.value, tuple(Affine.of(a) for a in use.axes))
+
+    def at(self, value: str, index: tuple[Affine, ...]) -> Use:
+        """A use of a value that is `value[index...]`, made if need be."""
+        if value in self.pending:
+            old = self.pending[value]
+            inner = self.at(old.source, old.index)
+            outer = dict(zip(old.axes, index, strict=True))
+            return self.at(inner.value, tuple(outer[a] for a in inner.axes))
+        node = self.values[value]
+        axes = tuple(i.axis for i in index)
+        plain = [a for a in axes if a is not None]
+        if [a.space for a in plain] == [a.space for a in node.axes] and _distinct(plain):
+            return Use(value, tuple(plain))
+        if (value, index) not in self.known:
+            self.known[value, index] = self.moved(node, index)
+        return self.known[value, index]
+
+    def moved(self, node: Node, index: tuple[Affine, ...]) -> Use:
+        """A use of the node that computes `node[index...]`."""
+        axes = tuple(dict.fromkeys(a for i in index for a, _ in i.terms))
+        bound = dict(zip(node.axes, index, strict=True))
+        name = self.fresh(node.name)
+        match node:
+            case Elementwise() | Cast() | Contraction() | Reduction():
+                new = replace(node, name=name, axes=axes)
+                if isinstance(new, Contraction | Reduction):
+                    over = _renamed(new.over, axes)
+                    bound |= {o: Affine.of(n) for o, n in zip(new.over, over, strict=True)}
+                    new = replace(new, over=over)
+                made = self.covered(new, lambda use: self.at(use.value, tuple(bound[a] for a in use.axes)), bound)
+                return Use(self.add(replace(made, name=self.fresh(node.name))).name, axes)
+            case Iota():
+                return self.counted(node, index[0])
+            case Reindex():
+                source = self.values[node.source].axes
+                composed = tuple(
+                    self.composed(i, bound, axis.space) for i, axis in zip(node.index, source, strict=True)
+                )
+                if None not in composed:
+                    return self.at(node.source, tuple(i for i in composed if i is not None))
+                return Use(self.add(Reindex(name, axes, node.dtype, node.name, index)).name, axes)
+            case Input() | Opaque():
+                return Use(self.add(Reindex(name, axes, node.dtype, node.name, index)).name, axes)
+            case Constant() | Extent():
+                return Use(node.name, ())
+            case _:
+                assert_never(node)
+
+    def covered(self, node: Node, change: Callable[[Use], Use], bound: Mapping[Axis, Affine] | None = None) -> Node:
+        """`node` with its uses changed; a sum still reads along every axis that it did."""
+
+        def whole(use: Use) -> Use:
+            new = change(use)
+            if not isinstance(node, Contraction | Reduction):
+                return new
+            places = [Affine.of(a) if bound is None else bound[a] for a in use.axes]
+            wanted = tuple(dict.fromkeys(a for i in places for a, _ in i.terms))
+            return new if set(wanted) <= set(new.axes) else Use(self.copy(new, wanted), wanted)
+
+        return with_uses(node, whole)
+
+    def copy(self, use: Use, axes: tuple[Axis, ...], name: str = "") -> str:
+        """The name of an operation that repeats `use` over `axes`."""
+        dtype = self.values[use.value].dtype
+        made = Elementwise(name or self.fresh(use.value), axes, dtype, Arg(0), (use,))
+        return self.add(made).name
+
+    def forced(self, name: str) -> str:
+        """The value that is the reindexing `name`: for readers that have no axes to bind."""
+        if name not in self.pending:
+            return name
+        if name not in self.whole:
+            old = self.pending[name]
+            use = self.at(old.source, old.index)
+            node = self.values[use.value]
+            same = node.axes == use.axes == old.axes and not isinstance(node, Input | Reindex)
+            # A name that is pending is never looked up among the values: the copy may take it.
+            self.whole[name] = use.value if same else self.copy(use, old.axes, name)
+        return self.whole[name]
+
+    def counted(self, node: Iota, index: Affine) -> Use:
+        """`index` as arithmetic on iotas over its own axes."""
+        refs = [self.add(Iota(self.fresh(node.name), (a,), node.dtype)) for a, _ in index.terms]
+        uses = [Use(r.name, r.axes) for r in refs]
+        parts: list[Scalar] = [
+            Arg(i) if c == 1 else apply("mul", Arg(i), Lit(c)) for i, (_, c) in enumerate(index.terms)
+        ]
+        if index.from_end:
+            size = Extent(self.fresh(node.name), (), node.dtype, node.axes[0].space)
+            parts.append(Arg(len(uses)))
+            uses.append(Use(self.add(size).name, ()))
+        offset = index.offset - (1 if index.from_end else 0)
+        if offset or not parts:
+            parts.append(Lit(offset))
+        expr = parts[0]
+        for part in parts[1:]:
+            expr = apply("add", expr, part)
+        axes = tuple(a for a, _ in index.terms)
+        name = self.fresh(node.name)
+        return Use(self.add(Elementwise(name, axes, node.dtype, expr, tuple(uses))).name, axes)
+
+    def composed(self, inner: Affine, outer: Mapping[Axis, Affine], source: Space) -> Affine | None:
+        """`inner` where its axes are at `outer`; None where no index of `source` says that."""
+        terms: dict[Axis, int] = {}
+        offset, ends = inner.offset, int(inner.from_end)
+        for axis, coefficient in inner.terms:
+            index = outer[axis]
+            offset += coefficient * index.offset
+            for own, step in index.terms:
+                terms[own] = terms.get(own, 0) + coefficient * step
+            if index.from_end:
+                last = _last(axis.space, source, self.program.derived)
+                if last is None:
+                    return None
+                ends += coefficient * last[0]
+                offset += coefficient * last[1]
+        if ends not in (0, 1):
+            return None
+        return Affine(tuple((a, c) for a, c in terms.items() if c), offset, bool(ends))
+
+
+def _last(space: Space, source: Space, derived: Iterable[Derived]) -> tuple[int, int] | None:
+    """(a, b): the last index of `space` is a times that of `source`, plus b, for any sizes."""
+    if space == source:
+        return 1, 0
+    if space.fixed is not None:
+        return 0, space.fixed - 1
+    for rule in derived:
+        runs_to_end = rule.stop is None and rule.step == 1 and (rule.start or 0) >= 0
+        if rule.space == space and rule.source == source and runs_to_end:
+            return 1, -(rule.start or 0)
+    return None
+
+
+def _distinct(axes: Sequence[Axis]) -> bool:
+    return len(set(axes)) == len(axes)
+
+
+def _renamed(over: Iterable[Axis], axes: Iterable[Axis]) -> tuple[Axis, ...]:
+    """Axes over the same spaces as `over` that are not among `axes`."""
+    taken = set(axes)
+    made: list[Axis] = []
+    for axis in over:
+        name, number = axis.name, 0
+        while axis in taken:
+            number += 1
+            axis = Axis(f"{name}.{number}", axis.space)  # noqa: PLW2901
+        taken.add(axis)
+        made.append(axis)
+    return tuple(made)

@@ -1,0 +1,99 @@
+"""Arithmetic modulo primes of at most 31 bits, on int64 arrays of residues."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from hashlib import blake2b
+
+import numpy as np
+
+from weft.tensor.domain import Array
+
+# float64 sums of products of 16-bit halves stay exact below 2^53: 2^20 products of 2^32.
+_EXACT_TERMS = 1 << 20
+_LEAST_EXPONENT, _GREATEST_EXPONENT = -1140, 1030
+
+
+def matmul(a: Array, b: Array, p: int) -> Array:
+    """The matrix product of (..., m, k) and (..., k, n) modulo p, by exact float64 products."""
+    a, b = a % p, b % p
+    total = np.zeros((), np.int64)
+    for start in range(0, max(a.shape[-1], 1), _EXACT_TERMS):
+        rows, columns = (
+            a[..., start : start + _EXACT_TERMS],
+            b[..., start : start + _EXACT_TERMS, :],
+        )
+        a1, a0 = (rows >> 16).astype(np.float64), (rows & 0xFFFF).astype(np.float64)
+        b1, b0 = (columns >> 16).astype(np.float64), (columns & 0xFFFF).astype(np.float64)
+        high = (a1 @ b1).astype(np.int64) % p
+        middle = (a1 @ b0 + a0 @ b1).astype(np.int64) % p
+        low = (a0 @ b0).astype(np.int64)
+        total = (total + high * (2**32 % p) + middle * 2**16 + low) % p
+    return total
+
+
+def power(base: Array, exponent: Array, p: int) -> Array:
+    """base ** exponent modulo p, for exponents of at least 0; 0 ** 0 is 1."""
+    result = np.ones(np.broadcast_shapes(base.shape, exponent.shape), np.int64)
+    square, rest = base % p, exponent
+    while rest.any():
+        result = np.where(rest & 1 == 1, result * square % p, result)
+        square, rest = square * square % p, rest >> 1
+    return result
+
+
+def inverse(x: Array, p: int) -> Array:
+    """1 / x modulo p; 0 for 0."""
+    return power(x, np.asarray(p - 2), p)
+
+
+def product(x: Array, p: int) -> Array:
+    """The product along the last axis, modulo p."""
+    while x.shape[-1] > 1:
+        half = x.shape[-1] // 2
+        folded = x[..., :half] * x[..., half : 2 * half] % p
+        x = np.concatenate([folded, x[..., 2 * half :]], axis=-1)
+    return x[..., 0] if x.shape[-1] else np.ones(x.shape[:-1], np.int64)
+
+
+@lru_cache(maxsize=16)
+def _powers_of_two(p: int) -> Array:
+    return np.array([pow(2, k, p) for k in range(_LEAST_EXPONENT, _GREATEST_EXPONENT)], np.int64)
+
+
+def from_floats(values: Array, p: int) -> Array:
+    """Finite floats, which are dyadic rationals n * 2^k, exactly, modulo p."""
+    mantissa, exponent = np.frexp(values)
+    n = (mantissa * 2.0**53).astype(np.int64)
+    return n % p * _powers_of_two(p)[exponent.astype(np.int64) - 53 - _LEAST_EXPONENT] % p
+
+
+def exponential_tables(omega: int, p: int) -> tuple[Array, Array]:
+    """Powers of `omega` modulo p at 0 .. 2^16 - 1, and at the multiples of 2^16 below 2^31."""
+
+    def powers(base: int, count: int) -> Array:
+        table = np.ones(1, np.int64)
+        while len(table) < count:
+            table = np.concatenate([table, table * pow(base, len(table), p) % p])
+        return table
+
+    return powers(omega, 1 << 16), powers(pow(omega, 1 << 16, p), 1 << 15)
+
+
+def exponential(tables: tuple[Array, Array], x: Array, p: int) -> Array:
+    """omega ** x modulo p, for x of at most 31 bits, by two look-ups."""
+    return tables[0][x & 0xFFFF] * tables[1][x >> 16] % p
+
+
+def key(*parts: object) -> int:
+    """A 64-bit key that depends on all the parts' texts."""
+    return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "little")
+
+
+def mixed(state: Array, x: Array) -> Array:
+    """A 64-bit hash of (state, x), elementwise: the finaliser of splitmix64."""
+    with np.errstate(over="ignore"):  # arithmetic modulo 2^64 is meant
+        z = state ^ (x.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return z ^ (z >> np.uint64(31))

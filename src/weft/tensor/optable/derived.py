@@ -1,0 +1,204 @@
+"""Names that mean an expression over primitives. After capture nothing knows these names any more.
+
+Formulas are those of PyTorch's documentation, in the form that neither overflows nor cancels
+where PyTorch does not.
+"""
+
+from __future__ import annotations
+
+import math
+
+from weft.tensor.optable.row import DerivedRow
+from weft.tensor.scalar import Lit, Scalar, apply
+
+
+def _add(a: Scalar, b: Scalar) -> Scalar:
+    return apply("add", a, b)
+
+
+def _mul(a: Scalar, b: Scalar) -> Scalar:
+    return apply("mul", a, b)
+
+
+def _div(a: Scalar, b: Scalar) -> Scalar:
+    return apply("div", a, b)
+
+
+def _square(x: Scalar) -> Scalar:
+    return _mul(x, x)
+
+
+def _reciprocal(x: Scalar) -> Scalar:
+    return _div(Lit(1.0), x)
+
+
+def _rsqrt(x: Scalar) -> Scalar:
+    return _div(Lit(1.0), apply("sqrt", x))
+
+
+def _exp2(x: Scalar) -> Scalar:
+    return apply("exp", _mul(x, Lit(math.log(2.0))))
+
+
+def _log2(x: Scalar) -> Scalar:
+    return _mul(apply("log", x), Lit(1.0 / math.log(2.0)))
+
+
+def _log10(x: Scalar) -> Scalar:
+    return _mul(apply("log", x), Lit(1.0 / math.log(10.0)))
+
+
+def _tan(x: Scalar) -> Scalar:
+    return _div(apply("sin", x), apply("cos", x))
+
+
+def _clamp_min(x: Scalar, min: float) -> Scalar:  # noqa: A002 - ATen's names
+    return apply("maximum", x, Lit(min))
+
+
+def _clamp_max(x: Scalar, max: float) -> Scalar:  # noqa: A002 - ATen's names
+    return apply("minimum", x, Lit(max))
+
+
+def _masked_fill(x: Scalar, mask: Scalar, value: Scalar) -> Scalar:
+    return apply("where", mask, value, x)
+
+
+def _sigmoid(x: Scalar) -> Scalar:
+    return _div(Lit(1.0), _add(Lit(1.0), apply("exp", apply("neg", x))))
+
+
+def _silu(x: Scalar) -> Scalar:
+    return _div(x, _add(Lit(1.0), apply("exp", apply("neg", x))))
+
+
+def _relu(x: Scalar) -> Scalar:
+    return apply("maximum", x, Lit(0))
+
+
+def _clamp(x: Scalar, min: float | None, max: float | None) -> Scalar:  # noqa: A002 - ATen's names
+    above = x if min is None else apply("maximum", x, Lit(min))
+    return above if max is None else apply("minimum", above, Lit(max))
+
+
+def _hardtanh(x: Scalar, min_val: float, max_val: float) -> Scalar:
+    return _clamp(x, min_val, max_val)
+
+
+def _relu6(x: Scalar) -> Scalar:
+    return _clamp(x, 0.0, 6.0)
+
+
+def _hardsigmoid(x: Scalar) -> Scalar:
+    return _div(_relu6(_add(x, Lit(3.0))), Lit(6.0))
+
+
+def _hardswish(x: Scalar) -> Scalar:
+    return _div(_mul(x, _relu6(_add(x, Lit(3.0)))), Lit(6.0))
+
+
+def _leaky_relu(x: Scalar, negative_slope: float) -> Scalar:
+    return apply("where", apply("gt", x, Lit(0.0)), x, _mul(x, Lit(negative_slope)))
+
+
+def _threshold(x: Scalar, threshold: float, value: float) -> Scalar:
+    # Written as the negation of <=, so that NaN passes through as in PyTorch.
+    return apply("where", apply("le", x, Lit(threshold)), Lit(value), x)
+
+
+def _elu(x: Scalar, alpha: float, scale: float, input_scale: float) -> Scalar:
+    below = _mul(apply("expm1", _mul(x, Lit(input_scale))), Lit(alpha * scale))
+    return apply("where", apply("gt", x, Lit(0.0)), _mul(x, Lit(scale)), below)
+
+
+def _softplus(x: Scalar, beta: float, threshold: float) -> Scalar:
+    scaled = _mul(x, Lit(beta))
+    soft = _div(apply("log1p", apply("exp", scaled)), Lit(beta))
+    return apply("where", apply("gt", scaled, Lit(threshold)), x, soft)
+
+
+def _mish(x: Scalar) -> Scalar:
+    return _mul(x, apply("tanh", _softplus(x, 1.0, 20.0)))
+
+
+def _log_sigmoid(x: Scalar) -> Scalar:
+    return apply(
+        "sub",
+        apply("minimum", x, Lit(0.0)),
+        apply("log1p", apply("exp", apply("neg", apply("abs", x)))),
+    )
+
+
+def _gelu(x: Scalar, approximate: str) -> Scalar:
+    if approximate == "tanh":
+        cubic = _mul(Lit(0.044715), _mul(x, _mul(x, x)))
+        inner = apply("tanh", _mul(Lit(math.sqrt(2.0 / math.pi)), _add(x, cubic)))
+    else:
+        inner = apply("erf", _mul(x, Lit(math.sqrt(0.5))))
+    return _mul(_mul(Lit(0.5), x), _add(Lit(1.0), inner))
+
+
+def _remainder(x: Scalar, y: Scalar) -> Scalar:
+    return apply("sub", x, _mul(apply("floor", _div(x, y)), y))
+
+
+def _rsub(x: Scalar, y: Scalar, alpha: float) -> Scalar:
+    return apply("sub", y, x if alpha == 1 else _mul(x, Lit(alpha)))
+
+
+def _addcmul(x: Scalar, a: Scalar, b: Scalar, value: float) -> Scalar:
+    return _add(x, _mul(Lit(value), _mul(a, b)))
+
+
+def _addcdiv(x: Scalar, a: Scalar, b: Scalar, value: float) -> Scalar:
+    return _add(x, _mul(Lit(value), _div(a, b)))
+
+
+def _lerp(a: Scalar, b: Scalar, weight: Scalar) -> Scalar:
+    return _add(a, _mul(weight, apply("sub", b, a)))
+
+
+DERIVED: tuple[DerivedRow, ...] = (
+    DerivedRow("square", ("aten.square",), ("real",), _square),
+    DerivedRow("reciprocal", ("aten.reciprocal",), ("nonzero",), _reciprocal),
+    DerivedRow("rsqrt", ("aten.rsqrt",), ("positive",), _rsqrt),
+    DerivedRow("exp2", ("aten.exp2",), ("real",), _exp2),
+    DerivedRow("log2", ("aten.log2",), ("positive",), _log2),
+    DerivedRow("log10", ("aten.log10",), ("positive",), _log10),
+    DerivedRow("tan", ("aten.tan",), ("small",), _tan),
+    DerivedRow("sigmoid", ("aten.sigmoid",), ("real",), _sigmoid),
+    DerivedRow("silu", ("aten.silu",), ("real",), _silu),
+    DerivedRow("relu", ("aten.relu",), ("real",), _relu),
+    DerivedRow("relu6", ("aten.relu6",), ("real",), _relu6),
+    DerivedRow("clamp", ("aten.clamp",), ("real",), _clamp, (("min", None), ("max", None))),
+    DerivedRow("clamp_min", ("aten.clamp_min",), ("real",), _clamp_min, (("min", 0.0),)),
+    DerivedRow("clamp_max", ("aten.clamp_max",), ("real",), _clamp_max, (("max", 0.0),)),
+    DerivedRow("hardtanh", ("aten.hardtanh",), ("real",), _hardtanh, (("min_val", -1.0), ("max_val", 1.0))),
+    DerivedRow("hardsigmoid", ("aten.hardsigmoid",), ("real",), _hardsigmoid),
+    DerivedRow("hardswish", ("aten.hardswish",), ("real",), _hardswish),
+    DerivedRow("leaky_relu", ("aten.leaky_relu",), ("real",), _leaky_relu, (("negative_slope", 0.01),)),
+    DerivedRow(
+        "threshold",
+        ("aten.threshold",),
+        ("real",),
+        _threshold,
+        (("threshold", 0.0), ("value", 0.0)),
+    ),
+    DerivedRow(
+        "elu",
+        ("aten.elu",),
+        ("real",),
+        _elu,
+        (("alpha", 1.0), ("scale", 1.0), ("input_scale", 1.0)),
+    ),
+    DerivedRow("softplus", ("aten.softplus",), ("real",), _softplus, (("beta", 1.0), ("threshold", 20.0))),
+    DerivedRow("mish", ("aten.mish",), ("real",), _mish),
+    DerivedRow("log_sigmoid", ("aten.log_sigmoid",), ("real",), _log_sigmoid),
+    DerivedRow("gelu", ("aten.gelu",), ("real",), _gelu, (("approximate", "none"),)),
+    DerivedRow("remainder", ("aten.remainder",), ("real", "nonzero"), _remainder),
+    DerivedRow("rsub", ("aten.rsub",), ("real", "real"), _rsub, (("alpha", 1),)),
+    DerivedRow("addcmul", ("aten.addcmul",), ("real", "real", "real"), _addcmul, (("value", 1),)),
+    DerivedRow("addcdiv", ("aten.addcdiv",), ("real", "real", "nonzero"), _addcdiv, (("value", 1),)),
+    DerivedRow("lerp", ("aten.lerp",), ("real", "real", "real"), _lerp),
+    DerivedRow("masked_fill", ("aten.masked_fill",), ("real", "bool", "real"), _masked_fill),
+)

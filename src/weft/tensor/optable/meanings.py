@@ -1,0 +1,54 @@
+"""Meanings over numpy arrays, where numpy's own differ from torch's or do not exist."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from weft.tensor.optable.row import Array
+
+
+def arithmetic(ufunc: Callable[..., Any]) -> Callable[..., Array]:
+    """`ufunc` with bool arguments taken as the integers 0 and 1 (numpy has no bool subtraction)."""
+
+    def meaning(*args: Array) -> Array:
+        numbers = [np.asarray(a).astype(np.int64) if np.asarray(a).dtype == np.bool_ else a for a in args]
+        return np.asarray(ufunc(*numbers))
+
+    return meaning
+
+
+def rounding(ufunc: Callable[..., Any]) -> Callable[..., Array]:
+    """`ufunc` on floats; integers stay as they are."""
+
+    def meaning(x: Array) -> Array:
+        return np.asarray(ufunc(x) if np.asarray(x).dtype.kind == "f" else x)
+
+    return meaning
+
+
+def sign(x: Array) -> Array:
+    """-1, 0 or 1; 0 for NaN, as torch has it."""
+    return np.asarray(np.where(np.isnan(x), 0, np.sign(arithmetic(np.positive)(x))))
+
+
+def erf(x: Array) -> Array:
+    """The error function, by the C library."""
+    values = np.asarray(x, dtype=np.float64)
+    return np.fromiter((math.erf(v) for v in values.flat), np.float64, values.size).reshape(values.shape)
+
+
+def power(base: Array, exponent: Array) -> Array:
+    """base ** exponent; integers stay integers where no exponent is negative."""
+    kinds = {np.asarray(a).dtype.kind for a in (base, exponent)}
+    if "f" in kinds or bool(np.any(np.asarray(exponent) < 0)):
+        return np.asarray(np.power(np.asarray(base, np.float64), np.asarray(exponent, np.float64)))
+    return arithmetic(np.power)(base, exponent)
+
+
+def where(mask: Array, true: Array, false: Array) -> Array:
+    """`true` where the mask is not 0, else `false`."""
+    return np.asarray(np.where(np.asarray(mask).astype(np.bool_), true, false))

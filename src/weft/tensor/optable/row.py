@@ -1,0 +1,97 @@
+"""The two kinds of row: a primitive with all its meanings, and a name derived from primitives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy.typing as npt
+
+from weft.tensor.scalar import Scalar
+
+Array: TypeAlias = npt.NDArray[Any]
+Interval: TypeAlias = tuple[float, float]
+"""All numbers from the first to the second; says nothing about NaN."""
+Samples: TypeAlias = Literal["real", "positive", "nonnegative", "nonzero", "small", "bool"]
+"""What a test may draw an argument from; "small" is within (-0.9, 0.9)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A primitive elementwise operation: one column per thing weft can do with it.
+
+    Attributes:
+        name: what `Apply.op` says.
+        aten: names of the ATen overload packets that mean exactly this ("aten.add").
+        samples: per argument, where its meaning is smooth and finite; its length is the arity.
+        result: "bool", or "same": the type that the elementwise operation is computed in.
+        closed: on integers the result is an integer and `meaning` is exact.
+        meaning: on numpy arrays (float64, int64 or bool; broadcastable), with torch's rules for
+            NaN and inf.
+        field: the method of `weft.tensor.field_arithmetic.FieldArithmetic` that interprets it over
+            finite fields; None where nothing does: a random function.
+        cpp, triton: an expression over the arguments' names `{0}`, `{1}` ..; arguments must be
+            names or literals, since one may occur twice. C++: over `float` (masks: `bool`), with
+            the prelude's functions in namespace weft. Triton: `tl` is triton.language, `libdevice`
+            is triton.language.extra.libdevice.
+        interval: bounds of the result from bounds of the arguments; bool results within 0..1.
+        sympy: the same over SymPy expressions of real numbers.
+        abstract: its constructor in abstract expressions (Mirage section 4).
+        conditioning: in words, where it magnifies errors.
+        condition: the relative condition number, the sum over arguments of |x_i f_i / f| with
+            f_i the partial derivatives, on arrays; None where f has jumps.
+    """
+
+    name: str
+    aten: tuple[str, ...]
+    samples: tuple[Samples, ...]
+    result: Literal["same", "bool"]
+    closed: bool
+    meaning: Callable[..., Array]
+    field: str | None
+    cpp: str
+    triton: str
+    interval: Callable[..., Interval]
+    sympy: Callable[..., Any]
+    abstract: str
+    conditioning: str
+    condition: Callable[..., Array] | None = None
+
+    @property
+    def arity(self) -> int:
+        """The number of arguments."""
+        return len(self.samples)
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedRow:
+    """A name that means an expression over primitives: expanded at capture, then forgotten.
+
+    Attributes:
+        aten: names of the ATen overload packets that mean exactly this.
+        samples: per argument, where it is finite.
+        parameters: names and defaults of what ATen passes beside tensors, in ATen's order.
+        build: the expression, from the arguments and the parameters by name.
+    """
+
+    name: str
+    aten: tuple[str, ...]
+    samples: tuple[Samples, ...]
+    build: Callable[..., Scalar]
+    parameters: tuple[tuple[str, float | str | None], ...] = ()
+
+    @property
+    def arity(self) -> int:
+        """The number of arguments, parameters not counted."""
+        return len(self.samples)
+
+    def expand(self, *args: Scalar, **parameters: float | str | None) -> Scalar:
+        """The expression over `args`; parameters that are not named have their defaults.
+
+        Raises:
+            TypeError: wrong number of arguments, or a parameter that the row does not have.
+        """
+        if len(args) != self.arity:
+            raise TypeError(f"{self.name} takes {self.arity} arguments, not {len(args)}")
+        return self.build(*args, **(dict(self.parameters) | parameters))

@@ -1,0 +1,295 @@
+"""The tensor program: what the user wrote, over named axes, before any thought of blocks.
+
+Values are in single-assignment order. Every use of a value binds each of its dimensions to an axis of the using
+operation, as the subscripts of an einsum do; so two uses of one value may run over its space with different axes, and
+axes are never told apart, or taken for one, by their sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias, assert_never
+
+from weft.errors import Location
+from weft.tensor.axes import Affine, Axis, Space
+from weft.tensor.dtypes import DType
+from weft.tensor.scalar import Scalar, show
+
+
+class Monoid(Enum):
+    """What a reduction combines with: a commutative monoid. `value` is also the name of its operation's table row."""
+
+    sum = "add"
+    prod = "mul"
+    max = "maximum"
+    min = "minimum"
+
+    @property
+    def identity(self) -> float:
+        """The neutral element, in floating point."""
+        return {"sum": 0.0, "prod": 1.0, "max": float("-inf"), "min": float("inf")}[self.name]
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One use of a value: `axes[d]` runs over the value's axis number d."""
+
+    value: str
+    axes: tuple[Axis, ...]
+
+    def __str__(self) -> str:
+        return self.value + (f"[{', '.join(map(str, self.axes))}]" if self.axes else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A tensor that the program is called with.
+
+    A dimension of size 1 has no axis: it is a class of its own, there is nothing to iterate.
+
+    Attributes:
+        axes: one per dimension that is not of size 1, in the tensor's order.
+        dims: the tensor's dimensions, None for each of size 1; empty where that is just `axes`.
+    """
+
+    name: str
+    axes: tuple[Axis, ...]
+    dtype: DType
+    dims: tuple[Axis | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A number, rank 0."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    dtype: DType
+    value: float | int | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Iota:
+    """The index along its one axis: 0, 1, 2 ..."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The number of elements of `space`, rank 0: what a mean divides by."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    dtype: DType
+    space: Space
+
+
+@dataclass(frozen=True, slots=True)
+class Elementwise:
+    """`expr` at every point of `axes`; argument i is `args[i]`. Computed in the accumulator type of `dtype`."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    dtype: DType
+    expr: Scalar
+    args: tuple[Use, ...]
+    location: Location | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """`out[axes] = sum over `over` of left * right`; an axis of `axes` in both operands is a batch axis."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    dtype: DType
+    left: Use
+    right: Use
+    over: tuple[Axis, ...]
+    location: Location | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """`out[axes]` = `arg` combined by `monoid` over the axes `over`."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    dtype: DType
+    monoid: Monoid
+    arg: Use
+    over: tuple[Axis, ...]
+    location: Location | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reindex:
+    """`out[axes] = source[index...]`: transpose, expand, slice, flip, diagonal: one affine index per source dimension."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    dtype: DType
+    source: str
+    index: tuple[Affine, ...]
+    location: Location | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """A change of element type. Not `semantic`: precision, which a law may drop, keeping more bits (design.md, Forms)."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    dtype: DType
+    arg: Use
+    semantic: bool
+    location: Location | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """An operation that runs in PyTorch: one result of `target`, with the reason why it is not weft's.
+
+    `call` names the node of the captured graph that computes it; `uses` are the values it reads, whole.
+    """
+
+    name: str
+    axes: tuple[Axis, ...]
+    dtype: DType
+    target: str
+    call: str
+    uses: tuple[str, ...]
+    reason: str
+    location: Location | None = None
+
+
+Node: TypeAlias = Input | Constant | Iota | Extent | Elementwise | Contraction | Reduction | Reindex | Cast | Opaque
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """The size of `space` follows from that of `source`: it is what `[start:stop:step]` leaves of it."""
+
+    space: Space
+    source: Space
+    start: int | None
+    stop: int | None
+    step: int = 1
+
+    def size(self, source: int) -> int:
+        """The number of elements, where `source` has that many."""
+        return len(range(*slice(self.start, self.stop, self.step).indices(source)))
+
+
+@dataclass(frozen=True, slots=True)
+class TensorProgram:
+    """`nodes` in an order in which every value is defined before it is used; `outputs` name values.
+
+    Attributes:
+        inputs: the tensors it is called with, in call order (also found by name in `nodes`' uses).
+        nodes: everything else.
+        outputs: names of the values returned, in order; a name may occur twice.
+        output_dims: the dimensions of each output as the user gets it, None for one of size 1; empty where each output
+            has just its value's axes. They may be in another order than the value's axes: the user gets a
+            permuted view, as from eager.
+        derived: sizes that follow from other sizes, in an order that can be followed. A size that is also
+            fixed, or shown by an input, or has several rules, must agree with each.
+    """
+
+    inputs: tuple[Input, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[str, ...]
+    output_dims: tuple[tuple[Axis | None, ...], ...] = ()
+    derived: tuple[Derived, ...] = ()
+
+    def sizes(self, given: Mapping[str, int]) -> dict[str, int]:
+        """The sizes of all spaces by name: those `given`, and those that are fixed or follow from them."""
+        sizes = dict(given)
+        sizes.update({s.name: s.fixed for s in self.spaces() if s.fixed is not None})
+        for rule in self.derived:
+            sizes.setdefault(rule.space.name, rule.size(rule.source.size(sizes)))
+        return sizes
+
+    def consistent(self, sizes: Mapping[str, int]) -> bool:
+        """Whether `sizes`, of all spaces, agree with the rules in `derived`."""
+        return all(r.space.size(sizes) == r.size(r.source.size(sizes)) for r in self.derived)
+
+    def values(self) -> dict[str, Node]:
+        """Every value by name."""
+        return {n.name: n for n in (*self.inputs, *self.nodes)}
+
+    def spaces(self) -> tuple[Space, ...]:
+        """The spaces of all axes, in order of appearance."""
+        seen: dict[Space, None] = {}
+        for node in (*self.inputs, *self.nodes):
+            for axis in axes_of(node):
+                seen.setdefault(axis.space)
+            if isinstance(node, Extent):
+                seen.setdefault(node.space)
+        return tuple(seen)
+
+    def __str__(self) -> str:
+        lines = [f"{n.name}: {_type(n)} = input" for n in self.inputs]
+        lines += [f"{n.name}: {_type(n)} = {_show(n)}" for n in self.nodes]
+        return "\n".join([*lines, f"return {', '.join(self.outputs)}"])
+
+
+def uses(node: Node) -> tuple[str, ...]:
+    """The names of the values that `node` reads, one entry per use."""
+    match node:
+        case Input() | Constant() | Iota() | Extent():
+            return ()
+        case Elementwise():
+            return tuple(u.value for u in node.args)
+        case Contraction():
+            return (node.left.value, node.right.value)
+        case Reduction() | Cast():
+            return (node.arg.value,)
+        case Reindex():
+            return (node.source,)
+        case Opaque():
+            return node.uses
+        case _:
+            assert_never(node)
+
+
+def axes_of(node: Node) -> Iterator[Axis]:
+    """The axes that `node` runs over: those of its result, then those it sums over."""
+    yield from node.axes
+    if isinstance(node, Contraction | Reduction):
+        yield from node.over
+
+
+def _type(node: Node) -> str:
+    return f"{node.dtype}[{', '.join(f'{a}:{a.space.name}' for a in node.axes)}]"
+
+
+def _show(node: Node) -> str:
+    match node:
+        case Input():
+            return "input"
+        case Constant():
+            return repr(node.value)
+        case Iota():
+            return f"iota({node.axes[0]})"
+        case Extent():
+            return f"extent({node.space.name})"
+        case Elementwise():
+            return show(node.expr, tuple(str(u) for u in node.args))
+        case Contraction():
+            return f"contract over {', '.join(map(str, node.over))} of {node.left} * {node.right}"
+        case Reduction():
+            return f"{node.monoid.name} over {', '.join(map(str, node.over))} of {node.arg}"
+        case Reindex():
+            return f"{node.source}[{', '.join(map(str, node.index))}]"
+        case Cast():
+            return f"{'semantic' if node.semantic else 'precision'} cast of {node.arg}"
+        case Opaque():
+            return f"opaque {node.target}({', '.join(node.uses)})  # {node.reason}"
+        case _:
+            assert_never(node)

@@ -1,0 +1,11 @@
+"""verify: is this program equal to that one, and is this result good enough.
+
+In: a tensor program and an applied block program (`verify`), two tensor programs (`equivalent`), or results beside eager's and
+fp64's (`judge`). Out: a `Verdict` with its error probability, or a `Judgement`. What cannot be decided is not equal: a
+verifier fails closed.
+"""
+
+from weft.verify.field_check import Verdict, equivalent, verify
+from weft.verify.judge import Judgement, judge
+
+__all__ = ["Judgement", "Verdict", "equivalent", "judge", "verify"]

@@ -1,0 +1,157 @@
+"""Checking a block program against the tensor program that it came from, over finite fields.
+
+Both are run on random field elements at small sizes that exercise every edge: less than a block, one block, whole blocks and a
+rest, segments of unequal length. Algebraic identities hold exactly there; the check says nothing about rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.block.interpret import interpret
+from weft.block.program import BlockProgram, Place, Segment, maps
+from weft.errors import WeftError
+from weft.tensor.evaluate import evaluate
+from weft.tensor.field import CHAIN, FieldDomain, FieldElements
+from weft.tensor.program import TensorProgram
+
+# Residues modulo the last prime are what is compared.
+_PRIME = CHAIN[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a check found.
+
+    Attributes:
+        equal: True, False (refuted), or None (undecided, which runs no more than a refuted one).
+        error_probability: at most this likely is a wrong program to be called equal; 1 where it is not called so.
+        reason: in words.
+        sizes: the sizes at which it was checked.
+    """
+
+    equal: bool | None
+    error_probability: float
+    reason: str
+    sizes: tuple[Mapping[str, int], ...] = ()
+
+    def __str__(self) -> str:
+        word = {True: "equal", False: "refuted", None: "undecided"}[self.equal]
+        return f"{word} (wrong with probability at most {self.error_probability:.1e}): {self.reason}"
+
+
+def verify(program: TensorProgram, applied: BlockProgram, trials: int = 2, seed: int = 0) -> Verdict:
+    """Check `applied` against `program`.
+
+    Args:
+        program: what must be computed.
+        applied: a scheduled block program with the same inputs, by name, and outputs, in order.
+        trials: independent random interpretations at each choice of sizes.
+        seed: of the random inputs and of the random functions that stand for what no field has.
+
+    Returns:
+        equal where all agree at all sizes; refuted, naming output and sizes, at the first difference; undecided where the
+        programs could not be run.
+    """
+    tried: list[Mapping[str, int]] = []
+    given = {rule.space.name for rule in program.derived}
+    for chosen in edge_sizes(applied):
+        sizes = program.sizes({name: size for name, size in chosen.items() if name not in given})
+        if 0 in sizes.values():
+            continue  # a slice that is empty at this size
+        for trial in range(trials):
+            domain = FieldDomain(seed=hash((seed, trial)) & 0x7FFFFFFF)
+            rng = np.random.default_rng((seed, trial, *sizes.values()))
+            try:
+                inputs = {
+                    n.name: domain.random([a.space.size(sizes) for a in n.axes], n.dtype, rng) for n in program.inputs
+                }
+                wanted = evaluate(program, inputs, domain, sizes=sizes)
+                found, _ = interpret(applied, inputs, sizes, domain)
+            except (WeftError, ValueError, IndexError, KeyError, ArithmeticError, AssertionError) as error:
+                # A program that cannot even be run is not shown equal to anything: fail closed, and say why.
+                return Verdict(None, 1.0, f"could not be run at {dict(sizes)}: {error}", tuple(tried))
+            different = _first_difference(domain, wanted, found)
+            if different is not None:
+                return Verdict(False, 1.0, f"output {different} differs at sizes {dict(sizes)}", (*tried, sizes))
+        tried.append(sizes)
+    if not tried:
+        return Verdict(None, 1.0, "no small sizes satisfy what the program says of its sizes")
+    probability = _error_probability(program, trials)
+    reason = (
+        f"agrees over fields of {_PRIME.bit_length()} bits, {trials} times at each of {len(tried)} choices of sizes"
+    )
+    return Verdict(True, probability, reason, tuple(tried))
+
+
+def equivalent(
+    first: TensorProgram, second: TensorProgram, sizes: Sequence[Mapping[str, int]], trials: int = 2, seed: int = 0
+) -> Verdict:
+    """Whether two tensor programs with inputs in the same order compute the same, at each of `sizes` (by space of `first`)."""
+    for chosen in sizes:
+        for trial in range(trials):
+            domain = FieldDomain(seed=hash((seed, trial)) & 0x7FFFFFFF)
+            rng = np.random.default_rng((seed, trial))
+            values = [domain.random([a.space.size(chosen) for a in n.axes], n.dtype, rng) for n in first.inputs]
+            try:
+                one = evaluate(first, dict(zip((n.name for n in first.inputs), values, strict=True)), domain)
+                other = evaluate(second, dict(zip((n.name for n in second.inputs), values, strict=True)), domain)
+            except (WeftError, ValueError, IndexError, KeyError, ArithmeticError) as error:
+                return Verdict(None, 1.0, f"could not be run at {dict(chosen)}: {error}")
+            different = _first_difference(domain, one, other)
+            if different is not None:
+                return Verdict(False, 1.0, f"output {different} differs at sizes {dict(chosen)}", (chosen,))
+    return Verdict(
+        True, _error_probability(first, trials), f"agree over fields of {_PRIME.bit_length()} bits", tuple(sizes)
+    )
+
+
+def edge_sizes(applied: BlockProgram) -> tuple[Mapping[str, int], ...]:
+    """Sizes that reach every edge of `applied`: rests at every level, single elements, and whole blocks only.
+
+    A space's sizes follow from the tiles of all loops over it: the sum of distinct tiles and one more leaves a rest at each
+    level; with segments there are enough blocks for more than one, and the last is short.
+    """
+    tiles: dict[str, set[int]] = {}
+    segments: dict[str, int] = {}
+    for name, kind in applied.inputs:
+        del name
+        for axis in (*kind.lists, *kind.dims):
+            if axis.space.fixed is None:
+                tiles.setdefault(axis.space.name, set())
+    for node in maps(applied.graph):
+        space = node.axis.space
+        if space.fixed is None:
+            tiles.setdefault(space.name, set()).add(3 if node.place is Place.whole or node.tile is None else node.tile)
+            if isinstance(node.range, Segment):
+                segments[space.name] = max(segments.get(space.name, 1), node.range.count)
+    rests: dict[str, int] = {}
+    exact: dict[str, int] = {}
+    for name, found in tiles.items():
+        widest = max(found, default=2)
+        rests[name] = (
+            sum(found) + 1 if name not in segments else max(sum(found) + 1, widest * segments[name] - widest + 1)
+        )
+        exact[name] = widest
+    return (rests, dict.fromkeys(tiles, 1), exact)
+
+
+def _first_difference(
+    domain: FieldDomain, wanted: Sequence[FieldElements], found: Sequence[FieldElements]
+) -> int | None:
+    if len(wanted) != len(found):
+        return min(len(wanted), len(found))
+    pairs = enumerate(zip(wanted, found, strict=True))
+    return next((i for i, (a, b) in pairs if domain.shape(a) != domain.shape(b) or not domain.equal(a, b)), None)
+
+
+def _error_probability(program: TensorProgram, trials: int) -> float:
+    """Schwartz-Zippel: two different polynomials agree at a random point with probability at most degree / |field|.
+
+    The degree is bounded by doubling at each operation, which is generous for the short programs that one kernel holds.
+    """
+    degree = min(2.0 ** len(program.nodes), 2.0**20)
+    return float((degree / _PRIME) ** trials)

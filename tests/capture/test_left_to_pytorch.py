@@ -1,0 +1,360 @@
+"""What capture leaves to PyTorch: single operations, or the graph; why, and on whose line."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+
+from weft.capture import FromArgument, FromProgram, capture
+from weft.capture.record import record
+
+HERE = str(Path(__file__))
+
+
+def line_of(function, text):
+    """The line of this file on which `function` says `text`."""
+    lines, first = inspect.getsourcelines(function)
+    return first + next(i for i, line in enumerate(lines) if text in line)
+
+
+def test_unknown_operation_is_opaque_and_says_where(weft):
+    def function(x, w):
+        y = x @ w
+        y = torch.cumsum(y, dim=0)
+        return torch.relu(y) * 2
+
+    captured = weft.compare(function, torch.randn(4, 6), torch.randn(6, 3))
+    (fallback,) = captured.fallbacks
+    assert fallback.operation == "aten.cumsum"
+    assert fallback.reason == "aten.cumsum is not in weft's table yet"
+    assert fallback.location.file == HERE
+    assert fallback.location.line == line_of(function, "cumsum")
+    assert fallback.location.code == "y = torch.cumsum(y, dim=0)"
+    assert "opaque aten.cumsum(t0)" in str(captured.program)
+    assert str(captured.program).count("contract over") == 1
+
+
+def test_line_within_a_called_function_and_a_module(weft):
+    def inner(x):
+        return torch.cumsum(x, 0)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate = nn.GLU()
+
+        def forward(self, x):
+            y = inner(x) + 1
+            return self.gate(y)
+
+    captured = weft.compare(Model(), torch.randn(4, 6))
+    first, second = captured.fallbacks
+    assert first.location.line == line_of(inner, "cumsum")
+    assert second.location.line == line_of(Model.forward, "self.gate(y)")
+
+
+def test_module_without_a_line_of_its_own(weft):
+    captured = weft.compare(nn.Sequential(nn.ReLU(), nn.GLU()), torch.randn(4, 6))
+    (fallback,) = captured.fallbacks
+    assert fallback.operation == "aten.glu"
+    assert fallback.location is None or HERE not in fallback.location.file
+
+
+def test_views_and_units_around_an_opaque_call(weft):
+    def function(x):
+        y = torch.cumsum(x.t().unsqueeze(1), 0)
+        return y.squeeze(1).t() * x, y
+
+    captured = weft.compare(function, torch.randn(4, 6))
+    (call,) = captured.calls.values()
+    assert call.results[0].kept == (True, False, True)
+
+
+def test_symbolic_arguments_of_an_opaque_call(weft):
+    def function(x):
+        return torch.cat([x, x.reshape(x.shape[1], x.shape[0] * 1).t()], 0) + 1
+
+    torch.compiler.reset()
+    compiled = torch.compile(function, backend=weft, dynamic=True)
+    with torch.no_grad():
+        for shape in ((4, 6), (3, 5)):
+            x = torch.randn(shape)
+            torch.testing.assert_close(compiled(x), function(x), check_dtype=False)
+    assert {f.operation for f in weft.only.fallbacks} == {"aten.cat", "aten.reshape"}
+
+
+def test_several_results_of_one_call(weft):
+    def function(x):
+        values, indices = x.sort(dim=1)
+        top, _ = x.topk(2, dim=1)
+        return values * 2, indices, top.sum(1)
+
+    captured = weft.compare(function, torch.randn(4, 6))
+    assert [call.name for call in captured.calls.values()] == ["sort_0", "topk_1"]
+    assert captured.calls["topk_1"].results[1] is None
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda x: x.double() @ x.double().t(), "a product of float64 tensors"),
+        (lambda x: x.long() @ x.long().t(), "a product of int64 tensors"),
+        (lambda x: x.max(dim=1).indices, "with indices"),
+        (lambda x: x.view(2, 2, 6) * 2, "splits or merges dimensions"),
+        (lambda x: x.round(decimals=1), "with decimals"),
+        (lambda x: x.long() // 2, "not in weft's table yet"),
+        (lambda x: x.long() & 1, "bit operations on integers"),
+        (lambda x: (x > 0) * (x < 1), "mul with a result of type bool"),
+    ],
+)
+def test_reasons(weft, function, reason):
+    weft.run(function, torch.randn(4, 6))
+    captured = weft.only
+    assert captured.refused is None
+    assert any(reason in f.reason for f in captured.fallbacks), captured.fallbacks
+
+
+def test_random_numbers_are_drawn_once_and_in_order(weft):
+    def function(x):
+        torch.rand(3)
+        return F.dropout(x, 0.5) + torch.rand_like(x)
+
+    x = torch.randn(4, 6)
+    torch.manual_seed(3)
+    wanted = function(x)
+    torch.manual_seed(3)
+    torch.testing.assert_close(weft.run(function, x), wanted, check_dtype=False)
+    assert [call.name for call in weft.only.calls.values()] == ["rand_0", "dropout_1", "rand_like_2"]
+    assert all("random" in fallback.reason for fallback in weft.only.fallbacks)
+
+
+# In-place operations.
+
+
+def test_writes_that_nobody_sees_become_values(weft):
+    def function(x, w):
+        y = x @ w
+        y += 1
+        y.relu_()
+        z = y.to(torch.bfloat16)
+        z.mul_(x[:, :3])
+        return F.silu(z, inplace=True), y
+
+    x, w = torch.randn(4, 6), torch.randn(6, 3)
+    found = weft.run(function, x, w)
+    torch.testing.assert_close(found, function(x, w), rtol=0.05, atol=0.05, check_dtype=False)
+    captured = weft.only
+    assert captured.fallbacks == ()
+    assert [type(r) for r in captured.results] == [FromProgram, FromProgram]
+    dtypes = [captured.program.values()[o].dtype.name for o in captured.program.outputs]
+    assert dtypes == ["bfloat16", "float32"]
+
+
+def write_input(x):
+    x.add_(1)
+    return x
+
+
+def write_view(x):
+    y = x * 2
+    y[0].add_(1)
+    return y
+
+
+def write_shared(x):
+    y = x * 2
+    z = y.t()
+    y.add_(1)
+    return z
+
+
+def write_out(x):
+    y = torch.empty(4, 6)
+    torch.mul(x, 2, out=y)
+    return y
+
+
+def constant(x):
+    return x + torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+
+
+def by_strides(x):
+    y = x * 2
+    return torch.as_strided(y, (2, 2), (1, 1))
+
+
+def spectrum(x):
+    return torch.fft.rfft(x).abs()
+
+
+@pytest.mark.parametrize(
+    ("function", "reason", "text"),
+    [
+        (write_input, "aten.add_.Tensor writes into an input", "add_"),
+        (write_view, "aten.add_.Tensor writes into memory", "y[0]"),
+        (write_shared, "aten.add_.Tensor writes into memory that several tensors share", "add_"),
+        (write_out, "aten.mul.out writes into its arguments", "mul"),
+        (constant, "the graph holds a tensor constant", "tensor("),
+        (by_strides, "aten.as_strided on a computed tensor", "as_strided"),
+        (spectrum, "weft has no element type complex64", "rfft"),
+    ],
+)
+def test_graph_is_refused_with_reason_and_line(weft, function, reason, text):
+    x = torch.randn(4, 6)
+    found = weft.run(function, x.clone())
+    torch.testing.assert_close(found, function(x.clone()))
+    captured = weft.only
+    assert captured.program is None
+    assert captured.refused.operation == "graph"
+    assert captured.refused.reason.startswith(reason)
+    assert captured.refused.location.file == HERE
+    assert captured.refused.location.line == line_of(function, text)
+    assert captured.fallbacks == (captured.refused,)
+
+
+def test_empty_tensors(weft):
+    x, w = torch.randn(0, 6), torch.randn(6, 3)
+    assert weft.run(lambda x, w: x @ w, x, w).shape == (0, 3)
+    assert weft.only.empty
+    assert weft.only.program is None
+    weft.run(lambda x, w: x @ w, torch.randn(2, 6), w)
+    assert not weft.only.empty
+
+
+def test_gradients_are_left_to_pytorch(weft):
+    layer = nn.Linear(6, 3)
+    x = torch.randn(4, 6)
+    torch.compiler.reset()
+    compiled = torch.compile(layer, backend=weft)
+    compiled(x).sum().backward()
+    assert layer.weight.grad is not None
+    assert weft.only.refused.reason.startswith("gradients are asked for")
+    with torch.no_grad():
+        assert not compiled(x).requires_grad
+    assert weft.graphs[-1].refused is None
+
+
+def test_no_gradients_within_the_function(weft):
+    layer = nn.Linear(6, 3)
+
+    def function(x):
+        with torch.no_grad():
+            return layer(x)
+
+    torch.compiler.reset()
+    found = torch.compile(function, backend=weft)(torch.randn(4, 6))
+    assert not found.requires_grad
+    assert weft.only.refused is None
+    assert torch.is_grad_enabled()
+
+
+def test_autocast_becomes_casts(weft):
+    def function(x, w):
+        with torch.autocast("cpu", torch.bfloat16):
+            return x @ w
+
+    captured = weft.compare(function, torch.randn(4, 6), torch.randn(6, 3))
+    assert captured.fallbacks == ()
+    text = str(captured.program)
+    assert text.count("precision cast of x[") == 1
+    assert text.count("precision cast of w[") == 1
+    assert captured.program.values()[captured.program.outputs[0]].dtype.name == "bfloat16"
+
+
+# What goes out.
+
+
+def test_results_keep_their_structure(weft):
+    def function(x, w):
+        y = x @ w
+        return {"y": y, "same": [y, (x, None)], "n": 3, "twice": y * 2}
+
+    x, w = torch.randn(4, 6), torch.randn(6, 3)
+    found = weft.run(function, x, w)
+    wanted = function(x, w)
+    assert list(found) == list(wanted)
+    assert found["same"][1][0] is x
+    assert found["same"][0] is found["y"]
+    torch.testing.assert_close(found["twice"], wanted["twice"], check_dtype=False)
+
+
+def test_outputs_that_share_memory_still_do(weft):
+    def function(x):
+        y = x * 2
+        return y, y.t(), x.t(), x.view(-1)[1:], (x + 1).t()
+
+    x = torch.randn(4, 6)
+    weft.compare(function, x)
+    captured = weft.only
+    assert sorted(captured.calls) == ["slice_4", "t_1", "t_2", "view_3"]
+    assert all(call.pinned for call in captured.calls.values())
+    y = x * 2
+    (out,) = captured.calls["t_1"].run({"t0": y}, (x,)).values()
+    assert out.data_ptr() == y.data_ptr()
+    assert out.stride() == (1, 6)
+    assert all("shares memory" in fallback.reason for fallback in captured.fallbacks)
+
+
+def test_outputs_of_their_own_are_copies(weft):
+    def function(x):
+        y = x * 2
+        return x.clone(), y, y.clone()
+
+    captured = weft.compare(function, torch.randn(4, 6))
+    assert len(set(captured.program.outputs)) == 3
+    assert not set(captured.program.outputs) & {i.name for i in captured.program.inputs}
+
+
+def test_sizes_and_constants_as_results(weft):
+    def function(x):
+        return x * 2, x.shape[0] * 2 + 1, None, x
+
+    found = weft.run(function, torch.randn(4, 6), dynamic=True)
+    assert found[1:3] == (9, None)
+
+
+# What is not Dynamo's.
+
+
+def test_nothing_is_raised_for_a_foreign_graph():
+    gm = fx.symbolic_trace(lambda x: x + 1)
+    captured = capture(gm, [torch.randn(3)])
+    assert captured.program is None
+    assert captured.refused is not None
+    assert captured.refused.reason.startswith("capture failed: KeyError")
+
+
+def test_replay_leaves_no_trace_behind(weft):
+    graphs = []
+
+    def keep(gm, example_inputs):
+        graphs.append(gm)
+        return gm.forward
+
+    def function(x):
+        with torch.no_grad():
+            return x + 1
+
+    torch.compiler.reset()
+    torch.compile(function, backend=keep)(torch.randn(3))
+    assert torch.is_grad_enabled()
+    first, second = record(graphs[0]), record(graphs[0])
+    assert torch.is_grad_enabled()
+    assert not torch.is_inference_mode_enabled()
+    assert [c.packet for c in first.calls] == [c.packet for c in second.calls] == ["aten.add"]
+
+
+def test_arguments_are_found_by_position(weft):
+    def function(x, w):
+        return F.dropout(w.contiguous(), training=False), x * 2
+
+    x, w = torch.randn(4, 6), torch.randn(3)
+    found = weft.run(function, x, w)
+    assert found[0] is w
+    assert weft.only.results == (FromArgument(0), FromProgram(0))
+    assert weft.only.arguments == (0, 1)

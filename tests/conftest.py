@@ -1,0 +1,44 @@
+"""What every test starts from: a cache of its own, fixed seeds, threads that fit the machine."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import settings
+
+# One example sequence for everyone: a failure seen in CI is seen at home.
+settings.register_profile("weft", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("weft")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in [name for name in os.environ if name.startswith("WEFT_")]:
+            patch.delenv(variable)
+        patch.setenv("WEFT_CACHE_DIR", str(tmp_path_factory.mktemp("weft-cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _threads() -> None:
+    # The first multi-threaded torch.exp of a process may be imprecise (a race in PyTorch): have it
+    # behind us before any test compares numbers.
+    torch.set_num_threads(max(2, torch.get_num_threads()))
+    torch.exp(torch.zeros(1 << 20))
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
+
+
+@pytest.fixture(autouse=True)
+def _fresh_state() -> Iterator[None]:
+    random.seed(0)
+    torch.manual_seed(0)
+    yield
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()

@@ -1,0 +1,110 @@
+"""Floors and predictions, on a machine made up so that every figure can be worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from weft.cost import Cost, Level, Machine, Traffic, cost_of, total
+from weft.tensor.dtypes import DType
+
+INF = float("inf")
+TOY = Machine(
+    cores=4,
+    vector_flops=1e9,
+    matrix_flops={DType.float32: 1e10, DType.bfloat16: 4e10},
+    levels=(Level("L1", 1e3, 1e12), Level("L2", 1e5, 1e11), Level("memory", INF, 1e10)),
+    operation_seconds=0.0,
+    launch_seconds=0.0,
+)
+MATMUL = Traffic(
+    loaded={"x": 4_000_000, "w": 40_000},
+    stored={"out": 1_000_000},
+    operations={"dot": 1000},
+    flops={"dot": 10**9, "relu": 10**6},
+    matrix_flops={DType.float32: 10**9},
+    copied={},
+    lists={"x": 1_000_000, "w": 40_000, "out": 1_000_000},
+    shared=frozenset({"x", "w", "out"}),
+    iterations=8,
+)
+
+
+def test_a_floor_counts_every_element_once() -> None:
+    cost = cost_of(MATMUL, TOY)
+    assert (cost.bytes_read, cost.bytes_written) == (4_040_000, 1_000_000)
+    assert cost.unique_bytes == 2_040_000
+    assert cost.flops == 10**9 + 10**6
+    assert cost.floor_seconds == pytest.approx(0.1 + 1e-3)
+    assert cost.predicted_seconds == pytest.approx(cost.floor_seconds)
+
+
+def test_where_the_bytes_take_longer_they_are_the_floor() -> None:
+    cost = cost_of(replace(MATMUL, flops={}, matrix_flops={}), TOY)
+    assert cost.floor_seconds == pytest.approx(2_040_000 / 1e10)
+    again = 3_000_000 / 1e10  # x, a megabyte, comes from memory each time
+    assert cost.predicted_seconds == pytest.approx(cost.floor_seconds + again)
+
+
+def test_what_is_loaded_again_comes_from_the_level_that_holds_it() -> None:
+    bare = replace(MATMUL, flops={}, matrix_flops={})
+    twice = replace(bare, loaded={**bare.loaded, "w": 80_000})
+    more = cost_of(twice, TOY).predicted_seconds - cost_of(bare, TOY).predicted_seconds
+    assert more == pytest.approx(40_000 / 1e11)
+
+
+def test_a_kernel_that_visits_part_of_a_list_needs_no_more() -> None:
+    assert cost_of(replace(MATMUL, loaded={"x": 10, "w": 40_000}), TOY).unique_bytes == 1_040_010
+
+
+@pytest.mark.parametrize(("iterations", "idle"), [(1, 4), (4, 1), (5, 8 / 5), (8, 1), (400, 1)])
+def test_threads_idle_in_the_last_round(iterations: int, idle: float) -> None:
+    cost = cost_of(replace(MATMUL, iterations=iterations), TOY)
+    assert cost.predicted_seconds == pytest.approx(idle * cost.floor_seconds)
+
+
+def test_bf16_products_run_in_the_matrix_unit_and_unknown_types_by_vectors() -> None:
+    fast = cost_of(replace(MATMUL, matrix_flops={DType.bfloat16: 10**9}), TOY)
+    assert fast.floor_seconds == pytest.approx(0.025 + 1e-3)
+    slow = cost_of(replace(MATMUL, matrix_flops={DType.float16: 10**9}), TOY)
+    assert slow.floor_seconds == pytest.approx(1.0 + 1e-3)
+
+
+def test_copies_local_lists_operations_and_launches_are_not_free() -> None:
+    base = cost_of(MATMUL, TOY)
+    copied = cost_of(replace(MATMUL, copied={"panel": 10**8}), TOY)
+    assert copied.predicted_seconds - base.predicted_seconds == pytest.approx(2e8 / 1e11)
+    machine = replace(TOY, operation_seconds=1e-6, launch_seconds=1e-3)
+    called = cost_of(MATMUL, machine)
+    assert called.predicted_seconds - base.predicted_seconds == pytest.approx(1e-3 + 1000e-6 / 4)
+    bare = replace(MATMUL, flops={}, matrix_flops={})
+    local = replace(bare, loaded={**bare.loaded, "t": 10**6}, stored={**bare.stored, "t": 10**5})
+    # 100 kB over 8 iterations, four of them at a time: 50 kB in the second level.
+    more = cost_of(local, TOY).predicted_seconds - cost_of(bare, TOY).predicted_seconds
+    assert more == pytest.approx(1_100_000 / 1e11)
+    assert cost_of(local, TOY).bytes_read == cost_of(bare, TOY).bytes_read
+    for cost in (copied, called):
+        assert cost.floor_seconds == base.floor_seconds
+
+
+def test_kernels_add_up() -> None:
+    one = Cost(1, 2, 3, 4, 5.0, 6.0)
+    assert total([one, one]) == Cost(2, 4, 6, 8, 10.0, 12.0)
+    assert total([]) == Cost(0, 0, 0, 0, 0.0, 0.0)
+    assert "floor" in str(one)
+
+
+def test_this_machine_is_described_the_same_each_time() -> None:
+    here = Machine.here()
+    assert here == Machine.here()
+    assert here.cores == torch.get_num_threads()
+    assert 1e9 < here.vector_flops / here.cores < 1e12
+    assert here.matrix_rate(DType.bfloat16) >= here.matrix_rate(DType.float32)
+    sizes = [level.bytes for level in here.levels]
+    assert sizes == sorted(sizes)
+    assert sizes[-1] == INF
+    rates = [level.bytes_per_second for level in here.levels]
+    assert rates == sorted(rates, reverse=True)
+    assert Machine.here(8).vector_flops == pytest.approx(4 * Machine.here(2).vector_flops)

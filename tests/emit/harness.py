@@ -1,0 +1,82 @@
+"""Kernels compiled and called without the rooms behind `emit`: many programs in one library."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from weft.block.check import Scope, infer
+from weft.block.program import BlockProgram, BlockType
+from weft.emit.cpp import INCLUDE_DIR, Unit, emit_many, list_dims, size_names
+from weft.run.compiler import compile_shared_library
+from weft.schedule import kernels
+from weft.tensor.axes import Axis
+from weft.tensor.dtypes import DType
+
+
+def torch_type(dtype: DType) -> torch.dtype:
+    return getattr(torch, dtype.name)
+
+
+def types_of(program: BlockProgram) -> Mapping[str, BlockType]:
+    return infer(program.graph, dict(program.inputs), Scope({}, applied=True))
+
+
+def dims_of(program: BlockProgram) -> dict[str, tuple[Axis | None, ...]]:
+    """The order of dimensions of every tensor: inputs and outputs as the program has them."""
+    found: dict[str, tuple[Axis | None, ...]] = {n: list_dims(kind) for n, kind in types_of(program).items()}
+    found.update({n: kind.lists for n, kind in program.inputs})
+    found.update(zip(program.graph.outputs, program.output_axes, strict=True))
+    return found
+
+
+def units(program: BlockProgram, name: str) -> list[Unit]:
+    """One for each launch of `program`."""
+    dims = dims_of(program)
+    return [Unit(program, k, f"{name}_{i}", dims) for i, k in enumerate(kernels(program))]
+
+
+@dataclass
+class Compiled:
+    """A program whose launches are functions of a library."""
+
+    program: BlockProgram
+    units: Sequence[Unit]
+    library: ctypes.CDLL
+
+    def __call__(
+        self, inputs: Mapping[str, torch.Tensor], sizes: Mapping[str, int], threads: int = 2
+    ) -> tuple[torch.Tensor, ...]:
+        """The outputs; memory that a kernel gets holds NaN or the like at first."""
+        values = dict(inputs)
+        types = types_of(self.program)
+        for unit in self.units:
+            for name in unit.kernel.writes:
+                shape = [1 if a is None else a.space.size(sizes) for a in unit.dims[name]]
+                dtype = torch_type(types[name].dtype)
+                values[name] = torch.full(shape, float("nan") if dtype.is_floating_point else 77, dtype=dtype)
+            tensors = [values[n] for n in (*unit.kernel.reads, *unit.kernel.writes)]
+            strides = [s for n in unit.kernel.reads for s in values[n].stride()]
+            given = [sizes[s] for s in size_names(unit.program, unit.kernel)]
+            words = [*(t.data_ptr() for t in tensors), *given, *strides, threads]
+            function = self.library[unit.name]
+            function.restype = None
+            function.argtypes = [ctypes.c_char_p]
+            function(struct.pack(f"{len(words)}q", *words))
+        return tuple(values[n] for n in self.program.graph.outputs)
+
+
+def compiled(programs: Sequence[BlockProgram], folder: Path) -> list[Compiled]:
+    """All of `programs`, applied, in one library."""
+    made = [units(p, f"f{i}") for i, p in enumerate(programs)]
+    text = emit_many([u for us in made for u in us])
+    path = folder / "kernels.so"
+    (folder / "kernels.cpp").write_text(text)
+    path.write_bytes(compile_shared_library(text, (INCLUDE_DIR,)))
+    library = ctypes.CDLL(str(path))
+    return [Compiled(p, us, library) for p, us in zip(programs, made, strict=True)]

@@ -1,0 +1,151 @@
+"""The way through: a miss compiles, a hit does not, and what goes wrong costs speed only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+import torch
+
+from weft.errors import CompilerError
+from weft.options import options
+from weft.run import build as build_module
+from weft.run import cache, stats
+from weft.run.build import Binary, KernelSource, build
+from weft.run.cache import CacheFolder
+from weft.run.load import NativeFunction, load
+
+Emit: TypeAlias = Callable[[], KernelSource]
+
+PARTS = {"program": "affine", "target": "cpu"}
+
+
+def emit_never() -> KernelSource:
+    raise AssertionError("emitted although it was cached")
+
+
+@pytest.fixture
+def emit(affine_source: KernelSource) -> Emit:
+    return lambda: affine_source
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> CacheFolder:
+    return CacheFolder(tmp_path / "cache")
+
+
+def is_right(binary: Binary) -> bool:
+    a, b, c = torch.randn(5, 3), torch.randn(3, 5), torch.randn(3)
+    return torch.allclose(binary.launch(a, b, c)[0], a * b.T + c)
+
+
+def counted(run: Callable[[], Binary]) -> tuple[Binary, dict[str, int]]:
+    before = stats.snapshot()
+    binary = run()
+    after = stats.snapshot()
+    names = ("compiles", "binaries_emitted", "cache_hits", "cache_write_failures")
+    return binary, {name: getattr(after, name) - getattr(before, name) for name in names}
+
+
+def test_a_miss_compiles_and_a_hit_does_not(emit: Emit, folder: CacheFolder) -> None:
+    cold, counts = counted(lambda: build(PARTS, emit, folder))
+    assert list(counts.values()) == [1, 1, 0, 0]
+    warm, counts = counted(lambda: build(PARTS, emit_never, CacheFolder(folder.path)))
+    assert list(counts.values()) == [0, 0, 1, 0]
+    assert (cold.from_cache, warm.from_cache) == (False, True)
+    assert is_right(cold)
+    assert is_right(warm)
+    for name in ("signature", "text", "meta", "key"):
+        assert getattr(cold, name) == getattr(warm, name)
+    assert warm.meta == {"schedule": "grid(m)"}
+
+
+def test_the_folder_of_the_options_is_used(emit: Emit, tmp_path: Path) -> None:
+    with options(cache_dir=str(tmp_path / "mine")):
+        binary = build(PARTS, emit)
+    assert (tmp_path / "mine" / binary.key / "manifest.json").exists()
+
+
+def test_other_parts_or_options_are_another_kernel(emit: Emit, folder: CacheFolder) -> None:
+    keys = {build(PARTS, emit, folder).key, build({**PARTS, "target": "x"}, emit, folder).key}
+    with options(threads=1):
+        one = build(PARTS, emit, folder)
+    assert len(keys | {one.key}) == 3
+    a, b, c = torch.randn(5, 3), torch.randn(3, 5), torch.randn(3)
+    assert one.launch(a, b, c)[1].tolist() == [1]
+
+
+def test_parts_cannot_hide_the_environment(emit: Emit, folder: CacheFolder) -> None:
+    with pytest.raises(ValueError, match="compiler"):
+        build({"compiler": "mine"}, emit, folder)
+
+
+def test_a_damaged_binary_is_rebuilt(emit: Emit, folder: CacheFolder) -> None:
+    binary = build(PARTS, emit, folder)
+    [library] = (folder.path / binary.key).glob("*.so")
+    library.rename(library.with_suffix(".old"))  # the process above has it open
+    library.write_bytes(b"\x7fELF")
+    again, counts = counted(lambda: build(PARTS, emit, folder))
+    assert counts["compiles"] == 1
+    assert is_right(again)
+    assert build(PARTS, emit_never, folder).from_cache
+
+
+@pytest.mark.parametrize("hit", [True, False])
+def test_a_folder_that_forbids_execution_costs_speed_only(
+    emit: Emit, folder: CacheFolder, monkeypatch: pytest.MonkeyPatch, hit: bool
+) -> None:
+    if hit:
+        build(PARTS, emit, folder)
+
+    def refuse(path: Path, symbol: str) -> NativeFunction:
+        if path.is_relative_to(folder.path):
+            raise OSError(f"{path}: failed to map segment from shared object")
+        return load(path, symbol)
+
+    monkeypatch.setattr(build_module, "load", refuse)
+    assert is_right(build(PARTS, emit, folder))
+    assert build(PARTS, emit_never, folder).from_cache  # from the private folder
+
+
+def test_a_full_disk_costs_speed_only(
+    emit: Emit, folder: CacheFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = cache.write_file
+
+    def full(path: Path, content: bytes) -> None:
+        if path.is_relative_to(folder.path):
+            raise OSError(28, "No space left on device")
+        write(path, content)
+
+    monkeypatch.setattr(cache, "write_file", full)
+    binary, counts = counted(lambda: build(PARTS, emit, folder))
+    assert counts["cache_write_failures"] == 1
+    assert is_right(binary)
+    assert build(PARTS, emit_never, folder).from_cache
+
+
+def test_what_can_be_loaded_from_nowhere(
+    emit: Emit, folder: CacheFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, symbol: str) -> NativeFunction:
+        raise OSError("failed to map segment")
+
+    monkeypatch.setattr(build_module, "load", refuse)
+    with pytest.raises(CompilerError, match="failed to map segment") as error:
+        build(PARTS, emit, folder)
+    assert "WEFT_CACHE_DIR" in error.value.todo
+
+
+def test_a_refused_kernel_leaves_no_entry(folder: CacheFolder, affine_source: KernelSource) -> None:
+    refused = replace(affine_source, text="no C++")
+    before = stats.snapshot()
+    with pytest.raises(CompilerError):
+        build(PARTS, lambda: refused, folder)
+    after = stats.snapshot()
+    assert after.compiles - before.compiles == 1
+    assert after.binaries_emitted == before.binaries_emitted
+    assert folder.size() == 0

@@ -1,0 +1,324 @@
+"""Walks the operation table: every column of every row."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from weft.errors import InvalidProgramError
+from weft.tensor import optable
+from weft.tensor.dtypes import DType
+from weft.tensor.field import ExactValue, FieldDomain
+from weft.tensor.field_arithmetic import FieldArithmetic
+from weft.tensor.fp64 import Fp64Domain
+from weft.tensor.optable import DERIVED, PRIMITIVES, DerivedRow, Row
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply
+
+sympy: Any = import_module("sympy")  # it ships no types
+ROWS = pytest.mark.parametrize("row", PRIMITIVES, ids=lambda r: r.name)
+FINITE = [0.0, -0.0, 0.5, 1.5, 2.5, -0.5, -1.5, 1.0, -3.0, 1e3, -1e3]
+NUMBERS = [*FINITE, float("inf"), float("-inf"), float("nan")]
+
+
+def draw(samples: str, rng: np.random.Generator, size: int = 40) -> np.ndarray:
+    if samples == "bool":
+        return rng.integers(0, 2, size).astype(bool)
+    values = 2.0 * rng.standard_normal(size)
+    match samples:
+        case "positive":
+            return np.abs(values) + 0.05
+        case "nonnegative":
+            return np.abs(values)
+        case "nonzero":
+            return np.where(np.abs(values) < 0.05, 0.5, values)
+        case "small":
+            return np.tanh(values) * 0.9
+        case _:
+            assert samples == "real"
+            return values
+
+
+def arguments(row: Row | DerivedRow, rng: np.random.Generator) -> list[np.ndarray]:
+    return [draw(s, rng) for s in row.samples]
+
+
+def grid(row: Row | DerivedRow) -> list[np.ndarray]:
+    """Every combination of special values."""
+    values = [np.array([False, True]) if s == "bool" else np.array(NUMBERS) for s in row.samples]
+    return [g.ravel() for g in np.meshgrid(*values)]
+
+
+def eager(name: str, *args: np.ndarray, **parameters: Any) -> np.ndarray:
+    packet = getattr(torch.ops.aten, name.removeprefix("aten."))
+    return packet(*(torch.from_numpy(a.copy()) for a in args), **parameters).numpy()
+
+
+def same(ours: np.ndarray, theirs: np.ndarray) -> None:
+    assert ours.shape == theirs.shape
+    np.testing.assert_allclose(
+        ours.astype(np.float64), theirs.astype(np.float64), rtol=1e-13, atol=1e-15, equal_nan=True
+    )
+
+
+def test_names_are_unique() -> None:
+    names = [r.name for r in (*PRIMITIVES, *DERIVED)]
+    packets = [a for r in (*PRIMITIVES, *DERIVED) for a in r.aten] + list(optable.MASK_ATEN)
+    abstracts = [r.abstract for r in PRIMITIVES]
+    assert len(set(names)) == len(names)
+    assert len(set(packets)) == len(packets)
+    assert len(set(abstracts)) == len(abstracts)
+    assert all(a.isidentifier() for a in abstracts)
+    assert len(PRIMITIVES) >= 30
+
+
+def test_aten_names_exist_and_find_their_row() -> None:
+    for row in (*PRIMITIVES, *DERIVED):
+        for name in row.aten:
+            assert hasattr(torch.ops.aten, name.removeprefix("aten."))
+            found = optable.primitive(name) or optable.derived(name)
+            assert found is row
+    assert optable.primitive("aten.mm") is None
+    assert optable.derived("aten.mm") is None
+    with pytest.raises(InvalidProgramError, match="softmax"):
+        optable.row("softmax")
+
+
+@pytest.mark.parametrize(("aten", "name"), optable.MASK_ATEN.items())
+def test_mask_operations(aten: str, name: str) -> None:
+    row = optable.row(name)
+    masks = [m.ravel() for m in np.meshgrid(*[np.array([False, True])] * row.arity)]
+    assert np.array_equal(row.meaning(*masks), eager(aten, *masks))
+
+
+@ROWS
+def test_meaning_is_torchs(row: Row) -> None:
+    rng = np.random.default_rng(1)
+    with np.errstate(all="ignore"):
+        for args in (arguments(row, rng), grid(row)):
+            ours = row.meaning(*args)
+            for name in row.aten:
+                same(ours, eager(name, *args))
+            assert (ours.dtype == np.bool_) == (row.result == "bool")
+
+
+@ROWS
+def test_meaning_on_integers(row: Row) -> None:
+    if not row.closed:
+        with np.errstate(all="ignore"):
+            assert row.meaning(*[np.array([3])] * row.arity).dtype == np.float64
+        return
+    values = [np.array([0, 1]) if row.name == "pow" and i else np.arange(-3, 4) for i in range(row.arity)]
+    if row.name == "where":
+        values[0] = np.array([False, True])
+    args = [g.ravel() for g in np.meshgrid(*values)]
+    ours = row.meaning(*args)
+    assert ours.dtype.kind in "ib"
+    assert np.array_equal(ours, eager(row.aten[0], *args))
+
+
+@ROWS
+def test_interval_contains_the_samples(row: Row) -> None:
+    rng = np.random.default_rng(2)
+    inner = [[draw(s, rng, 8).astype(np.float64) for s in row.samples] for _ in range(60)]
+    special = [[np.append(draw(s, rng, 3).astype(np.float64), [0.0, 1.0]) for s in row.samples] for _ in range(20)]
+    infinite = [[np.append(draw(s, rng, 2).astype(np.float64), 1.0 if s == "bool" else np.inf) for s in row.samples]]
+    widths = []
+    for args in (*inner, *special, *infinite):
+        low, high = row.interval(*((float(a.min()), float(a.max())) for a in args))
+        with np.errstate(all="ignore"):
+            values = row.meaning(*[g.ravel() for g in np.meshgrid(*args)]).astype(np.float64)
+        values = values[~np.isnan(values)]
+        assert low <= high
+        assert np.all(values >= low), (args, low)
+        assert np.all(values <= high), (args, high)
+        widths.append(high - low)
+    if row.name not in ("isnan", "eq", "ne", "logical_and", "logical_or", "logical_not"):
+        finite = [draw(s, rng, 1).astype(np.float64) for s in row.samples]
+        low, high = row.interval(*((float(a[0]), float(a[0])) for a in finite))
+        assert high - low <= 1e-12 * max(1.0, abs(high)), "a point has a point's bounds"
+
+
+def test_intervals_decide() -> None:
+    at = {r.name: r.interval for r in PRIMITIVES}
+    assert at["lt"]((0, 1), (2, 3)) == at["gt"]((2, 3), (0, 1)) == (1, 1)
+    assert at["lt"]((2, 3), (0, 2)) == at["ge"]((0, 1), (2, 3)) == (0, 0)
+    assert at["le"]((0, 1), (1, 2)) == at["ge"]((1, 2), (0, 1)) == (1, 1)
+    assert at["le"]((1, 2), (0, 1)) == at["eq"]((0, 1), (1, 2)) == (0, 1)
+    assert at["eq"]((1, 1), (1, 1)) == at["ne"]((0, 1), (2, 2)) == (1, 1)
+    assert at["logical_and"]((1, 1), (2, 3)) == at["logical_or"]((0, 1), (1, 1)) == (1, 1)
+    assert at["logical_not"]((0, 0)) == at["logical_not"](at["logical_not"]((5, 5))) == (1, 1)
+    assert at["where"]((1, 1), (0, 1), (5, 6)) == (0, 1)
+    assert at["where"]((0, 0), (0, 1), (5, 6)) == (5, 6)
+    assert at["isinf"]((0, 1)) == (0, 0)
+    assert at["pow"]((-2, 1), (2, 2))[0] == 0.0
+    assert at["sin"]((0, 4))[1] == 1.0
+    assert at["sin"]((3, 4))[1] < 0.2
+
+
+@ROWS
+def test_sympy_is_equal_at_points(row: Row) -> None:
+    rng = np.random.default_rng(3)
+    symbols = [sympy.Symbol(f"x{i}", **({} if s == "bool" else {"real": True})) for i, s in enumerate(row.samples)]
+    expr = row.sympy(*symbols)
+    points = [[a[i].item() for a in arguments(row, rng)] for i in range(6)]
+    if all(s == "real" for s in row.samples):
+        points += [[v] * row.arity for v in (0.5, 1.5, -0.5, -1.5, -2.0)]
+    for point in points:
+        exact = [sympy.true if v is True else sympy.false if v is False else sympy.Rational(v) for v in point]
+        value = expr.subs(dict(zip(symbols, exact, strict=True)))
+        ours = row.meaning(*map(np.asarray, point))
+        if row.result == "bool":
+            assert bool(value) == bool(ours)
+        else:
+            np.testing.assert_allclose(float(value), float(ours), rtol=1e-12, atol=1e-14)
+
+
+@ROWS
+def test_templates_name_every_argument(row: Row) -> None:
+    for template in (row.cpp, row.triton):
+        assert set(re.findall(r"\{(\d+)\}", template)) == {str(i) for i in range(row.arity)}
+    tree = ast.parse(row.triton.format("a", "b", "c"), mode="eval")
+    names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+    assert names <= {"a", "b", "c", "tl", "libdevice", "float"}
+    assert not isinstance(tree.body, ast.Name)
+
+
+def test_cpp_templates_compile(tmp_path: Path) -> None:
+    compiler = shutil.which("c++") or shutil.which("g++")
+    assert compiler is not None, "a C++ compiler is what weft needs"
+    arity = {r.name: r.arity for r in PRIMITIVES}
+    lines = ["namespace weft {"]
+    for name in sorted(optable.cpp_functions()):
+        result = "bool" if optable.row(name).result == "bool" else "float"
+        lines.append(f"{result} {name}({', '.join(['float'] * arity[name])});")
+    lines.append("}")
+    for row in PRIMITIVES:
+        kinds = ["bool" if s == "bool" else "float" for s in row.samples]
+        head = ", ".join(f"{k} x{i}" for i, k in enumerate(kinds))
+        result = "bool" if row.result == "bool" else "float"
+        body = row.cpp.format(*(f"x{i}" for i in range(row.arity)))
+        lines.append(f"{result} row_{row.name}({head}) {{ return {body}; }}")
+    source = tmp_path / "rows.cpp"
+    source.write_text("\n".join(lines))
+    command = [compiler, "-std=c++17", "-fsyntax-only", "-Wall", "-Wconversion", "-Werror", str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@ROWS
+def test_field_meaning_is_a_function(row: Row) -> None:
+    """Deterministic in the seed, of the right shape, dependent on every argument."""
+    assert row.field is None or hasattr(FieldArithmetic, row.field)
+    kinds = [DType.bool if s == "bool" else DType.float32 for s in row.samples]
+    result = DType.bool if row.result == "bool" else DType.float32
+    expr = Apply(row.name, tuple(Arg(i) for i in range(row.arity)))
+
+    def run(seed: int, other: int | None = None) -> tuple[FieldDomain, Any]:
+        domain, rng = FieldDomain(seed), np.random.default_rng(7)
+        args = [domain.random((50,), k, rng) for k in kinds]
+        if other is not None:
+            args[other] = domain.random((50,), kinds[other], rng)
+        shaped = [
+            domain.lift(lambda a, i=i: a.reshape([50 if i == j else 1 for j in range(2)]), a)
+            for i, a in enumerate(args[:1])
+        ]
+        return domain, domain.elementwise(expr, [*shaped, *args[1:]], result)
+
+    domain, value = run(5)
+    assert domain.shape(value) == ((50, 50) if row.arity > 1 else (50, 1))
+    assert isinstance(value, ExactValue) == (row.result == "bool")
+    assert domain.equal(value, run(5)[1])
+    for i in range(row.arity):
+        # Random elements are never NaN, infinite or equal.
+        constant = row.name in ("isnan", "isinf", "eq", "ne")
+        assert domain.equal(value, run(5, i)[1]) == constant
+
+
+@ROWS
+def test_condition_is_the_relative_condition_number(row: Row) -> None:
+    assert len(row.conditioning) > 4
+    if row.condition is None:
+        assert row.field != "exp"
+        return
+    rng, h = np.random.default_rng(4), 1e-6
+    args = arguments(row, rng)
+    value = row.meaning(*args)
+    total = np.zeros(len(value))
+    for i, a in enumerate(args):
+        ahead = row.meaning(*args[:i], a * (1 + h), *args[i + 1 :])
+        behind = row.meaning(*args[:i], a * (1 - h), *args[i + 1 :])
+        total += np.abs((ahead - behind) / (2 * h * value))
+    np.testing.assert_allclose(row.condition(*args), total, rtol=1e-4, atol=1e-5)
+
+
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    *((r.name, {}) for r in DERIVED if r.name not in ("clamp", "threshold", "masked_fill")),
+    ("clamp", {"min": -0.5}),
+    ("clamp", {"max": 0.5}),
+    ("clamp", {"min": -0.5, "max": 0.5}),
+    ("clamp_min", {"min": 0.25}),
+    ("clamp_max", {"max": 0.25}),
+    ("hardtanh", {"min_val": -2.0, "max_val": 0.5}),
+    ("leaky_relu", {"negative_slope": 0.3}),
+    ("threshold", {"threshold": 0.3, "value": 7.0}),
+    ("elu", {"alpha": 1.3, "scale": 1.1, "input_scale": 0.7}),
+    ("softplus", {"beta": 2.0, "threshold": 1.5}),
+    ("gelu", {"approximate": "tanh"}),
+    ("rsub", {"alpha": 3}),
+    ("addcmul", {"value": 0.5}),
+    ("addcdiv", {"value": 0.5}),
+]
+NEEDS = {"clamp_min": {"min": 0.0}, "clamp_max": {"max": 0.0}}
+
+
+@pytest.mark.parametrize(("name", "parameters"), VARIANTS, ids=str)
+def test_derived_is_torchs(name: str, parameters: dict[str, Any]) -> None:
+    row = next(r for r in DERIVED if r.name == name)
+    rng = np.random.default_rng(5)
+    expr = row.expand(*(Arg(i) for i in range(row.arity)), **parameters)
+    assert names(expr) <= {r.name for r in PRIMITIVES}
+    domain = Fp64Domain()
+    for args in (arguments(row, rng), grid(row)):
+        theirs = eager(row.aten[0], *args, **(NEEDS.get(name, {}) | parameters))
+        ours = domain.elementwise(expr, args, DType.float64)
+        if name in ("addcmul", "addcdiv", "lerp", "remainder", "tan"):
+            # PyTorch rounds or saturates these otherwise at infinities and zeros; finite is what counts.
+            keep = np.isfinite(theirs) & np.logical_and.reduce([np.abs(a) < 100 for a in args])
+            ours, theirs = ours[keep], theirs[keep]
+        np.testing.assert_allclose(ours, theirs, rtol=3e-13, atol=1e-14, equal_nan=True)
+
+
+def names(expr: Scalar) -> set[str]:
+    match expr:
+        case Apply(op, args):
+            return {op}.union(*map(names, args))
+        case Convert(_, inner):
+            return names(inner)
+        case _:
+            return set()
+
+
+def test_masked_fill_is_torchs() -> None:
+    x, mask = np.array([1.0, np.nan, 3.0, -np.inf]), np.array([True, True, False, False])
+    fill = next(r for r in DERIVED if r.name == "masked_fill").expand(Arg(0), Arg(1), Arg(2))
+    value = np.array(-np.inf)
+    ours = Fp64Domain().elementwise(fill, [x, mask, value], DType.float64)
+    np.testing.assert_array_equal(ours, eager("aten.masked_fill", x, mask, value))
+
+
+def test_expansion_checks_its_arguments() -> None:
+    relu = next(r for r in DERIVED if r.name == "relu")
+    assert relu.expand(Arg(0)) == apply("maximum", Arg(0), Lit(0))
+    with pytest.raises(TypeError, match="relu takes 1"):
+        relu.expand(Arg(0), Arg(1))
+    with pytest.raises(TypeError):
+        relu.expand(Arg(0), slope=1.0)

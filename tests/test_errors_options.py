@@ -1,0 +1,190 @@
+"""weft.errors says what, where and what to do; weft.options holds and guards the options."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from weft import errors
+from weft.errors import CompilerError, InvalidProgramError, Location, WeftError
+from weft.options import Options, current, from_environment, options, variable_of
+
+ERRORS = [
+    kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, WeftError)
+]
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_an_error_says_what_where_and_what_to_do(kind: type[WeftError]) -> None:
+    error = kind("the axis is lost")  # this line is the user's
+    what, where, todo = str(error).splitlines()
+    assert what == "the axis is lost"
+    assert where.startswith(f"  where: {__file__}:")
+    assert where.endswith("# this line is the user's")
+    assert todo == f"  what to do: {kind.advice}"
+    assert kind is WeftError or kind.advice != WeftError.advice
+    assert kind.__doc__
+
+
+def test_an_error_shows_what_it_carries() -> None:
+    where = Location("net.py", 7, "return x @ w")
+    error = CompilerError("no", command="c++ a.cpp", output="a.cpp:1:\nbad", where=where, todo="go")
+    assert str(error).splitlines() == [
+        "no",
+        "  where: net.py:7: return x @ w",
+        "  command: c++ a.cpp",
+        "  | a.cpp:1:",
+        "  | bad",
+        "  what to do: go",
+    ]
+    text = str(InvalidProgramError("no", node="Map(i)", condition="padding holds 0"))
+    assert "  node: Map(i)\n  violated: padding holds 0\n" in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "builtin"),
+    [
+        (errors.ShapeError, RuntimeError),
+        (errors.UnknownOptionError, ValueError),
+        (errors.JudgementError, AssertionError),
+    ],
+)
+def test_an_error_is_also_what_python_expects(kind: type, builtin: type) -> None:
+    assert issubclass(kind, builtin)
+
+
+def test_an_error_survives_pickling() -> None:
+    error = CompilerError("no", command="c++", output="bad", where="here", todo="go")
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is CompilerError
+    assert str(again) == str(error)
+
+
+def test_the_defaults_are_valid_and_documented() -> None:
+    assert all(getattr(Options(), entry.name) == entry.default for entry in fields(Options))
+    assert all(entry.metadata["doc"] for entry in fields(Options))
+
+
+def test_options_nest_and_end() -> None:
+    before = current()
+    with options(threads=3) as outer:
+        assert current() is outer
+        with options(seed=5, threads=None):
+            assert (current().threads, current().seed) == (None, 5)
+        with pytest.raises(ZeroDivisionError), options(seed=6):
+            raise ZeroDivisionError
+        assert current() == before.replace(threads=3)
+    assert current() == before
+
+
+def test_a_scope_does_not_leak_into_another_thread() -> None:
+    seen: list[int | None] = []
+    with options(threads=3):
+        thread = threading.Thread(target=lambda: seen.append(current().threads))
+        thread.start()
+        thread.join()
+    assert seen == [None]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("cache_dir", "a b", "a b"),
+        ("compiler", "ccache g++", "ccache g++"),
+        ("threads", "4", 4),
+        ("verify", "always", "always"),
+        ("verify_trials", "9", 9),
+        ("dynamic", "No", False),
+        ("seed", "0", 0),
+        ("brgemm", "off", "off"),
+        ("log", "debug", "debug"),
+        ("debug_checks", "1", True),
+    ],
+)
+def test_each_option_has_its_variable(
+    monkeypatch: pytest.MonkeyPatch, name: str, text: str, value: object
+) -> None:
+    assert variable_of(name) == ("WEFT_CXX" if name == "compiler" else f"WEFT_{name.upper()}")
+    monkeypatch.setenv(variable_of(name), text)
+    assert getattr(from_environment(), name) == value
+    monkeypatch.setenv(variable_of(name), "")
+    monkeypatch.delenv("CXX", raising=False)
+    assert getattr(from_environment(), name) == getattr(Options(), name)
+
+
+def test_cxx_is_honoured_below_weft_cxx(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "clang++")
+    assert from_environment().compiler == "clang++"
+    monkeypatch.setenv("WEFT_CXX", "g++-12")
+    assert from_environment().compiler == "g++-12"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"thread": 2}, ['no option "thread"', "did you mean threads?"]),
+        ({"zzz": 2}, ['no option "zzz"', "there are: cache_dir, compiler,"]),
+        ({"threads": 0}, ['"threads" cannot be 0', "an integer of at least 1, or None"]),
+        ({"verify_trials": None}, ['"verify_trials" cannot be None', "an integer of at least 1"]),
+        ({"seed": True}, ['"seed" cannot be True']),
+        ({"dynamic": 1}, ['"dynamic" cannot be 1', "true or false"]),
+        ({"log": "loud"}, ["\"log\" cannot be 'loud'", '"none" or "info" or "debug"']),
+    ],
+)
+def test_a_wrong_option_is_refused_at_once(changes: dict[str, object], words: list[str]) -> None:
+    for attempt in (options, Options().replace):
+        with pytest.raises(errors.UnknownOptionError) as caught:
+            attempt(**changes)
+        text = str(caught.value)
+        assert [word for word in [*words, __file__] if word not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "words"),
+    [
+        ("WEFT_THREADS", "many", ["WEFT_THREADS cannot be 'many'", "an integer of at least 1"]),
+        ("WEFT_THREADS", "-1", ["WEFT_THREADS cannot be '-1'"]),
+        ("WEFT_DYNAMIC", "maybe", ["WEFT_DYNAMIC cannot be 'maybe'", "true or false"]),
+        ("WEFT_VERIFY", "never", ["WEFT_VERIFY cannot be 'never'", '"always" or "cached"']),
+        ("WEFT_THREDS", "2", ['no environment variable "WEFT_THREDS"', "WEFT_THREADS"]),
+    ],
+)
+def test_a_wrong_variable_is_refused(
+    monkeypatch: pytest.MonkeyPatch, variable: str, text: str, words: list[str]
+) -> None:
+    monkeypatch.setenv(variable, text)
+    with pytest.raises(errors.UnknownOptionError) as caught:
+        current()
+    where = f"where: the environment variable {variable}\n"
+    assert [word for word in [*words, where] if word not in str(caught.value)] == []
+
+
+def test_a_path_is_text(tmp_path: Path) -> None:
+    with options(cache_dir=tmp_path):
+        assert current().cache_dir == str(tmp_path)
+
+
+def test_the_key_holds_what_a_kernel_depends_on_and_nothing_else() -> None:
+    base = Options()
+    other: dict[str, object] = {
+        "compiler": "g++",
+        "threads": 3,
+        "verify_trials": 5,
+        "dynamic": False,
+        "seed": 8,
+        "brgemm": "off",
+    }
+    free: dict[str, object] = {
+        "cache_dir": "x",
+        "verify": "always",
+        "log": "info",
+        "debug_checks": True,
+    }
+    assert set(other) | set(free) == {entry.name for entry in fields(Options)}
+    assert base.replace(**free).key() == base.key()
+    keys = {base.key()} | {base.replace(**{name: value}).key() for name, value in other.items()}
+    assert len(keys) == 1 + len(other)

@@ -1,0 +1,118 @@
+"""The rules of the house that no other tool checks."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import shutil
+import subprocess
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from weft.options import Options, variable_of
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+DOCS = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "docs/decisions/README.md"]
+LONGEST_FUNCTION = 80
+
+# Each word is cut in two so that this file does not hold it: folders of one machine, words about
+# how the work was organised, and addresses of registries have no place in the project.
+FORBIDDEN = re.compile(
+    "|".join(
+        a + b
+        for a, b in [
+            (r"(?<![\w.}-])/wo", r"rk/"),
+            (r"/ro", r"ot/"),
+            (r"/ho", r"me/\w"),
+            (r"/tmp/d", r"ev|/tmp/we" + r"ft"),
+            (r"\.lib", r"rary/"),
+            (r"DEVEL", r"OPERS\.md"),
+            (r"(?:this|that|earlier|previous|next|helper|lead's) ses", r"sion\b"),
+            (r"\bissue ", r"#?\d"),
+            (r"pypi\.", r"org|pythonhosted\.org"),
+            (r"download\.py", r"torch\.org"),
+            (r"npm", r"js\.(?:org|com)"),
+        ]
+    )
+)
+
+
+def _files_of_the_project() -> list[Path]:
+    git = shutil.which("git")
+    if git is None or not (ROOT / ".git").exists():
+        pytest.skip("not a checkout")
+    command = [git, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return [ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()]
+
+
+def test_no_file_speaks_of_where_or_by_whom_it_was_written() -> None:
+    files = _files_of_the_project()
+    assert ROOT / "pyproject.toml" in files
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {match[0]}"
+        for path in files
+        for number, line in enumerate(path.read_text("utf-8", "replace").splitlines(), 1)
+        if (match := FORBIDDEN.search(line))
+    ]
+    assert found == []
+
+
+def test_each_folder_says_what_it_is() -> None:
+    folders = {path.parent for path in SOURCES}
+    assert folders
+    silent = [
+        str(folder.relative_to(ROOT))
+        for folder in sorted(folders)
+        if not (folder / "__init__.py").exists()
+        or ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) is None
+    ]
+    assert silent == []
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    long = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or node.lineno) - node.lineno >= LONGEST_FUNCTION
+    ]
+    assert long == []
+
+
+@pytest.mark.parametrize("name", DOCS)
+def test_paths_in_the_docs_exist(name: str) -> None:
+    """A path in backticks, or a relative link, names something in the repository."""
+    text = (ROOT / name).read_text()
+    bare = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    paths = re.findall(r"`([\w./-]+(?:\.(?:py|md|h|toml|yaml)|/))`", bare)
+    paths += re.findall(r"\]\((?!\w+:|#)([^)#]+)", bare)
+    bases = [ROOT, ROOT / "src/weft", (ROOT / name).parent]
+    gone = [path for path in paths if not any((base / path).exists() for base in bases)]
+    assert gone == []
+
+
+def test_make_targets_in_the_readme_exist() -> None:
+    named = set(re.findall(r"`?make ([a-z]+)\b`?", (ROOT / "README.md").read_text()))
+    made = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert {"demo", "test"} <= named <= made
+
+
+def test_the_readme_lists_every_option() -> None:
+    text = (ROOT / "README.md").read_text()
+    variables = [variable_of(entry.name) for entry in fields(Options)]
+    assert [variable for variable in variables if f"`{variable}`" not in text] == []
+
+
+def test_entry_points_lead_somewhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    backends = project["entry-points"]["torch_dynamo_backends"]
+    for point in [*project["scripts"].values(), *backends.values()]:
+        module, _, name = point.partition(":")
+        assert callable(getattr(importlib.import_module(module), name)), point

@@ -1,0 +1,156 @@
+"""The check bites: planted bugs are refuted, right programs of every schedule are not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from block import programs
+from schedules import fused, random_schedule
+from weft.block.program import BlockNode, BlockProgram, Dot, Fill, Graph, Iterate, Map, Part, Pointwise, Segment, maps
+from weft.errors import ScheduleError
+from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
+from weft.tensor.scalar import Apply, Arg
+from weft.verify import verify
+
+GRID, LOOP, SPLIT = LevelPlace.grid, LevelPlace.loop, LevelPlace.split
+PROGRAM = programs.linear_relu()
+
+
+def applied(k: LoopSchedule) -> BlockProgram:
+    grid = LoopSchedule((Level(GRID, 4),))
+    return apply(fused(PROGRAM), Schedule((("m", grid), ("n", grid), ("k", k))))
+
+
+PEELED = applied(LoopSchedule((Level(LOOP, 3),), peel=True))
+WHOLE_LOOP = applied(LoopSchedule((Level(LOOP, 3),)))
+IN_SEGMENTS = applied(LoopSchedule((Level(SPLIT, 3), Level(LOOP, 2))))
+
+
+def everywhere(program: BlockProgram, change: Callable[[BlockNode], BlockNode]) -> BlockProgram:
+    """`program` with `change` applied to every node, those of states' graphs too."""
+
+    def graph(of: Graph) -> Graph:
+        return replace(of, nodes=tuple(node(n) for n in of.nodes))
+
+    def node(of: BlockNode) -> BlockNode:
+        if isinstance(of, Map):
+            state = of.state and replace(of.state, update=graph(of.state.update), finish=graph(of.state.finish))
+            of = replace(of, body=graph(of.body), state=state)
+        return change(of)
+
+    return replace(program, graph=graph(program.graph))
+
+
+def drop_bias(node: BlockNode) -> BlockNode:
+    added = isinstance(node, Pointwise) and node.expr == Apply("add", (Arg(0), Arg(1)))
+    return replace(node, expr=Arg(0)) if added else node
+
+
+def forget_relu(node: BlockNode) -> BlockNode:
+    relu = isinstance(node, Pointwise) and isinstance(node.expr, Apply) and node.expr.op == "maximum"
+    return replace(node, expr=Arg(0)) if relu else node
+
+
+def forget_edge(node: BlockNode) -> BlockNode:
+    """The loop over the rest of the blocks does whole blocks again: none."""
+    edge = isinstance(node, Map) and node.range.part is Part.edge
+    return replace(node, range=replace(node.range, part=Part.full), tile=64) if edge else node
+
+
+def forget_padding(node: BlockNode) -> BlockNode:
+    return replace(node, value=1.0) if isinstance(node, Fill) else node
+
+
+def overwrite(node: BlockNode) -> BlockNode:
+    """Each block's product replaces what was summed before."""
+    return replace(node, acc=None) if isinstance(node, Dot) else node
+
+
+def merge_wrongly(node: BlockNode) -> BlockNode:
+    """The merge map keeps the last segment instead of adding them."""
+    merge = isinstance(node, Map) and node.unit and node.state is not None
+    if not merge:
+        return node
+    nodes = tuple(replace(n, expr=Arg(1)) if isinstance(n, Pointwise) else n for n in node.state.update.nodes)
+    return replace(node, state=replace(node.state, update=replace(node.state.update, nodes=nodes)))
+
+
+def skip_a_segment(node: BlockNode) -> BlockNode:
+    """Segments are cut for one more than there are."""
+    segment = isinstance(node, Map) and isinstance(node.range, Segment)
+    return replace(node, range=replace(node.range, count=4)) if segment else node
+
+
+BUGS = {
+    "drops the bias": (WHOLE_LOOP, drop_bias),
+    "forgets relu": (WHOLE_LOOP, forget_relu),
+    "forgets an edge": (PEELED, forget_edge),
+    "padding that is not zero": (WHOLE_LOOP, forget_padding),
+    "overwrites the accumulator": (WHOLE_LOOP, overwrite),
+    "merges wrongly": (IN_SEGMENTS, merge_wrongly),
+    "skips a segment": (IN_SEGMENTS, skip_a_segment),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_planted_bugs_are_refuted(bug):
+    right, change = BUGS[bug]
+    wrong = everywhere(right, change)
+    assert wrong != right, "the bug was not planted"
+    assert verify(PROGRAM, right).equal is True
+    verdict = verify(PROGRAM, wrong)
+    assert verdict.equal is False
+    assert verdict.error_probability == 1.0
+
+
+def test_reading_the_wrong_axis_is_not_called_equal():
+    """All axes run over one space, so that only values can tell rows from columns."""
+    right = programs.square_product()
+    wrong = replace(right, nodes=tuple(_transposed(n) for n in right.nodes))
+    assert verify(right, applied_to(right)).equal is True
+    assert verify(wrong, applied_to(right)).equal is False
+
+
+def _transposed(node: object) -> object:
+    left, right = node.left, node.right
+    return replace(node, left=replace(left, axes=left.axes[::-1]), right=replace(right, axes=right.axes[::-1]))
+
+
+def applied_to(program) -> BlockProgram:
+    block = fused(program)
+    loops = tuple((m.name, LoopSchedule((Level(GRID if m.state is None else LOOP, 2),))) for m in maps(block.graph))
+    return apply(block, Schedule(loops))
+
+
+def test_a_program_that_cannot_run_is_undecided():
+    def wrong_axis(node: BlockNode) -> BlockNode:
+        if isinstance(node, Map) and node.state is not None:
+            lists = {f.access.over for f in node.inputs if isinstance(f.access, Iterate)}
+            first = sorted(lists, key=str)[0]
+            return replace(node, inputs=tuple(replace(f, access=Iterate(first)) for f in node.inputs))
+        return node
+
+    verdict = verify(PROGRAM, everywhere(WHOLE_LOOP, wrong_axis))
+    assert verdict.equal is None
+    assert "could not be run" in verdict.reason
+
+
+@pytest.mark.parametrize("name", programs.ALL)
+@pytest.mark.parametrize("seed", range(4))
+def test_right_programs_are_not_refuted(name, seed):
+    rng = random.Random(f"{seed} {name}")
+    program = programs.ALL[name]()
+    block = fused(program)
+    while True:
+        try:
+            scheduled = apply(block, random_schedule(block, rng))
+            break
+        except ScheduleError:
+            continue
+    verdict = verify(program, scheduled, trials=1)
+    assert verdict.equal is True, verdict
+    assert 0 < verdict.error_probability < 1e-6
