@@ -13,9 +13,7 @@ from weft import errors
 from weft.errors import CompilerError, InvalidProgramError, Location, WeftError
 from weft.options import Options, current, from_environment, options, variable_of
 
-ERRORS = [
-    kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, WeftError)
-]
+ERRORS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, WeftError)]
 
 
 @pytest.mark.parametrize("kind", ERRORS)
@@ -105,9 +103,7 @@ def test_a_scope_does_not_leak_into_another_thread() -> None:
         ("debug_checks", "1", True),
     ],
 )
-def test_each_option_has_its_variable(
-    monkeypatch: pytest.MonkeyPatch, name: str, text: str, value: object
-) -> None:
+def test_each_option_has_its_variable(monkeypatch: pytest.MonkeyPatch, name: str, text: str, value: object) -> None:
     assert variable_of(name) == ("WEFT_CXX" if name == "compiler" else f"WEFT_{name.upper()}")
     monkeypatch.setenv(variable_of(name), text)
     assert getattr(from_environment(), name) == value

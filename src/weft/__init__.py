@@ -9,7 +9,7 @@ from weft import errors
 from weft.api import Program, Report, compile, equivalent, optimize  # noqa: A004 - as torch.compile
 from weft.options import options
 from weft.run.stats import snapshot as stats
-from weft.verify import Judgement, Verdict, judge
+from weft.verify import Draws, Judgement, Verdict, judge
 
 try:
     __version__ = version("weft")
@@ -17,6 +17,7 @@ except PackageNotFoundError:  # run from a checkout that is not installed
     __version__ = "0+unknown"
 
 __all__ = [
+    "Draws",
     "Judgement",
     "Program",
     "Report",

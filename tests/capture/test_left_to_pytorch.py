@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,9 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from weft.capture import FromArgument, FromProgram, capture
+from weft.capture.arguments import hint
 from weft.capture.record import record
+from weft.errors import UnsupportedError
 
 HERE = str(Path(__file__))
 
@@ -106,6 +109,7 @@ def test_several_results_of_one_call(weft):
         (lambda x: x.long() @ x.long().t(), "a product of int64 tensors"),
         (lambda x: x.max(dim=1).indices, "with indices"),
         (lambda x: x.view(2, 2, 6) * 2, "splits or merges dimensions"),
+        (lambda x: x.view(torch.int32) + 1, "weft makes it float32[4, 6], PyTorch int32[4, 6]"),
         (lambda x: x.round(decimals=1), "with decimals"),
         (lambda x: x.long() // 2, "not in weft's table yet"),
         (lambda x: x.long() & 1, "bit operations on integers"),
@@ -153,6 +157,19 @@ def test_writes_that_nobody_sees_become_values(weft):
     assert [type(r) for r in captured.results] == [FromProgram, FromProgram]
     dtypes = [captured.program.values()[o].dtype.name for o in captured.program.outputs]
     assert dtypes == ["bfloat16", "float32"]
+
+
+def test_write_into_another_element_type_is_a_cast(weft):
+    def function(x):
+        y = (x * 2).to(torch.bfloat16)
+        y.hypot_(x)
+        return y
+
+    weft.run(function, torch.randn(4, 6))
+    values = weft.only.program.values()
+    (call,) = weft.only.calls.values()
+    assert values[call.results[0].value].dtype.name == "float32"
+    assert values[weft.only.program.outputs[0]].dtype.name == "bfloat16"
 
 
 def write_input(x):
@@ -215,6 +232,22 @@ def test_graph_is_refused_with_reason_and_line(weft, function, reason, text):
     assert captured.refused.location.file == HERE
     assert captured.refused.location.line == line_of(function, text)
     assert captured.fallbacks == (captured.refused,)
+
+
+@pytest.mark.parametrize(("known", "reason"), [(1, "1 for these inputs only"), (None, "content")])
+def test_symbolic_sizes_without_a_meaning(known, reason):
+    size = SimpleNamespace(node=SimpleNamespace(hint=known))
+    with pytest.raises(UnsupportedError, match=reason):
+        hint(size)
+
+
+def test_slice_that_is_everything_by_chance(weft):
+    torch.compiler.reset()
+    compiled = torch.compile(lambda x: x[:4] * 2, backend=weft, dynamic=True)
+    with torch.no_grad():
+        for rows in (4, 6):
+            assert compiled(torch.randn(rows, 3)).shape == (4, 3)
+    assert "only at some sizes" in weft.only.fallbacks[0].reason
 
 
 def test_empty_tensors(weft):
@@ -285,16 +318,17 @@ def test_results_keep_their_structure(weft):
 
 def test_outputs_that_share_memory_still_do(weft):
     def function(x):
-        y = x * 2
+        y = x * 3
+        y -= x
         return y, y.t(), x.t(), x.view(-1)[1:], (x + 1).t()
 
     x = torch.randn(4, 6)
     weft.compare(function, x)
     captured = weft.only
-    assert sorted(captured.calls) == ["slice_4", "t_1", "t_2", "view_3"]
+    assert sorted(captured.calls) == ["slice_5", "t_2", "t_3", "view_4"]
     assert all(call.pinned for call in captured.calls.values())
     y = x * 2
-    (out,) = captured.calls["t_1"].run({"t0": y}, (x,)).values()
+    (out,) = captured.calls["t_2"].run({"t1": y}, (x,)).values()
     assert out.data_ptr() == y.data_ptr()
     assert out.stride() == (1, 6)
     assert all("shares memory" in fallback.reason for fallback in captured.fallbacks)
@@ -337,12 +371,12 @@ def test_replay_leaves_no_trace_behind(weft):
         return gm.forward
 
     def function(x):
-        with torch.no_grad():
-            return x + 1
+        torch.set_grad_enabled(False)
+        return x + 1
 
     torch.compiler.reset()
     torch.compile(function, backend=keep)(torch.randn(3))
-    assert torch.is_grad_enabled()
+    torch.set_grad_enabled(True)
     first, second = record(graphs[0]), record(graphs[0])
     assert torch.is_grad_enabled()
     assert not torch.is_inference_mode_enabled()

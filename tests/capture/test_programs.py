@@ -238,7 +238,20 @@ def test_integers_and_masks(weft):
     assert [values[o].dtype.name for o in captured.program.outputs] == wanted
 
 
+def test_integers_become_floats_before_they_meet_them(weft):
+    # C would divide integers into integers.
+    i = torch.randint(1, 9, (4, 6))
+    text = str(weft.compare(lambda i, j, x: i / j * x, i, i + 1, torch.randn(4, 6)).program)
+    assert text.count("= semantic cast of ") == 2
+
+
+def test_open_slices_stay_open(weft):
+    captured = weft.compare(lambda x: x[1:] * 2, torch.randn(4, 6), dynamic=True)
+    (derived,) = captured.program.derived
+    assert (derived.start, derived.stop, derived.step) == (1, None, 1)
+
+
 def test_comparison_is_with_the_number_that_eager_sees(weft):
-    # 0.1 is no bfloat16: eager compares with the nearest one.
-    x = torch.tensor([0.1], dtype=torch.bfloat16).expand(2).clone()
-    assert weft.run(lambda x: x >= 0.1, x).tolist() == (x >= 0.1).tolist() == [True, True]
+    # 0.7 is no bfloat16: eager compares with the nearest one, which is below it.
+    x = torch.tensor([0.7, 0.7], dtype=torch.bfloat16)
+    assert weft.run(lambda x: x >= 0.7, x).tolist() == (x >= 0.7).tolist() == [True, True]

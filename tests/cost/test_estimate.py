@@ -81,9 +81,13 @@ def test_copies_local_lists_operations_and_launches_are_not_free() -> None:
     assert called.predicted_seconds - base.predicted_seconds == pytest.approx(1e-3 + 1000e-6 / 4)
     bare = replace(MATMUL, flops={}, matrix_flops={})
     local = replace(bare, loaded={**bare.loaded, "t": 10**6}, stored={**bare.stored, "t": 10**5})
-    # 100 kB over 8 iterations, four of them at a time: 50 kB in the second level.
+    # 100 kB over 8 iterations, four of them at a time: 50 kB, which the second level holds;
+    # four times as much it does not.
     more = cost_of(local, TOY).predicted_seconds - cost_of(bare, TOY).predicted_seconds
     assert more == pytest.approx(1_100_000 / 1e11)
+    large = replace(local, stored={**bare.stored, "t": 4 * 10**5})
+    more = cost_of(large, TOY).predicted_seconds - cost_of(bare, TOY).predicted_seconds
+    assert more == pytest.approx(1_400_000 / 1e10)
     assert cost_of(local, TOY).bytes_read == cost_of(bare, TOY).bytes_read
     for cost in (copied, called):
         assert cost.floor_seconds == base.floor_seconds

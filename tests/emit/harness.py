@@ -71,10 +71,11 @@ class Compiled:
         return tuple(values[n] for n in self.program.graph.outputs)
 
 
-def compiled(programs: Sequence[BlockProgram], folder: Path) -> list[Compiled]:
-    """All of `programs`, applied, in one library."""
+def compiled(programs: Sequence[BlockProgram], folder: Path, *, quickly: bool = False) -> list[Compiled]:
+    """All of `programs`, applied, in one library; `quickly`: with little optimisation, a quarter of the time."""
     made = [units(p, f"f{i}") for i, p in enumerate(programs)]
     text = emit_many([u for us in made for u in us])
+    text = f'#pragma GCC optimize("O1")\n{text}' if quickly else text
     path = folder / "kernels.so"
     (folder / "kernels.cpp").write_text(text)
     path.write_bytes(compile_shared_library(text, (INCLUDE_DIR,)))

@@ -111,9 +111,7 @@ def test_a_folder_that_forbids_execution_costs_speed_only(
     assert build(PARTS, emit_never, folder).from_cache  # from the private folder
 
 
-def test_a_full_disk_costs_speed_only(
-    emit: Emit, folder: CacheFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_costs_speed_only(emit: Emit, folder: CacheFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     write = cache.write_file
 
     def full(path: Path, content: bytes) -> None:
@@ -128,9 +126,7 @@ def test_a_full_disk_costs_speed_only(
     assert build(PARTS, emit_never, folder).from_cache
 
 
-def test_what_can_be_loaded_from_nowhere(
-    emit: Emit, folder: CacheFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_can_be_loaded_from_nowhere(emit: Emit, folder: CacheFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path, symbol: str) -> NativeFunction:
         raise OSError("failed to map segment")
 

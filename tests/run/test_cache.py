@@ -118,12 +118,8 @@ def test_an_entry_under_another_name_is_not_that_entry(folder: CacheFolder) -> N
     assert folder.lookup(other) is None
 
 
-@pytest.mark.parametrize(
-    "put", [Path.touch, lambda path: path.symlink_to(path.parent), lambda path: None]
-)
-def test_what_weft_cannot_have_made_is_replaced(
-    folder: CacheFolder, put: Callable[[Path], None]
-) -> None:
+@pytest.mark.parametrize("put", [Path.touch, lambda path: path.symlink_to(path.parent), lambda path: None])
+def test_what_weft_cannot_have_made_is_replaced(folder: CacheFolder, put: Callable[[Path], None]) -> None:
     entry = folder.path / KEY
     put(entry)
     if not entry.exists():  # a whole entry, but one that others could write to
@@ -167,9 +163,7 @@ def test_a_writer_that_is_killed_leaves_no_entry_or_a_whole_one(
     assert folder.lookup(KEY) is not None
 
 
-def test_a_file_appears_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
 
@@ -208,13 +202,9 @@ def _full(path: Path, content: bytes) -> None:
     raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
 
-def test_a_full_disk_costs_the_entry_not_the_run(
-    folder: CacheFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_costs_the_entry_not_the_run(folder: CacheFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     write = cache.write_file
-    monkeypatch.setattr(
-        cache, "write_file", lambda p, c: (_full if p.is_relative_to(folder.path) else write)(p, c)
-    )
+    monkeypatch.setattr(cache, "write_file", lambda p, c: (_full if p.is_relative_to(folder.path) else write)(p, c))
     before = failures()
     stored = folder.store(KEY, FILES)
     assert failures() == before + 1
@@ -226,17 +216,13 @@ def test_a_full_disk_costs_the_entry_not_the_run(
     assert CacheFolder(folder.path).lookup(KEY) is None
 
 
-def test_no_room_anywhere_is_an_os_error(
-    folder: CacheFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_room_anywhere_is_an_os_error(folder: CacheFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "write_file", _full)
     with pytest.raises(OSError, match="No space left"):
         folder.store(KEY, FILES)
 
 
-def test_a_read_only_folder_costs_the_entry_not_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_only_folder_costs_the_entry_not_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make = Path.mkdir
 
     def mkdir(self: Path, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
@@ -272,9 +258,7 @@ def test_another_users_folder_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
         CacheFolder(tmp_path)
 
 
-def test_another_users_entry_is_not_taken(
-    folder: CacheFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_users_entry_is_not_taken(folder: CacheFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.store(KEY, FILES)
     monkeypatch.setattr(os, "geteuid", lambda: folder.path.stat().st_uid + 1)
     assert folder.lookup(KEY) is None

@@ -111,17 +111,13 @@ def test_a_default_device_does_not_move_the_outputs(affine: Launcher) -> None:
 @pytest.mark.parametrize("dims", [(), (3,), ("n",), ("n", 2), (0, "n"), ("n", "n", 3), (2, 0, 4)])
 @pytest.mark.parametrize("dtype", list(DType))
 def test_outputs_are_as_empty_gives_them(dims: tuple[str | int, ...], dtype: DType) -> None:
-    signature = KernelSignature(
-        "f", (Input("x", 1, dtype),), (Size("n", 0, 0),), (Output(dims, dtype),)
-    )
+    signature = KernelSignature("f", (Input("x", 1, dtype),), (Size("n", 0, 0),), (Output(dims, dtype),))
     launch = make_launcher(signature, recorder(signature)[0])
     for n in (0, 1, 5):
         kind: torch.dtype = getattr(torch, dtype.name)
         [out] = launch(torch.zeros(n, dtype=kind))
         expected = torch.empty([n if dim == "n" else int(dim) for dim in dims], dtype=kind)
-        assert (out.shape, out.stride(), out.dtype) == (
-            *(expected.shape, expected.stride(), expected.dtype),
-        )
+        assert (out.shape, out.stride(), out.dtype) == (*(expected.shape, expected.stride(), expected.dtype),)
 
 
 def test_scalars_no_sizes_and_no_outputs() -> None:
@@ -160,9 +156,7 @@ def test_a_signature_comes_back_from_json(affine_source: KernelSource) -> None:
     assert KernelSignature.from_json(json.loads(json.dumps(signature.to_json()))) == signature
 
 
-def test_a_loaded_function_outlives_its_file(
-    library: Path, affine_source: KernelSource, tmp_path: Path
-) -> None:
+def test_a_loaded_function_outlives_its_file(library: Path, affine_source: KernelSource, tmp_path: Path) -> None:
     path = tmp_path / "copy.so"
     path.write_bytes(library.read_bytes())
     launch = make_launcher(affine_source.signature, load(path, "affine"))

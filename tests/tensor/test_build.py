@@ -126,6 +126,24 @@ def test_a_size_that_no_tensor_shows_is_fixed() -> None:
     assert run(program, np.zeros((7, 1)))[0].shape == (7, 5)
 
 
+def test_a_size_that_a_tensor_shares_with_the_program_is_fixed_too() -> None:
+    b = Builder()
+    x = b.input("x", (5, 3), F32)
+    added = b.elementwise(ADD, [b.transpose(x, 0, 1), b.iota(5, F32)])
+    assert [s.fixed for s in b.finish([added]).spaces()] == [5, None]
+    with pytest.raises(ShapeError):
+        b.elementwise(ADD, [b.transpose(x, 0, 1), b.iota(6, F32)])
+
+
+def test_a_size_that_a_later_tensor_shows_is_not_fixed() -> None:
+    b = Builder()
+    x = b.input("x", (5,), F32)
+    moved = b.elementwise(ADD, [b.slice(x, 0, 0, 3), b.input("y", (3,), F32)])
+    program = b.finish([moved])
+    assert [s.fixed for s in program.spaces()] == [None, None]
+    assert len(program.derived) == 1
+
+
 def test_a_size_can_be_as_long_as_an_axis() -> None:
     b = Builder()
     x = b.input("x", (3,), F32)
@@ -372,6 +390,8 @@ def test_indices_from_the_end_hold_for_any_size() -> None:
     assert isinstance(node, Reindex)
     assert node.index == (Affine((), 0, from_end=True),)
     assert run(program, np.arange(9.0))[0] == 8
+    program = b.finish([b.slice(x, 0, -1, None), b.slice(x, 0, -3, -1)])
+    assert [r.tolist() for r in run(program, np.arange(9.0))] == [[8], [6, 7]]
 
 
 def test_what_cannot_be_a_view_is_refused() -> None:

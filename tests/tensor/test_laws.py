@@ -318,6 +318,18 @@ def test_equal_nodes_merge_up_to_axes_and_outputs_follow() -> None:
     assert np.allclose(total, 2 * one)
 
 
+def test_an_output_that_merges_is_returned_along_the_axes_of_the_first() -> None:
+    b = Builder()
+    x = b.input("x", (4,), F32)
+    assert x.dims[0] is not None
+    made = [b.iota(x.dims[0]), b.unsqueeze(b.iota(x.dims[0]), 0)]
+    program = merge_equal(b.finish(made))
+    assert _kinds(program) == ["Iota"]
+    plain, deep = _run(program, {"x": np.zeros(3)}, Fp64Domain())
+    assert plain.tolist() == [0, 1, 2]
+    assert deep.tolist() == [[0, 1, 2]]
+
+
 def test_the_same_operation_along_another_axis_does_not_merge() -> None:
     b = Builder()
     x = b.input("x", (4, 4), F32)
@@ -339,7 +351,9 @@ def test_literals_that_compare_equal_may_differ(other: float) -> None:
 def test_opaque_operations_never_merge() -> None:
     b = Builder()
     x = b.input("x", (4,), F32)
-    made = [b.opaque("aten.bernoulli", "call", [x], (4,), F32, "random") for _ in range(2)]
+    (axis,) = x.dims
+    assert axis is not None
+    made = [b.opaque("aten.bernoulli", "call", [x], (axis,), F32, "random") for _ in range(2)]
     assert len(merge_equal(b.finish(made)).nodes) == 2
 
 
@@ -442,6 +456,71 @@ def test_the_last_of_a_slice_is_the_last() -> None:
     program = normalize(b.finish([b.select(b.slice(x, 0, 3, None), 0, -1)]))
     (moved,) = (n for n in program.nodes if isinstance(n, Reindex))
     assert (moved.source, moved.index) == ("x", (Affine((), 0, from_end=True),))
+
+
+@pytest.mark.parametrize("second", [(1, None, 1), (None, None, 2), (1, 3, 1), (-2, None, 1)])
+@pytest.mark.parametrize("first", [(1, None, 2), (None, None, 3), (2, None, 1), (None, -1, 1)])
+@pytest.mark.parametrize("last", ["flip", "first", "last", "none"])
+def test_reindexings_of_reindexings_compose(first: tuple, second: tuple, last: str) -> None:
+    b = Builder()
+    x = b.input("x", (14, 2), F32)
+    moved = b.slice(b.slice(x, 0, *first), 0, *second)
+    value = np.arange(24.0).reshape(12, 2)
+    expected = value[slice(*first)][slice(*second)]
+    if last == "flip":
+        moved, expected = b.flip(moved, [0]), expected[::-1]
+    elif last != "none":
+        index = -1 if last == "last" else 0
+        moved, expected = b.select(moved, 0, index), expected[index]
+    program = normalize(b.finish([b.elementwise(apply("neg", Arg(0)), [moved])]))
+    if last in ("none", "first") and second[0] != -2:
+        assert sum(isinstance(n, Reindex) for n in program.nodes) == 1
+    assert np.array_equal(_run(program, {"x": value}, Fp64Domain())[0], -expected)
+
+
+def test_a_product_that_moves_sums_over_an_axis_of_its_own() -> None:
+    b = Builder()
+    x, w = b.input("x", (4, 3), F32), b.input("w", (3, 3), F32)
+    program = b.finish([b.matmul(x, w), b.elementwise(ADD, [x, b.matmul(x, w)])])
+    product = program.nodes[0]
+    assert isinstance(product, Contraction)
+    m, n, k = *product.axes, *product.over
+    assert n.space == k.space
+    index = (Affine(((m, -1),), 0, True), Affine.of(k))
+    moved = Reindex("moved", (m, k), F32, product.name, index)
+    program = TensorProgram(program.inputs, (product, moved), ("moved",))
+    rng = np.random.default_rng(0)
+    left, right = rng.standard_normal((5, 3)), rng.standard_normal((3, 3))
+    (result,) = _run(normalize(program), {"x": left, "w": right}, Fp64Domain())
+    assert np.allclose(result, (left @ right)[::-1])
+
+
+def test_a_diagonal_is_a_view_of_an_input() -> None:
+    b = Builder()
+    x = b.input("x", (3, 3), F32)
+    square = b.elementwise(ADD, [b.elementwise(EXP, [x]), b.transpose(x, 0, 1)])
+    program = b.finish([square])
+    m = program.inputs[0].axes[0]
+    diagonal = Reindex("d", (m,), F32, program.outputs[0], (Affine.of(m), Affine.of(m)))
+    program = replace(program, nodes=(*program.nodes, diagonal), outputs=("d",), output_dims=())
+    viewed, found = views(normalize(program))
+    assert [v.strides((3, 1)) for v in found] == [(4,)]
+    assert not any(isinstance(n, Reindex) for n in viewed.nodes)
+    value = np.arange(4.0).reshape(2, 2)
+    (result,) = _run(normalize(program), {"x": value}, Fp64Domain())
+    assert np.allclose(result, np.diag(np.exp(value) + value))
+
+
+def test_a_permuted_output_is_copied() -> None:
+    b = Builder()
+    program = b.finish([b.elementwise(EXP, [b.input("x", (4, 3), F32)])])
+    m, k = program.nodes[0].axes
+    swap = Reindex("swap", (k, m), F32, program.outputs[0], (Affine.of(m), Affine.of(k)))
+    program = replace(program, nodes=(*program.nodes, swap), outputs=("swap",), output_dims=())
+    normal = normalize(program)
+    assert normal.values()[normal.outputs[0]].axes == (k, m)
+    value = np.arange(6.0).reshape(2, 3)
+    assert np.allclose(_run(normal, {"x": value}, Fp64Domain())[0], np.exp(value).T)
 
 
 def test_what_does_not_compose_stays() -> None:

@@ -91,13 +91,17 @@ def test_nan_and_inf_must_be_where_eager_has_them() -> None:
     exact = torch.tensor([1.0, math.nan, math.inf, -math.inf, 2.0], dtype=torch.float64)
     eager = exact.float()
     assert judge(eager.clone(), eager, exact)
-    for swap in ((0, 1), (2, 3), (1, 2)):
+    for swap in ((0, 1), (0, 2), (0, 3), (2, 3), (1, 2)):
         out = eager.clone()
         out[list(swap)] = eager[list(reversed(swap))]
         verdict = judge(out, eager, exact)
         assert not verdict
         assert verdict.outputs[0].error == math.inf
         assert verdict.outputs[0].worst is not None
+    for place in (1, 2, 3):
+        out = eager.clone()
+        out[place] = 0.0
+        assert judge(out, eager, exact).outputs[0].worst == (place,)
     finite = torch.nan_to_num(eager)
     assert not judge(finite, eager, exact)
     assert not judge(eager, finite, exact.nan_to_num())
@@ -116,6 +120,7 @@ def test_where_only_the_reference_is_infinite_the_element_does_not_count() -> No
     eager, exact = torch.tensor([1.0, 3.0]), torch.tensor([1.0, math.inf], dtype=torch.float64)
     assert judge(eager, eager, exact)
     assert not judge(torch.tensor([1.0, math.nan]), eager, exact)
+    assert not judge(torch.tensor([9.0, 3.0]), eager, exact)
 
 
 def test_dtype_shape_and_structure_must_be_eagers() -> None:
@@ -157,6 +162,15 @@ def test_the_maxima_are_taken_over_all_draws_together() -> None:
     assert (verdict.outputs[0].draw, verdict.outputs[0].worst) == (1, (0,))
     out[0] += 0.1
     assert not judge(Draws(out), Draws(eager), Draws(exact))
+
+
+@pytest.mark.parametrize("large", [0, 1])
+def test_the_largest_result_of_any_draw_sets_the_scale(large: int) -> None:
+    exact = [torch.ones(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64)]
+    exact[large] *= 1000.0
+    eager = [x.float() for x in exact]
+    verdict = judge(Draws(eager), Draws(eager), Draws(exact))
+    assert verdict.outputs[0].bound == 2 * 2.0**-23 * 1000.0
 
 
 def test_an_error_in_any_draw_fails() -> None:

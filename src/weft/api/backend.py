@@ -47,8 +47,7 @@ def _log(made: Plan) -> None:
     if level == "none":
         return
     names = ", ".join(f"{k.name}{' (cached)' if k.from_cache else ''}" for k in made.kernels) or "nothing"
-    print(
-        f"weft: compiled {names}; left to PyTorch: {'; '.join(map(str, made.fallbacks)) or 'nothing'}", file=sys.stderr
-    )
+    left = "; ".join(map(str, made.fallbacks)) or "nothing"
+    sys.stderr.write(f"weft: compiled {names}; left to PyTorch: {left}\n")
     if level == "debug":
         sys.stderr.write(f"{report([made])}\n")

@@ -12,10 +12,10 @@ from typing import Any, ParamSpec, TypeVar, cast, overload
 import torch
 from torch._dynamo import config
 from torch._dynamo.eval_frame import OptimizedModule
-from torch._dynamo.exc import TorchDynamoException
+from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
 
 from weft.api.backend import backend
-from weft.errors import Location, ShapeError
+from weft.errors import Location, ShapeError, WeftError
 from weft.options import current
 
 P = ParamSpec("P")
@@ -25,6 +25,8 @@ M = TypeVar("M", bound=torch.nn.Module)
 # Lengths that are seen once are compiled for that length, then for all lengths; sizes 0 and 1 are classes of their own. With
 # several dimensions, dtypes and layouts that is more variants than PyTorch's own limit of 8, past which it would run eager.
 _VARIANTS = 256
+# torch.compile's own type is not fully known to type checkers.
+torch_compile: Callable[..., Any] = vars(torch)["compile"]
 _OWN = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
 
@@ -45,6 +47,7 @@ def compile(model: Callable[..., Any], **options: Any) -> Callable[..., Any]:  #
     Raises:
         UnknownOptionError: at once, for an option that does not exist.
         ShapeError: when called with shapes that eager refuses too; it names the user's line.
+        CacheFolderError: when called, where the cache folder is not safe.
     """
     current().replace(**options)  # an unknown option is an error now, not at the first call
     inner = dynamo_compile(model, functools.partial(backend, **options) if options else backend)
@@ -58,11 +61,11 @@ def dynamo_compile(model: Callable[..., Any], with_backend: Callable[..., Any]) 
     """torch.compile, with room for every class of shapes."""
     # None: compiled for the sizes that are seen first, then for all sizes; weft's kernels are for all sizes from the start.
     settings: dict[str, Any] = {"backend": with_backend, "dynamic": None if current().dynamic else False}
-    if "recompile_limit" in inspect.signature(torch.compile).parameters:
+    if "recompile_limit" in inspect.signature(torch_compile).parameters:
         settings |= {"recompile_limit": _VARIANTS, "isolate_recompiles": True}
     else:  # before PyTorch 2.13: a limit for the whole process
         config.recompile_limit = max(config.recompile_limit, _VARIANTS)
-    return torch.compile(model, **settings)
+    return torch_compile(model, **settings)
 
 
 def _translating(inner: Callable[..., Any], model: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,6 +76,8 @@ def _translating(inner: Callable[..., Any], model: Callable[..., Any]) -> Callab
             return inner(*args, **kwargs)
         except TorchDynamoException as error:
             failure = error
+        if isinstance(failure, BackendCompilerFailed) and isinstance(failure.inner_exception, WeftError):
+            raise failure.inner_exception from None
         if _code_ran(failure):
             raise failure
         return eagerly(model, args, kwargs)

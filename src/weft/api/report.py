@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ class Report:
         """Write the report to `path`: a page where the name ends in .html, else plain text."""
         path = Path(path)
         if path.suffix.lower() in (".html", ".htm"):
-            console = Console(record=True, width=140, file=_Nowhere())
+            console = Console(record=True, width=140, file=io.StringIO())
             for title, text in self.sections:
                 console.print(Text(title, style="bold"))
                 console.print(Text(text))
@@ -35,17 +36,6 @@ class Report:
         else:
             path.write_text(f"{self}\n", encoding="utf-8")
         return path
-
-
-class _Nowhere:
-    """A file that keeps nothing: the console is only recorded."""
-
-    def write(self, text: str) -> int:
-        """Take `text`."""
-        return len(text)
-
-    def flush(self) -> None:
-        """Nothing to do."""
 
 
 def report(plans: Sequence[Plan]) -> Report:

@@ -69,16 +69,21 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """The current iteration of a loop: its first element, how many are valid, how many it would have, and its number."""
+    """The current iteration of a loop: its first element, how many are valid, and how many a whole block has."""
 
     base: int
     valid: int
     tile: int
 
+    @property
+    def lanes(self) -> int:
+        """How many elements items have along the axis: one of padding is enough to see who reads it."""
+        return min(self.tile, self.valid + 1)
+
 
 @dataclass(frozen=True, slots=True)
 class _Item(Generic[V]):
-    """A block, vector or scalar: an array of the tiles' sizes, of which each axis's step says how much is valid."""
+    """A block, vector or scalar: an array of its axes' lanes, of which each axis's step says how much is valid."""
 
     array: V
     dims: tuple[Axis, ...]
@@ -173,7 +178,7 @@ class _Interpreter(Generic[V]):
         domain = self.domain
         match node:
             case Pointwise():
-                shape = tuple(scope[a].tile for a in node.dims)
+                shape = tuple(scope[a].lanes for a in node.dims)
                 args = [self.aligned(self.item(values, n), node.dims) for n in node.args]
                 array = domain.elementwise(node.expr, args, node.dtype)
                 return _Item(domain.lift(broadcast(shape), array), node.dims, node.dtype)
@@ -197,7 +202,7 @@ class _Interpreter(Generic[V]):
                 return _Item(array, tuple(a for a in item.dims if a != node.over), item.dtype.accumulator)
             case Index(_, axis):
                 step = scope[axis]
-                numbers = domain.iota(step.base + step.tile, DType.int64)
+                numbers = domain.iota(step.base + step.lanes, DType.int64)
                 return _Item(domain.lift(at(slice(step.base, None)), numbers), (axis,), DType.int64)
             case Literal(_, value, dtype):
                 return _Item(domain.constant(value, dtype), (), dtype)
@@ -206,7 +211,7 @@ class _Interpreter(Generic[V]):
             case Fill():
                 item = self.item(values, node.arg)
                 return self.filled(
-                    item, scope, domain.full(tuple(scope[a].tile for a in item.dims), node.value, item.dtype)
+                    item, scope, domain.full(tuple(scope[a].lanes for a in item.dims), node.value, item.dtype)
                 )
             case Stage():
                 item = self.item(values, node.arg)
@@ -229,7 +234,7 @@ class _Interpreter(Generic[V]):
         return self.domain.lift(at(present), self.domain.lift(_transposed(order), item.array))
 
     def filled(self, item: _Item[V], scope: _Scope, padding: V) -> _Item[V]:
-        """`item` with its padding replaced by that of `padding`, an array of the tiles' sizes."""
+        """`item` with its padding replaced by that of `padding`, an array of the same lanes."""
         window = tuple(slice(0, scope[a].valid) for a in item.dims)
 
         valid = self.domain.lift(at(window), item.array)
@@ -277,7 +282,7 @@ class _Interpreter(Generic[V]):
                 if c.name in start:
                     state[c.name] = self.item(values, resumed[start[c.name]])
                 else:
-                    shape = tuple(scope[a].tile for a in c.dims)
+                    shape = tuple(scope[a].lanes for a in c.dims)
                     state[c.name] = _Item(self.domain.full(shape, c.init, c.dtype), c.dims, c.dtype)
         for step in self.steps(node, scope):
             inner_scope = {**scope, node.axis: step}
@@ -332,15 +337,15 @@ class _Interpreter(Generic[V]):
         return part if lists else self.load(part, scope)
 
     def load(self, part: _List[V], scope: _Scope) -> _Item[V]:
-        """The one item that is left, padded to its tiles."""
+        """The one item that is left, padded to its axes' lanes."""
         shape = self.domain.shape(part.array)
         self.traffic.loaded[part.name] += int(np.prod(shape, dtype=np.int64)) * part.dtype.bytes
-        tiles = tuple(scope[a].tile for a in part.dims)
-        if shape == tiles:
+        lanes = tuple(scope[a].lanes for a in part.dims)
+        if shape == lanes:
             return _Item(part.array, part.dims, part.dtype)
         window = tuple(slice(0, n) for n in shape)
 
-        padded = self.domain.lift(_written(window), self.domain.poison(tiles, part.dtype), part.array)
+        padded = self.domain.lift(_written(window), self.domain.poison(lanes, part.dtype), part.array)
         return _Item(padded, part.dims, part.dtype)
 
     def stack(self, node: Map, name: str, parts: list[tuple[_Step, _Item[V] | _List[V]]], scope: _Scope) -> _List[V]:

@@ -32,13 +32,16 @@ def hint(size: Any) -> int:
     """A size in the example.
 
     Raises:
-        UnsupportedError: it depends on the content of tensors.
+        UnsupportedError: it depends on the content of tensors, or is symbolic and yet below 2.
     """
     if isinstance(size, int):
         return size
     found = size.node.hint
     if found is None:
         raise UnsupportedError("a size that depends on the content of a tensor")
+    if found < 2:
+        # A dimension has an axis or has none: that cannot depend on the inputs.
+        raise UnsupportedError(f"a size that is {found} for these inputs only")
     return int(found)
 
 

@@ -96,13 +96,9 @@ def record(gm: fx.GraphModule) -> Recording:
         raise UnsupportedError("no tensor goes into the graph")
     recorder = _Recorder(cast("Any", tensors[0]).fake_mode)
     inputs = tuple(recorder.enter(e) if isinstance(e, torch.Tensor) else e for e in examples)
-    gradients = torch.is_grad_enabled()
-    try:
-        with torch.inference_mode(), recorder:
-            result: Any = _Interpreter(gm, recorder).run(*examples)
-    finally:
-        # The graph itself may hold calls that switch gradients on or off.
-        torch.set_grad_enabled(gradients)
+    # The graph may switch gradients on or off; inference mode ends as it began.
+    with torch.inference_mode(), recorder:
+        result: Any = _Interpreter(gm, recorder).run(*examples)
     outputs = tuple(recorder.placeheld(leaf) for leaf in pytree.tree_leaves(result))
     calls = _pinned(recorder, outputs)
     return Recording(inputs, calls, outputs, tuple(recorder.fakes))

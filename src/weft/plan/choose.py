@@ -2,11 +2,12 @@
 
 The rule below was measured (docs/cpu-schedules.md): it keeps a block product's accumulator and staged panel in the second-level
 cache, gives every thread at least two blocks, and leaves operands where they are when there are too few rows to pay for staging.
-Tiles are powers of two of the example sizes' magnitude, so that a new length within a class uses the binary that is there.
+Tiles are a few powers of two, the same for all sizes of a class, so that a new length uses the binary that is there.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -44,7 +45,7 @@ def choose(
 
     Args:
         program: fused, with canonical names.
-        sizes: example sizes by space name; only their magnitude matters.
+        sizes: example sizes by space name; they pick the class.
         innermost: for each input, which of its dimensions has stride 1 (None: none, or not known).
         threads: how many will run the grid.
     """
@@ -59,11 +60,6 @@ def choose(
     rows = frozenset(p.name for p in products if not p.row_operand_dense)
     panels = frozenset(p.name for p in products if not _few_rows(p, sizes))
     return Schedule(tuple(loops), rows, panels)
-
-
-def magnitude(size: int) -> int:
-    """The class of a size: the least power of two that is not below it."""
-    return 1 << max(0, size - 1).bit_length()
 
 
 def find_products(program: BlockProgram, innermost: Mapping[str, int | None]) -> Iterator[Product]:
@@ -101,30 +97,32 @@ def _seen(node: Map, feed: Feed, axes: Mapping[Axis, tuple[str, int]]) -> dict[A
 
 def _few_rows(product: Product, sizes: Mapping[str, int]) -> bool:
     rows = 1 if product.rows is None else product.rows.space.size(sizes)
-    return product.columns is None or magnitude(rows) <= _FEW_ROWS.get(product.dtype, 1)
+    return product.columns is None or rows <= _FEW_ROWS.get(product.dtype, 1)
 
 
 def _tiles(
     program: BlockProgram, products: tuple[Product, ...], sizes: Mapping[str, int], threads: int
 ) -> dict[Axis, int]:
     """Elements per iteration of each loop."""
-    extent = {m.axis: magnitude(m.axis.space.size(sizes)) for m in maps(program.graph)}
+    extent = {m.axis: m.axis.space.size(sizes) for m in maps(program.graph)}
+    on_grid = set(grid_maps(program.graph))
+    grid = [m.axis for m in maps(program.graph) if m.name in on_grid]
     if not products:
-        return _elementwise_tiles(program, extent, threads)
+        return _elementwise_tiles(program, extent, grid, threads)
     direct = all(_few_rows(p, sizes) for p in products)
-    tiles = {axis: min(size, _ROW) for axis, size in extent.items()}
-    rows = {p.rows for p in products if p.rows is not None}
-    columns = {p.columns for p in products if p.columns is not None}
+    sixteen_bit = all(p.dtype is not DType.float32 for p in products)
+    rows = [p.rows for p in products if p.rows is not None]
+    columns = [p.columns for p in products if p.columns is not None and p.columns not in rows]
+    tiles = dict.fromkeys(extent, _ROW)
     for product in products:
-        tiles[product.over] = min(extent[product.over], 4 * _DEPTH if direct else _DEPTH)
+        tiles[product.over] = 4 * _DEPTH if direct else _DEPTH
     for axis in rows:
-        tiles[axis] = min(extent[axis], _ROWS)
-    wide = 2 * _COLUMNS if all(p.dtype is not DType.float32 for p in products) else _COLUMNS
-    for axis in columns - rows:
-        staged = wide if extent[axis] >= 8 * _COLUMNS * threads else _COLUMNS
-        tiles[axis] = min(extent[axis], _DIRECT_COLUMNS if direct else staged)
-    on_grid = {m.axis for m in maps(program.graph) if m.name in set(grid_maps(program.graph))}
-    _enough_blocks(tiles, extent, [*(columns & on_grid), *(rows & on_grid)], threads)
+        tiles[axis] = next((t for t in (8, 64) if extent[axis] <= t), _ROWS)
+    for axis in columns:
+        wide = sixteen_bit and extent[axis] >= 8 * _COLUMNS * threads
+        tiles[axis] = _DIRECT_COLUMNS if direct else 2 * _COLUMNS if wide else _COLUMNS
+    halved = [a for a in dict.fromkeys((*columns, *rows)) if a in grid]
+    _enough_blocks(tiles, extent, halved, threads)
     return tiles
 
 
@@ -132,24 +130,21 @@ def _enough_blocks(tiles: dict[Axis, int], extent: Mapping[Axis, int], axes: lis
     """Halve the tiles of the grid's `axes`, columns first, down to 64, until each thread has two blocks."""
 
     def blocks() -> int:
-        count = 1
-        for axis in axes:
-            count *= -(-extent[axis] // tiles[axis])
-        return count
+        return math.prod(math.ceil(extent[axis] / tiles[axis]) for axis in axes)
 
     for axis in axes:
         while blocks() < 2 * threads and tiles[axis] > 64:
             tiles[axis] //= 2
 
 
-def _elementwise_tiles(program: BlockProgram, extent: Mapping[Axis, int], threads: int) -> dict[Axis, int]:
+def _elementwise_tiles(
+    program: BlockProgram, extent: Mapping[Axis, int], grid: list[Axis], threads: int
+) -> dict[Axis, int]:
     """Long rows of the innermost loops, and as many of them as make a block, but two blocks for each thread."""
-    inner = {m.axis for m in maps(program.graph) if not any(isinstance(n, Map) for n in m.body.nodes)}
-    tiles = {axis: min(size, _ROW) for axis, size in extent.items()}
-    for node in maps(program.graph):
-        if node.axis not in inner:
-            each = _BLOCK // max((tiles[a] for a in inner), default=1)
-            tiles[node.axis] = max(1, min(each, extent[node.axis] // (2 * threads)))
-        elif node.state is None and node.name in set(grid_maps(program.graph)) and len(extent) == 1:
-            tiles[node.axis] = max(1, min(_BLOCK, extent[node.axis] // (2 * threads)))
+    inner = [m.axis for m in maps(program.graph) if not any(isinstance(n, Map) for n in m.body.nodes)]
+    tiles: dict[Axis, int] = {}
+    for axis, size in extent.items():
+        alone = axis in inner and axis in grid and len(grid) == 1
+        most = _BLOCK if alone else _ROW if axis in inner else _BLOCK // _ROW
+        tiles[axis] = most if axis not in grid or size >= most * 2 * threads else max(1, most // 16)
     return tiles

@@ -78,10 +78,17 @@ class FieldDomain:
 
     The same seed gives the same roots of unity, order and random functions; poison is fresh at
     each call. Values of different seeds must not meet.
+
+    Args:
+        seed: of everything that is random but inputs.
+        exponentials: how deep exponentials are nested in what is evaluated, at most. Inputs then
+            have no more residues than that takes, which is most of the work; too low a number makes
+            the deepest exponentials random functions.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, exponentials: int = len(CHAIN) - 1) -> None:
         self._arithmetic = FieldArithmetic(seed)
+        self._primes = CHAIN[-1 - min(exponentials, len(CHAIN) - 1) :]
         self._fresh = np.random.default_rng(modular.key(seed, "poison"))
 
     def shape(self, v: FieldElements) -> tuple[int, ...]:
@@ -123,7 +130,7 @@ class FieldDomain:
         return ExactValue(random_exact(shape, dtype, rng))
 
     def _random(self, shape: Sequence[int], rng: np.random.Generator) -> FieldValue:
-        return FieldValue(tuple(rng.integers(0, p, tuple(shape), dtype=np.int64) for p in CHAIN))
+        return FieldValue(tuple(rng.integers(0, p, tuple(shape), dtype=np.int64) for p in self._primes))
 
     def equal(self, a: FieldElements, b: FieldElements) -> bool:
         """Same shape and exactly the same elements (modulo the last prime); NaN equals NaN."""

@@ -93,6 +93,19 @@ def operations(expr: Scalar) -> int:
             assert_never(expr)
 
 
+def operation_count(expr: Scalar, op: str) -> int:
+    """How many times `expr` applies the row `op` of the table."""
+    match expr:
+        case Arg() | Lit():
+            return 0
+        case Apply(name, args):
+            return (name == op) + sum(operation_count(a, op) for a in args)
+        case Convert(_, inner):
+            return operation_count(inner, op)
+        case _:
+            assert_never(expr)
+
+
 _INFIX = {
     "add": "+",
     "sub": "-",

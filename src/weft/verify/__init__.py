@@ -6,6 +6,6 @@ verifier fails closed.
 """
 
 from weft.verify.field_check import Verdict, equivalent, verify
-from weft.verify.judge import Judgement, judge
+from weft.verify.judge import Draws, Judgement, judge
 
-__all__ = ["Judgement", "Verdict", "equivalent", "judge", "verify"]
+__all__ = ["Draws", "Judgement", "Verdict", "equivalent", "judge", "verify"]

@@ -25,9 +25,7 @@ T = TypeVar("T")
 class ReferenceDTypeError(WeftError, TypeError):
     """A reference that is not fp64 where the output is floating, or not integer where it is."""
 
-    advice = (
-        "run the same program on fp64 copies of the inputs: weft.verify.judge.reference(fn, inputs)"
-    )
+    advice = "run the same program on fp64 copies of the inputs: weft.verify.judge.reference(fn, inputs)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +42,7 @@ class Draws(Generic[T]):
 
     def __post_init__(self) -> None:
         if not self.results:
-            raise WeftError(
-                "no draws to judge", todo="give Draws at least one result, better four or more"
-            )
+            raise WeftError("no draws to judge", todo="give Draws at least one result, better four or more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,9 +219,7 @@ def _draws(*given: object) -> Iterator[tuple[object, ...]]:
     if given[3] is not None and not isinstance(given[3], Draws):
         raise WeftError("gaps are given once for several draws", todo="wrap them in Draws too")
     (count,) = counts
-    columns = [
-        cast("Draws[object]", g).results if isinstance(g, Draws) else [None] * count for g in given
-    ]
+    columns = [cast("Draws[object]", g).results if isinstance(g, Draws) else [None] * count for g in given]
     return iter(zip(*columns, strict=True))
 
 
@@ -243,15 +237,9 @@ def _pair(
     if theirs is None and mine is None and wide is None:
         found.setdefault(name, []).append(_leaf(name, out, eager, exact, gap, draw))
         return
-    if (
-        theirs is None
-        or mine is None
-        or wide is None
-        or not mine.keys() == theirs.keys() == wide.keys()
-    ):
+    if theirs is None or mine is None or wide is None or not mine.keys() == theirs.keys() == wide.keys():
         what = ", ".join(
-            f"{who} {_shape_of(value)}"
-            for who, value in (("weft", out), ("eager", eager), ("fp64", exact))
+            f"{who} {_shape_of(value)}" for who, value in (("weft", out), ("eager", eager), ("fp64", exact))
         )
         found.setdefault(name, []).append(_Leaf(draw, f"the structures differ: {what}"))
         return
@@ -271,17 +259,13 @@ def _children(value: object) -> dict[object, object] | None:
 
 def _shape_of(value: object) -> str:
     children = _children(value)
-    return (
-        type(value).__name__ if children is None else f"{type(value).__name__} of {list(children)}"
-    )
+    return type(value).__name__ if children is None else f"{type(value).__name__} of {list(children)}"
 
 
 def _leaf(name: str, out: object, eager: object, exact: object, gap: object, draw: int) -> _Leaf:
     out, eager, exact = _numbers(out), _numbers(eager), _numbers(exact)
     if not isinstance(eager, torch.Tensor) or not isinstance(out, torch.Tensor):
-        same = type(out) is type(eager) and (
-            out is eager or (not isinstance(out, torch.Tensor) and out == eager)
-        )
+        same = type(out) is type(eager) and (out is eager or (not isinstance(out, torch.Tensor) and out == eager))
         return _Leaf(draw, "" if same else f"weft gives {_brief(out)}, eager {_brief(eager)}")
     if not isinstance(exact, torch.Tensor):
         raise ReferenceDTypeError(f"the reference of {name} is {_brief(exact)}, not a tensor")
@@ -296,8 +280,7 @@ def _leaf(name: str, out: object, eager: object, exact: object, gap: object, dra
     if eager.dtype.is_floating_point != (exact.dtype == torch.float64) or exact.dtype.is_complex:
         wanted = "torch.float64" if eager.dtype.is_floating_point else "an integer type or bool"
         raise ReferenceDTypeError(
-            f"the reference of {name} is {exact.dtype}, but the output is {eager.dtype}: "
-            f"it must be {wanted}"
+            f"the reference of {name} is {exact.dtype}, but the output is {eager.dtype}: it must be {wanted}"
         )
     tensors = (out.detach().cpu(), eager.detach().cpu(), exact.detach().cpu())
     return _Leaf(draw, "", tensors, gap if isinstance(gap, IndexGap) else None)
@@ -315,17 +298,13 @@ def _brief(value: object) -> str:
 def _judged(name: str, leaves: list[_Leaf]) -> OutputJudgement:
     wrong = next((leaf for leaf in leaves if leaf.mismatch), None)
     if wrong is not None:
-        return OutputJudgement(
-            name, ok=False, error=math.inf, draw=wrong.draw, reason=wrong.mismatch
-        )
+        return OutputJudgement(name, ok=False, error=math.inf, draw=wrong.draw, reason=wrong.mismatch)
     compared = [(leaf, leaf.tensors) for leaf in leaves if leaf.tensors is not None]
     if not compared:
         return OutputJudgement(name, ok=True)
     dtypes = {eager.dtype for _, (_, eager, _) in compared}
     if len(dtypes) > 1:
-        raise WeftError(
-            f"the draws of {name} have different dtypes", todo="judge each dtype on its own"
-        )
+        raise WeftError(f"the draws of {name} have different dtypes", todo="judge each dtype on its own")
     if dtypes.pop().is_floating_point:
         return _judged_floats(name, compared)
     return _judged_integers(name, compared)
@@ -352,9 +331,7 @@ def _judged_floats(name: str, compared: _Compared) -> OutputJudgement:
         misplaced = _misplaced(out, eager)
         if misplaced is not None:
             what = f"weft gives {out[misplaced].item()} where eager gives {eager[misplaced].item()}"
-            return OutputJudgement(
-                name, False, math.inf, worst=misplaced, draw=leaf.draw, reason=what
-            )
+            return OutputJudgement(name, False, math.inf, worst=misplaced, draw=leaf.draw, reason=what)
         counted = torch.isfinite(eager) & torch.isfinite(exact)
         error, worst = _error(out, exact, counted)
         if worst is not None and error > most.error:
@@ -363,14 +340,8 @@ def _judged_floats(name: str, compared: _Compared) -> OutputJudgement:
         most.peak = max(most.peak, _peak(exact, counted))
         most.eager_is = eager.dtype
     error, bound = max(0.0, most.error), _bound(most.eager_error, most.peak, most.eager_is)
-    reason = (
-        ""
-        if error <= bound
-        else f"error {error:.3g} is {_times(error, bound)} the bound of {bound:.3g}"
-    )
-    return OutputJudgement(
-        name, error <= bound, error, most.eager_error, bound, most.worst, most.draw, reason
-    )
+    reason = "" if error <= bound else f"error {error:.3g} is {_times(error, bound)} the bound of {bound:.3g}"
+    return OutputJudgement(name, error <= bound, error, most.eager_error, bound, most.worst, most.draw, reason)
 
 
 def _judged_integers(name: str, compared: _Compared) -> OutputJudgement:
@@ -401,9 +372,7 @@ def _first(mask: torch.Tensor) -> tuple[int, ...]:
     return tuple(int(i) for i in mask.nonzero()[0])
 
 
-def _error(
-    values: torch.Tensor, exact: torch.Tensor, counted: torch.Tensor
-) -> tuple[float, tuple[int, ...] | None]:
+def _error(values: torch.Tensor, exact: torch.Tensor, counted: torch.Tensor) -> tuple[float, tuple[int, ...] | None]:
     """max |values - exact| over the elements that count, and where; (0, None) where none does."""
     if not bool(counted.any()):
         return 0.0, None

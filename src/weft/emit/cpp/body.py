@@ -7,7 +7,21 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, assert_never
 
 from weft.block.check import Scope as Around
-from weft.block.program import BlockNode, BlockType, Collapse, Dot, Extent, Fill, Graph, Index, Layout, Literal, Map, Pointwise, Stage
+from weft.block.program import (
+    BlockNode,
+    BlockType,
+    Collapse,
+    Dot,
+    Extent,
+    Fill,
+    Graph,
+    Index,
+    Layout,
+    Literal,
+    Map,
+    Pointwise,
+    Stage,
+)
 from weft.emit.cpp import nests
 from weft.emit.cpp.dots import dot, free_axis, stage
 from weft.emit.cpp.frame import Frame
@@ -51,7 +65,9 @@ class Body:
                 self._lazy(node, node.args, node.dims, node.dtype)
             case Collapse():
                 arg = self.item(node.arg)
-                lazy = self._lazy(node, (node.arg,), tuple(a for a in arg.dims if a != node.over), arg.dtype.accumulator)
+                lazy = self._lazy(
+                    node, (node.arg,), tuple(a for a in arg.dims if a != node.over), arg.dtype.accumulator
+                )
                 self.reductions.append(lazy)
             case Index():
                 self._lazy(node, (), (node.axis,), DType.int64)
@@ -69,7 +85,9 @@ class Body:
             case _:
                 assert_never(node)
 
-    def in_memory(self, wanted: Mapping[str, tuple[Axis, ...] | None], stores: Sequence[Store] = ()) -> dict[str, Memory]:
+    def in_memory(
+        self, wanted: Mapping[str, tuple[Axis, ...] | None], stores: Sequence[Store] = ()
+    ) -> dict[str, Memory]:
         """The named items in memory, by name: printed now where they were not; `stores` are done along with them.
 
         Args:
@@ -100,7 +118,11 @@ class Body:
         return value
 
     def _lazy(
-        self, node: Pointwise | Collapse | Index | Literal | Extent, args: tuple[str, ...], dims: tuple[Axis, ...], dtype: DType
+        self,
+        node: Pointwise | Collapse | Index | Literal | Extent,
+        args: tuple[str, ...],
+        dims: tuple[Axis, ...],
+        dtype: DType,
     ) -> Lazy:
         lazy = Lazy(node, tuple(self.item(a) for a in args), dims, dtype)
         self.values[node.name] = lazy
@@ -137,10 +159,12 @@ class Body:
 
 def _there(value: Value) -> Memory | None:
     """Where `value` lies in its own element type, if it lies anywhere."""
+    if isinstance(value, Memory):
+        return value
     found = resolved(value)
-    if isinstance(found, Memory) and found.dtype is value.dtype and isinstance(value, Memory | Lazy):
-        return found if frozenset(found.dims) == frozenset(value.dims) else None
-    return value.memory if isinstance(value, Lazy) else None
+    if not isinstance(found, Memory) or frozenset(found.dims) != frozenset(value.dims):
+        return None
+    return found if found.variable or found.dtype is value.dtype else None
 
 
 def _with_last(dims: tuple[Axis, ...], over: Axis) -> tuple[Axis, ...]:

@@ -24,7 +24,9 @@ def free_axis(dims: Sequence[Axis], over: Axis) -> Axis | None:
     """
     free = [a for a in dims if a != over]
     if len(free) > 1:
-        raise UnsupportedError(f"a product of items with axes {', '.join(map(str, dims))}: one besides {over} is supported")
+        raise UnsupportedError(
+            f"a product of items with axes {', '.join(map(str, dims))}: one besides {over} is supported"
+        )
     return free[0] if free else None
 
 
@@ -38,13 +40,17 @@ def stage(frame: Frame, scope: Scope, node: Stage, source: Memory) -> Memory | P
         target = frame.array(node.name, source.dtype, node.dims, scope)
         lines = "1" if row is None else target.strides[row]
         to = f"{target.base}, {scope[column].most if row is None else lines}"
-        frame.out.line(f"weft::stage_rows({to}, {_strided(source, row, column)}, {_valid(scope, row)}, {_valid(scope, column)});")
+        frame.out.line(
+            f"weft::stage_rows({to}, {_strided(source, row, column)}, {_valid(scope, row)}, {_valid(scope, column)});"
+        )
         return target
     k, n = (column, None) if row is None else (row, column)
     ctype = element(source.dtype)
     count = f"weft::panel_elements<{ctype}>({scope[k].most}, {'1' if n is None else scope[n].most})"
     panel = Panel(frame.scratch(node.name, ctype, count), source.dtype, k, n)
-    frame.out.line(f"weft::stage_panel({panel.base}, {_strided(source, k, n)}, {_valid(scope, k)}, {_valid(scope, n)});")
+    frame.out.line(
+        f"weft::stage_panel({panel.base}, {_strided(source, k, n)}, {_valid(scope, k)}, {_valid(scope, n)});"
+    )
     return panel
 
 
@@ -63,14 +69,20 @@ def dot(frame: Frame, scope: Scope, node: Dot, left: Memory, right: Memory | Pan
     sizes = ", ".join(_valid(scope, a) for a in (m, n, node.over))
     a = _strided(left, m, node.over)
     if left.dtype is not right.dtype or (n is not None and columns != "1"):
-        b = f"weft::panel_reader({right.base}, {_valid(scope, n)})" if isinstance(right, Panel) else f"weft::reader({_strided(right, node.over, n)})"
+        b = (
+            f"weft::panel_reader({right.base}, {_valid(scope, n)})"
+            if isinstance(right, Panel)
+            else f"weft::reader({_strided(right, node.over, n)})"
+        )
         frame.out.line(f"weft::dot_anyhow({base}, {rows}, {columns}, {add}, {a}, {b}, {sizes});")
         return
     ldc = rows if m is not None else _valid(scope, n)
     if isinstance(right, Panel):
         frame.out.line(f"weft::dot_strided({base}, {ldc}, {add}, {a}, {right.base}, {sizes});")
     else:
-        frame.out.line(f"weft::dot_direct_strided({base}, {ldc}, {add}, {a}, {_strided(right, node.over, n)}, {sizes});")
+        frame.out.line(
+            f"weft::dot_direct_strided({base}, {ldc}, {add}, {a}, {_strided(right, node.over, n)}, {sizes});"
+        )
 
 
 def _strided(memory: Memory, first: Axis | None, second: Axis | None) -> str:

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.block.check import Scope as Around
-from weft.block.check import body_types, infer
-from weft.block.program import All, BlockNode, BlockProgram, BlockType, Extent, Final, Graph, Map, Place, Stacked, maps
+from weft.block.check import infer
+from weft.block.program import All, BlockNode, BlockProgram, BlockType, Extent, Graph, Map, Place, Stacked
 from weft.emit.cpp import loops, nests
 from weft.emit.cpp.body import Body
 from weft.emit.cpp.frame import Frame, row_major
 from weft.emit.cpp.plan import Store
 from weft.emit.cpp.ranges import bounds
 from weft.emit.cpp.scalar import element
-from weft.emit.cpp.text import Names, Writer, at_most, blocks_of, factor, minus, plus, times
-from weft.emit.cpp.values import Memory, Scope, Step
+from weft.emit.cpp.text import Names, Writer, at_most, blocks_of, minus, plus, times
+from weft.emit.cpp.values import Memory, Step
 from weft.errors import InvalidProgramError
 from weft.schedule import KernelNodes
 from weft.tensor.axes import Axis, Space
@@ -131,7 +131,9 @@ def _pointers(out: Writer, names: Names, kernel: KernelNodes, types: Mapping[str
 def _written(frame: Frame, base: str, kind: BlockType, dims: Sequence[Axis | None]) -> Memory:
     axes = [a for a in dims if a is not None]
     if set(axes) != {*kind.lists, *kind.dims}:
-        raise InvalidProgramError(f"dimensions {axes} for a list of {kind}", node=base, condition="a tensor has its list's axes")
+        raise InvalidProgramError(
+            f"dimensions {axes} for a list of {kind}", node=base, condition="a tensor has its list's axes"
+        )
     return Memory(base, kind.dtype, row_major(axes, [frame.size(a.space) for a in axes]), kind.dims, {})
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import assert_never
 
@@ -47,7 +47,9 @@ def run(body: Body, places: Mapping[str, Memory], accumulators: Mapping[str, Acc
             body.operator(node, accumulators or {})
 
 
-def iteration(body: Body, node: Map, scope: Scope, places: Mapping[str, Memory], carried: Mapping[str, tuple[Memory, str]]) -> None:
+def iteration(
+    body: Body, node: Map, scope: Scope, places: Mapping[str, Memory], carried: Mapping[str, tuple[Memory, str]]
+) -> None:
     """Print one iteration of `node`, a map in `body`'s graph.
 
     Args:
@@ -82,7 +84,9 @@ def place_of_list(frame: Frame, node: Map, name: str, kind: BlockType, scope: Sc
     """Scratch for the whole of the list `name` that `node` stacks, for the current blocks of the loops around."""
     loops = {m.axis: m for m in (node, *maps(node.body))}
     axes = (*(a for a in kind.lists if a not in kind.dims), *kind.dims)
-    ranges = {a: widest(frame, a, loops, scope) if a in loops else Bounds(scope[a].base, "", scope[a].most) for a in axes}
+    ranges = {
+        a: widest(frame, a, loops, scope) if a in loops else Bounds(scope[a].base, "", scope[a].most) for a in axes
+    }
     extents = [ranges[a].most for a in axes]
     base = frame.scratch(name, element(kind.dtype), times(*extents))
     return Memory(base, kind.dtype, row_major(axes, extents), kind.dims, {a: r.start for a, r in ranges.items()})
@@ -126,7 +130,7 @@ def _named(frame: Frame, node: Map, limits: Bounds) -> Bounds:
 
 def _step(frame: Frame, node: Map, limits: Bounds) -> Step:
     """Names for the current block of `node`."""
-    most = tile(frame, node, limits.most)
+    most = tile(node, limits.most)
     if node.place is Place.whole:
         return Step(limits.start, minus(limits.stop, limits.start), most)
     base = frame.names.make(node.axis.name)
@@ -135,7 +139,7 @@ def _step(frame: Frame, node: Map, limits: Bounds) -> Step:
 
 
 @contextmanager
-def _iterations(frame: Frame, node: Map, limits: Bounds, step: Step) -> Iterator[None]:
+def _iterations(frame: Frame, node: Map, limits: Bounds, step: Step) -> Generator[None]:
     """The braces around an iteration."""
     out, block = frame.out, str(node.tile)
     out.comment(describe(node))
@@ -151,7 +155,11 @@ def _iterations(frame: Frame, node: Map, limits: Bounds, step: Step) -> Iterator
             last = f"{plus(step.base, block)} <= {limits.stop}"
         case Part.edge:
             span = minus(limits.stop, limits.start)
-            first = plus(limits.start, f"{factor(span)} / {block} * {block}") if limits.start != "0" else f"{span} / {block} * {block}"
+            first = (
+                plus(limits.start, f"{factor(span)} / {block} * {block}")
+                if limits.start != "0"
+                else f"{span} / {block} * {block}"
+            )
     with out.block(f"for (i64 {step.base} = {first}; {last}; {step.base} += {block})"):
         if not step.valid.isdigit():
             out.line(f"const i64 {step.valid} = {at_most(block, minus(limits.stop, step.base))};")
@@ -160,7 +168,13 @@ def _iterations(frame: Frame, node: Map, limits: Bounds, step: Step) -> Iterator
 
 def describe(node: Map) -> str:
     """What a loop runs over, in words."""
-    size = "all of it at once" if node.place is Place.whole else f"blocks of {node.tile}" if node.tile != 1 else "one by one"
+    size = (
+        "all of it at once"
+        if node.place is Place.whole
+        else f"blocks of {node.tile}"
+        if node.tile != 1
+        else "one by one"
+    )
     part = {Part.all: "", Part.full: ", the full ones", Part.edge: ", what the full ones left"}[part_of(node)]
     return f"{node.name} over {node.axis.space.name}: {size}{part}"
 
@@ -247,12 +261,16 @@ def _updated(body: Body, state: State, carried: Mapping[str, tuple[Memory, str]]
     """Print the update graph; the stores that are left to do make the new state."""
     update = state.update
     memories = [carried[c.name][0] for c in state.components]
-    values: dict[str, Value] = dict(zip(update.inputs, [*memories, *(body.values[f] for f in state.feeds)], strict=True))
+    values: dict[str, Value] = dict(
+        zip(update.inputs, [*memories, *(body.values[f] for f in state.feeds)], strict=True)
+    )
     accumulators: dict[str, Accumulator] = {}
     for name, made, (memory, add) in zip(update.inputs, update.outputs, carried.values(), strict=False):
         node = next((n for n in update.nodes if n.name == made), None)
         if isinstance(node, Dot) and _into(update, node, name) and node.dims == memory.dims:
-            accumulators[made] = Accumulator(memory, "false" if node.acc is None else add if node.acc == name else "true")
+            accumulators[made] = Accumulator(
+                memory, "false" if node.acc is None else add if node.acc == name else "true"
+            )
     inner = Body(body.frame, body.scope, body.around, update, {}, values, body.reductions)
     run(inner, {}, accumulators)
     results = [inner.values[o] for o in update.outputs]

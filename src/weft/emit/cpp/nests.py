@@ -60,7 +60,7 @@ def array(frame: Frame, scope: Scope, lazy: Lazy, dims: tuple[Axis, ...]) -> Sto
 def fill(frame: Frame, scope: Scope, memory: Memory, value: float) -> None:
     """Print loops that set every valid element of `memory` to `value`."""
     depth = len(memory.dims)
-    names = _indices(frame, depth)
+    names = _indices(depth)
     index = dict(zip(memory.dims, names, strict=True))
     for place, axis in enumerate(memory.dims):
         if place == depth - 1:
@@ -68,7 +68,9 @@ def fill(frame: Frame, scope: Scope, memory: Memory, value: float) -> None:
         name = index[axis]
         frame.out.line(f"for (i64 {name} = 0; {name} < {scope[axis].valid}; ++{name})")
         frame.out.depth += 1
-    frame.out.line(stored(_at(memory, index), memory.dtype, Text(number(value, kind_of(memory.dtype)), kind_of(memory.dtype))))
+    frame.out.line(
+        stored(_at(memory, index), memory.dtype, Text(number(value, kind_of(memory.dtype)), kind_of(memory.dtype)))
+    )
     frame.out.depth -= depth
 
 
@@ -99,7 +101,7 @@ def _grows(lazy: Lazy) -> bool:
     return isinstance(lazy.node, Collapse) and not isinstance(arg, Panel) and arg.dims[-1:] != (lazy.node.over,)
 
 
-def _indices(frame: Frame, depth: int) -> list[str]:
+def _indices(depth: int) -> list[str]:
     """Names of element numbers: i, j for a block."""
     outer = [f"i{level}" for level in range(depth - len(_INDICES))]
     return [*outer, *_INDICES[max(0, len(_INDICES) - depth) :]]
@@ -120,7 +122,7 @@ class _Printer:
     def __init__(self, frame: Frame, scope: Scope, nest: Nest) -> None:
         self.frame, self.scope, self.nest = frame, scope, nest
         self.out = frame.out
-        names = _indices(frame, len(nest.order))
+        names = _indices(len(nest.order))
         self.index = dict(zip(nest.order, names, strict=True))
         self.local: dict[Value, Text] = {}
         self.buffers: dict[Lazy, Memory] = {}
@@ -129,7 +131,13 @@ class _Printer:
     def print(self) -> None:
         """The nest, and the notes where its values lie."""
         works = self.nest.works
-        self.frame.location([w.lazy.node.location for w in works if w.lazy is not None and isinstance(w.lazy.node, Pointwise | Collapse)])
+        self.frame.location(
+            [
+                w.lazy.node.location
+                for w in works
+                if w.lazy is not None and isinstance(w.lazy.node, Pointwise | Collapse)
+            ]
+        )
         for work in works:
             if work.leaves_array:
                 self._start_array(work)
@@ -209,7 +217,12 @@ class _Printer:
         here = frozenset(self.nest.order[:depth])
         for work in works:
             for value in work.reads if len(work.order) > depth else ():
-                if isinstance(value, Memory) and frozenset(value.dims) == here and not value.variable and value not in self.local:
+                if (
+                    isinstance(value, Memory)
+                    and frozenset(value.dims) == here
+                    and not value.variable
+                    and value not in self.local
+                ):
                     text = self._value(value)
                     name = self.frame.names.make(f"{value.base}_at")
                     self.out.line(f"const {CTYPE[text.kind]} {name} = {text.text};")

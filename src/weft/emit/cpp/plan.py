@@ -97,12 +97,12 @@ def crossing(nests: Sequence[Nest]) -> list[tuple[Nest, Lazy]]:
 
 def overwritten(nests: Sequence[Nest]) -> list[Work]:
     """The stores into memory that a later nest still reads."""
-    late: list[Work] = []
+    found: list[Work] = []
     for index, nest in enumerate(nests):
-        for work in nest.works:
-            if work.store is not None and any(reads(w, work.store.target) for n in nests[index + 1 :] for w in n.works):
-                late.append(work)
-    return late
+        later = [w for n in nests[index + 1 :] for w in n.works]
+        stores = [w for w in nest.works if w.store is not None]
+        found += [w for w in stores if w.store is not None and any(reads(o, w.store.target) for o in later)]
+    return found
 
 
 def reads(work: Work, memory: Memory) -> bool:

@@ -693,6 +693,66 @@ static inline void dot(float* c, i64 ldc, bool add, const f16* a, i64 lda, const
 #endif
 }
 
+// Sixteen elements as floats. Sums over k run in as many lanes: their chains of additions are short, so that they are
+// as exact as eager's, whatever a compiler makes of a simd reduction.
+typedef float Lanes __attribute__((vector_size(64)));
+typedef uint16_t Halves __attribute__((vector_size(32)));
+typedef uint32_t Words __attribute__((vector_size(64)));
+
+static inline Lanes load_lanes(const float* at) {
+  Lanes v;
+  __builtin_memcpy(&v, at, sizeof v);
+  return v;
+}
+static inline Lanes load_lanes(const bf16* at) {
+  Halves v;
+  __builtin_memcpy(&v, at, sizeof v);
+  return (Lanes)(__builtin_convertvector(v, Words) << 16);
+}
+static inline Lanes load_lanes(const f16* at) {
+  Lanes v;
+  for (int i = 0; i < 16; ++i) v[i] = load(at[i]);
+  return v;
+}
+
+// c[s] (+)= sum over k of x[k] * b[s * stride + k], for `Streams` neighbouring s.
+template <int Streams, class T>
+static inline void row_products(float* c, bool add, const T* x, const T* b, i64 stride, i64 kb) {
+  Lanes sums[Streams] = {};
+  i64 k = 0;
+  for (; k + 16 <= kb; k += 16) {
+    const Lanes y = load_lanes(x + k);
+    for (int s = 0; s < Streams; ++s) sums[s] += y * load_lanes(b + s * stride + k);
+  }
+  for (int lane = 0; k < kb; ++k, ++lane)
+    for (int s = 0; s < Streams; ++s) sums[s][lane] += load(x[k]) * load(b[s * stride + k]);
+  for (int s = 0; s < Streams; ++s) {
+    for (int width = 8; width; width /= 2)
+      for (int lane = 0; lane < width; ++lane) sums[s][lane] += sums[s][lane + width];
+    c[s] = add ? c[s] + sums[s][0] : sums[s][0];
+  }
+}
+
+// out[n] = sum over k of x[k] * b[k * k_stride + n * n_stride].
+template <class T>
+static inline void add_rows(float* __restrict out, const T* x, const T* b, i64 k_stride, i64 n_stride, i64 nb, i64 kb) {
+#pragma omp simd
+  for (i64 n = 0; n < nb; ++n) out[n] = 0.0f;
+  i64 k = 0;
+  for (; n_stride == 1 && k + 4 <= kb; k += 4) {  // four rows of b at a time: out is read and written less often
+    const T *b0 = b + k * k_stride, *b1 = b0 + k_stride, *b2 = b1 + k_stride, *b3 = b2 + k_stride;
+    const float x0 = load(x[k]), x1 = load(x[k + 1]), x2 = load(x[k + 2]), x3 = load(x[k + 3]);
+#pragma omp simd
+    for (i64 n = 0; n < nb; ++n)
+      out[n] = fma(x3, load(b3[n]), fma(x2, load(b2[n]), fma(x1, load(b1[n]), fma(x0, load(b0[n]), out[n]))));
+  }
+  for (; k < kb; ++k) {
+    const float xk = load(x[k]);
+#pragma omp simd
+    for (i64 n = 0; n < nb; ++n) out[n] = fma(xk, load(b[k * k_stride + n * n_stride]), out[n]);
+  }
+}
+
 // The product with a block that is not staged, element (k, n) at b[k * k_stride + n * n_stride]: for few rows,
 // where staging would cost more than the product. One of the two strides should be 1.
 template <class T>
@@ -701,53 +761,24 @@ static void dot_direct(float* c, i64 ldc, bool add, const T* a, i64 lda, const T
   if (k_stride == 1 && n_stride != 1) {
     i64 n = 0;
     for (; n + 4 <= nb; n += 4)  // four streams of b at a time keep more of memory busy
-      for (i64 i = 0; i < mb; ++i) {
-        const T *x = a + i * lda, *b0 = b + n * n_stride, *b1 = b0 + n_stride, *b2 = b1 + n_stride, *b3 = b2 + n_stride;
-        float s0 = 0.0f, s1 = 0.0f, s2 = 0.0f, s3 = 0.0f;
-#pragma omp simd reduction(+ : s0, s1, s2, s3)
-        for (i64 k = 0; k < kb; ++k) {
-          const float y = load(x[k]);
-          s0 = fma(y, load(b0[k]), s0);
-          s1 = fma(y, load(b1[k]), s1);
-          s2 = fma(y, load(b2[k]), s2);
-          s3 = fma(y, load(b3[k]), s3);
-        }
-        float* out = c + i * ldc + n;
-        out[0] = add ? out[0] + s0 : s0;
-        out[1] = add ? out[1] + s1 : s1;
-        out[2] = add ? out[2] + s2 : s2;
-        out[3] = add ? out[3] + s3 : s3;
-      }
+      for (i64 i = 0; i < mb; ++i) row_products<4>(c + i * ldc + n, add, a + i * lda, b + n * n_stride, n_stride, kb);
     for (; n < nb; ++n)
-      for (i64 i = 0; i < mb; ++i) {
-        const T *x = a + i * lda, *y = b + n * n_stride;
-        float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-        for (i64 k = 0; k < kb; ++k) sum = fma(load(x[k]), load(y[k]), sum);
-        c[i * ldc + n] = add ? c[i * ldc + n] + sum : sum;
-      }
+      for (i64 i = 0; i < mb; ++i) row_products<1>(c + i * ldc + n, add, a + i * lda, b + n * n_stride, n_stride, kb);
     return;
   }
   if (!add) zero(c, ldc, mb, nb);
-  i64 k = 0;
-  for (; n_stride == 1 && k + 4 <= kb; k += 4) {  // four rows of b at a time: c is read and written less often
-    const T *b0 = b + k * k_stride, *b1 = b0 + k_stride, *b2 = b1 + k_stride, *b3 = b2 + k_stride;
-    for (i64 i = 0; i < mb; ++i) {
-      const T* x = a + i * lda + k;
-      const float x0 = load(x[0]), x1 = load(x[1]), x2 = load(x[2]), x3 = load(x[3]);
-      float* out = c + i * ldc;
+  // Short sums are added up, not one long one: its rounding would grow with kb.
+  constexpr i64 kColumns = 1024, kDepth = 64;
+  float part[kColumns];
+  for (i64 n0 = 0; n0 < nb; n0 += kColumns)
+    for (i64 k0 = 0; k0 < kb; k0 += kDepth)
+      for (i64 i = 0; i < mb; ++i) {
+        const i64 columns = min_index(kColumns, nb - n0), depth = min_index(kDepth, kb - k0);
+        add_rows(part, a + i * lda + k0, b + k0 * k_stride + n0 * n_stride, k_stride, n_stride, columns, depth);
+        float* out = c + i * ldc + n0;
 #pragma omp simd
-      for (i64 n = 0; n < nb; ++n)
-        out[n] = fma(x3, load(b3[n]), fma(x2, load(b2[n]), fma(x1, load(b1[n]), fma(x0, load(b0[n]), out[n]))));
-    }
-  }
-  for (; k < kb; ++k)
-    for (i64 i = 0; i < mb; ++i) {
-      const float x = load(a[i * lda + k]);
-      float* out = c + i * ldc;
-#pragma omp simd
-      for (i64 n = 0; n < nb; ++n) out[n] = fma(x, load(b[k * k_stride + n * n_stride]), out[n]);
-    }
+        for (i64 n = 0; n < columns; ++n) out[n] += part[n];
+      }
 }
 
 // ------------------------------------------------------------------------------- operands that lie anyhow

@@ -60,7 +60,7 @@ def widest(frame: Frame, axis: Axis, inner: Mapping[Axis, Map], scope: Scope) ->
             return bounds(frame, node, scope)
 
 
-def tile(frame: Frame, node: Map, most: str) -> str:
+def tile(node: Map, most: str) -> str:
     """The most elements that one iteration can have."""
     return str(node.tile) if node.tile is not None and node.place is not Place.whole else most
 

@@ -65,7 +65,7 @@ def number(value: float | int | bool, kind: Kind) -> str:
             bound = 2**63 - 1
             if math.isinf(value):
                 return f"{'-' if value < 0 else ''}INT64_MAX"
-            return f"(i64){value}" if 0 <= int(value) <= bound else f"(i64)({max(int(value), -bound)})"
+            return f"(i64){int(value)}" if 0 <= int(value) <= bound else f"(i64)({max(int(value), -bound)})"
         case "float":
             if math.isnan(value):
                 return "WEFT_NAN"
@@ -134,7 +134,7 @@ def combined(monoid: Monoid, left: str, right: str, kind: Kind) -> str:
 def reduction_clause(monoid: Monoid, kind: Kind, name: str) -> str:
     """OpenMP's clause for a loop that reduces into `name`; of floats, the largest and least keep NaN."""
     plain = {Monoid.sum: "+", Monoid.prod: "*", Monoid.max: "max", Monoid.min: "min"}[monoid]
-    operator = f"weft_{plain}" if kind == "float" and monoid in (Monoid.max, Monoid.min) else plain
+    operator = f"weft::weft_{plain}" if kind == "float" and monoid in (Monoid.max, Monoid.min) else plain
     return f"reduction({operator} : {name})"
 
 

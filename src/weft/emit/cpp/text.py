@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 INCLUDE_DIR = Path(__file__).parent
 """Where `prelude.h` lies."""
 
-_KEYWORDS = frozenset(
+_RESERVED = (
     "alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const "
     "const_cast constexpr continue decltype default delete do double dynamic_cast else enum "
     "explicit export extern false float for friend goto if inline int long mutable namespace new "
@@ -18,7 +18,7 @@ _KEYWORDS = frozenset(
     "signed sizeof static struct switch template this throw true try typedef typeid typename union "
     "unsigned using virtual void volatile wchar_t while xor xor_eq main "
     # what the frame of a kernel and the prelude's macros use
-    "weft i64 words threads scratch products program dense i j i0 i1 i2 i3 errno unix linux stdin stdout stderr".split()
+    "weft i64 words threads scratch products program dense i j i0 i1 i2 i3 errno unix linux stdin stdout stderr"
 )
 _WORD = re.compile(r"[\w.]+")
 _PRODUCT = re.compile(r"[\w.]+( \* [\w.]+)*")
@@ -28,7 +28,7 @@ class Names:
     """Identifiers of one function, each given once."""
 
     def __init__(self) -> None:
-        self._taken = set(_KEYWORDS)
+        self._taken: set[str] = set(_RESERVED.split())
 
     def make(self, wish: str) -> str:
         """`wish`, or what comes nearest to it: an identifier that nothing else has."""
@@ -58,7 +58,7 @@ class Writer:
         self.line(f"// {' '.join(text.split()).rstrip(chr(92))}")
 
     @contextmanager
-    def block(self, head: str, tail: str = "}") -> Iterator[None]:
+    def block(self, head: str, tail: str = "}") -> Generator[None]:
         """`head {` ... `}`."""
         self.line(f"{head} {{" if head else "{")
         self.depth += 1

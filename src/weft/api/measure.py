@@ -1,0 +1,164 @@
+"""Measuring programs beside one another: time, in alternating rounds; error, against fp64; and where it was measured."""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from weft.run.compiler import find_compiler
+from weft.verify.judge import Draws, Judgement, judge, reference
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What one candidate took.
+
+    Attributes:
+        median_ms, best_ms: over all rounds, in milliseconds.
+        rounds: timed calls.
+    """
+
+    median_ms: float
+    best_ms: float
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where and when something was measured; `load` is the system's load of the minute before, `commit` weft's own if known."""
+
+    date: str
+    processor: str
+    processors: int
+    threads: int
+    vectors: str
+    load: float
+    python: str
+    torch: str
+    weft: str
+    compiler: str
+    commit: str | None
+
+
+def compare(
+    candidates: Mapping[str, Callable[..., Any]],
+    make_inputs: Callable[[int], Sequence[Any]],
+    rounds: int = 20,
+    pool: int = 4,
+) -> dict[str, Timing]:
+    """Time `candidates` on the same inputs, in one run.
+
+    Every round takes other inputs of the pool, and each candidate in turn calls them twice, of which the second is timed: what a
+    candidate finds in the caches is its own doing. Each round begins with another candidate, so that none has a better place in
+    the row; the first round of the pool only warms up (and compiles, where a candidate is lazy).
+
+    Args:
+        candidates: callables with the same arguments, by name.
+        make_inputs: the inputs with this number, on every call other random ones.
+        rounds: timed calls of each candidate.
+        pool: how many different inputs there are.
+    """
+    inputs = [tuple(make_inputs(number)) for number in range(pool)]
+    names = list(candidates)
+    taken: dict[str, list[float]] = {name: [] for name in names}
+    collecting = gc.isenabled()
+    with torch.no_grad():
+        for given in inputs:
+            for call in candidates.values():
+                call(*given)
+        gc.disable()
+        try:
+            for number in range(rounds):
+                given = inputs[number % pool]
+                first = number % len(names)
+                for name in (*names[first:], *names[:first]):
+                    taken[name].append(_seconds(candidates[name], given))
+        finally:
+            if collecting:
+                gc.enable()
+    return {name: Timing(statistics.median(ts) * 1e3, min(ts) * 1e3, rounds) for name, ts in taken.items()}
+
+
+def _seconds(call: Callable[..., Any], inputs: Sequence[Any]) -> float:
+    call(*inputs)
+    start = time.perf_counter()
+    call(*inputs)
+    return time.perf_counter() - start
+
+
+def judged(
+    call: Callable[..., Any], fn: Callable[..., Any], make_inputs: Callable[[int], Sequence[Any]], draws: int = 4
+) -> Judgement:
+    """`call` under the error rule: beside `fn` in eager PyTorch and in fp64, over `draws` random inputs together."""
+    given = [make_inputs(number) for number in range(draws)]
+    with torch.no_grad():
+        out = [call(*inputs) for inputs in given]
+        eager = [fn(*inputs) for inputs in given]
+    return judge(Draws(out), Draws(eager), Draws([reference(fn, inputs) for inputs in given]))
+
+
+def settle() -> None:
+    """Have PyTorch's first multi-threaded exponential of the process behind us: it may be imprecise (a race in its start-up)."""
+    torch.exp(torch.zeros(1 << 20))
+
+
+def setting(version: str) -> Setting:
+    """This machine, now; `version` is weft's.
+
+    Raises:
+        CompilerError: there is no C++ compiler.
+    """
+    return Setting(
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        processor=_processor(),
+        processors=os.cpu_count() or 1,
+        threads=torch.get_num_threads(),
+        vectors=torch.backends.cpu.get_cpu_capability(),
+        load=round(os.getloadavg()[0], 2),
+        python=platform.python_version(),
+        torch=torch.__version__,
+        weft=version,
+        compiler=_first_line([*find_compiler().command, "--version"]) or "unknown",
+        commit=_commit(),
+    )
+
+
+def _processor() -> str:
+    """The processor's name as the system gives it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.processor() or platform.machine()
+
+
+def _commit() -> str | None:
+    """The commit of the checkout that this file lies in, marked where it was changed; None where it is installed elsewhere."""
+    root = Path(__file__).resolve().parents[3]
+    git = shutil.which("git")
+    if git is None or not (root / ".git").exists():
+        return None
+    describe = ["describe", "--always", "--exclude=*", "--abbrev=40", "--dirty"]
+    return _first_line([git, "--no-optional-locks", "-C", str(root), *describe])
+
+
+def _first_line(command: Sequence[str]) -> str | None:
+    """The first line that `command` writes; None where it fails."""
+    try:
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return next(iter(done.stdout.splitlines()), None)

@@ -1,0 +1,127 @@
+"""Bad input: a clear error that names what, where in the user's file, and what to do; or what eager does."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+import weft
+from weft.errors import CacheFolderError, CompilerError, ShapeError, TargetError, UnknownOptionError
+
+HERE = Path(__file__).name
+
+
+def relu_linear(x, w, b):
+    y = x @ w
+    return torch.relu(y + b)
+
+
+def inputs(m=4, k=8, n=6, *, inner=None):
+    return torch.randn(m, k), torch.randn(inner or k, n), torch.randn(n)
+
+
+@pytest.mark.parametrize("target", ["tpu", "cuda", "cuda:90", "cpu:0x", ""])
+def test_a_target_that_is_not_there(target):
+    with pytest.raises(TargetError) as caught:
+        weft.optimize(relu_linear, inputs(), target=target)
+    assert repr(target) in str(caught.value)
+    assert "what to do" in str(caught.value)
+
+
+def test_a_missing_compiler(tmp_path):
+    with (
+        pytest.raises(CompilerError, match="no-such-compiler") as caught,
+        weft.options(compiler="no-such-compiler", cache_dir=str(tmp_path)),
+    ):
+        weft.optimize(relu_linear, inputs())
+    assert "WEFT_CXX" in str(caught.value)
+
+
+def test_without_a_compiler_a_lazy_compile_warns_and_runs_in_pytorch(tmp_path):
+    fast = weft.compile(relu_linear, compiler="no-such-compiler", cache_dir=str(tmp_path))
+    given = inputs()
+    with torch.no_grad(), pytest.warns(RuntimeWarning, match="no-such-compiler"):
+        found = fast(*given)
+    torch.testing.assert_close(found, relu_linear(*given))
+
+
+@pytest.mark.parametrize("how", ["optimize", "compile"])
+def test_shapes_that_cannot_work_say_what_eager_says(how):
+    given = inputs(inner=5)
+    with pytest.raises(RuntimeError) as eager:
+        relu_linear(*given)
+    with pytest.raises(ShapeError) as caught, torch.no_grad():
+        weft.optimize(relu_linear, given) if how == "optimize" else weft.compile(relu_linear)(*given)
+    assert str(eager.value) in str(caught.value)
+    assert HERE in str(caught.value)
+    assert "y = x @ w" in str(caught.value)
+
+
+def test_a_shape_error_is_as_catchable_as_eagers():
+    def careful(x, w):
+        try:
+            return x @ w
+        except RuntimeError:
+            return x
+
+    x = torch.randn(3, 4)
+    with torch.no_grad():
+        assert weft.compile(careful)(x, torch.randn(5, 6)) is x
+
+
+@pytest.mark.parametrize("how", ["optimize", "compile", "options"])
+def test_an_unknown_option(how):
+    with pytest.raises(UnknownOptionError, match="thread") as caught:
+        if how == "optimize":
+            weft.optimize(relu_linear, inputs(), thread=2)
+        elif how == "compile":
+            weft.compile(relu_linear, thread=2)
+        else:
+            weft.options(thread=2)
+    assert "threads" in str(caught.value)
+
+
+def test_an_unsafe_cache_folder(tmp_path):
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(CacheFolderError) as caught, weft.options(cache_dir=str(folder)):
+        weft.optimize(relu_linear, inputs())
+    assert str(folder) in str(caught.value)
+    assert "chmod" in str(caught.value) or "WEFT_CACHE_DIR" in str(caught.value)
+
+
+def test_an_unsafe_cache_folder_stops_a_lazy_compile_too(tmp_path):
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    folder.chmod(0o777)
+    fast = weft.compile(relu_linear, cache_dir=str(folder))
+    with pytest.raises(CacheFolderError), torch.no_grad():
+        fast(*inputs())
+
+
+@pytest.mark.parametrize("shape", [(0, 8, 6), (4, 0, 6), (4, 8, 0), (0, 0, 0)])
+@pytest.mark.parametrize("how", ["optimize", "compile"])
+def test_empty_tensors_give_what_eager_gives(shape, how):
+    given = torch.randn(shape[0], shape[1]), torch.randn(shape[1], shape[2]), torch.randn(shape[2])
+    with torch.no_grad():
+        wanted = relu_linear(*given)
+        found = (weft.optimize(relu_linear, given) if how == "optimize" else weft.compile(relu_linear))(*given)
+    assert found.shape == wanted.shape
+    assert torch.equal(found, wanted)
+
+
+def test_gradients_run_in_pytorch_and_say_so():
+    x, w, b = inputs()
+    w.requires_grad_()
+    weft.compile(relu_linear)(x, w, b).sum().backward()
+    assert w.grad is not None
+
+
+def test_nothing_warns_where_all_is_well():
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("error")
+        weft.compile(relu_linear)(*inputs())

@@ -1,0 +1,236 @@
+"""The command line: the demonstration is honest, explain says all, and errors say what to do."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+import weft
+from weft.api import demo, measure
+from weft.api.cli import main
+
+USER_FILE = """
+    import torch
+
+
+    def layer(x, w, b):
+        return torch.relu(x @ w + b)
+
+
+    def layer_inputs():
+        return torch.randn(4, 8), torch.randn(8, 6), torch.randn(6)
+
+
+    class Linear(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.nn.Linear(8, 4)
+
+        def forward(self, x):
+            return self.inner(x)
+
+
+    class Sized(torch.nn.Module):
+        def __init__(self, size):
+            super().__init__()
+
+
+    def make():
+        return Linear()
+
+
+    def ordered(x):
+        return x.sort()[0]
+
+
+    def broken(x):
+        return x.nothing
+
+
+    NUMBER = 3
+    ordered_inputs = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_path(monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])  # explain adds the file's folder
+
+
+@pytest.fixture
+def file(tmp_path) -> Path:
+    path = tmp_path / "layers.py"
+    path.write_text(textwrap.dedent(USER_FILE))
+    return path
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory):
+    out = tmp_path_factory.mktemp("demo") / "demo.json"
+    result = CliRunner().invoke(main, ["demo", "--quick", "--json", str(out)])
+    assert result.exit_code == 0, result.output
+    return result.output, json.loads(out.read_text())
+
+
+def test_demo_fuses_all_four_functions_and_judges_them_right(quick):
+    _, written = quick
+    found = {(r["function"], r["dtype"]): r for r in written["results"]}
+    expected = dict(zip((e.title for e in demo.EXAMPLES), (1, 1, 1, 2), strict=True))
+    assert {key: r["kernels"] for key, r in found.items()} == {
+        (title, dtype): count for title, count in expected.items() for dtype in ("float32", "bfloat16")
+    }
+    for result in found.values():
+        assert result["right"]
+        assert result["equal"]
+        assert result["error_probability"] < 1e-9
+        assert result["rewrites"]["fuse_map_with_reduction"] >= 1
+        assert set(result["times"]) == {"eager", "weft"}
+        assert all(t["median_ms"] >= t["best_ms"] > 0 for t in result["times"].values())
+        assert 0 < result["errors"]["weft"]["error"] <= result["errors"]["weft"]["allowed"]
+    assert written["setting"]["torch"] == torch.__version__
+
+
+def test_demo_prints_the_fused_program_the_verdict_and_both_tables(quick):
+    output, _ = quick
+    assert output.count("t3 += dot(t1,t2)") == 1  # the first function's listing, in the first dtype only
+    assert output.count("equal over finite fields, wrong with probability at most") == 8
+    assert output.count("1 kernel; rewrites: fuse_consecutive_maps") == 6
+    assert "time, ms" in output
+    assert "error: largest" in output
+
+
+def test_demo_fails_where_a_result_is_wrong(monkeypatch):
+    def without_bias(fn, inputs):
+        return weft.optimize(lambda x, w, b: torch.relu(x @ w), inputs)
+
+    monkeypatch.setattr(demo, "EXAMPLES", demo.EXAMPLES[:1])
+    monkeypatch.setattr(demo, "optimize", without_bias)
+    result = run("demo", "--quick")
+    assert result.exit_code == 1
+    assert "relu(x @ w + b) in float32 is not right: error" in result.stderr
+    assert "NO" in result.stdout
+
+
+def test_demo_fails_where_pytorch_runs_a_part(monkeypatch):
+    ordered = demo.Example("sort", lambda _: lambda x: torch.sort(x)[0], "x")
+    monkeypatch.setattr(demo, "EXAMPLES", (ordered,))
+    result = run("demo", "--quick")
+    assert result.exit_code == 1
+    assert "NOT shown equal" in result.stdout
+    assert "left to PyTorch: aten.sort" in result.stderr
+
+
+def test_bench_times_and_writes_what_it_found(monkeypatch, tmp_path):
+    monkeypatch.setattr(demo, "EXAMPLES", demo.EXAMPLES[:1])
+    out = tmp_path / "bench.json"
+    result = run("bench", "--quick", "--json", out)
+    assert result.exit_code == 0, result.output
+    assert [r["dtype"] for r in json.loads(out.read_text())["results"]] == ["float32", "bfloat16"]
+    assert "weft / best peer" in result.output
+
+
+def test_a_missing_compiler_is_said_before_anything_runs():
+    with weft.options(compiler="no-such-compiler"):
+        result = run("demo", "--quick")
+    assert result.exit_code == 2
+    assert "no-such-compiler" in result.stderr
+    assert "what to do" in result.stderr
+    assert "fused" not in result.stdout
+
+
+def test_explain_prints_every_section(file):
+    result = run("explain", f"{file}:layer", "--shapes", "4x8,8x6,6")
+    assert result.exit_code == 0, result.output
+    for title in ("captured program", "rewrites", "block program after fusion", "schedule", "fallbacks to PyTorch"):
+        assert f"== {title}" in result.stdout
+    assert "verdict: equal" in result.stdout
+
+
+def test_explain_takes_inputs_from_the_file_and_casts_them(file):
+    assert "x: float32" in run("explain", f"{file}:layer").stdout
+    assert "x: bfloat16" in run("explain", f"{file}:layer", "--dtype", "bfloat16").stdout
+
+
+@pytest.mark.parametrize("name", ["Linear", "make"])
+def test_explain_makes_the_module_and_saves_the_report(file, name, tmp_path):
+    page = tmp_path / "report.html"
+    result = run("explain", f"{file}:{name}", "--shapes", "5x8", "--dtype", "bfloat16", "--save", page)
+    assert result.exit_code == 0, result.output
+    assert "inner_weight: bfloat16" in result.stdout
+    assert "<html>" in page.read_text()
+    assert f"written to {page}" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("layr", (), ("has no 'layr'", "did you mean layer?")),
+        ("NUMBER", (), ("of type int", "torch.nn.Module")),
+        ("Sized", (), ("takes size", "without parameters")),
+        ("broken", (), ("it takes x", "--shapes")),
+        ("broken", ("--shapes", "4"), ("AttributeError", "layers.py:34: return x.nothing")),
+        ("ordered", (), ("ordered_inputs gives a int", "tuple of the arguments")),
+        ("layer", ("--shapes", "4x8,8x6"), ("--shapes gives 2 shapes", "x, w, b")),
+        ("layer", ("--shapes", "4x8,8by6,6"), ("'8by6' is not a shape", "512x1024")),
+        ("layer", ("--shapes", "4x8,9x6,6"), ("cannot be multiplied (4x8 and 9x6)", "layers.py:6: return torch.relu")),
+        ("layer", ("--save", "/no/such/folder/report.html"), ("cannot be written", "in a folder that is there")),
+    ],
+)
+def test_explain_says_what_is_wrong_and_what_to_do(file, name, options, says):
+    result = run("explain", f"{file}:{name}", *options)
+    assert result.exit_code == 2
+    assert all(text in result.stderr for text in (*says, "where:", "what to do:")), result.stderr
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(("text", "line"), [("def f(:\n", 1), ("import torch\n\nf = 1 / 0\n", 3)])
+def test_explain_names_the_line_of_a_file_that_cannot_be_imported(tmp_path, text, line):
+    path = tmp_path / "bad.py"
+    path.write_text(text)
+    result = run("explain", f"{path}:f")
+    assert result.exit_code == 2
+    assert f"bad.py:{line}: " in result.stderr
+
+
+@pytest.mark.parametrize("target", ["layers.py", "no_such_file.py:layer", "layers.py:1f"])
+def test_explain_refuses_a_target_that_is_not_there(target):
+    result = run("explain", target)
+    assert result.exit_code == 2
+    assert "FILE.py:NAME" in result.stderr
+
+
+def test_debug_lets_the_exception_through(file):
+    result = run("explain", f"{file}:layr", "--debug")
+    assert isinstance(result.exception, weft.errors.WeftError)
+
+
+def test_compare_alternates_and_times_only_the_second_call(monkeypatch):
+    clock = [0.0]
+    calls: list[tuple[str, int]] = []
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: clock[0])
+
+    def candidate(name: str, seconds: float):
+        def call(number: int) -> None:
+            again = bool(calls) and calls[-1] == (name, number)
+            slow = 9.0 if again and number == 1 else seconds  # one outlier among the three rounds
+            clock[0] += slow if again else 100.0
+            calls.append((name, number))
+
+        return call
+
+    times = measure.compare({"a": candidate("a", 2.0), "b": candidate("b", 3.0)}, lambda i: (i,), rounds=3, pool=3)
+    assert times["a"] == measure.Timing(median_ms=2000.0, best_ms=2000.0, rounds=3)
+    assert times["b"].median_ms == 3000.0
+    timed = calls[6:]  # after the round of the pool that warms up
+    assert [name for name, _ in timed] == [*"aabb", *"bbaa", *"aabb"]
+    assert [number for _, number in timed] == [0] * 4 + [1] * 4 + [2] * 4
