@@ -43,9 +43,7 @@ class WeftError(Exception):
 
     advice: ClassVar[str] = "please report this with the program that caused it"
 
-    def __init__(
-        self, what: str, *, where: Location | str | None = None, todo: str | None = None
-    ) -> None:
+    def __init__(self, what: str, *, where: Location | str | None = None, todo: str | None = None) -> None:
         super().__init__(what)
         self.what = what
         self.where: Location | str | None = Location.of_caller() if where is None else where

@@ -89,12 +89,8 @@ class Options:
         _choice("always", "cached"),
         '"cached": a verdict may come from the cache entry; "always": prove it again',
     )
-    verify_trials: int = _option(
-        2, _integer(1), "random evaluations over a finite field for one verdict", in_key=True
-    )
-    dynamic: bool = _option(
-        True, _YES_NO, "sizes stay arguments of a kernel; false: one kernel per shape", in_key=True
-    )
+    verify_trials: int = _option(2, _integer(1), "random evaluations over a finite field for one verdict", in_key=True)
+    dynamic: bool = _option(True, _YES_NO, "sizes stay arguments of a kernel; false: one kernel per shape", in_key=True)
     seed: int = _option(0, _integer(0), "seed of every random choice weft makes", in_key=True)
     brgemm: Literal["auto", "off"] = _option(
         "auto", _choice("auto", "off"), "libtorch's blocked matrix products in kernels", in_key=True
@@ -217,9 +213,5 @@ def _unknown(what: str, name: str, known: list[str]) -> UnknownOptionError:
     return UnknownOptionError(f'weft has no {what} "{name}"', where=where, todo=hint)
 
 
-def _bad_value(
-    what: str, value: object, kind: Kind, where: str | None = None
-) -> UnknownOptionError:
-    return UnknownOptionError(
-        f"{what} cannot be {value!r}", where=where, todo=f"give it {kind.accepts}"
-    )
+def _bad_value(what: str, value: object, kind: Kind, where: str | None = None) -> UnknownOptionError:
+    return UnknownOptionError(f"{what} cannot be {value!r}", where=where, todo=f"give it {kind.accepts}")

@@ -54,6 +54,7 @@ USER_FILE = """
 
 
     NUMBER = 3
+    relu = torch.relu
     ordered_inputs = 3
 """
 
@@ -121,12 +122,18 @@ def test_demo_fails_where_a_result_is_wrong(monkeypatch):
     assert "NO" in result.stdout
 
 
-def test_demo_fails_where_pytorch_runs_a_part(monkeypatch):
-    ordered = demo.Example("sort", lambda _: lambda x: torch.sort(x)[0], "x")
-    monkeypatch.setattr(demo, "EXAMPLES", (ordered,))
+@pytest.mark.parametrize(
+    ("fn", "verdict"),
+    [
+        (lambda x: torch.sort(x)[0], "NOT shown equal"),  # there is no kernel of which it could be shown
+        (lambda x: torch.relu(torch.sort(x)[0]), "equal over finite fields"),
+    ],
+)
+def test_demo_fails_where_pytorch_runs_a_part(monkeypatch, fn, verdict):
+    monkeypatch.setattr(demo, "EXAMPLES", (demo.Example("sorted", lambda _: fn, "x"),))
     result = run("demo", "--quick")
     assert result.exit_code == 1
-    assert "NOT shown equal" in result.stdout
+    assert verdict in result.stdout
     assert "left to PyTorch: aten.sort" in result.stderr
 
 
@@ -145,6 +152,7 @@ def test_a_missing_compiler_is_said_before_anything_runs():
     assert result.exit_code == 2
     assert "no-such-compiler" in result.stderr
     assert "what to do" in result.stderr
+    assert "where" not in result.stderr  # no line of the user's is to blame
     assert "fused" not in result.stdout
 
 
@@ -176,9 +184,10 @@ def test_explain_makes_the_module_and_saves_the_report(file, name, tmp_path):
     [
         ("layr", (), ("has no 'layr'", "did you mean layer?")),
         ("NUMBER", (), ("of type int", "torch.nn.Module")),
+        ("relu", (), ("not written in Python", "a function that calls it")),
         ("Sized", (), ("takes size", "without parameters")),
         ("broken", (), ("it takes x", "--shapes")),
-        ("broken", ("--shapes", "4"), ("AttributeError", "layers.py:34: return x.nothing")),
+        ("broken", ("--shapes", "4"), ("AttributeError", "layers.py:36: return x.nothing")),
         ("ordered", (), ("ordered_inputs gives a int", "tuple of the arguments")),
         ("layer", ("--shapes", "4x8,8x6"), ("--shapes gives 2 shapes", "x, w, b")),
         ("layer", ("--shapes", "4x8,8by6,6"), ("'8by6' is not a shape", "512x1024")),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from block.handmade import D, K, M, N, inputs, loop, program
 from block.programs import ADD, F32, MUL, SQUARE, axes, matmul, relu, tensor
 from weft.block.program import (
+    BlockNode,
     BlockProgram,
     Collapse,
     Component,
@@ -175,3 +176,83 @@ def attention(rows: int, block: int, dtype: DType = F32) -> BlockProgram:
     over_k = loop(K, {"q": q, "k": k, "v": v}, (over_n,), (Stacked("o", "o"),))
     over_m = loop(M, given, (replace(over_k, place=Place.whole),), (Stacked("out", "o"),))
     return program(replace(over_m, place=Place.grid, tile=rows), over=(M, K), given=given)
+
+
+def normalised() -> BlockProgram:
+    """softmax(x - x.sum(0) / 2) along rows, all in one body: reductions along both axes of an item, and what reads them."""
+    given = inputs(x=(M, N))
+    inner = loop(N, {"x": given["x"][1:]}, (
+        Collapse("c", Monoid.sum, "x", M),
+        Pointwise("d", apply("mul", Arg(0), Lit(0.5)), ("c",), (N,), F32),
+        Pointwise("y", SUB, ("x", "d"), (M, N), F32),
+        Collapse("h", Monoid.max, "y", N),
+        Pointwise("e", apply("exp", SUB), ("y", "h"), (M, N), F32),
+        Collapse("l", Monoid.sum, "e", N),
+        Pointwise("o", DIV, ("e", "l"), (M, N), F32),
+    ), (Stacked("out", "o"),))  # fmt: skip
+    return program(loop(M, given, (inner,), (Stacked("out", "out"),)), over=(M, N), given=given)
+
+
+def turning() -> BlockProgram:
+    """A state of two components that change places at every step, the row sums of x added to one of them."""
+    given = inputs(x=(M, K))
+    old = ("a", "b")
+    step = Pointwise("n", ADD, ("b", "f"), (M,), F32)
+    state = State(
+        tuple(Component(n, (M,), F32, 0.0) for n in old), ("r",), Graph((*old, "f"), (step,), ("n", "a")),
+        Graph((*old, "c", "d"), (), old), Graph(old, (Pointwise("end", apply("sub", Arg(0), Arg(1)), old, (M,), F32),), ("end",)),
+    )  # fmt: skip
+    sums = (Collapse("r", Monoid.sum, "x", K),)
+    inner = loop(K, {"x": given["x"][1:]}, sums, (Final("o", "end"),), state)
+    return program(loop(M, given, (inner,), (Stacked("out", "o"),)), over=(M,), given=given)
+
+
+def looking_back(rows: int, block: int, *, late: bool) -> BlockProgram:
+    """s = s / 2 + x @ w, and r = r + the row sums of the old s, which are taken after the product where `late`."""
+    given = inputs(x=(M, K), w=(K, N))
+    halved = Pointwise("half", apply("mul", Arg(0), Lit(0.5)), ("s",), (M, N), F32)
+    product = Dot("s2", "xf", "wf", K, (M, N), F32, "half")
+    sums: tuple[BlockNode, ...] = (
+        Fill("sf", "s", 0.0),
+        Collapse("t", Monoid.sum, "sf", N),
+        Pointwise("r2", ADD, ("r", "t"), (M,), F32),
+    )
+    fills = (Fill("xf", "x", 0.0), Fill("wf", "w", 0.0))
+    update = (*fills, halved, product, *sums) if late else (*fills, *sums, halved, product)
+    old = ("s", "r")
+    end = Pointwise("end", ADD, old, (M, N), F32)
+    state = State(
+        (Component("s", (M, N), F32, 0.0), Component("r", (M,), F32, 0.0)), ("x", "w"),
+        Graph((*old, "x", "w"), update, ("s2", "r2")), Graph((*old, "c", "d"), (), old), Graph(old, (end,), ("end",)),
+    )  # fmt: skip
+    feeds = {"x": given["x"][1:], "w": given["w"][:1]}
+    over_k = replace(loop(K, feeds, (), (Final("o", "end"),), state), place=Place.loop, tile=block)
+    over_n = replace(
+        loop(N, {"x": given["x"][1:], "w": given["w"]}, (over_k,), (Stacked("o", "o"),)), place=Place.whole
+    )
+    over_m = replace(loop(M, given, (over_n,), (Stacked("out", "o"),)), place=Place.grid, tile=rows)
+    return program(over_m, over=(M, N), given=given)
+
+
+def entangled(block: int) -> BlockProgram:
+    """A state whose first component is new before the last reader of the old one can run, which waits for column sums."""
+    given = inputs(x=(M, K))
+    old = ("a", "r")
+    update = (
+        Fill("xf", "x", 0.0),
+        Collapse("t", Monoid.sum, "xf", K),
+        Pointwise("a2", ADD, ("a", "t"), (M,), F32),
+        Collapse("c", Monoid.sum, "xf", M),
+        Pointwise("y", SUB, ("xf", "c"), (M, K), F32),
+        Pointwise("z", MUL, ("y", "a"), (M, K), F32),
+        Fill("zf", "z", 0.0),
+        Collapse("l", Monoid.sum, "zf", K),
+        Pointwise("r2", ADD, ("r", "l"), (M,), F32),
+    )
+    state = State(
+        tuple(Component(n, (M,), F32, 0.0) for n in old), ("x",), Graph((*old, "x"), update, ("a2", "r2")),
+        Graph((*old, "c", "d"), (), old), Graph(old, (Pointwise("end", ADD, old, (M,), F32),), ("end",)),
+    )  # fmt: skip
+    inner = replace(loop(K, {"x": given["x"][1:]}, (), (Final("o", "end"),), state), place=Place.loop, tile=block)
+    outer = replace(loop(M, given, (inner,), (Stacked("out", "o"),)), place=Place.whole)
+    return program(outer, over=(M,), given=given)

@@ -172,6 +172,20 @@ def test_float64_and_wrong_dimensions_are_refused() -> None:
         emit(program, kernel, "kernel", {**dims, "out": dims["x"]})
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_long_sums_of_operands_of_any_layout(dtype: torch.dtype, tmp_path: Path) -> None:
+    tensors = programs.linear_relu(DType[str(dtype).removeprefix("torch.")])
+    levels = {**LINEAR, "k": [(LOOP, 600)]}
+    kernels_ = compiled([placed(tensors, levels, staged=s) for s in (True, False)], tmp_path)
+    x, w, b = torch.randn(70, 601).to(dtype), torch.randn(601, 33).to(dtype), torch.randn(33).to(dtype)
+    wanted = torch.relu(x.float() @ w.float() + b.float())
+    for kernel in kernels_:
+        for left in (x, x.t().contiguous().t()):
+            for right in (w, w.t().contiguous().t()):
+                (found,) = kernel({"x": left, "w": right, "b": b}, {"M": 70, "K": 601, "N": 33})
+                assert (found.float() - wanted).abs().max() <= 16 * torch.finfo(dtype).eps * wanted.max()
+
+
 def test_lists_between_launches_keep_items_together() -> None:
     program = placed(programs.linear_relu(), {**LINEAR, "k": [(SPLIT, 3), (LOOP, 16)]})
     first, second = kernels(program)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +16,9 @@ from emit.harness import compiled, torch_type
 from schedules import fused, random_schedule
 from weft.block.check import check
 from weft.block.interpret import interpret
-from weft.block.program import BlockProgram
+from weft.block.program import BlockProgram, maps, spaces
 from weft.errors import ScheduleError
-from weft.schedule import apply
+from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import Fp64Domain
 
@@ -106,10 +106,36 @@ def test_short_floats(name: str, dtype: DType, tmp_path: Path) -> None:
     compare(blocks, names, tmp_path, rng, dtype, quickly=True)
 
 
+@pytest.mark.parametrize("make", [special.normalised, special.turning])
+def test_by_hand(make: Callable[[], BlockProgram], tmp_path: Path) -> None:
+    rng = random.Random(make.__name__)
+    block = make()
+    names = [s.name for s in spaces(block)]
+    whole = Schedule(tuple((m.name, LoopSchedule((Level(LevelPlace.whole),))) for m in maps(block.graph)))
+    places = apply(block, whole), *(scheduled(block, rng) for _ in range(8))
+    # Where an operator's result depends on the blocks, the interpreter says what they give.
+    compare(places, names, tmp_path, rng, DType.float32, quickly=True)
+
+
 def test_states_of_several_components(tmp_path: Path) -> None:
     rng = random.Random(0)
     online = handmade.rows(handmade.SOFTMAX, handmade.softmax_state(), "end")
     compare([scheduled(online, rng) for _ in range(20)], ["M", "K"], tmp_path, rng, DType.float32, quickly=True)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_an_old_state_that_is_read_beside_the_product(late: bool, tmp_path: Path) -> None:
+    applied = [special.looking_back(rows, block, late=late) for rows in (3, 16) for block in (2, 8)]
+    for each in applied:
+        check(each)
+    compare(applied, ["M", "N", "K"], tmp_path, random.Random(0), DType.float32, quickly=True)
+
+
+def test_an_old_state_that_a_later_nest_reads(tmp_path: Path) -> None:
+    applied = [special.entangled(block) for block in (1, 4, 64)]
+    for each in applied:
+        check(each)
+    compare(applied, ["M", "K"], tmp_path, random.Random(0), DType.float32, quickly=True)
 
 
 def test_a_chain_of_products(tmp_path: Path) -> None:

@@ -414,6 +414,14 @@ def test_a_cast_to_an_integer_reads_what_eager_rounded() -> None:
     assert _casts(program) == [("bfloat16", True), ("int64", True)]
 
 
+def test_what_is_cast_there_and_back_is_still_a_tensor_of_its_own() -> None:
+    b = Builder()
+    x = b.input("x", (4,), BF16)
+    program = normalize(b.finish([b.cast(b.cast(b.flip(x, [0]), F32), BF16), b.cast(b.cast(x, F32), BF16)]))
+    assert _casts(program) == [("bfloat16", True), ("bfloat16", True)]
+    assert all(isinstance(program.values()[name], Cast) for name in program.outputs)
+
+
 def test_a_semantic_cast_is_never_dropped() -> None:
     b = Builder()
     x = b.input("x", (4,), F32)
@@ -493,6 +501,23 @@ def test_a_product_that_moves_sums_over_an_axis_of_its_own() -> None:
     left, right = rng.standard_normal((5, 3)), rng.standard_normal((3, 3))
     (result,) = _run(normalize(program), {"x": left, "w": right}, Fp64Domain())
     assert np.allclose(result, (left @ right)[::-1])
+
+
+def test_a_long_chain_is_moved_without_recursion_and_once() -> None:
+    b = Builder()
+    x = b.input("x", (4, 3), F32)
+    y = b.elementwise(EXP, [x])
+    for _ in range(600):
+        y = b.elementwise(apply("sub", Arg(0), Arg(1)), [y, x])
+    for _ in range(12):
+        y = b.elementwise(ADD, [y, b.flip(y, [0])])
+    program = normalize(b.finish([b.slice(y, 0, 1, 3)]))
+    assert len(program.nodes) < 3 * 615
+    deep = b.select(x, 1, 0)
+    for _ in range(600):
+        deep = b.flip(deep, [0])
+    program = normalize(b.finish([b.elementwise(EXP, [deep])]))
+    assert _kinds(program) == ["Reindex", "Elementwise"]
 
 
 def test_a_diagonal_is_a_view_of_an_input() -> None:

@@ -322,3 +322,14 @@ def test_expansion_checks_its_arguments() -> None:
         relu.expand(Arg(0), Arg(1))
     with pytest.raises(TypeError):
         relu.expand(Arg(0), slope=1.0)
+
+
+@pytest.mark.parametrize("row", [r for r in PRIMITIVES if r.arity == 2], ids=lambda r: r.name)
+def test_commutative_rows_are_those_whose_arguments_can_be_swapped(row: Row) -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-3, 4, 200) * 1.0, rng.integers(-3, 4, 200) * 1.0
+    if "bool" in row.samples:
+        a, b = a > 0, b > 0
+    with np.errstate(all="ignore"):
+        same = np.array_equal(row.meaning(a, b), row.meaning(b, a), equal_nan=True)
+    assert same == row.commutative

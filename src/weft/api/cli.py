@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import inspect
 import json
+import logging
 import re
 import sys
 import traceback
@@ -58,9 +59,12 @@ def _reporting(command: Callable[P, R]) -> Callable[P, R]:
     @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
     @functools.wraps(command)
     def run(*args: Any, debug: bool, **kwargs: Any) -> Any:
+        caller = Location.of_caller()
         try:
             return cast("Callable[..., Any]", command)(*args, **kwargs)
         except WeftError as error:
+            if error.where == caller:  # the line that called this command is none of the user's
+                error.where = None
             if debug:
                 raise
             raise _Refused(str(error)) from error
@@ -245,7 +249,7 @@ def _function(module: ModuleType, file: Path, name: str) -> Callable[..., Any]:
             where=str(file),
             todo="write a function without parameters that makes one, and name that",
         )
-    if not inspect.isclass(found) and inspect.signature(found).parameters:
+    if not inspect.isclass(found) and _signature(found).parameters:
         return found
     try:
         made = found()
@@ -255,21 +259,30 @@ def _function(module: ModuleType, file: Path, name: str) -> Callable[..., Any]:
     return made if isinstance(made, torch.nn.Module) else found
 
 
+def _signature(of: Callable[..., Any]) -> inspect.Signature:
+    try:
+        return inspect.signature(of)
+    except ValueError as error:
+        raise CommandError(
+            f"{of!r} is not written in Python", where="the argument FILE.py:NAME", todo="name a function that calls it"
+        ) from error
+
+
 def _required(of: Callable[..., Any]) -> list[str]:
     """Names of the parameters that have to be given."""
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    parameters = inspect.signature(of).parameters.values()
+    parameters = _signature(of).parameters.values()
     return [p.name for p in parameters if p.default is p.empty and p.kind not in kinds]
 
 
 def _random(fn: Callable[..., Any], name: str, text: str, dtype: str | None) -> tuple[torch.Tensor, ...]:
-    """Random arguments of the shapes in `text`; matrices are scaled such that products keep their variance."""
+    """Random arguments, normally distributed, of the shapes in `text`."""
     shapes = [_shape(part.strip()) for part in text.split(",")]
     called = fn.forward if isinstance(fn, torch.nn.Module) else fn
     try:
-        inspect.signature(called).bind(*shapes)
+        _signature(called).bind(*shapes)
     except TypeError as error:
-        takes = ", ".join(inspect.signature(called).parameters) or "none"
+        takes = ", ".join(_signature(called).parameters) or "none"
         raise UnknownOptionError(
             f"--shapes gives {len(shapes)} {'shape' if len(shapes) == 1 else 'shapes'}, but {name} takes: {takes}",
             where=f"--shapes {text!r}",
@@ -325,6 +338,10 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
 
 def _compiled(fn: Callable[..., Any], file: Path, name: str, inputs: tuple[Any, ...]) -> Program:
     """The program; where eager PyTorch cannot run `fn` on these inputs either, its error."""
+    # PyTorch logs the traceback of shapes that it refuses; what is shown instead names the user's line.
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
     try:
         return optimize(fn, inputs)
     except WeftError:
@@ -337,3 +354,5 @@ def _compiled(fn: Callable[..., Any], file: Path, name: str, inputs: tuple[Any, 
             what = f"{name} fails on these arguments"
             raise _raised(what, file, error, "mend it, or give it other arguments") from error
         raise
+    finally:
+        log.setLevel(level)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 from torch import nn
@@ -191,8 +192,8 @@ def _outcome(example: Example, size: Size, dtype: torch.dtype, rounds: int, *, i
         kernels=len(program.kernels),
         rewrites=dict(Counter(step.rule for step in program.trace)),
         fused=_listings(program),
-        equal=all(v.equal is True for v in verdicts),
-        error_probability=min(1.0, sum(v.error_probability for v in verdicts)),
+        equal=bool(verdicts) and all(v.equal is True for v in verdicts),
+        error_probability=min(1.0, sum(v.error_probability for v in verdicts)) if verdicts else 1.0,
         fallbacks=tuple(map(str, program.fallbacks)),
         compile_s=compile_s,
         cached=sum(k.from_cache for k in program.kernels),
@@ -226,18 +227,15 @@ def show(console: Console, outcome: Outcome, *, with_listing: bool) -> None:
     """What was fused and how it was checked."""
     rules = ", ".join(f"{rule} {count}×" for rule, count in outcome.rewrites.items()) or "none"
     kernels = "1 kernel" if outcome.kernels == 1 else f"{outcome.kernels} kernels"
-    verdict = "equal" if outcome.equal else "NOT shown equal"
+    chance = f"equal over finite fields, wrong with probability at most {outcome.error_probability:.1e}"
+    verdict = chance if outcome.equal else "NOT shown equal to what was written"
     built = f", {outcome.cached} from the cache" if outcome.cached else ""
     console.print(Text.assemble((outcome.function, "bold"), f"  {outcome.dtype}"))
     _line(console, "fused", f"{kernels}; rewrites: {rules}")
     if with_listing:
         for text in outcome.fused:
-            console.print(Text("\n".join(f"      {line}" for line in text.splitlines())), style="cyan")
-    _line(
-        console,
-        "checked",
-        f"{verdict} over finite fields, wrong with probability at most {outcome.error_probability:.1e}",
-    )
+            console.print(Padding(Text(text, "cyan"), (0, 0, 0, 6)))
+    _line(console, "checked", verdict)
     _line(console, "compiled", f"in {outcome.compile_s:.2f} s{built}")
     if outcome.fallbacks:
         _line(console, "left to PyTorch", "; ".join(outcome.fallbacks))
@@ -246,7 +244,7 @@ def show(console: Console, outcome: Outcome, *, with_listing: bool) -> None:
 
 
 def _line(console: Console, head: str, text: str) -> None:
-    console.print(Text(f"  {head}: {text}"))
+    console.print(Padding(Text(f"{head}: {text}"), (0, 0, 0, 2)))
 
 
 def tables(found: Sequence[Outcome]) -> tuple[Table, Table]:

@@ -121,7 +121,8 @@ def interpret(
         inputs: one array per input, with the dimensions of its type's lists, in that order.
         sizes: elements of each space, by name; all at least 1.
         domain: what values are (fp64 numbers, field elements).
-        blocks: elements per block of each space, by name; only read for loops that no schedule has placed.
+        blocks: elements per block of each space, by name; only read for loops that no schedule has placed. They should divide
+            the sizes: only a schedule fills the padding of edges with what reductions need.
 
     Returns:
         The outputs, with dimensions in the order of `output_axes`, and what moved.

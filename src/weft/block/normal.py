@@ -50,10 +50,9 @@ from weft.block.program import (
 )
 from weft.block.rename import rename_program_axes, rename_values
 from weft.block.text import number
+from weft.tensor import optable
 from weft.tensor.axes import Axis, Space
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, substitute
-
-_COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "eq", "ne", "logical_and", "logical_or"})
 
 
 def normal_form(program: BlockProgram) -> BlockProgram:
@@ -270,7 +269,7 @@ def _expression(expr: Scalar, leaves: Sequence[_Key]) -> tuple[Scalar, _Key]:
             return Convert(dtype, new), _key([key], "convert", str(dtype))
         case Apply(op, args):
             pairs = [_expression(a, leaves) for a in args]
-            if op in _COMMUTATIVE:
+            if optable.row(op).commutative:
                 pairs.sort(key=lambda pair: pair[1])
             return Apply(op, tuple(e for e, _ in pairs)), _key((k for _, k in pairs), "apply", op)
         case _:

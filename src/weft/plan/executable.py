@@ -26,7 +26,7 @@ from weft.plan.partition import Call, Region, partition
 from weft.plan.region import CompiledRegion, Example, compile_region
 from weft.run import stats
 from weft.tensor.axes import Affine
-from weft.tensor.laws import View, normalize, views
+from weft.tensor.laws import View, normalize, numbered, views
 from weft.tensor.program import Input, TensorProgram
 
 Runner = Callable[..., Sequence[Any]]
@@ -74,9 +74,6 @@ def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, options: O
     program = normalize(captured.program)
     tensors = _inputs(captured, program, arguments)
     layouts = {name: _layout(t) for name, t in tensors.items()}
-    sizes = {
-        a.space.name: n for node in program.inputs for a, n in zip(node.axes, tensors[node.name].shape, strict=True)
-    }
     steps: list[_Step] = []
     regions: list[CompiledRegion] = []
     try:
@@ -86,11 +83,12 @@ def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, options: O
                     steps.append(_CallStep(captured.calls[name]))
                 case Region():
                     viewed, made = views(stage.program)
-                    example = Example(sizes, _innermost(viewed, made, layouts), torch.get_num_threads())
-                    region = compile_region(viewed, example, options)
+                    plain, old_names = numbered(replace(viewed, derived=()))  # a view shows its own size
+                    example = _example(plain, _innermost(plain, made, layouts))
+                    region = compile_region(plain, example, options)
                     regions.append(region)
                     steps += [_ViewStep(viewed, made)] if made else []
-                    steps += [_KernelStep(k) for k in region.kernels]
+                    steps.append(_RegionStep(region, old_names))
     except (UnsupportedError, VerificationError, InvalidProgramError, ScheduleError) as error:
         reason = Fallback("graph", error.what, None)
         return _in_pytorch(captured, (*captured.fallbacks, reason), eager)
@@ -109,6 +107,12 @@ def _inputs(captured: Captured, program: TensorProgram, arguments: Sequence[Any]
         node.name: without_units(arguments[index], _kept(node))
         for node, index in zip(program.inputs, captured.arguments, strict=True)
     }
+
+
+def _example(program: TensorProgram, innermost: Mapping[str, int | None]) -> Example:
+    """The example sizes and layouts of a region. A space without an example is taken for a large one."""
+    sizes = {s.name: s.example or 1024 for s in program.spaces()}
+    return Example(sizes, innermost, torch.get_num_threads())
 
 
 def _kept(node: Input) -> tuple[bool, ...]:
@@ -178,16 +182,22 @@ def _backwards(index: Affine) -> Affine:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _KernelStep:
-    kernel: Kernel
+class _RegionStep:
+    """The kernels of a region; `old_names` says what its values are called in the whole program."""
+
+    region: CompiledRegion
+    old_names: Mapping[str, str]
 
     def __call__(self, values: dict[str, torch.Tensor], arguments: Sequence[Any]) -> None:
         del arguments
-        made = self.kernel.launch(*[values[n] for n in self.kernel.reads])
-        values.update(zip(self.kernel.writes, made, strict=True))
+        own = {n.name: values[n.name] for n in self.region.program.inputs}
+        for kernel in self.region.kernels:
+            own.update(zip(kernel.writes, kernel.launch(*[own[n] for n in kernel.reads]), strict=True))
+        for name in self.region.program.outputs:
+            values[self.old_names.get(name, name)] = own[name]
 
 
-_Step = _CallStep | _ViewStep | _KernelStep
+_Step = _CallStep | _ViewStep | _RegionStep
 
 
 def _runner(captured: Captured, program: TensorProgram, steps: Sequence[_Step]) -> Runner:

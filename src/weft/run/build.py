@@ -100,9 +100,7 @@ def build(
     return Binary(launch, source.signature, source.text, source.meta, key, from_cache=False)
 
 
-def _compile(
-    folder: CacheFolder, key: str, parts: Mapping[str, str], source: KernelSource
-) -> NativeFunction:
+def _compile(folder: CacheFolder, key: str, parts: Mapping[str, str], source: KernelSource) -> NativeFunction:
     stats.count("compiles")
     library = compile_shared_library(source.text, source.include_dirs)
     stats.count("binaries_emitted")

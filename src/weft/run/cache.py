@@ -267,9 +267,7 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _manifest(
-    key: str, files: Mapping[str, bytes], meta: Mapping[str, Json], parts: Mapping[str, str]
-) -> _Manifest:
+def _manifest(key: str, files: Mapping[str, bytes], meta: Mapping[str, Json], parts: Mapping[str, str]) -> _Manifest:
     for name in files:
         if _PAYLOAD.fullmatch(name) is None:
             raise ValueError(f"not the name of a payload (a word and an extension): {name!r}")
@@ -359,10 +357,7 @@ def _parse(text: bytes) -> _Manifest | None:
 
 def _entry(root: Path, manifest: _Manifest, *, persistent: bool) -> Entry:
     folder = root / manifest["key"]
-    files = {
-        name: folder / _stored_name(name, file["sha256"])
-        for name, file in manifest["files"].items()
-    }
+    files = {name: folder / _stored_name(name, file["sha256"]) for name, file in manifest["files"].items()}
     return Entry(
         key=manifest["key"],
         files=MappingProxyType(files),

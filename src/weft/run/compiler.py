@@ -24,10 +24,7 @@ COMPILE_SECONDS = 300.0
 """A compiler that takes longer than this is stopped; a kernel takes about one second."""
 
 _CANDIDATES = ("c++", "g++", "clang++")
-_INSTALL = (
-    "install one (Debian, Ubuntu: `apt install g++`; Fedora: `dnf install gcc-c++`), "
-    "or name one in WEFT_CXX"
-)
+_INSTALL = "install one (Debian, Ubuntu: `apt install g++`; Fedora: `dnf install gcc-c++`), or name one in WEFT_CXX"
 _HEAD_LINES, _TAIL_LINES = 30, 10
 
 
@@ -76,9 +73,7 @@ def _find_compiler(named: str | None, search_path: str) -> Compiler:
         program = shutil.which(name, path=search_path)
         if program is not None:
             return Compiler((str(Path(program).absolute()),))
-    raise CompilerError(
-        f"there is no C++ compiler: none of {', '.join(_CANDIDATES)} is on PATH", todo=_INSTALL
-    )
+    raise CompilerError(f"there is no C++ compiler: none of {', '.join(_CANDIDATES)} is on PATH", todo=_INSTALL)
 
 
 def _split(named: str) -> list[str]:
@@ -90,9 +85,7 @@ def _split(named: str) -> list[str]:
             todo="write it as a shell would take it, for instance `ccache g++`",
         ) from error
     if not words:
-        raise CompilerError(
-            "the name of the compiler is blank", todo=f"take it away, or {_INSTALL}"
-        )
+        raise CompilerError("the name of the compiler is blank", todo=f"take it away, or {_INSTALL}")
     return words
 
 
@@ -195,6 +188,4 @@ def _shorten(output: str) -> str:
     left_out = len(lines) - _HEAD_LINES - _TAIL_LINES
     if left_out <= 0:
         return "\n".join(lines)
-    return "\n".join(
-        [*lines[:_HEAD_LINES], f"... {left_out} lines left out ...", *lines[-_TAIL_LINES:]]
-    )
+    return "\n".join([*lines[:_HEAD_LINES], f"... {left_out} lines left out ...", *lines[-_TAIL_LINES:]])

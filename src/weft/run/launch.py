@@ -117,9 +117,7 @@ class KernelSignature(NamedTuple):
         )
 
 
-def make_launcher(
-    signature: KernelSignature, function: NativeFunction, threads: int | None = None
-) -> Launcher:
+def make_launcher(signature: KernelSignature, function: NativeFunction, threads: int | None = None) -> Launcher:
     """A launcher for `function`: straight-line Python, written for this signature.
 
     Args:
@@ -154,9 +152,7 @@ def _outputs(found: Iterable[tuple[Sequence[str | int], str]]) -> tuple[Output, 
 def _check(signature: KernelSignature) -> None:
     for name, index, dim in signature.sizes:
         if not (0 <= index < len(signature.inputs) and 0 <= dim < signature.inputs[index].ndim):
-            raise ValueError(
-                f"size {name} is read from dimension {dim} of input {index}: not there"
-            )
+            raise ValueError(f"size {name} is read from dimension {dim} of input {index}: not there")
     known = {name for name, _, _ in signature.sizes}
     if len(known) != len(signature.sizes):
         raise ValueError(f"a size is named twice: {signature.sizes}")
@@ -189,9 +185,7 @@ def _launcher_text(signature: KernelSignature, *, threads_vary: bool) -> str:
     ]
     addresses = [f"{tensor}.data_ptr()" for tensor in (*inputs, *outputs, *scratch)]
     count = "threads()" if threads_vary else "threads"
-    lines.append(
-        f"    function(pack({', '.join([*addresses, *size_of.values(), *strides, count])}))"
-    )
+    lines.append(f"    function(pack({', '.join([*addresses, *size_of.values(), *strides, count])}))")
     lines.append(f"    return {_tuple(outputs)}")
     return "\n".join(lines)
 

@@ -6,9 +6,7 @@ import threading
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-Counter: TypeAlias = Literal[
-    "binaries_emitted", "cache_hits", "compiles", "fallbacks", "cache_write_failures"
-]
+Counter: TypeAlias = Literal["binaries_emitted", "cache_hits", "compiles", "fallbacks", "cache_write_failures"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ by what operations constrain, never by size (design.md, "Tensor program").
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +18,12 @@ class Space:
     Attributes:
         name: unique within a program; also the name of its size at run time.
         fixed: the size where the program itself says it (an arange, a segment count), else None: a run-time symbol.
+        example: the size in the example, where there is one: a hint for schedules, no part of what the space is.
     """
 
     name: str
     fixed: int | None = None
+    example: int | None = field(default=None, compare=False, repr=False)
 
     def size(self, sizes: Mapping[str, int]) -> int:
         """The number of elements, given the run-time `sizes` by space name."""

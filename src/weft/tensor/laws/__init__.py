@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from weft.tensor.laws.casts import drop_precision_casts
 from weft.tensor.laws.cleaning import merge_equal, remove_dead
+from weft.tensor.laws.elementwise import numbered, split_elementwise
 from weft.tensor.laws.reindexing import inline_reindexing
 from weft.tensor.laws.views import View, views
 from weft.tensor.program import TensorProgram
@@ -20,7 +21,9 @@ __all__ = [
     "inline_reindexing",
     "merge_equal",
     "normalize",
+    "numbered",
     "remove_dead",
+    "split_elementwise",
     "views",
 ]
 
@@ -32,4 +35,4 @@ def normalize(program: TensorProgram) -> TensorProgram:
     last, when laws have made them alike. A second time changes names at most.
     """
     program = inline_reindexing(remove_dead(program))
-    return remove_dead(merge_equal(drop_precision_casts(program)))
+    return remove_dead(merge_equal(split_elementwise(drop_precision_casts(program))))

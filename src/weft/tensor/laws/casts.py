@@ -81,7 +81,9 @@ class _Dropping:
         """What is returned for `name`: a semantic cast, or what it would not change."""
         node = self.values[name]
         operand = self._operand(Use(name, node.axes))
-        if operand.axes == node.axes == self.values[operand.value].axes:
+        past = self.values[operand.value]
+        # What is returned is never an input's own memory, unless the program says so.
+        if operand.axes == node.axes == past.axes and not isinstance(past, Input | Reindex):
             name = operand.value
         self.semantic.add(name)
         return name

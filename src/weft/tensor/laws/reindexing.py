@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 from weft.tensor.axes import Affine, Axis, Space
 from weft.tensor.laws.cleaning import remove_dead
@@ -46,15 +46,23 @@ def inline_reindexing(program: TensorProgram) -> TensorProgram:
     return remove_dead(_Inlining(program).run())
 
 
+_Place: TypeAlias = tuple[str, tuple[Affine, ...]]
+"""A value, and an index into each of its axes."""
+
+
 @dataclass
 class _Inlining:
-    """The new program so far: `values` has its nodes by name, `pending` the old reindexings."""
+    """The new program so far: `values` has its nodes by name, `pending` the old reindexings.
+
+    What an old reindexing `stands_for` is a use over the axes that it had; `known`: what is at some place.
+    """
 
     program: TensorProgram
     nodes: list[Node] = field(default_factory=list[Node])
     values: dict[str, Node] = field(default_factory=dict[str, Node])
     pending: dict[str, Reindex] = field(default_factory=dict[str, Reindex])
-    known: dict[tuple[str, tuple[Affine, ...]], Use] = field(default_factory=dict[tuple[str, tuple[Affine, ...]], Use])
+    stands_for: dict[str, Use] = field(default_factory=dict[str, Use])
+    known: dict[_Place, Use] = field(default_factory=dict[_Place, Use])
     whole: dict[str, str] = field(default_factory=dict[str, str])
     taken: frozenset[str] = frozenset()
 
@@ -65,6 +73,7 @@ class _Inlining:
         for node in self.program.nodes:
             match node:
                 case Reindex():
+                    self.stands_for[node.name] = self.at(node.source, node.index)
                     self.pending[node.name] = node
                 case Opaque():
                     self.add(replace(node, uses=tuple(self.forced(u) for u in node.uses)))
@@ -91,35 +100,40 @@ class _Inlining:
         return self.at(use.value, tuple(Affine.of(a) for a in use.axes))
 
     def at(self, value: str, index: tuple[Affine, ...]) -> Use:
-        """A use of a value that is `value[index...]`, made if need be."""
+        """A use of a value that is `value[index...]`, made if need be: operands first, without recursion into them."""
         if value in self.pending:
-            old = self.pending[value]
-            inner = self.at(old.source, old.index)
-            outer = dict(zip(old.axes, index, strict=True))
-            return self.at(inner.value, tuple(outer[a] for a in inner.axes))
-        node = self.values[value]
-        axes = tuple(i.axis for i in index)
-        plain = [a for a in axes if a is not None]
-        if [a.space for a in plain] == [a.space for a in node.axes] and _distinct(plain):
-            return Use(value, tuple(plain))
-        if (value, index) not in self.known:
-            self.known[value, index] = self.moved(node, index)
+            outer = dict(zip(self.pending[value].axes, index, strict=True))
+            inner = self.stands_for[value]
+            value, index = inner.value, tuple(outer[a] for a in inner.axes)
+        waiting = [(value, index)]
+        while waiting:
+            asked = waiting[-1]
+            missing = [] if self.found(*asked) else [n for n in self.needs(*asked) if not self.found(*n)]
+            waiting += missing
+            if not missing:
+                waiting.pop()
+                self.known[asked] = self.found(*asked) or self.moved(*asked)
         return self.known[value, index]
 
-    def moved(self, node: Node, index: tuple[Affine, ...]) -> Use:
-        """A use of the node that computes `node[index...]`."""
-        axes = tuple(dict.fromkeys(a for i in index for a, _ in i.terms))
-        bound = dict(zip(node.axes, index, strict=True))
-        name = self.fresh(node.name)
+    def found(self, value: str, index: tuple[Affine, ...]) -> Use | None:
+        """`value[index...]`, where that needs no new node."""
+        plain = [a for a in (i.axis for i in index) if a is not None]
+        same = [a.space for a in plain] == [a.space for a in self.values[value].axes]
+        return Use(value, tuple(plain)) if same and _distinct(plain) else self.known.get((value, index))
+
+    def needs(self, value: str, index: tuple[Affine, ...]) -> list[_Place]:
+        """What `moved` reads."""
+        _, bound = _over_index(self.values[value], index)
+        return [(use.value, tuple(bound[a] for a in use.axes)) for use in _uses(self.values[value])]
+
+    def moved(self, value: str, index: tuple[Affine, ...]) -> Use:
+        """A use of a new node that computes `value[index...]`."""
+        node, bound = _over_index(self.values[value], index)
+        axes, name = _axes_of(index), self.fresh(value)
         match node:
             case Elementwise() | Cast() | Contraction() | Reduction():
-                new = replace(node, name=name, axes=axes)
-                if isinstance(new, Contraction | Reduction):
-                    over = _renamed(new.over, axes)
-                    bound |= {o: Affine.of(n) for o, n in zip(new.over, over, strict=True)}
-                    new = replace(new, over=over)
-                made = self.covered(new, lambda use: self.at(use.value, tuple(bound[a] for a in use.axes)), bound)
-                return Use(self.add(replace(made, name=self.fresh(node.name))).name, axes)
+                made = self.covered(node, lambda use: self.at(use.value, tuple(bound[a] for a in use.axes)), bound)
+                return Use(self.add(replace(made, name=self.fresh(value))).name, axes)
             case Iota():
                 return self.counted(node, index[0])
             case Reindex():
@@ -129,11 +143,11 @@ class _Inlining:
                 )
                 if None not in composed:
                     return self.at(node.source, tuple(i for i in composed if i is not None))
-                return Use(self.add(Reindex(name, axes, node.dtype, node.name, index)).name, axes)
+                return Use(self.add(Reindex(name, axes, node.dtype, value, index)).name, axes)
             case Input() | Opaque():
-                return Use(self.add(Reindex(name, axes, node.dtype, node.name, index)).name, axes)
+                return Use(self.add(Reindex(name, axes, node.dtype, value, index)).name, axes)
             case Constant() | Extent():
-                return Use(node.name, ())
+                return Use(value, ())
             case _:
                 assert_never(node)
 
@@ -144,8 +158,7 @@ class _Inlining:
             new = change(use)
             if not isinstance(node, Contraction | Reduction):
                 return new
-            places = [Affine.of(a) if bound is None else bound[a] for a in use.axes]
-            wanted = tuple(dict.fromkeys(a for i in places for a, _ in i.terms))
+            wanted = _axes_of([Affine.of(a) if bound is None else bound[a] for a in use.axes])
             return new if set(wanted) <= set(new.axes) else Use(self.copy(new, wanted), wanted)
 
         return with_uses(node, whole)
@@ -162,7 +175,7 @@ class _Inlining:
             return name
         if name not in self.whole:
             old = self.pending[name]
-            use = self.at(old.source, old.index)
+            use = self.stands_for[name]
             node = self.values[use.value]
             same = node.axes == use.axes == old.axes and not isinstance(node, Input | Reindex)
             # A name that is pending is never looked up among the values: the copy may take it.
@@ -221,6 +234,35 @@ def _last(space: Space, source: Space, derived: Iterable[Derived]) -> tuple[int,
         if rule.space == space and rule.source == source and runs_to_end:
             return 1, -(rule.start or 0)
     return None
+
+
+def _axes_of(index: Iterable[Affine]) -> tuple[Axis, ...]:
+    return tuple(dict.fromkeys(a for i in index for a, _ in i.terms))
+
+
+def _over_index(node: Node, index: tuple[Affine, ...]) -> tuple[Node, dict[Axis, Affine]]:
+    """`node` with the axes of `index`, its uses as they were, and where its old axes are over the new ones."""
+    axes, bound = _axes_of(index), dict(zip(node.axes, index, strict=True))
+    match node:
+        case Contraction() | Reduction():
+            over = _renamed(node.over, axes)
+            bound |= {o: Affine.of(n) for o, n in zip(node.over, over, strict=True)}
+            return replace(node, axes=axes, over=over), bound
+        case Elementwise() | Cast():
+            return replace(node, axes=axes), bound
+        case _:
+            return node, bound
+
+
+def _uses(node: Node) -> list[Use]:
+    found: list[Use] = []
+
+    def note(use: Use) -> Use:
+        found.append(use)
+        return use
+
+    with_uses(node, note)
+    return found
 
 
 def _distinct(axes: Sequence[Axis]) -> bool:

@@ -63,6 +63,14 @@ class Row:
         """The number of arguments."""
         return len(self.samples)
 
+    @property
+    def commutative(self) -> bool:
+        """Whether its two arguments can be swapped, bit for bit."""
+        return self.name in _COMMUTATIVE
+
+
+_COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "eq", "ne", "logical_and", "logical_or"})
+
 
 @dataclass(frozen=True, slots=True)
 class DerivedRow:

@@ -1,0 +1,133 @@
+"""Laws that give elementwise work one form, however it was spelled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from weft.tensor import optable
+from weft.tensor.dtypes import DType
+from weft.tensor.program import Cast, Elementwise, Node, TensorProgram, Use
+from weft.tensor.rename import with_values
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, arguments, substitute
+
+
+def split_elementwise(program: TensorProgram) -> TensorProgram:
+    """One node for each operation of the table.
+
+        y[m, n] = x[m, n] / (1 + exp(-x[m, n]))     ==>     a = -x;  b = exp(a);  c = b + 1;  y = x / c
+
+    so that a function that PyTorch has a name for and the same function spelled out are one program. A part that lacks
+    an axis is computed without it. Operands of commutative operations come in the order in which they were made, literals
+    last. Condition: none. Conditioning: none, the same operations in the same order on the same
+    values; nothing is rounded in between, since parts have the type that the whole is computed in.
+    """
+    values = program.values()
+    split = _Splitting({name: node.dtype for name, node in values.items()}, set(values))
+    for node in program.inputs:
+        split.made_at[node.name] = len(split.made_at)
+    for node in program.nodes:
+        split.add(node)
+    return replace(program, nodes=tuple(split.nodes))
+
+
+@dataclass
+class _Splitting:
+    dtypes: dict[str, DType]
+    taken: set[str]
+    nodes: list[Node] = field(default_factory=list[Node])
+    made_at: dict[str, int] = field(default_factory=dict[str, int])
+
+    def append(self, node: Node) -> None:
+        """The next node of the new program."""
+        self.made_at[node.name] = len(self.made_at)
+        self.nodes.append(node)
+
+    def add(self, node: Node) -> None:
+        """Append `node`, its parts first."""
+        if isinstance(node, Elementwise) and isinstance(node.expr, Apply):
+            parts = [self.part(node, arg) for arg in node.expr.args]
+            if optable.row(node.expr.op).commutative:
+                parts.sort(key=lambda p: self.made_at[p[1][0].value] if p[1] else len(self.made_at))
+            node = self.whole(node, Apply(node.expr.op, tuple(p[0] for p in parts)), [u for p in parts for u in p[1]])
+        self.append(node)
+
+    def part(self, node: Elementwise, expr: Scalar) -> tuple[Scalar, list[Use]]:
+        """An expression over fresh arguments that stands for `expr`, and those arguments."""
+        read = sorted(arguments(expr))
+        if isinstance(expr, Lit) or not read:
+            return expr, []
+        if isinstance(expr, Arg):
+            return Arg(0), [node.args[expr.index]]
+        uses = [node.args[i] for i in read]
+        axes = tuple(a for a in node.axes if any(a in u.axes for u in uses))
+        name = self.fresh(node.name)
+        if isinstance(expr, Convert):
+            inner, own = self.part(node, expr.arg)
+            arg = own[0] if inner == Arg(0) and own[0].axes == axes else self.made(node, name, inner, own, expr)
+            self.append(Cast(name, axes, expr.dtype, arg, semantic=True, location=node.location))
+            self.dtypes[name] = expr.dtype
+        else:
+            dtype = self.dtype(expr, [self.dtypes[u.value] for u in node.args], node.dtype)
+            self.add(replace(node, name=name, axes=axes, dtype=dtype, expr=_over(expr, read), args=tuple(uses)))
+            self.dtypes[name] = dtype
+        return Arg(0), [Use(name, axes)]
+
+    def made(self, node: Elementwise, name: str, inner: Scalar, own: list[Use], expr: Convert) -> Use:
+        """The use of a node of its own for what a cast converts."""
+        value = self.fresh(name)
+        axes = tuple(a for a in node.axes if any(a in u.axes for u in own))
+        dtype = self.dtype(expr.arg, [self.dtypes[u.value] for u in node.args], node.dtype)
+        self.append(replace(node, name=value, axes=axes, dtype=dtype, expr=inner, args=tuple(own)))
+        self.dtypes[value] = dtype
+        return Use(value, axes)
+
+    def whole(self, node: Elementwise, expr: Apply, uses: list[Use]) -> Elementwise:
+        """`node` with `expr`, whose parts each count their arguments from 0, over `uses`, each once."""
+        distinct = list(dict.fromkeys(uses))
+        position = iter([distinct.index(u) for u in uses])
+        args = tuple(substitute(a, lambda _: Arg(next(position))) for a in expr.args)
+        return replace(node, expr=Apply(expr.op, args), args=tuple(distinct))
+
+    def dtype(self, expr: Scalar, given: list[DType], computed: DType) -> DType:
+        """The type that `expr` is computed in; `given` are the arguments' types, `computed` that of the whole."""
+        match expr:
+            case Apply(op, args) if optable.row(op).result == "same":
+                kinds = [self.dtype(a, given, computed) for a in args[1 if op == "where" else 0 :] if arguments(a)]
+                wide = [k for k in kinds if k is not DType.bool] or kinds
+                return max((k.accumulator for k in wide), key=lambda k: (k.is_float, k.bytes), default=computed)
+            case Apply():
+                return DType.bool
+            case Arg(index):
+                return given[index].accumulator
+            case Convert(dtype, _):
+                return dtype
+            case Lit():
+                return computed
+
+    def fresh(self, stem: str) -> str:
+        number = 0
+        while f"{stem}_{number}" in self.taken:
+            number += 1
+        self.taken.add(f"{stem}_{number}")
+        return f"{stem}_{number}"
+
+
+def _over(expr: Scalar, read: list[int]) -> Scalar:
+    return substitute(expr, lambda i: Arg(read.index(i)))
+
+
+def numbered(program: TensorProgram) -> tuple[TensorProgram, dict[str, str]]:
+    """`program` with its nodes called t0, t1 .. in order, and the old name of each.
+
+    Names of inputs stay. What depends on names (the text of a kernel, its cache key) then depends on structure alone.
+    """
+    taken = {n.name for n in program.inputs}
+    free = (name for name in (f"t{i}" for i in range(len(taken) + len(program.nodes))) if name not in taken)
+    new = {n.name: name for n, name in zip(program.nodes, free, strict=False)}
+
+    def name(value: str) -> str:
+        return new.get(value, value)
+
+    nodes = tuple(replace(with_values(n, name), name=new[n.name]) for n in program.nodes)
+    outputs = tuple(map(name, program.outputs))
+    return replace(program, nodes=nodes, outputs=outputs), {made: old for old, made in new.items()}

@@ -1,0 +1,198 @@
+"""The public contract: what a user can call, and what comes back."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import weft
+
+
+def relu_linear(x, w, b):
+    return torch.relu(x @ w + b)
+
+
+def inputs(m=33, k=20, n=17):
+    return torch.randn(m, k), torch.randn(k, n), torch.randn(n)
+
+
+class Layers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 4)
+
+    def forward(self, x, *, scale=1.0):
+        return self.second(torch.relu(self.first(x))) * scale
+
+
+def test_torch_compile_finds_the_backend_by_name():
+    before = weft.stats()
+    fast = torch.compile(relu_linear, backend="weft")
+    given = inputs()
+    with torch.no_grad():
+        torch.testing.assert_close(fast(*given), relu_linear(*given))
+    assert weft.stats().binaries_emitted + weft.stats().cache_hits > before.binaries_emitted + before.cache_hits
+
+
+def test_a_new_length_costs_no_binary():
+    fast = weft.compile(relu_linear)
+    with torch.no_grad():
+        fast(*inputs(m=600))
+        before = weft.stats()
+        for m in (700, 801, 5000, 523):
+            given = inputs(m=m)
+            torch.testing.assert_close(fast(*given), relu_linear(*given), rtol=1e-4, atol=1e-4)
+    assert weft.stats().compiles == before.compiles
+
+
+def test_a_compiled_module_is_a_module_with_the_same_state():
+    module = Layers().eval()
+    fast = weft.compile(module)
+    assert isinstance(fast, nn.Module)
+    x = torch.randn(5, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x, scale=2.0), module(x, scale=2.0))
+        module.first.weight.zero_()  # weights changed in place are seen
+        torch.testing.assert_close(fast(x), module(x))
+
+
+def test_a_program_can_be_asked():
+    given = inputs()
+    program = weft.optimize(relu_linear, given)
+    (kernel,) = program.kernels
+    assert kernel.name in kernel.source
+    assert kernel.verdict.equal is True
+    assert 0 < kernel.verdict.error_probability < 1e-9
+    assert kernel.cost.flops >= 2 * 33 * 20 * 17
+    assert kernel.schedule.loops
+    assert kernel.block_program.graph.nodes
+    assert program.fallbacks == ()
+    assert [step.rule for step in program.trace][-1] == "fuse_map_with_reduction"
+    torch.testing.assert_close(program(*given), relu_linear(*given))
+
+
+def test_explain_tells_the_whole_story(tmp_path):
+    report = weft.optimize(relu_linear, inputs()).explain()
+    text = str(report)
+    for title in (
+        "captured program", "rewrites", "block program before fusion", "block program after fusion", "schedule", "verdict",
+        "fallbacks to PyTorch",
+    ):  # fmt: skip
+        assert title in text
+    assert "forall m in range(M):" in text
+    page = report.save(tmp_path / "report.html")
+    assert "forall" in page.read_text()
+    assert report.save(tmp_path / "report.txt").read_text().strip() == text
+
+
+def test_what_is_not_supported_runs_in_pytorch_with_its_reason():
+    def partly(x, w):
+        return torch.cumsum(x @ w, 0) + 1
+
+    given = torch.randn(6, 5), torch.randn(5, 4)
+    program = weft.optimize(partly, given)
+    torch.testing.assert_close(program(*given), partly(*given))
+    (fallback,) = program.fallbacks
+    assert "cumsum" in fallback.operation
+    assert "test_contract.py" in str(fallback)
+    assert len(program.kernels) == 2  # what stands around it is still compiled
+
+
+def test_several_outputs_of_a_nest():
+    def several(x, w):
+        y = x @ w
+        return {"y": y, "parts": (torch.relu(y), y.sum(-1))}
+
+    given = torch.randn(9, 5), torch.randn(5, 12)
+    program = weft.optimize(several, given)
+    found, wanted = program(*given), several(*given)
+    torch.testing.assert_close(found, wanted)
+    assert program.fallbacks == ()
+
+
+def test_sliced_and_transposed_inputs_are_views():
+    def views(x, w):
+        return torch.relu(x[:, 2:7] @ w.T)
+
+    given = torch.randn(9, 11), torch.randn(6, 5)
+    program = weft.optimize(views, given)
+    torch.testing.assert_close(program(*given), views(*given))
+    assert (len(program.kernels), program.fallbacks) == (1, ())
+
+
+def test_flipped_inputs():
+    def flipped(x, y):
+        return x.flip(0) * 2 + y
+
+    given = torch.randn(9, 11), torch.randn(9, 11)
+    torch.testing.assert_close(weft.optimize(flipped, given)(*given), flipped(*given))
+
+
+def test_batches_and_means():
+    def normalised(x, w):
+        y = torch.matmul(x, w)
+        return y - y.mean(-1, keepdim=True)
+
+    given = torch.randn(3, 4, 10, 5), torch.randn(5, 7)
+    program = weft.optimize(normalised, given)
+    torch.testing.assert_close(program(*given), normalised(*given))
+    assert program.fallbacks == ()
+
+
+def test_the_same_inputs_give_the_same_bits():
+    given = inputs(300, 1000, 65)
+    program = weft.optimize(relu_linear, given)
+    first = program(*given)
+    assert all(torch.equal(first, program(*given)) for _ in range(5))
+
+
+def test_a_derived_function_is_the_same_kernel_as_the_named_one():
+    def named(x, w):
+        return F.silu(x @ w)
+
+    def spelled(x, w):
+        y = x @ w
+        return y / (1 + torch.exp(-y))
+
+    given = torch.randn(9, 5), torch.randn(5, 12)
+    one, other = (weft.optimize(f, given).kernels[0].source for f in (named, spelled))
+    assert _without_comments(one) == _without_comments(other)
+
+
+def _without_comments(source: str) -> list[str]:
+    return [line for line in source.splitlines() if not line.strip().startswith("//")]
+
+
+class TestEquivalent:
+    def test_equal(self):
+        verdict = weft.equivalent(
+            lambda x, y: (x + y) * x, lambda x, y: x * x + y * x, (torch.randn(5, 6), torch.randn(5, 6))
+        )
+        assert verdict.equal is True
+        assert verdict.error_probability < 1e-9
+
+    def test_different(self):
+        given = torch.randn(5, 5), torch.randn(5, 5)
+        assert weft.equivalent(lambda x, y: x @ y, lambda x, y: y @ x, given).equal is False
+        assert weft.equivalent(lambda x, y: x @ y, lambda x, y: x @ y.T, given).equal is False
+
+    def test_undecided(self):
+        verdict = weft.equivalent(lambda x: torch.cumsum(x, 0), lambda x: torch.cumsum(x, 0), (torch.randn(5),))
+        assert verdict.equal is None
+        assert "cumsum" in verdict.reason
+
+
+@pytest.mark.parametrize("brgemm", ["auto", "off"])
+def test_products_without_the_librarys(brgemm):
+    given = inputs(70, 130, 90)
+    with weft.options(brgemm=brgemm):
+        program = weft.optimize(relu_linear, given)
+    torch.testing.assert_close(program(*given), relu_linear(*given), rtol=1e-4, atol=1e-4)
+
+
+def test_log_says_what_was_compiled(capfd):
+    with weft.options(log="info"):
+        weft.optimize(relu_linear, inputs())
+    assert "weft: compiled weft_" in capfd.readouterr().err
