@@ -41,7 +41,11 @@ print(torch_done - start, imported - torch_done, end - begin, weft.stats().compi
 def first_call(cache: str) -> tuple[float, float, float, int]:
     """Seconds to import torch, then weft, then for the first call; and how often the compiler ran, in a new process."""
     done = subprocess.run(
-        [sys.executable, "-c", _PROCESS], env={**os.environ, "WEFT_CACHE_DIR": cache}, check=True, capture_output=True, text=True
+        [sys.executable, "-c", _PROCESS],
+        env={**os.environ, "WEFT_CACHE_DIR": cache},
+        check=True,
+        capture_output=True,
+        text=True,
     )
     torch_import, weft_import, call, compiles = done.stdout.split()
     return float(torch_import), float(weft_import), float(call), int(compiles)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 # Frames of these packages are never "the user's line".
-_INTERNAL = ("weft", "torch", "contextlib", "dataclasses", "functools", "importlib")
+_INTERNAL = ("weft", "torch", "click", "contextlib", "dataclasses", "functools", "importlib")
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,9 @@ class Options:
         '"cached": a verdict may come from the cache entry; "always": prove it again',
     )
     verify_trials: int = _option(2, _integer(1), "random evaluations over a finite field for one verdict", in_key=True)
-    dynamic: bool = _option(True, _YES_NO, "sizes stay arguments of a kernel; false: one kernel per shape", in_key=True)
+    dynamic: bool = _option(
+        True, _YES_NO, "after a second size, PyTorch traces for all sizes; false: anew for each", in_key=True
+    )
     seed: int = _option(0, _integer(0), "seed of every random choice weft makes", in_key=True)
     brgemm: Literal["auto", "off"] = _option(
         "auto", _choice("auto", "off"), "libtorch's blocked matrix products in kernels", in_key=True

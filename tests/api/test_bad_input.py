@@ -74,13 +74,13 @@ def test_a_shape_error_is_as_catchable_as_eagers():
 
 @pytest.mark.parametrize("how", ["optimize", "compile", "options"])
 def test_an_unknown_option(how):
+    call = {
+        "optimize": lambda: weft.optimize(relu_linear, inputs(), thread=2),
+        "compile": lambda: weft.compile(relu_linear, thread=2),
+        "options": lambda: weft.options(thread=2),
+    }[how]
     with pytest.raises(UnknownOptionError, match="thread") as caught:
-        if how == "optimize":
-            weft.optimize(relu_linear, inputs(), thread=2)
-        elif how == "compile":
-            weft.compile(relu_linear, thread=2)
-        else:
-            weft.options(thread=2)
+        call()
     assert "threads" in str(caught.value)
 
 

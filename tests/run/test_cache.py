@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from weft import options
 from weft.errors import CacheFolderError
+from weft.options import options
 from weft.run import cache, scratch, stats
 from weft.run.cache import CacheFolder
 from weft.run.key import cache_key
@@ -273,7 +273,7 @@ def test_a_file_is_no_cache_folder(tmp_path: Path) -> None:
 def test_the_folder_is_the_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "variable"))
     assert CacheFolder().path == tmp_path / "variable"
-    with options.options(cache_dir=str(tmp_path / "option")):
+    with options(cache_dir=str(tmp_path / "option")):
         assert CacheFolder().path == tmp_path / "option"
     monkeypatch.delenv("WEFT_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "platform"))

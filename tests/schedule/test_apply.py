@@ -81,7 +81,7 @@ def test_levels_nest_and_the_grid_moves_outwards():
 def test_products_accumulate_in_place():
     block = fused(programs.linear_relu())
     applied = apply(block, schedule(m=levels((GRID, 4)), n=levels((GRID, 4)), k=levels((LOOP, 2))))
-    loop = [m for m in maps(applied.graph) if m.state is not None][0]
+    loop = next(m for m in maps(applied.graph) if m.state is not None)
     assert isinstance(loop, Map)
     assert loop.state is not None
     assert [type(n).__name__ for n in loop.state.update.nodes] == ["Dot"]

@@ -130,7 +130,7 @@ def test_a_program_that_cannot_run_is_undecided():
     def wrong_axis(node: BlockNode) -> BlockNode:
         if isinstance(node, Map) and node.state is not None:
             lists = {f.access.over for f in node.inputs if isinstance(f.access, Iterate)}
-            first = sorted(lists, key=str)[0]
+            first = min(lists, key=str)
             return replace(node, inputs=tuple(replace(f, access=Iterate(first)) for f in node.inputs))
         return node
 

@@ -17,8 +17,11 @@ from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, grid_maps
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 
-# Rows x columns x depth of a block product that fill, and fit, a second-level cache of 1 MB or more.
-_ROWS, _COLUMNS, _DEPTH = 512, 128, 512
+# Rows x columns of a block product that fill, and with the staged panel fit, a second-level cache of 1 MB or more.
+_ROWS, _COLUMNS = 512, 128
+# Its depth, by element type: in fp32 longer sums would round more than eager's do.
+_DEPTH = {DType.float32: 256, DType.bfloat16: 512, DType.float16: 512}
+_DIRECT_DEPTH = 2048
 # With fewer rows than this, staging a panel costs more than it saves (by element type of the operands).
 _FEW_ROWS = {DType.float32: 8, DType.bfloat16: 2, DType.float16: 2}
 _DIRECT_COLUMNS = 2048
@@ -115,25 +118,26 @@ def _tiles(
     columns = [p.columns for p in products if p.columns is not None and p.columns not in rows]
     tiles = dict.fromkeys(extent, _ROW)
     for product in products:
-        tiles[product.over] = 4 * _DEPTH if direct else _DEPTH
+        tiles[product.over] = _DIRECT_DEPTH if direct else _DEPTH.get(product.dtype, 256)
     for axis in rows:
         tiles[axis] = next((t for t in (8, 64) if extent[axis] <= t), _ROWS)
     for axis in columns:
         wide = sixteen_bit and extent[axis] >= 8 * _COLUMNS * threads
         tiles[axis] = _DIRECT_COLUMNS if direct else 2 * _COLUMNS if wide else _COLUMNS
     halved = [a for a in dict.fromkeys((*columns, *rows)) if a in grid]
-    _enough_blocks(tiles, extent, halved, threads)
+    # Where the columns are a loop, a second block for each thread would stage every panel once more.
+    _enough_blocks(tiles, extent, halved, 2 * threads if any(a in grid for a in columns) else threads)
     return tiles
 
 
-def _enough_blocks(tiles: dict[Axis, int], extent: Mapping[Axis, int], axes: list[Axis], threads: int) -> None:
-    """Halve the tiles of the grid's `axes`, columns first, down to 64, until each thread has two blocks."""
+def _enough_blocks(tiles: dict[Axis, int], extent: Mapping[Axis, int], axes: list[Axis], wanted: int) -> None:
+    """Halve the tiles of the grid's `axes`, columns first, down to 64, until there are `wanted` blocks."""
 
     def blocks() -> int:
         return math.prod(math.ceil(extent[axis] / tiles[axis]) for axis in axes)
 
     for axis in axes:
-        while blocks() < 2 * threads and tiles[axis] > 64:
+        while blocks() < wanted and tiles[axis] > 64:
             tiles[axis] //= 2
 
 

@@ -157,7 +157,7 @@ class Body:
         return nests.variable(self.frame, node.name, node.dtype.accumulator, None)
 
 
-def _there(value: Value) -> Memory | None:
+def _there(value: Memory | Lazy) -> Memory | None:
     """Where `value` lies in its own element type, if it lies anywhere."""
     if isinstance(value, Memory):
         return value

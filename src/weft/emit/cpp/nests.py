@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from weft.block.program import Collapse, Extent, Index, Literal, Pointwise
 from weft.emit.cpp.frame import Frame
@@ -131,13 +130,8 @@ class _Printer:
     def print(self) -> None:
         """The nest, and the notes where its values lie."""
         works = self.nest.works
-        self.frame.location(
-            [
-                w.lazy.node.location
-                for w in works
-                if w.lazy is not None and isinstance(w.lazy.node, Pointwise | Collapse)
-            ]
-        )
+        nodes = [w.lazy.node for w in works if w.lazy is not None]
+        self.frame.location([n.location for n in nodes if isinstance(n, Pointwise | Collapse)])
         for work in works:
             if work.leaves_array:
                 self._start_array(work)
@@ -149,8 +143,6 @@ class _Printer:
                     self.unit[stride] = self.frame.names.make(f"{stride}_in")
                     self.out.line(f"const i64 {self.unit[stride]} = dense ? 1 : {stride};")
                 self._level(works, 0)
-        elif self.nest.order:
-            self._level(works, 0)
         else:
             self._level(works, 0)
         for work in works:
@@ -181,7 +173,7 @@ class _Printer:
         self._hoist(works, depth)
         for lazy, rest in order.buffered.items():
             wish = f"{lazy.node.name}_row"
-            self.buffers[lazy] = replace(self.frame.array(wish, lazy.dtype.accumulator, rest, self.scope))
+            self.buffers[lazy] = self.frame.array(wish, lazy.dtype.accumulator, rest, self.scope)
         for time in range(order.last + 1):
             if time > 0:
                 self._inner(order, time, depth)
