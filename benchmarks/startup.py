@@ -71,7 +71,7 @@ def main() -> None:
         "first call, warm": statistics.median(run[2] for run in warm),
     }
     for name, seconds in figures.items():
-        print(f"{name:20} {seconds:6.2f} s")
+        sys.stdout.write(f"{name:20} {seconds:6.2f} s\n")
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
 

@@ -23,8 +23,9 @@ from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
 from weft.tensor.field import FieldDomain
 from weft.tensor.fp64 import Fp64Domain
-from weft.tensor.program import Elementwise, Input, Monoid, Reduction, TensorProgram, Use
-from weft.tensor.scalar import Arg, Lit, apply
+from weft.tensor.program import Elementwise, Input, Monoid, Node, Reduction, TensorProgram, Use
+from weft.tensor.rename import with_axes, with_values
+from weft.tensor.scalar import Arg, Lit, Scalar, apply
 
 F32 = DType.float32
 
@@ -35,9 +36,10 @@ def run(program: BlockProgram, domain, sizes, blocks, seed=0):
     return interpret(program, inputs, sizes, domain, blocks)[0]
 
 
-def chain(m: Axis, *exprs: object) -> TensorProgram:
+def chain(m: Axis, *exprs: Scalar) -> TensorProgram:
     """A vector through one function after the other."""
-    nodes, last = [], "x"
+    nodes: list[Node] = []
+    last = "x"
     for i, expr in enumerate(exprs):
         nodes.append(Elementwise(f"t{i}", (m,), F32, expr, (Use(last, (m,)),)))
         last = f"t{i}"
@@ -98,7 +100,7 @@ def test_names_do_not_matter(name):
 
 
 def _renamed(program: TensorProgram) -> TensorProgram:
-    text = {}
+    text: dict[str, str] = {}
 
     def axis(a: Axis) -> Axis:
         return Axis(f"q{a.name}", Space(f"Q{a.space.name}", a.space.fixed))
@@ -106,22 +108,13 @@ def _renamed(program: TensorProgram) -> TensorProgram:
     def name(n: str) -> str:
         return text.setdefault(n, f"v{len(text)}")
 
-    def use(u: Use) -> Use:
-        return Use(name(u.value), tuple(map(axis, u.axes)))
+    def node(n: Node) -> Node:
+        named = with_axes(with_values(n, name), axis)
+        return replace(named, name=name(n.name))
 
-    inputs = tuple(Input(name(n.name), tuple(map(axis, n.axes)), n.dtype) for n in program.inputs)
-    nodes = []
-    for node in program.nodes:
-        fields = {"name": name(node.name), "axes": tuple(map(axis, node.axes))}
-        for field in ("left", "right", "arg"):
-            if hasattr(node, field):
-                fields[field] = use(getattr(node, field))
-        if hasattr(node, "args"):
-            fields["args"] = tuple(map(use, node.args))
-        if hasattr(node, "over"):
-            fields["over"] = tuple(map(axis, node.over))
-        nodes.append(replace(node, **fields))
-    return TensorProgram(inputs, tuple(nodes), tuple(map(name, program.outputs)))
+    inputs = tuple(replace(with_axes(n, axis), name=name(n.name)) for n in program.inputs)
+    nodes = tuple(map(node, program.nodes))
+    return TensorProgram(tuple(n for n in inputs if isinstance(n, Input)), nodes, tuple(map(name, program.outputs)))
 
 
 def test_maps_do_not_fuse_past_a_third_operator():

@@ -20,8 +20,8 @@ from weft.tensor.fp64 import Fp64Domain
 GRID, LOOP, WHOLE, SPLIT = LevelPlace.grid, LevelPlace.loop, LevelPlace.whole, LevelPlace.split
 
 
-def schedule(*, panels: frozenset[str] = frozenset(), **loops: LoopSchedule) -> Schedule:
-    return Schedule(tuple(loops.items()), panels=panels)
+def schedule(**loops: LoopSchedule) -> Schedule:
+    return Schedule(tuple(loops.items()))
 
 
 def levels(*of: tuple[LevelPlace, int], peel: bool = False) -> LoopSchedule:

@@ -13,6 +13,7 @@ from schedules import fused, random_schedule
 from weft.block.program import BlockNode, BlockProgram, Dot, Fill, Graph, Iterate, Map, Part, Pointwise, Segment, maps
 from weft.errors import ScheduleError
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
+from weft.tensor.program import Contraction, Node, TensorProgram
 from weft.tensor.scalar import Apply, Arg
 from weft.verify import verify
 
@@ -57,8 +58,9 @@ def forget_relu(node: BlockNode) -> BlockNode:
 
 def forget_edge(node: BlockNode) -> BlockNode:
     """The loop over the rest of the blocks does whole blocks again: none."""
-    edge = isinstance(node, Map) and node.range.part is Part.edge
-    return replace(node, range=replace(node.range, part=Part.full), tile=64) if edge else node
+    if isinstance(node, Map) and node.range.part is Part.edge:
+        return replace(node, range=replace(node.range, part=Part.full), tile=64)
+    return node
 
 
 def forget_padding(node: BlockNode) -> BlockNode:
@@ -72,8 +74,7 @@ def overwrite(node: BlockNode) -> BlockNode:
 
 def merge_wrongly(node: BlockNode) -> BlockNode:
     """The merge map keeps the last segment instead of adding them."""
-    merge = isinstance(node, Map) and node.unit and node.state is not None
-    if not merge:
+    if not isinstance(node, Map) or not node.unit or node.state is None:
         return node
     nodes = tuple(replace(n, expr=Arg(1)) if isinstance(n, Pointwise) else n for n in node.state.update.nodes)
     return replace(node, state=replace(node.state, update=replace(node.state.update, nodes=nodes)))
@@ -81,8 +82,9 @@ def merge_wrongly(node: BlockNode) -> BlockNode:
 
 def skip_a_segment(node: BlockNode) -> BlockNode:
     """Segments are cut for one more than there are."""
-    segment = isinstance(node, Map) and isinstance(node.range, Segment)
-    return replace(node, range=replace(node.range, count=4)) if segment else node
+    if isinstance(node, Map) and isinstance(node.range, Segment):
+        return replace(node, range=replace(node.range, count=4))
+    return node
 
 
 BUGS = {
@@ -115,12 +117,13 @@ def test_reading_the_wrong_axis_is_not_called_equal():
     assert verify(wrong, applied_to(right)).equal is False
 
 
-def _transposed(node: object) -> object:
+def _transposed(node: Node) -> Node:
+    assert isinstance(node, Contraction)
     left, right = node.left, node.right
     return replace(node, left=replace(left, axes=left.axes[::-1]), right=replace(right, axes=right.axes[::-1]))
 
 
-def applied_to(program) -> BlockProgram:
+def applied_to(program: TensorProgram) -> BlockProgram:
     block = fused(program)
     loops = tuple((m.name, LoopSchedule((Level(GRID if m.state is None else LOOP, 2),))) for m in maps(block.graph))
     return apply(block, Schedule(loops))
