@@ -1,0 +1,133 @@
+"""Making tensor programs by calls on positional tensors, as PyTorch's own are.
+
+The builder infers axes: it unifies the spaces of dimensions that an operation demands to be equal,
+and never two spaces because their sizes are. Views (permute, expand, unsqueeze, squeeze) make no
+node: a `Ref` says which dimension of the tensor is which axis of the value, and every use binds
+axes anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from weft.errors import Location, ShapeError
+from weft.tensor.build.base import Ref, Size, dim_of, present
+from weft.tensor.build.name import named
+from weft.tensor.build.product import Products
+from weft.tensor.build.promote import Number, Tensor, promote, promote_types
+from weft.tensor.build.view import Views
+from weft.tensor.dtypes import DType
+from weft.tensor.program import Monoid, Reduction, TensorProgram, Use
+from weft.tensor.scalar import Arg, Lit, Scalar, apply
+
+__all__ = ["Builder", "Number", "Ref", "Size", "Tensor", "promote", "promote_types"]
+
+
+class Builder(Products, Views):
+    """Collects the nodes of one program; `finish` resolves and names its spaces and axes.
+
+    What eager would refuse for its shapes or dtypes raises ShapeError, in eager's words. Float
+    results are computed in the accumulator type of the dtype, then cast to it by a precision cast:
+    the program says where eager rounds. `location` is the user's line; dimensions may be negative,
+    as in PyTorch.
+    """
+
+    def reduce(
+        self,
+        monoid: Monoid,
+        ref: Ref,
+        dims: Sequence[int] | None = None,
+        keepdim: bool = False,
+        dtype: DType | None = None,
+        location: Location | None = None,
+    ) -> Ref:
+        """`ref` combined over `dims`; None, or an empty list, are all.
+
+        dtype: the operand is cast to it first; by default to int64 for sums and products of
+        integers and bools, else not at all.
+        """
+        if dtype is None:
+            adds = monoid in (Monoid.sum, Monoid.prod) and not ref.dtype.is_float
+            dtype = DType.int64 if adds else ref.dtype
+        made = self._reduced(monoid, self.cast(ref, dtype, None, location), dims, keepdim, location)
+        return self._rounded(made, dtype, location)
+
+    def mean(
+        self,
+        ref: Ref,
+        dims: Sequence[int] | None = None,
+        keepdim: bool = False,
+        dtype: DType | None = None,
+        location: Location | None = None,
+    ) -> Ref:
+        """The sum over `dims` (none: all) divided by the number of elements, a run-time scalar."""
+        dtype = ref.dtype if dtype is None else dtype
+        if not dtype.is_float:
+            raise ShapeError(
+                "mean(): could not infer output dtype. Input dtype must be either a floating point"
+                f" or complex dtype. Got: {dtype}",
+                where=location,
+                todo="pass dtype=torch.float32, or convert the tensor first",
+            )
+        ref = self.cast(ref, dtype, None, location)
+        total = self._reduced(Monoid.sum, ref, dims, keepdim, location)
+        over = [ref.dims[d] for d in self._dims(ref, dims)]
+        counts = [self.extent(axis, total.dtype) for axis in over if axis is not None]
+        expr: Scalar = Arg(1) if counts else Lit(1.0)
+        for number in range(1, len(counts)):
+            expr = apply("mul", expr, Arg(number + 1))
+        expr = apply("div", Arg(0), expr)
+        mean = self._pointwise(expr, (total, *counts), total.dtype, location)
+        return self._rounded(mean, dtype, location)
+
+    def finish(self, outputs: Sequence[Ref]) -> TensorProgram:
+        """The program that returns `outputs`.
+
+        Spaces are M, K, N, D .. and axes m, k, n, d .., in order of appearance. An output that is
+        expanded is copied first; one that is permuted is so in `output_dims`.
+        """
+        dense = [self.dense(r) if self._expanded(r) else r for r in outputs]
+        names = tuple(r.value for r in dense)
+        dims = tuple(r.dims for r in dense)
+        program = TensorProgram(tuple(self._inputs), tuple(self._nodes), names, dims)
+        return named(program, self._spaces)
+
+    def _dims(self, ref: Ref, dims: Sequence[int] | None) -> list[int]:
+        found = [dim_of(d, len(ref.dims)) for d in dims or range(len(ref.dims))]
+        if len(set(found)) != len(found):
+            raise ShapeError(f"a dimension appears multiple times in the list of dims {found}")
+        return found
+
+    def _reduced(
+        self,
+        monoid: Monoid,
+        ref: Ref,
+        dims: Sequence[int] | None,
+        keepdim: bool,
+        location: Location | None,
+    ) -> Ref:
+        """Not rounded."""
+        gone = set(self._dims(ref, dims))
+        over = present([d for i, d in enumerate(ref.dims) if i in gone])
+        if monoid in (Monoid.max, Monoid.min) and any(self._size(a) == 0 for a in over):
+            raise ShapeError(f"a{monoid.name}(): Expected reduction dim to have non-zero size", where=location)
+        if not set(over) <= set(self._own[ref.value]):
+            return self._reduced(monoid, self.dense(ref), dims, keepdim, location)
+        rest = tuple(None if i in gone else d for i, d in enumerate(ref.dims) if keepdim or i not in gone)
+        if not over:
+            return self.cast(replace(ref, dims=rest), ref.dtype.accumulator, None, location)
+        own = self._own[ref.value]
+        axes = tuple(a for a in own if a not in over)
+        made = self._add(
+            Reduction(
+                self._name(),
+                axes,
+                ref.dtype.accumulator,
+                monoid,
+                Use(ref.value, own),
+                over,
+                location,
+            )
+        )
+        return replace(made, dims=rest)

@@ -1,0 +1,233 @@
+"""What every operation of the builder stands on: refs, nodes, broadcasting, rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from weft.errors import Location, ShapeError
+from weft.tensor.axes import Axis
+from weft.tensor.build.promote import Number, promote
+from weft.tensor.build.unify import Spaces
+from weft.tensor.dtypes import DType
+from weft.tensor.program import (
+    Cast,
+    Constant,
+    Elementwise,
+    Extent,
+    Input,
+    Iota,
+    Node,
+    Opaque,
+    Use,
+)
+from weft.tensor.scalar import Arg, Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A tensor: a value, seen with dimensions.
+
+    Attributes:
+        value: the value's name.
+        dims: per dimension the axis, no axis twice; None for size 1. Every axis of the value is
+            among them, in any order; one that the value does not have is a dimension that it is
+            expanded over.
+        dtype: the element type that eager's tensor has.
+    """
+
+    value: str
+    dims: tuple[Axis | None, ...]
+    dtype: DType
+
+
+Size: TypeAlias = int | Axis
+"""A number that stands in the program, or "as long as this axis of a Ref"."""
+
+_Dims: TypeAlias = tuple[Axis | None, ...]
+
+
+class Base:
+    """Inputs, constants, elementwise operations and casts; and how nodes are made."""
+
+    def __init__(self) -> None:
+        self._spaces = Spaces()
+        self._inputs: list[Input] = []
+        self._nodes: list[Node] = []
+        self._own: dict[str, tuple[Axis, ...]] = {}
+        self._count = 0
+
+    def input(self, name: str, shape: Sequence[int], dtype: DType) -> Ref:
+        """A tensor that the program is called with; each dimension is a space of its own.
+
+        `shape` is that of the example.
+        """
+        dims = tuple(None if n == 1 else self._spaces.axis(self._spaces.space(n)) for n in shape)
+        node = Input(name, present(dims), dtype, dims)
+        self._inputs.append(node)
+        self._own[name] = node.axes
+        return Ref(name, dims, dtype)
+
+    def constant(self, value: Number, dtype: DType) -> Ref:
+        """A number, rank 0."""
+        return self._add(Constant(self._name(), (), dtype, value))
+
+    def iota(self, size: Size, dtype: DType = DType.int64) -> Ref:
+        """0, 1 .. size - 1, rank 1."""
+        axis = self.axis(size)
+        if axis is None:
+            return replace(self.constant(0, dtype), dims=(None,))
+        return self._add(Iota(self._name(), (axis,), dtype))
+
+    def extent(self, axis: Axis | None, dtype: DType) -> Ref:
+        """The number of elements of the axis's space, rank 0."""
+        if axis is None:
+            return self.constant(1, dtype)
+        return self._add(Extent(self._name(), (), dtype, axis.space))
+
+    def opaque(
+        self,
+        target: str,
+        call: str,
+        refs: Sequence[Ref],
+        shape: Sequence[Size],
+        dtype: DType,
+        reason: str,
+        location: Location | None = None,
+    ) -> Ref:
+        """One result of an operation that runs in PyTorch; ints of `shape` are the example's."""
+        uses = tuple(self.dense(r).value for r in refs)
+        dims = tuple(self.axis(s, shown=True) for s in shape)
+        node = Opaque(self._name(), present(dims), dtype, target, call, uses, reason, location)
+        return replace(self._add(node), dims=dims)
+
+    def axis(self, size: Size, *, shown: bool = False) -> Axis | None:
+        """A fresh axis of that size, None for size 1.
+
+        An int is the size for good, or if `shown` only the example's.
+        """
+        if isinstance(size, Axis):
+            return self._spaces.axis(size.space)
+        if size == 1:
+            return None
+        return self._spaces.axis(self._spaces.space(size, fixed=not shown))
+
+    def shape(self, ref: Ref) -> tuple[int, ...]:
+        """The sizes in the example."""
+        return tuple(self._size(d) for d in ref.dims)
+
+    def elementwise(
+        self,
+        expr: Scalar,
+        refs: Sequence[Ref],
+        dtype: DType | None = None,
+        location: Location | None = None,
+    ) -> Ref:
+        """`expr` over the broadcast dimensions of `refs`; `Arg(i)` is `refs[i]`.
+
+        dtype: eager's, by default that to which `refs` promote.
+        """
+        dtype = promote(*refs) if dtype is None else dtype
+        return self._rounded(self._pointwise(expr, refs, dtype.accumulator, location), dtype, location)
+
+    def cast(
+        self,
+        ref: Ref,
+        dtype: DType,
+        semantic: bool | None = None,
+        location: Location | None = None,
+    ) -> Ref:
+        """Another element type. By default precision between floats, else semantic."""
+        if dtype is ref.dtype:
+            return ref
+        if semantic is None:
+            semantic = not (dtype.is_float and ref.dtype.is_float)
+        axes = self._own[ref.value]
+        made = self._add(Cast(self._name(), axes, dtype, Use(ref.value, axes), semantic, location))
+        return replace(made, dims=ref.dims)
+
+    def dense(self, ref: Ref) -> Ref:
+        """The tensor as a value that has exactly its axes, in their order: a copy, if a view."""
+        if self._own[ref.value] == present(ref.dims):
+            return ref
+        return self._pointwise(Arg(0), (ref,), ref.dtype, None)
+
+    def _name(self) -> str:
+        while (name := f"t{self._count}") in self._own:
+            self._count += 1
+        return name
+
+    def _add(self, node: Node) -> Ref:
+        self._nodes.append(node)
+        self._own[node.name] = node.axes
+        return Ref(node.name, node.axes, node.dtype)
+
+    def _rounded(self, ref: Ref, dtype: DType, location: Location | None) -> Ref:
+        return self.cast(ref, dtype, None, location)
+
+    def _size(self, axis: Axis | None) -> int:
+        return 1 if axis is None else self._spaces.hint(axis.space)
+
+    def _expanded(self, ref: Ref) -> bool:
+        return len(self._own[ref.value]) != len(present(ref.dims))
+
+    def _use(self, ref: Ref, bound: Mapping[Axis, Axis]) -> Use:
+        return Use(ref.value, tuple(bound[a] for a in self._own[ref.value]))
+
+    def _broadcast(
+        self,
+        shapes: Sequence[_Dims],
+        bound: Sequence[dict[Axis, Axis]],
+        taken: set[Axis],
+        location: Location | None,
+    ) -> list[Axis | None]:
+        """What `shapes` broadcast to; `bound[i]` gets what the axes of shape i are there."""
+        rank = max((len(s) for s in shapes), default=0)
+        dims: list[Axis | None] = []
+        for position in reversed(range(rank)):  # the dimension that eager complains of is the last
+            own: Axis | None = None
+            for shape, binding in zip(shapes, bound, strict=True):
+                place = position - rank + len(shape)
+                axis = shape[place] if place >= 0 else None
+                if axis is None:
+                    continue
+                own = self._free(axis, taken) if own is None else own
+                self._demand(own, axis, position, location)
+                binding[axis] = own
+            dims.insert(0, own)
+        return dims
+
+    def _demand(self, a: Axis, b: Axis, position: int, location: Location | None) -> None:
+        if not self._spaces.unify(a.space, b.space):
+            raise ShapeError(
+                f"The size of tensor a ({self._size(a)}) must match the size of tensor b"
+                f" ({self._size(b)}) at non-singleton dimension {position}",
+                where=location,
+            )
+
+    def _free(self, axis: Axis, taken: set[Axis]) -> Axis:
+        """`axis`, or where the operation has that already, another one over its space."""
+        axis = self._spaces.axis(axis.space) if axis in taken else axis
+        taken.add(axis)
+        return axis
+
+    def _pointwise(self, expr: Scalar, refs: Sequence[Ref], dtype: DType, location: Location | None) -> Ref:
+        bound: list[dict[Axis, Axis]] = [{} for _ in refs]
+        dims = self._broadcast([r.dims for r in refs], bound, set(), location)
+        args = tuple(self._use(r, b) for r, b in zip(refs, bound, strict=True))
+        made = self._add(Elementwise(self._name(), present(dims), dtype, expr, args, location))
+        return replace(made, dims=tuple(dims))
+
+
+def present(dims: Sequence[Axis | None]) -> tuple[Axis, ...]:
+    """The axes among `dims`: all but those of size 1."""
+    return tuple(d for d in dims if d is not None)
+
+
+def dim_of(dim: int, rank: int) -> int:
+    """`dim` counted from the front."""
+    rank = max(rank, 1)
+    if not -rank <= dim < rank:
+        raise ShapeError(f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {dim})")
+    return dim % rank

@@ -1,0 +1,95 @@
+"""The last step of building: a name for every class of spaces, and for every axis after it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.tensor.axes import Axis, Space
+from weft.tensor.build.unify import Spaces
+from weft.tensor.program import Derived, Extent, Input, Node, TensorProgram, axes_of
+from weft.tensor.rename import with_axes
+
+_LETTERS = "MKNDLPQRST"
+
+
+def named(program: TensorProgram, spaces: Spaces) -> TensorProgram:
+    """`program` over resolved spaces: M, K, N, D .. as they appear, their axes m, m1 .., k ..."""
+    every = (*program.inputs, *program.nodes)
+    naming = _Naming(spaces)
+    for node in every:
+        naming.spaces_of(node)
+    # The axes that operations and outputs run over are named before those that only inputs have.
+    for node in program.nodes:
+        for axis in axes_of(node):
+            naming.axis(axis)
+    dims = tuple(tuple(None if d is None else naming.axis(d) for d in each) for each in program.output_dims)
+    inputs = tuple(naming.input(n) for n in program.inputs)
+    nodes = tuple(naming.node(n) for n in program.nodes)
+    return TensorProgram(inputs, nodes, program.outputs, dims, tuple(naming.derived))
+
+
+class _Naming:
+    """Names given so far. Spaces go by the root of their class."""
+
+    def __init__(self, spaces: Spaces) -> None:
+        self.derived: list[Derived] = []
+        self._spaces = spaces
+        self._named: dict[str, Space] = {}
+        self._axes: dict[Axis, Axis] = {}
+        self._counts: dict[Space, int] = {}
+
+    def spaces_of(self, node: Node) -> None:
+        """Names the spaces of `node`."""
+        for axis in axes_of(node):
+            self._space(axis.space)
+        if isinstance(node, Extent):
+            self._space(node.space)
+
+    def axis(self, axis: Axis) -> Axis:
+        """The axis with its name for the whole program."""
+        if axis not in self._axes:
+            space = self._space(axis.space)
+            number = self._counts[space] = self._counts.get(space, -1) + 1
+            self._axes[axis] = _axis(space, number)
+        return self._axes[axis]
+
+    def node(self, node: Node) -> Node:
+        """`node` over named axes."""
+        if isinstance(node, Extent):
+            return replace(node, space=self._space(node.space))
+        return with_axes(node, self.axis)
+
+    def input(self, node: Input) -> Input:
+        """`node` over named axes; one that only it has takes the first name that is free in it.
+
+        So the columns of x and the rows of the weight that it is multiplied with print alike.
+        """
+        taken = {self._axes[a] for a in node.axes if a in self._axes}
+        names = dict(self._axes)
+        for own in node.axes:
+            if own not in names:
+                space, number = self._space(own.space), 0
+                while _axis(space, number) in taken:
+                    number += 1
+                names[own] = _axis(space, number)
+                taken.add(names[own])
+        dims = tuple(None if d is None else names[d] for d in node.dims)
+        return replace(node, axes=tuple(names[a] for a in node.axes), dims=dims)
+
+    def _space(self, space: Space) -> Space:
+        root = self._spaces.root(space)
+        if root in self._named:
+            return self._named[root]
+        # No circle: in the example, a slice is smaller than what it is a slice of.
+        sliced = [(s, self._space(s.source)) for s in self._spaces.sliced(space)]
+        fixed = self._spaces.hint(space) if self._spaces.fixed(space) else None
+        number = len(self._named)
+        spare = number - len(_LETTERS) + 1
+        made = Space(_LETTERS[number] if spare <= 0 else f"X{spare}", fixed, self._spaces.hint(space))
+        self._named[root] = made
+        self.derived += [Derived(made, of, s.start, s.stop, s.step) for s, of in sliced]
+        return made
+
+
+def _axis(space: Space, number: int) -> Axis:
+    return Axis(space.name.lower() + (str(number) if number else ""), space)

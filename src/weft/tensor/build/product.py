@@ -1,0 +1,178 @@
+"""Matrix products of every rank, each as one contraction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from weft.errors import Location, ShapeError
+from weft.tensor.axes import Axis
+from weft.tensor.build.base import Base, Ref, present
+from weft.tensor.build.promote import Number
+from weft.tensor.dtypes import DType
+from weft.tensor.program import (
+    Contraction,
+)
+from weft.tensor.scalar import Arg, Lit, Scalar, apply
+
+
+class Products(Base):
+    """The methods that make contractions."""
+
+    def matmul(self, a: Ref, b: Ref, location: Location | None = None) -> Ref:
+        """As torch.matmul: 1-D, 2-D or batched with broadcasting."""
+        return self._rounded(self._product(a, b, location), a.dtype, location)
+
+    def mm(self, a: Ref, b: Ref, location: Location | None = None) -> Ref:
+        """As torch.mm: 2-D only."""
+        return self.matmul(self._ranked(a, 2, "self"), self._ranked(b, 2, "mat2"), location)
+
+    def bmm(self, a: Ref, b: Ref, location: Location | None = None) -> Ref:
+        """As torch.bmm: 3-D only, equal batches."""
+        self._batched(a, b, location)
+        return self.matmul(a, b, location)
+
+    def linear(self, x: Ref, weight: Ref, bias: Ref | None = None, location: Location | None = None) -> Ref:
+        """x [..., K] times the transpose of weight [N, K] (or [K]), plus bias [N]; rounded once."""
+        turned = replace(weight, dims=weight.dims[::-1])
+        product = self._product(x, turned, location)
+        if bias is not None:
+            expr = apply("add", Arg(0), Arg(1))
+            product = self._pointwise(expr, (product, bias), product.dtype, location)
+        return self._rounded(product, x.dtype, location)
+
+    def addmm(
+        self,
+        bias: Ref,
+        a: Ref,
+        b: Ref,
+        beta: Number = 1,
+        alpha: Number = 1,
+        location: Location | None = None,
+    ) -> Ref:
+        """beta * bias + alpha * (a @ b) for 2-D a and b; rounded once.
+
+        beta = 0 ignores bias, NaN and all.
+        """
+        a, b = self._ranked(a, 2, "mat1"), self._ranked(b, 2, "mat2")
+        return self._scaled(bias, self._product(a, b, location), beta, alpha, location)
+
+    def baddbmm(
+        self,
+        bias: Ref,
+        a: Ref,
+        b: Ref,
+        beta: Number = 1,
+        alpha: Number = 1,
+        location: Location | None = None,
+    ) -> Ref:
+        """beta * bias + alpha * (a @ b) for 3-D a and b; rounded once.
+
+        beta = 0 ignores bias, NaN and all.
+        """
+        self._batched(a, b, location)
+        return self._scaled(bias, self._product(a, b, location), beta, alpha, location)
+
+    def _product(self, a: Ref, b: Ref, location: Location | None) -> Ref:
+        """a @ b, not rounded."""
+        self._check_product(a, b, location)
+        left, right, taken = dict[Axis, Axis](), dict[Axis, Axis](), set[Axis]()
+        dims = self._broadcast([a.dims[:-2], b.dims[:-2]], [left, right], taken, location)
+        column = b.dims[-1:] if len(b.dims) > 1 else ()
+        for free, bound in ((a.dims[-2:-1], left), (column, right)):
+            for axis in free:
+                own = None if axis is None else self._free(axis, taken)
+                dims.append(own)
+                if axis is not None and own is not None:
+                    bound[axis] = own
+        inner, other = a.dims[-1], _inner(b)
+        dtype = a.dtype.accumulator
+        if inner is None or other is None:
+            return self._outer(a, b, location)
+        over = left[inner] = right[other] = self._free(inner, taken)
+        uses = (self._use(a, left), self._use(b, right))
+        operands = [set(u.axes) for u in uses]
+        axes = present(dims)
+        if not set(axes) <= operands[0] | operands[1] or over not in operands[0] & operands[1]:
+            return self._product(self.dense(a), self.dense(b), location)
+        node = Contraction(self._name(), axes, dtype, *uses, (over,), location)
+        return replace(self._add(node), dims=tuple(dims))
+
+    def _outer(self, a: Ref, b: Ref, location: Location | None) -> Ref:
+        """a @ b where the inner dimension has size 1: there is nothing to sum."""
+        if len(b.dims) == 1:
+            a, b = replace(a, dims=a.dims[:-1]), replace(b, dims=())
+        elif len(a.dims) == 1:
+            a, b = replace(a, dims=()), replace(b, dims=(*b.dims[:-2], *b.dims[-1:]))
+        return self._pointwise(apply("mul", Arg(0), Arg(1)), (a, b), a.dtype.accumulator, location)
+
+    def _check_product(self, a: Ref, b: Ref, location: Location | None) -> None:
+        """Raises what eager's matmul raises; unifies the inner dimensions."""
+        if not a.dims or not b.dims:
+            ranks = f"{len(a.dims)}D and {len(b.dims)}D"
+            raise ShapeError(
+                f"both arguments to matmul need to be at least 1D, but they are {ranks}",
+                where=location,
+            )
+        if a.dtype is not b.dtype:
+            raise ShapeError(
+                f"expected m1 and m2 to have the same dtype, but got: {a.dtype} != {b.dtype}",
+                where=location,
+                todo="convert one of the two, for instance by .to(other.dtype)",
+            )
+        if a.dtype is DType.bool:
+            raise ShapeError("\"addmm_impl_cpu_\" not implemented for 'Bool'", where=location)
+        inner, other = a.dims[-1], _inner(b)
+        if inner is None and other is None:
+            return
+        if inner is None or other is None or not self._spaces.unify(inner.space, other.space):
+            raise ShapeError(_product_message(self.shape(a), self.shape(b)), where=location)
+
+    def _scaled(self, bias: Ref, product: Ref, beta: Number, alpha: Number, location: Location | None) -> Ref:
+        # The product comes first, so that the result runs over its axes.
+        dtype = bias.dtype
+        expr: Scalar = Arg(0) if alpha == 1 else apply("mul", Lit(alpha), Arg(0))
+        refs = (product,)
+        if beta != 0:
+            term: Scalar = Arg(1) if beta == 1 else apply("mul", Lit(beta), Arg(1))
+            expr, refs = apply("add", term, expr), (product, bias)
+        made = self._pointwise(expr, refs, product.dtype, location)
+        return self._rounded(made, dtype, location)
+
+    def _batched(self, a: Ref, b: Ref, location: Location | None) -> None:
+        a, b = self._ranked(a, 3, "batch1"), self._ranked(b, 3, "batch2")
+        (n, _, k), (n2, k2, _) = self.shape(a), self.shape(b)
+        if (n, k) != (n2, k2):
+            raise ShapeError(
+                f"Expected size for first two dimensions of batch2 tensor to be: [{n}, {k}] but got: [{n2}, {k2}].",
+                where=location,
+            )
+
+    def _ranked(self, ref: Ref, rank: int, what: str) -> Ref:
+        if len(ref.dims) != rank:
+            raise ShapeError(f"{what} must be a {rank}D tensor, but it is {len(ref.dims)}D")
+        return ref
+
+
+def _product_message(a: tuple[int, ...], b: tuple[int, ...]) -> str:
+    """What eager's matmul says of shapes whose inner sizes differ."""
+    if len(a) == len(b) == 1:
+        return (
+            f"inconsistent tensor size, expected tensor [{a[0]}] and src [{b[0]}] to have the same"
+            f" number of elements, but got {a[0]} and {b[0]} elements respectively"
+        )
+    if len(b) == 1:
+        return f"size mismatch, got input ({prod(a[:-1])}), mat ({prod(a[:-1])}x{a[-1]}), vec ({b[0]})"
+    if len(b) == 2:
+        rows = prod(a[:-1])
+        return f"mat1 and mat2 shapes cannot be multiplied ({rows}x{a[-1]} and {b[0]}x{b[1]})"
+    batch = prod(b[:-2])
+    return (
+        f"Expected size for first two dimensions of batch2 tensor to be: [{batch}, {a[-1]}] but"
+        f" got: [{batch}, {b[-2]}]."
+    )
+
+
+def _inner(right: Ref) -> Axis | None:
+    """The dimension of a product's right operand that is summed over."""
+    return right.dims[max(len(right.dims) - 2, 0)]

@@ -1,0 +1,88 @@
+"""Which dimensions are the same index set: union-find over spaces, by what operations demand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.tensor.axes import Axis, Space
+
+
+@dataclass(frozen=True, slots=True)
+class Sliced:
+    """A space that is `[start:stop:step]` of the space `source`."""
+
+    source: Space
+    start: int | None
+    stop: int | None
+    step: int
+
+
+@dataclass
+class _Class:
+    """What is known of a class of unified spaces."""
+
+    hint: int
+    fixed: bool
+    sliced: tuple[Sliced, ...]
+
+
+class Spaces:
+    """Provisional spaces and axes, each space a class of its own until an operation demands more.
+
+    Equal sizes alone never unify: the `hint` of a space, its size in the example, is only looked at
+    to refuse a demand that the example contradicts.
+    """
+
+    def __init__(self) -> None:
+        self._parent: dict[str, str] = {}
+        self._classes: dict[str, _Class] = {}
+        self._axes = 0
+
+    def space(self, hint: int, *, fixed: bool = False, sliced: Sliced | None = None) -> Space:
+        """A fresh space that has `hint` elements in the example, always so if `fixed`.
+
+        Otherwise a tensor shows its size at run time, or it is `sliced`.
+        """
+        name = str(len(self._parent))
+        self._parent[name] = name
+        self._classes[name] = _Class(hint, fixed, () if sliced is None else (sliced,))
+        return Space(name)
+
+    def axis(self, space: Space) -> Axis:
+        """A fresh axis over `space`."""
+        self._axes += 1
+        return Axis(str(self._axes), space)
+
+    def root(self, space: Space) -> str:
+        """The name that all members of a class share."""
+        name = space.name
+        while self._parent[name] != name:
+            name = self._parent[name]
+        return name
+
+    def hint(self, space: Space) -> int:
+        """The size in the example."""
+        return self._of(space).hint
+
+    def fixed(self, space: Space) -> bool:
+        """True where the program itself says the size."""
+        return self._of(space).fixed
+
+    def sliced(self, space: Space) -> tuple[Sliced, ...]:
+        """How the size follows from other, larger spaces' sizes."""
+        return self._of(space).sliced
+
+    def unify(self, first: Space, second: Space) -> bool:
+        """Make the two one; False, and nothing happens, where the example contradicts it."""
+        old, new = sorted((self.root(first), self.root(second)), key=int)
+        a, b = self._classes[old], self._classes[new]
+        if a.hint != b.hint:
+            return False
+        if old != new:
+            self._parent[new] = old
+            a.fixed |= b.fixed
+            a.sliced += b.sliced
+        return True
+
+    def _of(self, space: Space) -> _Class:
+        return self._classes[self.root(space)]

@@ -1,0 +1,178 @@
+"""Views: another look at a value, or where an index moves, a reindexing of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from weft.errors import Location, ShapeError, UnsupportedError
+from weft.tensor.axes import Affine, Axis
+from weft.tensor.build.base import Base, Ref, Size, dim_of
+from weft.tensor.build.unify import Sliced
+from weft.tensor.program import (
+    Reindex,
+)
+
+
+class Views(Base):
+    """The methods that make views."""
+
+    def permute(self, ref: Ref, order: Sequence[int]) -> Ref:
+        """The dimensions in another order."""
+        order = [dim_of(d, len(ref.dims)) for d in order]
+        if sorted(order) != list(range(len(ref.dims))):
+            raise ShapeError(f"permute(): {list(order)} does not name each of {len(ref.dims)} dimensions once")
+        return replace(ref, dims=tuple(ref.dims[d] for d in order))
+
+    def transpose(self, ref: Ref, first: int, second: int) -> Ref:
+        """Two dimensions swapped."""
+        rank = len(ref.dims)
+        order = list(range(rank))
+        if rank:
+            i, j = dim_of(first, rank), dim_of(second, rank)
+            order[i], order[j] = order[j], order[i]
+        return self.permute(ref, order)
+
+    def unsqueeze(self, ref: Ref, dim: int) -> Ref:
+        """A dimension of size 1 before `dim`."""
+        dim = dim_of(dim, len(ref.dims) + 1)
+        return replace(ref, dims=(*ref.dims[:dim], None, *ref.dims[dim:]))
+
+    def squeeze(self, ref: Ref, dims: int | Sequence[int] | None = None) -> Ref:
+        """Without those of `dims` (None: of all) that have size 1."""
+        rank = len(ref.dims)
+        wanted = range(rank) if dims is None else [dims] if isinstance(dims, int) else dims
+        gone = {dim_of(d, rank) for d in wanted} if rank else set[int]()
+        kept = (d for i, d in enumerate(ref.dims) if d is not None or i not in gone)
+        return replace(ref, dims=tuple(kept))
+
+    def expand(self, ref: Ref, sizes: Sequence[Size], location: Location | None = None) -> Ref:
+        """Dimensions of size 1, and new ones in front, repeated up to `sizes`; -1 keeps one."""
+        missing = len(sizes) - len(ref.dims)
+        dims: list[Axis | None] = []
+        for position, size in enumerate(sizes):
+            old = ref.dims[position - missing] if position >= missing else None
+            if old is None and size != -1:
+                dims.append(self.axis(size))
+                continue
+            if isinstance(size, Axis):
+                fits = old is not None and self._spaces.unify(old.space, size.space)
+            else:
+                fits = size in (-1, self._size(old)) and position >= missing
+            if not fits:
+                self._refuse_expand(ref, sizes, position, location)
+            dims.append(old)
+        if missing < 0:
+            self._refuse_expand(ref, sizes, 0, location)
+        return replace(ref, dims=tuple(dims))
+
+    def reshape(self, ref: Ref, shape: Sequence[Size], location: Location | None = None) -> Ref:
+        """Dimensions of size 1 put in and taken out.
+
+        Raises:
+            UnsupportedError: other dimensions are split or merged.
+            ShapeError: another number of elements.
+        """
+        old = [a for a in ref.dims if a is not None]
+        total = prod(self._size(a) for a in old)
+        sizes = [self._size(s) if isinstance(s, Axis) else s for s in shape]
+        known = prod(s for s in sizes if s != -1)
+        if -1 in sizes and known and total % known == 0:
+            sizes[sizes.index(-1)] = total // known
+        if prod(sizes) != total or any(s < 0 for s in sizes):
+            given = [self._size(s) if isinstance(s, Axis) else s for s in shape]
+            raise ShapeError(f"shape '{given}' is invalid for input of size {total}", where=location)
+        same = [self._size(a) for a in old] == [s for s in sizes if s != 1]
+        rest = iter(old)
+        dims = tuple(None if s == 1 else next(rest, None) for s in sizes)
+        pairs = zip(dims, shape, strict=True)
+        asked = ((a, s) for a, s in pairs if a is not None and isinstance(s, Axis))
+        if not same or any(self._root(a) != self._root(s) for a, s in asked):
+            raise UnsupportedError(
+                f"a reshape from {list(self.shape(ref))} to {sizes} splits or merges dimensions",
+                where=location,
+            )
+        return replace(ref, dims=dims)
+
+    def slice(
+        self,
+        ref: Ref,
+        dim: int,
+        start: int | None = None,
+        stop: int | None = None,
+        step: int = 1,
+        location: Location | None = None,
+    ) -> Ref:
+        """`ref[start:stop:step]` along `dim`, clamped as in Python; step > 0.
+
+        Where `start` counts from the end, the result is right for every size of at least `-start`.
+        """
+        dim = dim_of(dim, len(ref.dims))
+        if step < 1:
+            raise ShapeError("slice step must be positive", where=location)
+        axis = ref.dims[dim]
+        size = self._size(axis)
+        first, last, _ = slice(start, stop, step).indices(size)
+        count = len(range(first, last, step))
+        if count == size:
+            return ref
+        if count == 1:
+            index = first if start is None or start >= 0 else first - size
+            return self.unsqueeze(self.select(ref, dim, index, location), dim)
+        if axis is None:
+            raise UnsupportedError("an empty slice of a dimension of size 1", where=location)
+        begin = Affine() if start is None else Affine((), start)
+        if start is not None and start < 0:
+            begin = Affine((), start + 1, from_end=True) if -start <= size else Affine()
+        fixed = self._spaces.fixed(axis.space)
+        sliced = Sliced(axis.space, start, stop, step)
+        made = self._spaces.axis(self._spaces.space(count, fixed=fixed, sliced=sliced))
+        return self._reindexed(ref, dim, made, replace(begin, terms=((made, step),)), location)
+
+    def flip(self, ref: Ref, dims: Sequence[int], location: Location | None = None) -> Ref:
+        """`dims` in reverse order."""
+        for dim in sorted({dim_of(d, len(ref.dims)) for d in dims}):
+            axis = ref.dims[dim]
+            if axis is not None:
+                ref = self._reindexed(ref, dim, axis, Affine(((axis, -1),), 0, True), location)
+        return ref
+
+    def select(self, ref: Ref, dim: int, index: int, location: Location | None = None) -> Ref:
+        """Without `dim`, at `index` there; below 0 it counts from the end."""
+        dim = dim_of(dim, len(ref.dims))
+        axis = ref.dims[dim]
+        size = self._size(axis)
+        if not -size <= index < size:
+            raise ShapeError(
+                f"select(): index {index} out of range for tensor of size {list(self.shape(ref))} at dimension {dim}",
+                where=location,
+            )
+        if axis is not None:
+            place = Affine((), index) if index >= 0 else Affine((), index + 1, from_end=True)
+            ref = self._reindexed(ref, dim, None, place, location)
+        return replace(ref, dims=(*ref.dims[:dim], *ref.dims[dim + 1 :]))
+
+    def _root(self, axis: Axis) -> str:
+        return self._spaces.root(axis.space)
+
+    def _reindexed(self, ref: Ref, dim: int, axis: Axis | None, index: Affine, location: Location | None) -> Ref:
+        """`ref` with dimension `dim` running over `axis`, at `index` of what it was."""
+        old = ref.dims[dim]
+        dims = (*ref.dims[:dim], axis, *ref.dims[dim + 1 :])
+        own = self._own[ref.value]
+        if old not in own:
+            return replace(ref, dims=dims)
+        indices = tuple(index if a == old else Affine.of(a) for a in own)
+        axes = tuple(a for a in dims if a is not None and (a == axis or a in own))
+        node = Reindex(self._name(), axes, ref.dtype, ref.value, indices, location)
+        return replace(self._add(node), dims=dims)
+
+    def _refuse_expand(self, ref: Ref, sizes: Sequence[Size], position: int, location: Location | None) -> None:
+        wanted = [self._size(s) if isinstance(s, Axis) else s for s in sizes]
+        raise ShapeError(
+            f"The expanded size of the tensor ({wanted[position]}) must match the existing size at"
+            f" non-singleton dimension {position}.  Target sizes: {wanted}.  Tensor sizes:"
+            f" {list(self.shape(ref))}",
+            where=location,
+        )
