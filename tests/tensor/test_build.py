@@ -10,7 +10,7 @@ import torch
 
 from weft.errors import Location, ShapeError, UnsupportedError
 from weft.tensor.axes import Affine
-from weft.tensor.build import Builder, Ref, promote
+from weft.tensor.builder import Builder, Ref, promote
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate, returned
 from weft.tensor.fp64 import Fp64Domain

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from weft.errors import InvalidProgramError, ShapeError
 from weft.tensor.axes import Affine
-from weft.tensor.build import Builder, Ref
+from weft.tensor.builder import Builder, Ref
 from weft.tensor.domain import Domain
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate, returned

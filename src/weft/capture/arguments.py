@@ -10,7 +10,7 @@ import torch
 from weft.capture.record import Call, Slot, by_name
 from weft.errors import Location, UnsupportedError
 from weft.tensor.axes import Axis
-from weft.tensor.build import Builder, Number, Ref, Size
+from weft.tensor.builder import Builder, Number, Ref, Size
 from weft.tensor.dtypes import DType
 
 _FOREVER = 2**63 - 1

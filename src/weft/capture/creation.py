@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.capture.arguments import Arguments, Handler
 from weft.errors import UnsupportedError
-from weft.tensor.build import Builder, Number, Ref
+from weft.tensor.builder import Builder, Number, Ref
 from weft.tensor.dtypes import DType
 from weft.tensor.scalar import Arg, Lit, Scalar, apply
 

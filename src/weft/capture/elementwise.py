@@ -10,7 +10,7 @@ import torch
 
 from weft.capture.arguments import Arguments
 from weft.errors import UnsupportedError
-from weft.tensor.build import Builder, Ref, promote
+from weft.tensor.builder import Builder, Ref, promote
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import rounded
 from weft.tensor.optable import MASK_ATEN, DerivedRow, Row, derived, primitive, row

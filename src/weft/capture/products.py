@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.capture.arguments import Arguments, Handler
 from weft.errors import UnsupportedError
-from weft.tensor.build import Builder, Ref
+from weft.tensor.builder import Builder, Ref
 from weft.tensor.dtypes import DType
 
 _FLOATS = (DType.float32, DType.bfloat16, DType.float16)

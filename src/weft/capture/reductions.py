@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.capture.arguments import Arguments, Handler
 from weft.errors import UnsupportedError
-from weft.tensor.build import Builder, Ref
+from weft.tensor.builder import Builder, Ref
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
 from weft.tensor.scalar import Arg, Lit, apply

@@ -32,7 +32,7 @@ from weft.capture.reductions import REDUCTIONS
 from weft.capture.views import VIEWS, copy
 from weft.errors import UnsupportedError, WeftError
 from weft.tensor.axes import Axis
-from weft.tensor.build import Builder, Ref
+from weft.tensor.builder import Builder, Ref
 from weft.tensor.program import Opaque, TensorProgram, uses
 
 _HANDLERS: dict[str, Handler] = {**CREATION, **PRODUCTS, **REDUCTIONS, **VIEWS}

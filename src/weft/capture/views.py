@@ -6,7 +6,7 @@ from typing import Any
 
 from weft.capture.arguments import Arguments, Handler, expression
 from weft.errors import UnsupportedError
-from weft.tensor.build import Builder, Ref, Size
+from weft.tensor.builder import Builder, Ref, Size
 from weft.tensor.scalar import Arg
 
 

@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 from weft.errors import Location, ShapeError
 from weft.tensor.axes import Axis
-from weft.tensor.build.promote import Number, promote
-from weft.tensor.build.unify import Spaces
+from weft.tensor.builder.promote import Number, promote
+from weft.tensor.builder.unify import Spaces
 from weft.tensor.dtypes import DType
 from weft.tensor.program import (
     Cast,

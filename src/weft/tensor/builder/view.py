@@ -8,8 +8,8 @@ from math import prod
 
 from weft.errors import Location, ShapeError, UnsupportedError
 from weft.tensor.axes import Affine, Axis
-from weft.tensor.build.base import Base, Ref, Size, dim_of
-from weft.tensor.build.unify import Sliced
+from weft.tensor.builder.base import Base, Ref, Size, dim_of
+from weft.tensor.builder.unify import Sliced
 from weft.tensor.program import (
     Reindex,
 )

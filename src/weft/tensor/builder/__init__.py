@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from weft.errors import Location, ShapeError
-from weft.tensor.build.base import Ref, Size, dim_of, present
-from weft.tensor.build.name import named
-from weft.tensor.build.product import Products
-from weft.tensor.build.promote import Number, Tensor, promote, promote_types
-from weft.tensor.build.view import Views
+from weft.tensor.builder.base import Ref, Size, dim_of, present
+from weft.tensor.builder.name import named
+from weft.tensor.builder.product import Products
+from weft.tensor.builder.promote import Number, Tensor, promote, promote_types
+from weft.tensor.builder.view import Views
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid, Reduction, TensorProgram, Use
 from weft.tensor.scalar import Arg, Lit, Scalar, apply

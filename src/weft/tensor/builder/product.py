@@ -7,8 +7,8 @@ from math import prod
 
 from weft.errors import Location, ShapeError
 from weft.tensor.axes import Axis
-from weft.tensor.build.base import Base, Ref, present
-from weft.tensor.build.promote import Number
+from weft.tensor.builder.base import Base, Ref, present
+from weft.tensor.builder.promote import Number
 from weft.tensor.dtypes import DType
 from weft.tensor.program import (
     Contraction,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weft.tensor.axes import Axis, Space
-from weft.tensor.build.unify import Spaces
+from weft.tensor.builder.unify import Spaces
 from weft.tensor.program import Derived, Extent, Input, Node, TensorProgram, axes_of
 from weft.tensor.rename import with_axes
 
