@@ -174,6 +174,9 @@ class _Lowering:
             case Iota(name, (axis,), _) if not self.axes.is_unit(axis):
                 self._nest(_Leaf(name, (axis,), (), lambda made, _, out: [Index(out, made[axis])]))
             case Elementwise():
+                if node.dtype.kind == "int" and node.dtype is not DType.int64:
+                    # A kernel's arithmetic is 64 bits wide inside an expression: it would not wrap where eager's does.
+                    raise UnsupportedError(f"arithmetic that wraps at {node.dtype}", where=node.location)
                 self._pointwise(node, node.expr, node.args)
             case Cast():
                 self._pointwise(node, Convert(node.dtype, Arg(0)) if node.semantic else Arg(0), (node.arg,))

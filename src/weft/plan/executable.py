@@ -19,7 +19,7 @@ from weft.capture import (
     with_dims,
     without_units,
 )
-from weft.errors import InvalidProgramError, ScheduleError, UnsupportedError, VerificationError
+from weft.errors import CacheFolderError, CompilerError, Location, UnknownOptionError, WeftError
 from weft.options import Options
 from weft.plan.kernel import Kernel
 from weft.plan.partition import Call, Region, partition
@@ -27,7 +27,7 @@ from weft.plan.region import CompiledRegion, Example, compile_region
 from weft.run import stats
 from weft.tensor.axes import Affine
 from weft.tensor.laws import View, normalize, numbered, views
-from weft.tensor.program import Input, TensorProgram
+from weft.tensor.program import Input, Opaque, TensorProgram
 
 Runner = Callable[..., Sequence[Any]]
 
@@ -80,7 +80,7 @@ def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, options: O
         for stage in partition(program):
             match stage:
                 case Call(name):
-                    steps.append(_CallStep(captured.calls[name]))
+                    steps.append(_CallStep(captured.calls[name], _aliases(captured.program, program, name)))
                 case Region():
                     viewed, made = views(stage.program)
                     plain, old_names = numbered(replace(viewed, derived=()))  # a view shows its own size
@@ -89,8 +89,13 @@ def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, options: O
                     regions.append(region)
                     steps += [_ViewStep(viewed, made)] if made else []
                     steps.append(_RegionStep(region, old_names))
-    except (UnsupportedError, VerificationError, InvalidProgramError, ScheduleError) as error:
-        reason = Fallback("graph", error.what, None)
+    except (CompilerError, CacheFolderError, UnknownOptionError):
+        raise
+    except WeftError as error:
+        where = error.where if isinstance(error.where, Location) else None
+        return _in_pytorch(captured, (*captured.fallbacks, Fallback("graph", error.what, where)), eager)
+    except Exception as error:  # noqa: BLE001 - a defect of weft's must not stop what eager can run; it is reported
+        reason = Fallback("graph", f"weft failed: {type(error).__name__}: {error}")
         return _in_pytorch(captured, (*captured.fallbacks, reason), eager)
     stats.count("fallbacks", len(captured.fallbacks))
     return Plan(captured, program, tuple(regions), captured.fallbacks, _runner(captured, program, steps))
@@ -107,6 +112,12 @@ def _inputs(captured: Captured, program: TensorProgram, arguments: Sequence[Any]
         node.name: without_units(arguments[index], _kept(node))
         for node, index in zip(program.inputs, captured.arguments, strict=True)
     }
+
+
+def _aliases(captured: TensorProgram, program: TensorProgram, call: str) -> dict[str, str]:
+    """What became of the values that the call `call` reads: laws merge equal values and rename."""
+    old, new = (next(n for n in p.nodes if isinstance(n, Opaque) and n.call == call) for p in (captured, program))
+    return {a: b for a, b in zip(old.uses, new.uses, strict=True) if a != b}
 
 
 def _example(program: TensorProgram, innermost: Mapping[str, int | None]) -> Example:
@@ -137,10 +148,14 @@ def _innermost(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _CallStep:
+    """A call into PyTorch; `aliases` says which value stands, after the laws, for each one that the call names."""
+
     call: OpaqueCall
+    aliases: Mapping[str, str]
 
     def __call__(self, values: dict[str, torch.Tensor], arguments: Sequence[Any]) -> None:
-        values.update(self.call.run(values, arguments))
+        named = {**values, **{old: values[new] for old, new in self.aliases.items()}}
+        values.update(self.call.run(named, arguments))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -116,6 +116,7 @@ def _build(
     name = f"weft_{'_'.join(n.name for n in part.nodes)}_{index}".replace(".", "_")
     parts = {
         "program": str(program),
+        "fixed sizes": str([(s.name, s.fixed) for s in program.spaces() if s.fixed is not None]),
         "schedule": str(schedule),
         "applied": listing(applied),
         "kernel": str(index),
