@@ -141,6 +141,60 @@ def test_batches_and_means():
     assert program.fallbacks == ()
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        lambda: torch.randn(4, 3).t(),
+        lambda: torch.randn(4, 6)[:, ::2],
+        lambda: torch.randn(1, 6).expand(4, 6),
+    ],
+)
+def test_results_lie_in_memory_as_eagers(make):
+    def double(x):
+        return x * 2 + 1, torch.relu(x)
+
+    x = make()
+    with torch.no_grad():
+        found, wanted = weft.compile(double)(x), double(x)
+    assert [t.stride() for t in found] == [t.stride() for t in wanted]
+    torch.testing.assert_close(found, wanted)
+
+
+def test_values_that_laws_merge_still_reach_pytorch():
+    def merged(x):
+        return (x * 2).t(), (x * 2)[1:], (x * 2).reshape(3, -1)
+
+    x = torch.randn(4, 6)
+    torch.testing.assert_close(weft.optimize(merged, (x,))(x), merged(x))
+
+
+def test_a_fixed_size_is_part_of_what_a_kernel_is():
+    def shifted(x):
+        return x + torch.arange(x.shape[-1])
+
+    for width in (5, 6, 5):
+        x = torch.randn(4, width)
+        torch.testing.assert_close(weft.optimize(shifted, (x,))(x), shifted(x))
+
+
+def test_narrow_integers_wrap():
+    def wraps(a):
+        return (a + 1) > 0, (a * 2).float()
+
+    a = torch.tensor([2**31 - 1, 5, -7], dtype=torch.int32)
+    torch.testing.assert_close(weft.optimize(wraps, (a,))(a), wraps(a))
+
+
+def test_rows_columns_and_depth_may_be_axes_of_one_space():
+    def attention(x):
+        return torch.softmax((x @ x.T).masked_fill(torch.ones(4, 4).triu(1).bool(), -torch.inf), -1)
+
+    x = torch.randn(4, 6)
+    program = weft.optimize(attention, (x,))
+    torch.testing.assert_close(program(x), attention(x))
+
+
 def test_the_same_inputs_give_the_same_bits():
     given = inputs(300, 1000, 65)
     program = weft.optimize(relu_linear, given)

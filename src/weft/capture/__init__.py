@@ -17,6 +17,7 @@ from weft.capture.captured import (
     OpaqueCall,
     Operand,
     Result,
+    in_order,
     with_dims,
     without_units,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "Operand",
     "Result",
     "capture",
+    "in_order",
     "with_dims",
     "without_units",
 ]

@@ -115,9 +115,14 @@ class OpaqueCall:
 
 @dataclass(frozen=True, slots=True)
 class FromProgram:
-    """An output of the graph: output number `index` of the program, with its `output_dims`."""
+    """An output of the graph: output number `index` of the program, with its `output_dims`.
+
+    `order` are its dimensions as they lie in memory in eager, outermost first; None where that is row-major order, or where
+    eager's result has gaps or overlaps. Code after the graph may rely on it (`view`).
+    """
 
     index: int
+    order: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +188,12 @@ def _with_units(tensor: torch.Tensor, kept: Sequence[bool]) -> torch.Tensor:
     if all(kept):
         return tensor
     return tensor[tuple(slice(None) if keep else None for keep in kept)]
+
+
+def in_order(tensor: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
+    """`tensor`, whose dimensions lie in memory in this order, outermost first: itself where they do, else a copy."""
+    back = sorted(range(len(order)), key=lambda d: order[d])
+    return tensor.permute(tuple(order)).contiguous().permute(back)
 
 
 def with_dims(tensor: torch.Tensor, axes: Sequence[Axis], dims: Sequence[Axis | None]) -> torch.Tensor:

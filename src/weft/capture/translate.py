@@ -209,7 +209,19 @@ class _Translation:
             ref = self.refs[slot] = copy(self.builder, ref)
         if ref not in outputs:
             outputs.append(ref)
-        return FromProgram(outputs.index(ref))
+        return FromProgram(outputs.index(ref), _memory_order(self.recording.fakes[slot.index]))
+
+
+def _memory_order(fake: torch.Tensor) -> tuple[int, ...] | None:
+    """The dimensions of `fake` as they lie in memory, where that is dense and not row-major."""
+    sizes, strides = [hint(n) for n in fake.shape], [hint(n) for n in fake.stride()]
+    order = sorted(range(fake.ndim), key=lambda d: -strides[d])
+    step = 1
+    for dim in reversed(order):
+        if sizes[dim] > 1 and strides[dim] != step:
+            return None
+        step *= sizes[dim]
+    return None if fake.is_contiguous() else tuple(order)
 
 
 def _operand(ref: Ref) -> Operand:

@@ -16,6 +16,7 @@ from weft.capture import (
     FromProgram,
     FromSizes,
     OpaqueCall,
+    in_order,
     with_dims,
     without_units,
 )
@@ -234,9 +235,10 @@ def _runner(captured: Captured, program: TensorProgram, steps: Sequence[_Step]) 
         results: list[Any] = []
         for result in captured.results:
             match result:
-                case FromProgram(index):
+                case FromProgram(index, order):
                     name, axes, dims = outputs[index]
-                    results.append(values[name] if dims == axes else with_dims(values[name], axes, dims))
+                    tensor = values[name] if dims == axes else with_dims(values[name], axes, dims)
+                    results.append(tensor if order is None else in_order(tensor, order))
                 case FromArgument(index):
                     results.append(arguments[index])
                 case FromSizes(number):
