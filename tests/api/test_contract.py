@@ -232,6 +232,28 @@ class TestEquivalent:
         assert weft.equivalent(lambda x, y: x @ y, lambda x, y: y @ x, given).equal is False
         assert weft.equivalent(lambda x, y: x @ y, lambda x, y: x @ y.T, given).equal is False
 
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [
+            (lambda x, y: (x + y, x), lambda x, y: (x + y, y)),
+            (lambda x, y: (x + y, 1), lambda x, y: (x + y, 2)),
+            (lambda x, y: (x + y, x - y, x + y), lambda x, y: (x + y, x - y, x - y)),
+            (lambda x, y: (x + y).sum(-1), lambda x, y: (x + y).sum(-1, keepdim=True)),
+            (lambda x, y: x + y, lambda x, y: (x + y).T),
+            (lambda x, y: x + y, lambda x, y: (x + y)[None]),
+            (lambda x, y: x + y, lambda x, y: (x + y).double()),
+            (lambda x, y: x + y, lambda x, y: x * 2),
+        ],
+    )
+    def test_results_are_compared_one_by_one(self, one, other):
+        given = torch.randn(4, 4), torch.randn(4, 4)
+        assert weft.equivalent(one, one, given).equal is True
+        assert weft.equivalent(one, other, given).equal is False
+
+    def test_an_argument_that_is_not_read(self):
+        given = torch.randn(4), torch.randn(5)
+        assert weft.equivalent(lambda x, y: x + x, lambda x, y: x * 2, given).equal is True
+
     def test_undecided(self):
         verdict = weft.equivalent(lambda x: torch.cumsum(x, 0), lambda x: torch.cumsum(x, 0), (torch.randn(5),))
         assert verdict.equal is None

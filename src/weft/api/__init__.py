@@ -5,7 +5,8 @@ can be run and asked (`optimize`): kernels, fallbacks, trace, explain. Options a
 """
 
 from weft.api.compile import compile  # noqa: A004 - the public name, as torch.compile
-from weft.api.optimize import equivalent, optimize
+from weft.api.equivalent import equivalent
+from weft.api.optimize import optimize
 from weft.api.program import Program
 from weft.api.report import Report
 

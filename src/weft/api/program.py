@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +19,11 @@ class Program:
     """A compiled function.
 
     Attributes:
-        plans: one per graph that Dynamo found (more than one where the function breaks the graph).
+        plans: one per graph that Dynamo found: more than one where the function breaks the graph, and one more for each class
+            of shapes that it is called with later.
     """
 
-    plans: tuple[Plan, ...]
+    plans: Sequence[Plan]
     _call: Callable[..., Any]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 from weft.block.interpret import interpret
 from weft.block.program import BlockProgram, Graph, Map, Place, Segment, maps
 from weft.errors import WeftError
-from weft.tensor.evaluate import evaluate
+from weft.tensor.evaluate import evaluate, returned
 from weft.tensor.field import CHAIN, FieldDomain, FieldElements
 from weft.tensor.program import Elementwise, TensorProgram
 from weft.tensor.scalar import operation_count
@@ -94,26 +94,41 @@ def verify(program: TensorProgram, applied: BlockProgram, trials: int = 2, seed:
 
 
 def equivalent(
-    first: TensorProgram, second: TensorProgram, sizes: Sequence[Mapping[str, int]], trials: int = 2, seed: int = 0
+    first: TensorProgram,
+    second: TensorProgram,
+    shapes: Sequence[Mapping[str, tuple[int, ...]]],
+    trials: int = 2,
+    seed: int = 0,
 ) -> Verdict:
-    """Whether two tensor programs with inputs in the same order compute the same, at each of `sizes` (by space of `first`)."""
+    """Whether two tensor programs compute the same outputs, with the same shapes, order of dimensions and element types.
+
+    Args:
+        first, second: inputs of one name are one tensor; either may lack some.
+        shapes: choices of shapes for all inputs by name, one size per axis; both are run at each.
+    """
+    dtypes = [[p.values()[name].dtype for name in p.outputs] for p in (first, second)]
+    if dtypes[0] != dtypes[1]:
+        kinds = [", ".join(map(str, found)) or "nothing" for found in dtypes]
+        return Verdict(False, 1.0, f"the first gives {kinds[0]}, the second {kinds[1]}")
     depth = max(_exponentials(first), _exponentials(second))
-    for chosen in sizes:
+    known = {n.name: n.dtype for p in (first, second) for n in p.inputs}
+    for chosen in shapes:
         for trial in range(trials):
             domain = FieldDomain(hash((seed, trial)) & 0x7FFFFFFF, depth)
             rng = np.random.default_rng((seed, trial))
-            values = [domain.random([a.space.size(chosen) for a in n.axes], n.dtype, rng) for n in first.inputs]
+            values = {name: domain.random(chosen[name], dtype, rng) for name, dtype in known.items()}
             try:
-                one = evaluate(first, dict(zip((n.name for n in first.inputs), values, strict=True)), domain)
-                other = evaluate(second, dict(zip((n.name for n in second.inputs), values, strict=True)), domain)
+                one, other = (
+                    returned(p, evaluate(p, {n.name: values[n.name] for n in p.inputs}, domain), domain)
+                    for p in (first, second)
+                )
             except (WeftError, ValueError, IndexError, KeyError, ArithmeticError) as error:
                 return Verdict(None, 1.0, f"could not be run at {dict(chosen)}: {error}")
             different = _first_difference(domain, one, other)
             if different is not None:
-                return Verdict(False, 1.0, f"output {different} differs at sizes {dict(chosen)}", (chosen,))
-    return Verdict(
-        True, _error_probability(first, trials), f"agree over fields of {_PRIME.bit_length()} bits", tuple(sizes)
-    )
+                return Verdict(False, 1.0, f"output {different} differs at shapes {dict(chosen)}")
+    probability = max(_error_probability(p, trials) for p in (first, second))
+    return Verdict(True, probability, f"agree over fields of {_PRIME.bit_length()} bits")
 
 
 def small_tiles(applied: BlockProgram) -> BlockProgram:

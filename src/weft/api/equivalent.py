@@ -1,0 +1,151 @@
+"""weft.equivalent: whether two functions compute the same, as algebra."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree  # no public name
+
+from weft import verify
+from weft.api.compile import dynamo_compile
+from weft.api.optimize import Inputs, own_code
+from weft.capture import Captured, FromProgram, capture
+from weft.errors import UnsupportedError
+from weft.tensor.laws import normalize
+from weft.tensor.program import Input, TensorProgram
+from weft.tensor.rename import with_values
+
+# A size that the program itself says stays as it is; up to here that is cheap to check.
+_LARGEST_FIXED = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """A function as one tensor program: inputs named after the arguments; and how what it returns is put together."""
+
+    program: TensorProgram
+    returns: tuple[str, ...]
+
+
+def equivalent(fn_a: Callable[..., Any], fn_b: Callable[..., Any], example_inputs: Inputs) -> verify.Verdict:
+    """Whether two functions compute the same, as algebra: checked over finite fields, not run on numbers.
+
+    Args:
+        fn_a, fn_b: functions or modules with the same arguments, which are all the tensors they read.
+        example_inputs: positional arguments for both; tensors that share no memory.
+
+    Returns:
+        A verdict: equal, with the probability of error; refuted; or None, undecided, where either is not wholly captured.
+    """
+    inputs = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
+    try:
+        first, second = _whole(fn_a, inputs, "first"), _whole(fn_b, inputs, "second")
+        shapes = _shapes((first.program, second.program))
+    except UnsupportedError as error:
+        return verify.Verdict(None, 1.0, error.what)
+    if first.returns != second.returns:
+        return verify.Verdict(False, 1.0, f"the first returns {first.returns}, the second {second.returns}")
+    return verify.equivalent(first.program, second.program, shapes)
+
+
+def _whole(fn: Callable[..., Any], inputs: tuple[Any, ...], which: str) -> _Whole:
+    """`fn` as one tensor program.
+
+    Raises:
+        UnsupportedError: it is not one, or not one over its arguments alone.
+    """
+    graphs: list[tuple[Captured, Sequence[Any]]] = []
+    made: list[Sequence[Any]] = []
+
+    def collect(gm: torch.fx.GraphModule, example: Sequence[Any]) -> Callable[..., Any]:
+        graphs.append((capture(gm, example), example))
+
+        def run(*args: Any) -> Sequence[Any]:
+            made.append(gm.forward(*args))
+            return made[-1]
+
+        return run
+
+    with torch.no_grad():
+        returned = dynamo_compile(own_code(fn), collect)(*inputs)
+    if len(graphs) != 1:
+        raise UnsupportedError(f"the {which} function makes {len(graphs)} graphs, not one")
+    captured, example = graphs[0]
+    if captured.program is None or captured.fallbacks:
+        left = "; ".join(map(str, dict.fromkeys((*captured.fallbacks, *filter(None, (captured.refused,))))))
+        raise UnsupportedError(f"the {which} function is not captured whole: {left}")
+    # What a function returns besides what its graph gives (arguments, constants) Dynamo puts in itself.
+    leaves, structure = pytree.tree_flatten(returned)
+    results = [_result(leaf, made[0], inputs, captured, which) for leaf in leaves]
+    return _named(captured, captured.program, results, _argument_names(inputs, example), str(structure))
+
+
+def _result(
+    leaf: Any, made: Sequence[Any], inputs: tuple[Any, ...], captured: Captured, which: str
+) -> FromProgram | str:
+    """One thing that a function returned: an output of its program, the name of an argument, or what it is otherwise."""
+    if not isinstance(leaf, torch.Tensor):
+        return f"constant {leaf!r}"
+    place = next((i for i, x in enumerate(inputs) if x is leaf), None)
+    if place is not None:
+        return f"argument {place}"
+    found = next((captured.results[i] for i, x in enumerate(made) if x is leaf), None)
+    if not isinstance(found, FromProgram):
+        raise UnsupportedError(f"the {which} function returns a tensor that its program does not make")
+    return found
+
+
+def _argument_names(inputs: tuple[Any, ...], example: Sequence[Any]) -> dict[int, str]:
+    """For each of the graph's placeholders the name of the argument that it is, where it is one."""
+    places = {x.data_ptr(): i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)}
+    if len(places) != sum(isinstance(x, torch.Tensor) for x in inputs):
+        raise UnsupportedError("two arguments share memory")
+    found = ((i, places.get(x.data_ptr())) for i, x in enumerate(example) if isinstance(x, torch.Tensor))
+    return {i: f"argument {place}" for i, place in found if place is not None}
+
+
+def _named(
+    captured: Captured,
+    program: TensorProgram,
+    results: Sequence[FromProgram | str],
+    names: Mapping[int, str],
+    structure: str,
+) -> _Whole:
+    own = {node.name: names.get(index) for node, index in zip(program.inputs, captured.arguments, strict=True)}
+    if None in own.values():
+        raise UnsupportedError("a function reads tensors that are not its arguments")
+
+    def name(value: str) -> str:
+        return own.get(value) or value
+
+    program = normalize(program)
+    made = [r.index for r in results if isinstance(r, FromProgram)]
+    whole = replace(
+        program,
+        inputs=tuple(replace(n, name=name(n.name)) for n in program.inputs),
+        nodes=tuple(with_values(n, name) for n in program.nodes),
+        outputs=tuple(name(program.outputs[i]) for i in made),
+        output_dims=tuple(program.output_dims[i] for i in made),
+    )
+    rest = (r if isinstance(r, str) else "a result" for r in results)
+    return _Whole(whole, (structure, *rest))
+
+
+def _shapes(programs: tuple[TensorProgram, TensorProgram]) -> tuple[dict[str, tuple[int, ...]], ...]:
+    """Small shapes for all inputs, sizes different where the example's are, so that both programs take them.
+
+    Where a program speaks of sizes itself, the example's are used.
+    """
+    inputs: dict[str, Input] = {n.name: n for p in programs for n in p.inputs}
+    examples = {name: tuple(axis.space.example or 1 for axis in n.axes) for name, n in inputs.items()}
+    if any(p.derived or any(s.fixed is not None for s in p.spaces()) for p in programs):
+        if max((size for shape in examples.values() for size in shape), default=0) > _LARGEST_FIXED:
+            raise UnsupportedError(f"a program speaks of sizes itself: give examples of at most {_LARGEST_FIXED}")
+        return (examples,)
+    order = sorted({size for shape in examples.values() for size in shape})
+    return tuple(
+        {name: tuple(base + order.index(size) for size in shape) for name, shape in examples.items()} for base in (2, 5)
+    )
