@@ -88,5 +88,3 @@ EXAMPLES = {f.__name__: f for f in (attention, layernorm, rmsnorm)}
 def initial(name: str) -> BlockProgram:
     """The initial block program of an example."""
     return lower(EXAMPLES[name]())
-
-
