@@ -16,7 +16,7 @@ from weft.block.check import check
 from weft.block.interpret import interpret
 from weft.block.listing import listing
 from weft.block.lower import lower
-from weft.block.program import BlockProgram, Graph, Map, results, spaces
+from weft.block.program import BlockProgram, Graph, Map, results, sealed, spaces
 from weft.fuse import PRIORITY, RULES_IN_PLANS, Conditioning, Site, fuse
 from weft.fuse.duplicate_mapped_scale import DUPLICATE_MAPPED_SCALE
 from weft.fuse.extend_map import EXTEND_MAP
@@ -332,6 +332,21 @@ def test_a_map_is_not_extended_over_what_leaves_the_graph():
     """Attention whose row sums are a result too: the L-map must not make them once for each l."""
     fusion = fuse(lower(replace(paper.attention(), outputs=("out", "t"))), checked=True)
     assert [s.steps for s in fusion.snapshots] == [15]
+
+
+def test_a_map_that_is_read_in_its_graph_is_not_extended():
+    """Attention whose result goes into a product that then nobody reads: the L-map is not the last."""
+    program = paper.attention()
+    m, l, p = axes("m", "l", "p")  # noqa: E741 - the paper's name
+    unused = matmul("unused", Use("out", (m, l)), Use("u", (p, l)), l)
+    program = replace(program, inputs=(*program.inputs, tensor("u", p, l)), nodes=(*program.nodes, unused))
+    fused = fuse(lower(program), extend=()).last
+    (node,) = fused.graph.nodes
+    assert isinstance(node, Map)
+    node = sealed(replace(node, outputs=tuple(o for o in node.outputs if o.outer == "out")))
+    fused = replace(fused, graph=replace(fused.graph, nodes=(node,)))
+    check(fused)
+    assert EXTEND_MAP.rewrite(Site(fused, (node.name,))) is None
 
 
 def test_a_map_is_not_extended_over_what_it_sees_item_by_item():

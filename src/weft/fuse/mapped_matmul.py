@@ -121,7 +121,7 @@ def _matmul(loop: Map, rows: MappedRows) -> MappedMatmul | None:
             return None
     left = next((f for f in loop.inputs if f.outer == rows.result), None)
     right = next((f for f in loop.inputs if f.outer != rows.result), None)
-    if left is None or right is None or left.access != Broadcast() or not _sums(reduction, parts, total):
+    if left is None or right is None or not _sums(reduction, parts, total):
         return None
     match parts:
         case Map(inputs=(Feed() as one, Feed() as other), body=Graph(nodes=(Dot() as dot,)), outputs=(Stacked(),)):
