@@ -7,7 +7,7 @@ import random
 from weft.block.copies import canonical
 from weft.block.lower import lower
 from weft.block.program import BlockProgram, Dot, Graph, Map, maps
-from weft.fuse import fuse
+from weft.fuse import RULES_IN_PLANS, fuse
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, grid_maps
 from weft.tensor.program import TensorProgram
 
@@ -16,7 +16,7 @@ TILES = (1, 2, 3, 4, 5, 8, 16)
 
 def fused(program: TensorProgram) -> BlockProgram:
     """`program`, lowered and fused, with the checker run after every rewrite."""
-    return canonical(fuse(lower(program), checked=True)[0])
+    return canonical(fuse(lower(program), RULES_IN_PLANS, (), checked=True).last)
 
 
 def random_schedule(program: BlockProgram, rng: random.Random, tiles: tuple[int, ...] = TILES) -> Schedule:

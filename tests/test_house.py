@@ -17,7 +17,7 @@ from weft.options import Options, variable_of
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
-DOCS = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "docs/decisions/README.md"]
+DOCS = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "docs/decisions/README.md", "docs/errata.md"]
 LONGEST_FUNCTION = 80
 
 # Each word is cut in two so that this file does not hold it: folders of one machine, words about

@@ -35,14 +35,14 @@ from weft.block.program import (
 )
 from weft.cost.traffic import Traffic, by_kernel, traffic
 from weft.errors import ScheduleError
-from weft.fuse.driver import fuse
+from weft.fuse import RULES_IN_PLANS, fuse
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import Fp64Domain
 from weft.tensor.program import Monoid
 
-FUSED = {name: canonical(fuse(lower(make()))[0]) for name, make in programs.ALL.items()}
+FUSED = {name: canonical(fuse(lower(make()), RULES_IN_PLANS, ()).last) for name, make in programs.ALL.items()}
 
 
 def levels(rng: random.Random, node: Map, *, may_split: bool) -> tuple[Level, ...]:

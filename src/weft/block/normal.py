@@ -327,4 +327,23 @@ def _renamed(program: BlockProgram) -> BlockProgram:
 
     program = rename_program_axes(program, axes)
     inputs = tuple((names[n], renamed(kind)) for n, kind in program.inputs)
-    return replace(program, inputs=inputs, graph=rename_values(program.graph, names))
+    return replace(program, inputs=inputs, graph=_with_spaces(rename_values(program.graph, names), new))
+
+
+def _with_spaces(graph: Graph, new: Mapping[Space, Space]) -> Graph:
+    """`graph` with the sizes that it mentions being those of the `new` spaces."""
+
+    def node(of: BlockNode) -> BlockNode:
+        match of:
+            case Extent():
+                return replace(of, space=new.get(of.space, of.space))
+            case Map(state=None):
+                return replace(of, body=_with_spaces(of.body, new))
+            case Map(state=State() as state):
+                update, merge, finish = (_with_spaces(g, new) for g in (state.update, state.merge, state.finish))
+                state = replace(state, update=update, merge=merge, finish=finish)
+                return replace(of, body=_with_spaces(of.body, new), state=state)
+            case _:
+                return of
+
+    return replace(graph, nodes=tuple(map(node, graph.nodes)))

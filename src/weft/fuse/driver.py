@@ -1,65 +1,150 @@
-"""The fusion algorithm of section 4: rules in a fixed priority, graphs breadth first."""
+"""The fusion algorithm of section 4: rules in a fixed priority, graphs breadth first, extension, snapshots."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from weft.block.check import check
-from weft.block.program import BlockProgram, Graph, Map
+from weft.block.program import BlockProgram, Map
+from weft.fuse.duplicate_mapped_scale import DUPLICATE_MAPPED_SCALE
+from weft.fuse.extend_map import EXTEND_MAP
 from weft.fuse.fuse_consecutive_elementwise import FUSE_CONSECUTIVE_ELEMENTWISE
 from weft.fuse.fuse_consecutive_maps import FUSE_CONSECUTIVE_MAPS
 from weft.fuse.fuse_map_with_reduction import FUSE_MAP_WITH_REDUCTION
-from weft.fuse.rule import Path, Rewrite, Rule, Step, apply_at, graph_at
+from weft.fuse.fuse_sibling_maps import FUSE_SIBLING_MAPS
+from weft.fuse.rule import Path, Rewrite, Rule, Site, Step, apply_at, graph_at
+from weft.fuse.swap_scale_dot import SWAP_SCALE_DOT
+from weft.fuse.swap_shift_dot import SWAP_SHIFT_DOT
 
-# Section 4.1's order, of the rules that there are.
-PRIORITY: tuple[Rule, ...] = (FUSE_CONSECUTIVE_ELEMENTWISE, FUSE_MAP_WITH_REDUCTION, FUSE_CONSECUTIVE_MAPS)
+PRIORITY: tuple[Rule, ...] = (
+    DUPLICATE_MAPPED_SCALE,
+    SWAP_SCALE_DOT,
+    SWAP_SHIFT_DOT,
+    FUSE_CONSECUTIVE_ELEMENTWISE,
+    FUSE_MAP_WITH_REDUCTION,
+    FUSE_CONSECUTIVE_MAPS,
+    FUSE_SIBLING_MAPS,
+)
+"""Section 4.1's order: 8, 4, 5, 9, 3, 1, 2."""
+
+EXTENSION: tuple[Rule, ...] = (EXTEND_MAP,)
+"""Section 4.2's rule: what it does over again is weighed against the snapshot before it."""
+
+RULES_IN_PLANS: tuple[Rule, ...] = (FUSE_CONSECUTIVE_ELEMENTWISE, FUSE_MAP_WITH_REDUCTION, FUSE_CONSECUTIVE_MAPS)
+"""What kernels are made with: rules that never pay, which need no choice among snapshots, and that leave every rounding where
+it was, which needs no numerical safety. The others are applied where a derivation is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A program in which nothing is left to fuse without extending a map.
+
+    Attributes:
+        program: the program.
+        steps: how many steps of the trace led to it.
+    """
+
+    program: BlockProgram
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """What the algorithm found.
+
+    Attributes:
+        snapshots: at least one; each but the first extends the one before it.
+        steps: the trace of the last.
+    """
+
+    snapshots: tuple[Snapshot, ...]
+    steps: tuple[Step, ...]
+
+    @property
+    def last(self) -> BlockProgram:
+        """The program of the last snapshot, the most aggressively fused."""
+        return self.snapshots[-1].program
 
 
 def fuse(
-    program: BlockProgram, rules: Sequence[Rule] = PRIORITY, *, checked: bool = False
-) -> tuple[BlockProgram, tuple[Step, ...]]:
-    """Apply `rules` until none matches (section 4.1's bfs_fuse_no_extend), and say what was done.
+    program: BlockProgram,
+    rules: Sequence[Rule] = PRIORITY,
+    extend: Sequence[Rule] = EXTENSION,
+    *,
+    checked: bool = False,
+) -> Fusion:
+    """Fuse until no rule matches, extend one map, and so on until none can be extended (section 4.3).
+
+    Graphs are visited breadth first, as the paper's prose has it (its pseudocode's `queue.pop()` goes depth first).
 
     Args:
         program: a lowered block program.
         rules: in order of priority; the first that matches anywhere in a graph is applied, then all are tried again.
+        extend: tried, in order of priority, where `rules` match nowhere any more.
         checked: run the checker after every rewrite (tests do).
 
     Returns:
-        The fused program, and one step per rewrite. Terminates: every rule removes an operator.
+        The snapshots and the trace. Terminates: rule 8 lowers the number of readers of a scale, rules 4 and 5 move one
+        behind a product for good, the other `rules` remove an operator, and an extension moves operators a level deeper.
 
     Raises:
         InvalidProgramError: with `checked`, where a rewrite made a malformed program.
     """
     steps: list[Step] = []
+    snapshots: list[Snapshot] = []
+    while True:
+        program = _fuse_all(program, rules, steps, checked)
+        snapshots.append(Snapshot(program, len(steps)))
+        extended = _extend_first(program, extend, steps, checked)
+        if extended is None:
+            return Fusion(tuple(snapshots), tuple(steps))
+        program = extended
+
+
+def _fuse_all(program: BlockProgram, rules: Sequence[Rule], steps: list[Step], checked: bool) -> BlockProgram:
+    """Section 4.1's bfs_fuse_no_extend."""
     queue: deque[Path] = deque([()])
     while queue:
         path = queue.popleft()
-        program = _fuse_graph(program, path, rules, steps, checked)
-        queue.extend((*path, n.name) for n in graph_at(program.graph, path).nodes if isinstance(n, Map))
-    return program, tuple(steps)
+        while (found := _first_match(Site(program, path), rules)) is not None:
+            program = _applied(program, path, *found, steps, checked)
+        queue.extend(_inner(program, path))
+    return program
 
 
-def _fuse_graph(
-    program: BlockProgram, path: Path, rules: Sequence[Rule], steps: list[Step], checked: bool
-) -> BlockProgram:
-    while True:
-        graph = graph_at(program.graph, path)
-        found = _first_match(graph, rules)
-        if found is None:
-            return program
-        rule, rewrite = found
-        after = apply_at(program, path, rewrite)
-        if checked:
-            check(after)
-        steps.append(Step(rule.name, path, program, after))
-        program = after
+def _extend_first(
+    program: BlockProgram, extend: Sequence[Rule], steps: list[Step], checked: bool
+) -> BlockProgram | None:
+    """Section 4.2's bfs_extend: the first extension, or None where there is none."""
+    queue: deque[Path] = deque([()])
+    while queue:
+        path = queue.popleft()
+        found = _first_match(Site(program, path), extend)
+        if found is not None:
+            return _applied(program, path, *found, steps, checked)
+        queue.extend(_inner(program, path))
+    return None
 
 
-def _first_match(graph: Graph, rules: Sequence[Rule]) -> tuple[Rule, Rewrite] | None:
+def _inner(program: BlockProgram, path: Path) -> Iterator[Path]:
+    return ((*path, n.name) for n in graph_at(program.graph, path).nodes if isinstance(n, Map))
+
+
+def _first_match(site: Site, rules: Sequence[Rule]) -> tuple[Rule, Rewrite] | None:
     for rule in rules:
-        rewrite = rule.rewrite(graph)
+        rewrite = rule.rewrite(site)
         if rewrite is not None:
             return rule, rewrite
     return None
+
+
+def _applied(
+    program: BlockProgram, path: Path, rule: Rule, rewrite: Rewrite, steps: list[Step], checked: bool
+) -> BlockProgram:
+    after = apply_at(program, path, rewrite)
+    if checked:
+        check(after)
+    steps.append(Step(rule.name, path, program, after))
+    return after

@@ -4,32 +4,51 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.block.program import BlockNode, Graph, Pointwise, consumers
-from weft.fuse.rule import Rewrite, Rule
-from weft.tensor.scalar import substitute
+from weft.block.program import BlockNode, Extent, Graph, Literal, Pointwise, consumers
+from weft.fuse.rule import Conditioning, Rewrite, Rule, Site
+from weft.tensor.scalar import Arg, Scalar, substitute
 
 
-def _rewrite(graph: Graph) -> Rewrite | None:
+def _rewrite(site: Site) -> Rewrite | None:
     """Fuse the first pair that matches.
 
         t1 = f(t0)
         t2 = g(t1)            becomes      t2 = g(f(t0))
 
-    Condition: both are functions of one item, as in the paper (a chain, not a tree), and nothing else reads the first.
+    Condition: both are functions of one item, as in the paper (a chain, not a tree; numbers and sizes, which are no items,
+    may take part), and nothing else reads the first.
     Each element goes through the same operations in the same order: nothing is rounded differently.
     """
+    graph = site.graph
+    constants = {n.name for n in graph.nodes if isinstance(n, Literal | Extent)}
     for first in graph.nodes:
         for second in graph.nodes:
-            if isinstance(first, Pointwise) and isinstance(second, Pointwise) and _chained(graph, first, second):
-                fused = replace(second, expr=substitute(second.expr, lambda _, f=first: f.expr), args=first.args)
+            if (
+                isinstance(first, Pointwise)
+                and isinstance(second, Pointwise)
+                and _chained(graph, first, second, constants)
+            ):
+                fused = _composed(first, second)
                 nodes: list[BlockNode] = [fused if n is second else n for n in graph.nodes if n is not first]
                 return Rewrite(replace(graph, nodes=tuple(nodes)))
     return None
 
 
-def _chained(graph: Graph, first: Pointwise, second: Pointwise) -> bool:
-    unary = len(first.args) == 1 and second.args == (first.name,)
+def _chained(graph: Graph, first: Pointwise, second: Pointwise, constants: set[str]) -> bool:
+    unary = [n for n in second.args if n not in constants] == [first.name]
+    unary = unary and len([n for n in first.args if n not in constants]) == 1
     return unary and first.dims == second.dims and consumers(graph, first.name) == 1
 
 
-FUSE_CONSECUTIVE_ELEMENTWISE = Rule("fuse_consecutive_elementwise", 9, _rewrite)
+def _composed(first: Pointwise, second: Pointwise) -> Pointwise:
+    """`second` with `first` in place of its one item."""
+    rest = [n for n in second.args if n != first.name]
+
+    def argument(index: int) -> Scalar:
+        name = second.args[index]
+        return first.expr if name == first.name else Arg(len(first.args) + rest.index(name))
+
+    return replace(second, expr=substitute(second.expr, argument), args=(*first.args, *rest))
+
+
+FUSE_CONSECUTIVE_ELEMENTWISE = Rule("fuse_consecutive_elementwise", 9, _rewrite, Conditioning.exact)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from weft.block.program import Graph, Map
+from weft.block.program import Map
 from weft.fuse.merge_maps import feeds_only_by_iteration, merge_maps
-from weft.fuse.rule import Rewrite, Rule
+from weft.fuse.rule import Conditioning, Rewrite, Rule, Site
 
 
-def _rewrite(graph: Graph) -> Rewrite | None:
+def _rewrite(site: Site) -> Rewrite | None:
     """Fuse the first pair that matches.
 
         forall n: store(f(load(A[n])), I[n])
@@ -16,6 +16,7 @@ def _rewrite(graph: Graph) -> Rewrite | None:
     Condition: the second iterates what the first stacks, on every edge between them, and there is no way from the first to
     the second through a third operator. The list that only the second reads is gone; the others stay outputs.
     """
+    graph = site.graph
     for first in graph.nodes:
         for second in graph.nodes:
             if isinstance(first, Map) and isinstance(second, Map) and feeds_only_by_iteration(graph, first, second):
@@ -23,4 +24,4 @@ def _rewrite(graph: Graph) -> Rewrite | None:
     return None
 
 
-FUSE_CONSECUTIVE_MAPS = Rule("fuse_consecutive_maps", 1, _rewrite)
+FUSE_CONSECUTIVE_MAPS = Rule("fuse_consecutive_maps", 1, _rewrite, Conditioning.exact)

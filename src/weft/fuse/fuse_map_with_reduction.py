@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TypeGuard
 
-from weft.block.program import BlockNode, Graph, Map
+from weft.block.program import BlockNode, Map
 from weft.fuse.merge_maps import feeds_only_by_iteration, merge_maps
-from weft.fuse.rule import Rewrite, Rule
+from weft.fuse.rule import Conditioning, Rewrite, Rule, Site
 
 
-def _rewrite(graph: Graph) -> Rewrite | None:
+def _rewrite(site: Site) -> Rewrite | None:
     """Fuse the first pair that matches.
 
         forall n: store(f(load(A[n])), I[n])
@@ -18,6 +18,7 @@ def _rewrite(graph: Graph) -> Rewrite | None:
     Condition: as for rule 1, where the second is a reduction operator: it carries state and has no operators of its own.
     The order in which the partial results are combined is kept.
     """
+    graph = site.graph
     for first in graph.nodes:
         for second in graph.nodes:
             if isinstance(first, Map) and _is_reduction(second) and feeds_only_by_iteration(graph, first, second):
@@ -29,4 +30,4 @@ def _is_reduction(node: BlockNode) -> TypeGuard[Map]:
     return isinstance(node, Map) and node.state is not None and not node.body.nodes
 
 
-FUSE_MAP_WITH_REDUCTION = Rule("fuse_map_with_reduction", 3, _rewrite)
+FUSE_MAP_WITH_REDUCTION = Rule("fuse_map_with_reduction", 3, _rewrite, Conditioning.exact)

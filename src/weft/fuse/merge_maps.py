@@ -1,4 +1,4 @@
-"""The substitution that rules 1 and 3 share: two maps become one whose inner graph is the two, one after the other."""
+"""The substitution that rules 1, 2 and 3 share: two maps become one whose inner graph is the two, one after the other."""
 
 from __future__ import annotations
 
@@ -32,20 +32,37 @@ def feeds_only_by_iteration(graph: Graph, first: Map, second: Map) -> bool:
     made = {o.outer: o for o in first.outputs}
     edges = [f for f in second.inputs if f.outer in made]
     iterated = all(isinstance(made[f.outer], Stacked) and f.access == Iterate(first.axis) for f in edges)
-    alike = first.range == second.range and first.unit == second.unit and first.axis.space == second.axis.space
-    return bool(edges) and iterated and alike and not _indirect(graph, first, second)
+    indirect = (_reached(graph, first, second) - set(results(first))).intersection(operands(second))
+    return bool(edges) and iterated and _alike(first, second) and not indirect
 
 
-def _indirect(graph: Graph, first: Map, second: Map) -> bool:
+def are_siblings(graph: Graph, first: Map, second: Map) -> bool:
+    """True where `first` and `second` read one value in one way, and neither needs anything that the other makes.
+
+    That is the condition of rule 2, with the same range and kind of loop.
+    """
+    if first is second or not _alike(first, second):
+        return False
+    shared = {(f.outer, f.access) for f in first.inputs} & {(f.outer, f.access) for f in second.inputs}
+    apart = _reached(graph, first, second).isdisjoint(operands(second))
+    return bool(shared) and apart and _reached(graph, second, first).isdisjoint(operands(first))
+
+
+def _alike(first: Map, second: Map) -> bool:
+    return first.range == second.range and first.unit == second.unit and first.axis.space == second.axis.space
+
+
+def _reached(graph: Graph, first: Map, second: Map) -> set[str]:
+    """What `first` makes, and what other operators than `second` make of that."""
     reached = set(results(first))
     for node in graph.nodes:
-        if node not in (first, second) and reached.intersection(operands(node)):
+        if node is not first and node is not second and reached.intersection(operands(node)):
             reached.update(results(node))
-    return any(name in reached and name not in results(first) for name in operands(second))
+    return reached
 
 
 def merge_maps(graph: Graph, first: Map, second: Map) -> Rewrite:
-    """`graph` with `first` and `second` merged; the caller has checked `feeds_only_by_iteration`."""
+    """`graph` with `first` and `second` merged; the caller has checked `feeds_only_by_iteration` or `are_siblings`."""
     stacked = {o.outer: o.inner for o in first.outputs if isinstance(o, Stacked)}
     shared = {(f.outer, f.access): f.inner for f in first.inputs}
     make = fresh(values_of(first.body) | values_of(second.body) | _state_names(first) | _state_names(second))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import TypeAlias
 
+from weft.block.check import Scope, Types, body_types, infer
 from weft.block.program import BlockProgram, Graph, Map
 from weft.block.rename import rename_program_axes
 from weft.tensor.axes import Axis
@@ -22,6 +24,47 @@ class Rewrite:
     axes: Mapping[Axis, Axis] = field(default_factory=dict[Axis, Axis])
 
 
+class Conditioning(Enum):
+    """What a law that holds for real numbers does to rounded ones."""
+
+    exact = "exact"
+    """The same operations on the same elements, in the same order: nothing is rounded differently."""
+
+    rounding = "rounding"
+    """Rounds elsewhere; the bound on the relative error is as before, up to a small factor."""
+
+    cancels = "cancels"
+    """Subtracts numbers that may be far larger than their difference: the relative error has no bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One graph of a program, which is where rules look for their patterns.
+
+    Attributes:
+        program: the whole program, for names that must be new in it.
+        path: leads to the graph.
+    """
+
+    program: BlockProgram
+    path: Path = ()
+
+    @property
+    def graph(self) -> Graph:
+        """The graph."""
+        return graph_at(self.program.graph, self.path)
+
+    def types(self) -> Types:
+        """The types of the graph's values."""
+        graph, given, scope = self.program.graph, dict(self.program.inputs), Scope({}, applied=False)
+        types = infer(graph, given, scope)
+        for name in self.path:
+            node = next(n for n in graph.nodes if isinstance(n, Map) and n.name == name)
+            graph, scope = node.body, scope.inside(node)
+            types = infer(graph, body_types(node, types), scope)
+        return types
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """A logic-preserving substitution (section 3).
@@ -30,11 +73,13 @@ class Rule:
         name: the law's name.
         number: the paper's number.
         rewrite: the graph after one application, at the first place that matches; None where the pattern is not there.
+        conditioning: what it does to floating-point results.
     """
 
     name: str
     number: int
-    rewrite: Callable[[Graph], Rewrite | None]
+    rewrite: Callable[[Site], Rewrite | None]
+    conditioning: Conditioning
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from weft.block.program import BlockProgram, BlockType
 from weft.cost import Machine, estimate
 from weft.emit import cpp
 from weft.errors import UnsupportedError, VerificationError
-from weft.fuse import Step, fuse
+from weft.fuse import RULES_IN_PLANS, Step, fuse
 from weft.options import Options
 from weft.plan.choose import choose
 from weft.plan.kernel import Kernel
@@ -76,15 +76,15 @@ def compile_region(
         CompilerError: no compiler.
     """
     lowered = lower(program)
-    fused, trace = fuse(lowered, checked=options.debug_checks)
-    fused = canonical(fused)
+    fusion = fuse(lowered, RULES_IN_PLANS, (), checked=options.debug_checks)
+    fused = canonical(fusion.last)
     schedule = schedule or choose(fused, example.sizes, example.innermost, example.threads)
     applied = apply(fused, schedule)
     checked = _Checked(program, applied, options)
     built = tuple(
         _build(program, applied, part, schedule, example, checked, index) for index, part in enumerate(kernels(applied))
     )
-    return CompiledRegion(program, lowered, fused, trace, built)
+    return CompiledRegion(program, lowered, fused, fusion.steps, built)
 
 
 class _Checked:

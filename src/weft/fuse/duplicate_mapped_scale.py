@@ -1,0 +1,50 @@
+"""Rule 8: a row scale, or shift, that several matrix products read is done again for one of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.block.copies import fresh_loops, loop_names
+from weft.block.program import Graph, in_order
+from weft.block.rename import fresh, values_of
+from weft.fuse.mapped_matmul import MappedMatmul, MappedRows, mapped_rows, matmuls_of
+from weft.fuse.rewire import reading
+from weft.fuse.rule import Conditioning, Rewrite, Rule, Site
+
+
+def _rewrite(site: Site) -> Rewrite | None:
+    """Duplicate the first that matches, for the last of its products.
+
+        forall k: store(row_scale(load(I1[k]),c), I4[k])
+        forall n: ... dot(load(I4[k]),load(I2[n,k])) ...
+        forall p: ... dot(load(I4[k]),load(I3[p,k])) ...
+
+    becomes
+
+        forall k: store(row_scale(load(I1[k]),c), I4[k])
+        forall n: ... dot(load(I4[k]),load(I2[n,k])) ...
+        forall k: store(row_scale(load(I1[k]),c), I5[k])
+        forall p: ... dot(load(I5[k]),load(I3[p,k])) ...
+
+    Condition: two products at least that rule 4 (rule 5 for a shift) could swap with it, were they its only readers. The
+    work that is done twice is gone once both are swapped.
+    """
+    for op in ("mul", "add"):
+        for rows in mapped_rows(site, op):
+            products = list(matmuls_of(site.graph, rows))
+            if len(products) > 1:
+                return Rewrite(_duplicated(site, rows, products[-1]))
+    return None
+
+
+def _duplicated(site: Site, rows: MappedRows, product: MappedMatmul) -> Graph:
+    graph = site.graph
+    result = fresh(values_of(graph))(f"{rows.result}.again")
+    renamed = replace(rows.loop, outputs=tuple(replace(o, outer=result) for o in rows.loop.outputs))
+    again = fresh_loops(renamed, loop_names(site.program))
+    reader = reading(product, rows, replace(rows, loop=again, result=result))
+    nodes = [new for n in graph.nodes for new in ((again, reader) if n is product.loop else (n,))]
+    return replace(graph, nodes=in_order(nodes, graph.inputs))
+
+
+DUPLICATE_MAPPED_SCALE = Rule("duplicate_mapped_scale", 8, _rewrite, Conditioning.exact)

@@ -1,0 +1,92 @@
+"""Rule 6: a map is extended to its entire graph, so that a map outside meets one over the same dimension inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from weft.block.program import All, BlockNode, Broadcast, Feed, Graph, Map, in_order, operands, results, sealed
+from weft.block.rename import fresh, rename_body, rename_node, values_of
+from weft.fuse.merge_maps import are_siblings, feeds_only_by_iteration
+from weft.fuse.rule import Conditioning, Rewrite, Rule, Site
+
+
+def _rewrite(site: Site) -> Rewrite | None:
+    """Extend the graph's last map, if that exposes a fusion.
+
+        (a)  forall y: store(f(load(A[y])), I[y])              forall x:
+             forall x:                                           forall y: store(f(load(A[y])), I[y])
+               forall y: store(g(load(I[y])), B[x,y])     ->     forall y: store(g(load(I[y])), B[x,y])
+
+        (b)  forall y: store(f(load(A[y])), I[y])              forall x:
+             c = h(I)                                            forall y: store(f(load(A[y])), I[y])
+             forall x:                                    ->     c = h(I)
+               forall y: store(g(load(A[y])), J[y])              forall y: store(g(load(A[y])), J[y])
+               store(k(c,J), B[x])                               store(k(c,J), B[x])
+
+        (c)  as (b), where A is not an input of the graph but made in it
+
+    Condition: the graph's results are the x-map's alone and nothing reads them inside; the x-map sees whatever the others
+    make as a whole, not item by item; and once all is in its inner graph, one of the maps that were outside can be fused
+    with one that was inside: by rule 1 in (a), by rule 2 in (b) and (c). What was done once is then done for every x.
+    """
+    graph = site.graph
+    for node in graph.nodes:
+        if isinstance(node, Map) and len(graph.nodes) > 1 and _is_last(graph, node) and _sees_wholes(graph, node):
+            extended = _extended(graph, node)
+            inside = {n.name for n in node.body.nodes if isinstance(n, Map)}
+            if _exposes(extended.body, inside):
+                return Rewrite(replace(graph, nodes=(extended,)))
+    return None
+
+
+def _is_last(graph: Graph, node: Map) -> bool:
+    own = set(results(node))
+    unread = all(own.isdisjoint(operands(n)) for n in graph.nodes)
+    return unread and set(graph.outputs) <= own and node.range == All()
+
+
+def _sees_wholes(graph: Graph, node: Map) -> bool:
+    made = {name for n in graph.nodes for name in results(n)}
+    return all(f.access == Broadcast() for f in node.inputs if f.outer in made)
+
+
+def _extended(graph: Graph, node: Map) -> Map:
+    """`node` with every other operator of `graph` in front of its body."""
+    others = [n for n in graph.nodes if n is not node]
+    made = dict.fromkeys(name for n in others for name in results(n))
+    make = fresh(values_of(node.body))
+    names: dict[str, str] = {}  # from the graph to the body, of what is broadcast or moves in
+    same: dict[str, str] = {}  # from one name of the body to another of the same value
+    feeds: list[Feed] = []
+    for feed in node.inputs:
+        if feed.access == Broadcast() and feed.outer in names:
+            same[feed.inner] = names[feed.outer]
+            continue
+        if feed.access == Broadcast():
+            names[feed.outer] = feed.inner
+        if feed.outer not in made:
+            feeds.append(feed)
+    for name in dict.fromkeys((*made, *_read(others))):
+        if name not in names:
+            names[name] = make(name)
+            if name not in made:
+                feeds.append(Feed(name, names[name], Broadcast()))
+    moved = tuple(rename_node(n, names) for n in others)
+    renamed = rename_body(node, same)
+    nodes = in_order((*moved, *renamed.body.nodes), (f.inner for f in feeds))
+    return sealed(replace(renamed, inputs=tuple(feeds), body=replace(renamed.body, nodes=nodes)))
+
+
+def _read(nodes: list[BlockNode]) -> Iterator[str]:
+    return (name for n in nodes for name in operands(n))
+
+
+def _exposes(body: Graph, inside: set[str]) -> bool:
+    """True where a map that came from outside can be fused with one that was `inside`."""
+    loops = [n for n in body.nodes if isinstance(n, Map)]
+    pairs = ((a, b) for a in loops if a.name not in inside for b in loops if b.name in inside)
+    return any(feeds_only_by_iteration(body, a, b) or are_siblings(body, a, b) for a, b in pairs)
+
+
+EXTEND_MAP = Rule("extend_map", 6, _rewrite, Conditioning.exact)

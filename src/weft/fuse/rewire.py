@@ -1,0 +1,85 @@
+"""What rules 4, 5 and 8 build in place of the pattern they match."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from weft.block.copies import fresh_loops
+from weft.block.program import Broadcast, Collapse, Feed, Graph, Iterate, Map, Pointwise, Stacked, State, sealed
+from weft.block.rename import rename_map_axes
+from weft.fuse.mapped_matmul import MappedMatmul, MappedRows
+from weft.tensor.axes import Axis
+from weft.tensor.program import Monoid
+from weft.tensor.scalar import Scalar
+
+Names = Callable[[str], str]
+
+
+def plain_product(rows: MappedRows, product: MappedMatmul, result: str, loops: Names) -> Map:
+    """`product` of what `rows` reads instead of what it makes, as `result`."""
+    feed = replace(product.rows, outer=rows.block.outer)
+    inner = replace(product.inner_rows, access=rows.block.access)
+    parts = replace(product.parts, inputs=_exchanged(product.parts, product.inner_rows, inner))
+    loop = replace(
+        product.loop,
+        inputs=_exchanged(product.loop, product.rows, feed),
+        body=replace(product.loop.body, nodes=(parts, product.reduction)),
+        outputs=tuple(replace(o, outer=result) for o in product.loop.outputs),
+    )
+    return fresh_loops(loop, loops)
+
+
+def column_sums(rows: MappedRows, product: MappedMatmul, result: str, loops: Names) -> Map:
+    """The sums of the right matrix along the contracted axis, one for each column of the product, as the list `result`."""
+    old = product.reduction
+    total, listed, part = product.dot.name, old.inputs[0].outer, old.inputs[0].inner
+    dims = tuple(a for a in product.dot.dims if a not in rows.node.dims)
+    add = Collapse(total, Monoid.sum, product.inner_columns.inner, product.parts.axis, product.dot.location)
+    parts = replace(
+        product.parts,
+        inputs=(product.inner_columns,),
+        body=Graph((), (add,), ()),
+        outputs=(Stacked(listed, total),),
+    )
+    state = State.of_monoid(Monoid.sum, part, dims, product.dot.dtype, "%s")
+    reduction = replace(old, state=state, outputs=tuple(replace(o, inner="%s") for o in old.outputs))
+    loop = replace(
+        product.loop,
+        inputs=(product.columns,),
+        body=replace(product.loop.body, nodes=(sealed(parts), sealed(reduction))),
+        outputs=tuple(replace(o, outer=result) for o in product.loop.outputs),
+    )
+    return fresh_loops(sealed(loop), loops)
+
+
+def over_columns(
+    product: MappedMatmul, axis: Axis, expr: Scalar, args: tuple[tuple[str, Axis | None], ...], result: str
+) -> Map:
+    """`forall axis: store(expr(args), result)` in the shape of `product`.
+
+    Args:
+        product: what it comes after.
+        axis: of the new map; where it is not `product`'s own, the name of the map too.
+        expr: of one item for each argument.
+        args: a list with the axis that it is iterated over, or an item with None.
+        result: the name of the list.
+    """
+    feeds = tuple(
+        Feed(name, f"%{i}", Broadcast() if over is None else Iterate(over)) for i, (name, over) in enumerate(args)
+    )
+    dims = tuple(axis if a == product.loop.axis else a for a in product.dot.dims)
+    node = Pointwise("%t", expr, tuple(f.inner for f in feeds), dims, product.dot.dtype, product.dot.location)
+    name = product.loop.name if axis == product.loop.axis else axis.name
+    body = Graph((), (node,), ())
+    return sealed(Map(name, axis, feeds, body, (Stacked(result, "%t"),), unit=product.loop.unit))
+
+
+def reading(product: MappedMatmul, old: MappedRows, new: MappedRows) -> Map:
+    """`product`'s map reading what `new` makes instead of what `old` makes."""
+    loop = replace(product.loop, inputs=_exchanged(product.loop, product.rows, replace(product.rows, outer=new.result)))
+    return rename_map_axes(loop, {old.loop.axis: new.loop.axis})
+
+
+def _exchanged(node: Map, old: Feed, new: Feed) -> tuple[Feed, ...]:
+    return tuple(new if f == old else f for f in node.inputs)

@@ -1,0 +1,54 @@
+"""Rule 4: a row scale before a matrix product becomes one after it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.block.copies import loop_names
+from weft.block.program import Graph, in_order
+from weft.block.rename import fresh, values_of
+from weft.fuse.mapped_matmul import MappedMatmul, MappedRows, mapped_rows, matmuls_of, read_once
+from weft.fuse.rewire import over_columns, plain_product
+from weft.fuse.rule import Conditioning, Rewrite, Rule, Site
+from weft.tensor.scalar import Arg, apply
+
+
+def _rewrite(site: Site) -> Rewrite | None:
+    """Swap the first pair that matches: diag(c) I1 I2 = diag(c) (I1 I2).
+
+        forall k: store(row_scale(load(I1[k]),c), I4[k])
+        forall n:
+          forall k: store(dot(load(I4[k]),load(I2[n,k])), I5[n,k])
+          for k: t += load(I5[n,k])
+          store(t, I3[n])
+
+    becomes
+
+        forall n:
+          forall k: store(dot(load(I1[k]),load(I2[n,k])), I5[n,k])
+          for k: t += load(I5[n,k])
+          store(t, I4[n])
+        forall n: store(row_scale(load(I4[n]),c), I3[n])
+
+    Condition: the scale is alone in its map, nothing else reads what it makes, and the product contracts the axis that the
+    scale is mapped over, over which c does not vary. Each product is rounded before it is scaled instead of after, and
+    where c is far from 1 a sum may overflow or underflow that did not.
+    """
+    for rows in mapped_rows(site, "mul"):
+        for product in matmuls_of(site.graph, rows):
+            if read_once(site.graph, rows.result):
+                return Rewrite(_swapped(site, rows, product))
+    return None
+
+
+def _swapped(site: Site, rows: MappedRows, product: MappedMatmul) -> Graph:
+    graph, loops, values = site.graph, loop_names(site.program), fresh(values_of(site.graph))
+    plain = plain_product(rows, product, values(f"{product.result}.plain"), loops)
+    args = ((plain.outputs[0].outer, plain.axis), (rows.vector.outer, None))
+    scale = over_columns(product, product.loop.axis, apply("mul", Arg(0), Arg(1)), args, product.result)
+    nodes = [n for n in graph.nodes if n is not rows.loop]
+    at = nodes.index(product.loop)
+    return replace(graph, nodes=in_order([*nodes[:at], plain, scale, *nodes[at + 1 :]], graph.inputs))
+
+
+SWAP_SCALE_DOT = Rule("swap_scale_dot", 4, _rewrite, Conditioning.rounding)

@@ -1,0 +1,64 @@
+"""Rule 5: a row shift before a matrix product becomes an outer product added after it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.block.copies import loop_names
+from weft.block.program import Graph, in_order
+from weft.block.rename import fresh, values_of
+from weft.fuse.mapped_matmul import MappedMatmul, MappedRows, mapped_rows, matmuls_of, read_once
+from weft.fuse.rewire import column_sums, over_columns, plain_product
+from weft.fuse.rule import Conditioning, Rewrite, Rule, Site
+from weft.tensor.axes import Axis
+from weft.tensor.scalar import Arg, apply
+
+
+def _rewrite(site: Site) -> Rewrite | None:
+    """Swap the first pair that matches: (I1 + c 1') I2 = I1 I2 + c (1' I2).
+
+        forall k: store(row_shift(load(I1[k]),c), I4[k])
+        forall n:
+          forall k: store(dot(load(I4[k]),load(I2[n,k])), I5[n,k])
+          for k: t += load(I5[n,k])
+          store(t, I3[n])
+
+    becomes
+
+        forall n:
+          forall k: store(row_sum(load(I2[n,k])), I6[n,k])
+          for k: t += load(I6[n,k])
+          store(t, I7[n])
+        forall n: store(outer(c,load(I7[n])), I8[n])
+        forall n:
+          forall k: store(dot(load(I1[k]),load(I2[n,k])), I5[n,k])
+          for k: t += load(I5[n,k])
+          store(t, I4[n])
+        forall n: store(add(load(I8[n]),load(I4[n])), I3[n])
+
+    Condition: as for rule 4, of a shift. Where c takes away most of I1, as a mean does, the two terms are large and nearly
+    cancel: right as algebra, and useless far from zero.
+    """
+    for rows in mapped_rows(site, "add"):
+        for product in matmuls_of(site.graph, rows):
+            if read_once(site.graph, rows.result):
+                return Rewrite(_swapped(site, rows, product))
+    return None
+
+
+def _swapped(site: Site, rows: MappedRows, product: MappedMatmul) -> Graph:
+    graph, loops, values = site.graph, loop_names(site.program), fresh(values_of(site.graph))
+    sums = column_sums(rows, product, values(f"{product.result}.sums"), loops)
+    plain = plain_product(rows, product, values(f"{product.result}.plain"), loops)
+    axis = Axis(loops(product.loop.axis.name), product.loop.axis.space)
+    args = ((rows.vector.outer, None), (sums.outputs[0].outer, sums.axis))
+    outer = over_columns(product, axis, apply("mul", Arg(0), Arg(1)), args, values(f"{product.result}.outer"))
+    args = ((outer.outputs[0].outer, axis), (plain.outputs[0].outer, plain.axis))
+    total = over_columns(product, product.loop.axis, apply("add", Arg(0), Arg(1)), args, product.result)
+    nodes = [n for n in graph.nodes if n is not rows.loop]
+    at = nodes.index(product.loop)
+    added = (sums, outer, plain, total)
+    return replace(graph, nodes=in_order([*nodes[:at], *added, *nodes[at + 1 :]], graph.inputs))
+
+
+SWAP_SHIFT_DOT = Rule("swap_shift_dot", 5, _rewrite, Conditioning.cancels)
