@@ -11,7 +11,7 @@ import torch
 
 from weft.api.report import report
 from weft.capture import capture
-from weft.errors import CompilerError
+from weft.errors import CacheFolderError, UnknownOptionError
 from weft.options import current
 from weft.options import options as in_force
 from weft.plan import Plan, plan
@@ -20,12 +20,15 @@ from weft.plan import Plan, plan
 def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """Compile one graph of Dynamo's: `torch.compile(fn, backend="weft")`.
 
-    Never fails where eager works: what cannot be compiled runs in PyTorch, and a missing compiler is a warning.
+    Never fails where eager works: what cannot be compiled runs in PyTorch, and a missing compiler is a warning. Only an option
+    that does not exist and a cache folder that is not safe are errors.
     """
     with in_force(**options):
         try:
             return compile_graph(gm, example_inputs).run
-        except CompilerError as error:
+        except (CacheFolderError, UnknownOptionError):
+            raise  # the user's own setting, and only the user can mend it
+        except Exception as error:  # noqa: BLE001 - whatever is wrong, eager still runs; and it is said
             warnings.warn(f"weft runs this graph in PyTorch: {error}", RuntimeWarning, stacklevel=2)
             return gm.forward
 
