@@ -169,6 +169,24 @@ def test_values_that_laws_merge_still_reach_pytorch():
     torch.testing.assert_close(weft.optimize(merged, (x,))(x), merged(x))
 
 
+def test_sizes_of_what_pytorch_made():
+    def mean(x):
+        return x.reshape(2, 3, 4).mean(-1)
+
+    x = torch.randn(2, 12)
+    program = weft.optimize(mean, (x,))
+    torch.testing.assert_close(program(x), mean(x))
+    assert [f.operation for f in program.fallbacks] == ["aten.reshape"]
+    assert len(program.kernels) == 1
+
+
+def test_options_by_torch_compile():
+    fast = torch.compile(relu_linear, backend="weft", options={"threads": 1})
+    given = inputs()
+    with torch.no_grad():
+        torch.testing.assert_close(fast(*given), relu_linear(*given))
+
+
 def test_a_fixed_size_is_part_of_what_a_kernel_is():
     def shifted(x):
         return x + torch.arange(x.shape[-1])
@@ -225,6 +243,7 @@ class TestEquivalent:
             lambda x, y: (x + y) * x, lambda x, y: x * x + y * x, (torch.randn(5, 6), torch.randn(5, 6))
         )
         assert verdict.equal is True
+        assert verdict
         assert verdict.error_probability < 1e-9
 
     def test_different(self):
@@ -257,6 +276,7 @@ class TestEquivalent:
     def test_undecided(self):
         verdict = weft.equivalent(lambda x: torch.cumsum(x, 0), lambda x: torch.cumsum(x, 0), (torch.randn(5),))
         assert verdict.equal is None
+        assert not verdict
         assert "cumsum" in verdict.reason
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,20 +15,31 @@ from weft.errors import CacheFolderError, UnknownOptionError
 from weft.options import current
 from weft.options import options as in_force
 from weft.plan import Plan, plan
+from weft.run import stats
 
 
-def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
-    """Compile one graph of Dynamo's: `torch.compile(fn, backend="weft")`.
+def backend(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+    **more: Any,
+) -> Callable[..., Any]:
+    """Compile one graph of Dynamo's: `torch.compile(fn, backend="weft", options={"threads": 1})`.
+
+    `options` are fields of `weft.options`; torch.compile's modes ask for nothing that weft does otherwise.
 
     Never fails where eager works: what cannot be compiled runs in PyTorch, and a missing compiler is a warning. Only an option
     that does not exist and a cache folder that is not safe are errors.
     """
-    with in_force(**options):
+    del mode
+    with in_force(**{**(options or {}), **more}):
         try:
             return compile_graph(gm, example_inputs).run
         except (CacheFolderError, UnknownOptionError):
             raise  # the user's own setting, and only the user can mend it
         except Exception as error:  # noqa: BLE001 - whatever is wrong, eager still runs; and it is said
+            stats.count("fallbacks")
             warnings.warn(f"weft runs this graph in PyTorch: {error}", RuntimeWarning, stacklevel=2)
             return gm.forward
 

@@ -17,6 +17,7 @@ from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
 from weft.api.backend import backend
 from weft.errors import Location, ShapeError, WeftError
 from weft.options import current
+from weft.options import options as in_force
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -49,12 +50,12 @@ def compile(model: Callable[..., Any], **options: Any) -> Callable[..., Any]:  #
         ShapeError: when called with shapes that eager refuses too; it names the user's line.
         CacheFolderError: when called, where the cache folder is not safe.
     """
-    current().replace(**options)  # an unknown option is an error now, not at the first call
-    inner = dynamo_compile(model, functools.partial(backend, **options) if options else backend)
+    with in_force(**options):  # an unknown option is an error now, not at the first call
+        inner = dynamo_compile(model, functools.partial(backend, **options) if options else backend)
     if isinstance(inner, OptimizedModule):
-        inner.forward = _translating(inner.forward, cast("torch.nn.Module", model))
+        inner.forward = translating(inner.forward, cast("torch.nn.Module", model))
         return inner
-    return functools.wraps(model)(_translating(inner, model))
+    return functools.wraps(model)(translating(inner, model))
 
 
 def dynamo_compile(model: Callable[..., Any], with_backend: Callable[..., Any]) -> Callable[..., Any]:
@@ -68,7 +69,7 @@ def dynamo_compile(model: Callable[..., Any], with_backend: Callable[..., Any]) 
     return torch_compile(model, **settings)
 
 
-def _translating(inner: Callable[..., Any], model: Callable[..., Any]) -> Callable[..., Any]:
+def translating(inner: Callable[..., Any], model: Callable[..., Any]) -> Callable[..., Any]:
     """`inner`; where tracing fails before any of the user's code ran, eager decides what happens."""
 
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -10,7 +10,7 @@ import torch
 from torch.utils import _pytree as pytree  # no public name
 
 from weft import verify
-from weft.api.compile import dynamo_compile
+from weft.api.compile import dynamo_compile, translating
 from weft.api.optimize import Inputs, own_code
 from weft.capture import Captured, FromProgram, capture
 from weft.errors import UnsupportedError
@@ -39,6 +39,12 @@ def equivalent(fn_a: Callable[..., Any], fn_b: Callable[..., Any], example_input
 
     Returns:
         A verdict: equal, with the probability of error; refuted; or None, undecided, where either is not wholly captured.
+        Laws of sums, products, quotients and exponentials are known; those of other functions (tanh, sqrt) and of maxima under
+        sums and products are not, so functions that are equal by those are refuted. A comparison shows only where random numbers
+        make it choose.
+
+    Raises:
+        ShapeError: eager refuses these inputs.
     """
     inputs = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
     try:
@@ -70,7 +76,7 @@ def _whole(fn: Callable[..., Any], inputs: tuple[Any, ...], which: str) -> _Whol
         return run
 
     with torch.no_grad():
-        returned = dynamo_compile(own_code(fn), collect)(*inputs)
+        returned = translating(dynamo_compile(own_code(fn), collect), fn)(*inputs)
     if len(graphs) != 1:
         raise UnsupportedError(f"the {which} function makes {len(graphs)} graphs, not one")
     captured, example = graphs[0]

@@ -11,7 +11,7 @@ import torch
 from torch._dynamo.exc import TorchDynamoException
 
 from weft.api.backend import compile_graph
-from weft.api.compile import dynamo_compile, eagerly
+from weft.api.compile import dynamo_compile, eagerly, translating
 from weft.api.program import Program
 from weft.errors import TargetError, WeftError
 from weft.options import options as in_force
@@ -20,7 +20,9 @@ from weft.plan import Plan
 Inputs = Sequence[Any] | torch.Tensor
 
 
-def optimize(fn: Callable[..., Any], example_inputs: Inputs, target: str | None = None, **options: Any) -> Program:
+def optimize(
+    fn: Callable[..., Any], example_inputs: Inputs, target: str | torch.device | None = None, **options: Any
+) -> Program:
     """Compile `fn` now, for inference, at the shapes of `example_inputs`; runs it once on them.
 
     Args:
@@ -37,7 +39,7 @@ def optimize(fn: Callable[..., Any], example_inputs: Inputs, target: str | None 
     """
     inputs = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
     with in_force(**options):
-        check_target(target, inputs)
+        check_target(None if target is None else str(target), inputs)
         plans: list[Plan] = []
         failures: list[WeftError] = []
         done: list[bool] = []
@@ -64,7 +66,7 @@ def optimize(fn: Callable[..., Any], example_inputs: Inputs, target: str | None 
         if failures:
             raise failures[0]
         done.append(True)
-        return Program(plans, call)
+        return Program(plans, translating(call, fn))
 
 
 def check_target(target: str | None, inputs: Sequence[Any]) -> None:

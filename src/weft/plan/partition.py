@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from weft.tensor.program import Contraction, Input, Node, Opaque, TensorProgram, uses
+from weft.tensor.program import Constant, Contraction, Extent, Input, Iota, Node, Opaque, TensorProgram, uses
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,9 @@ def partition(program: TensorProgram) -> tuple[Stage, ...]:
     position = {n.name: i for i, n in enumerate(program.nodes)}
     for members in groups:
         first = members[0]
-        stage = _call(members) if isinstance(first, Opaque) else _region(program, members, values)
+        needed = {v for n in members for v in uses(n)} - {n.name for n in members}
+        made = [n for n in program.nodes if n.name in needed and _from_nothing(n)]
+        stage = _call(members) if isinstance(first, Opaque) else _region(program, [*made, *members], values)
         stages.append((depth[first.name], position[first.name], stage))
     return tuple(stage for _, _, stage in sorted(stages, key=lambda s: s[:2]))
 
@@ -78,17 +80,25 @@ def _connected(program: TensorProgram, depth: Mapping[str, int]) -> list[list[No
 
     kinds = {n.name: n.call if isinstance(n, Opaque) else None for n in program.nodes}
     calls: dict[str, str] = {}
+    local = {n.name for n in program.nodes if _from_nothing(n)}
+    read_by_calls = {v for n in program.nodes if isinstance(n, Opaque) for v in n.uses}
     for node in program.nodes:
         if isinstance(node, Opaque):
             parent[find(node.name)] = find(calls.setdefault(node.call, node.name))
             continue
         for value in uses(node):
-            if value in parent and kinds[value] is None and depth[value] == depth[node.name]:
+            if value in parent and value not in local and kinds[value] is None and depth[value] == depth[node.name]:
                 parent[find(value)] = find(node.name)
     groups: dict[str, list[Node]] = {}
     for node in program.nodes:
-        groups.setdefault(find(node.name), []).append(node)
+        if not _from_nothing(node) or node.name in program.outputs or node.name in read_by_calls:
+            groups.setdefault(find(node.name), []).append(node)
     return list(groups.values())
+
+
+def _from_nothing(node: Node) -> bool:
+    """Whether `node` reads no value (a number, a size, an index): every region that wants it makes its own."""
+    return isinstance(node, Constant | Extent | Iota)
 
 
 def _call(members: Sequence[Node]) -> Call:
@@ -101,5 +111,6 @@ def _region(program: TensorProgram, members: Sequence[Node], values: Mapping[str
     read = dict.fromkeys(v for n in members for v in uses(n) if v not in own)
     inputs = tuple(Input(v, values[v].axes, values[v].dtype) for v in read)
     elsewhere = {v for n in program.nodes if n.name not in own for v in uses(n)} | set(program.outputs)
-    outputs = tuple(n.name for n in members if n.name in elsewhere)
+    alone = all(map(_from_nothing, members))
+    outputs = tuple(n.name for n in members if n.name in elsewhere and (alone or not _from_nothing(n)))
     return Region(TensorProgram(inputs, tuple(members), outputs, derived=program.derived))
