@@ -1,0 +1,60 @@
+"""The chosen schedule: one that fits, the same in every process, and one for all sizes of a class."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from block import programs
+from schedules import fused
+from weft.plan.choose import choose
+from weft.schedule import LevelPlace, Schedule, apply
+
+
+def chosen(name: str, threads: int = 2, innermost: int | None = 1, **sizes: int) -> Schedule:
+    program = programs.ALL[name]()
+    block = fused(program)
+    every = {s.name: sizes.get(s.name, 1024) for s in program.spaces()}
+    return choose(block, every, {n: innermost for n, _ in block.inputs}, threads)
+
+
+@pytest.mark.parametrize("name", programs.ALL)
+@pytest.mark.parametrize("size", [1, 7, 130, 5000])
+def test_it_fits(name, size):
+    block = fused(programs.ALL[name]())
+    apply(block, chosen(name, M=size, N=size, K=size))
+
+
+def test_lengths_of_a_class_share_a_schedule():
+    assert len({chosen("linear_relu", M=m) for m in (513, 600, 1000, 40000)}) == 1
+    assert len({chosen("linear_relu", K=k) for k in (1, 70, 1000, 40000)}) == 1
+
+
+def test_few_rows_are_not_staged_and_rows_that_do_not_lie_dense_are():
+    assert chosen("linear_relu", M=4).panels == frozenset()
+    assert chosen("linear_relu", M=400).panels
+    assert chosen("linear_relu", M=400, innermost=1).rows == frozenset()
+    assert chosen("linear_relu", M=400, innermost=0).rows
+
+
+def test_every_thread_gets_a_block():
+    one, many = (dict(chosen("linear_relu", threads=t, M=512, N=512).loops) for t in (1, 8))
+    assert many["n"].levels[0].size < one["n"].levels[0].size
+    assert many["n"].levels[0].place is LevelPlace.grid
+
+
+def test_it_is_the_same_in_every_process():
+    """Sets have another order in every process, unless their hash is seeded; a schedule must not show it."""
+    text = (
+        "import sys; sys.path.insert(0, 'tests/plan'); sys.path.insert(0, 'tests');"
+        "from test_choose import chosen; print([str(chosen(n)) for n in ('gated', 'two_layers', 'linear_relu')])"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", text], env={"PYTHONHASHSEED": str(seed)}, check=True, capture_output=True
+        ).stdout
+        for seed in (1, 2)
+    }
+    assert len(found) == 1

@@ -1,0 +1,50 @@
+"""Where one kernel ends and the next begins."""
+
+from __future__ import annotations
+
+from block import programs
+from weft.plan.partition import Call, Region, partition
+from weft.tensor.axes import Axis, Space
+from weft.tensor.dtypes import DType
+from weft.tensor.program import Elementwise, Extent, Input, Opaque, TensorProgram, Use
+from weft.tensor.scalar import Arg, apply
+
+M, F32 = Axis("m", Space("M")), DType.float32
+HALVE = apply("div", Arg(0), Arg(1))
+
+
+def test_a_product_of_a_product_starts_a_region():
+    first, second = partition(programs.two_layers())
+    assert isinstance(first, Region)
+    assert isinstance(second, Region)
+    assert first.program.outputs == ("hidden",)
+    assert "hidden" in [n.name for n in second.program.inputs]
+
+
+def test_connected_products_stay_together():
+    (only,) = partition(programs.gated())
+    assert isinstance(only, Region)
+
+
+def test_what_pytorch_runs_stands_alone_and_sizes_are_made_where_they_are_read():
+    x = Input("x", (M,), F32)
+    size = Extent("n", (), F32, M.space)
+    use = lambda name: (Use(name, (M,)), Use("n", ()))  # noqa: E731
+    program = TensorProgram(
+        (x,),
+        (
+            size,
+            Elementwise("a", (M,), F32, HALVE, use("x")),
+            Opaque("b", (M,), F32, "aten.cumsum", "cumsum_1", ("a",), "not in the table"),
+            Elementwise("c", (M,), F32, HALVE, use("b")),
+        ),
+        ("c",),
+    )
+    before, call, after = partition(program)
+    assert isinstance(before, Region)
+    assert isinstance(call, Call)
+    assert isinstance(after, Region)
+    assert (call.uses, call.results) == (("a",), ("b",))
+    assert size in before.program.nodes
+    assert size in after.program.nodes
+    assert [n.name for n in after.program.inputs] == ["b"]
