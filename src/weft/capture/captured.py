@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -23,6 +23,10 @@ class Fallback:
     operation: str
     reason: str
     location: Location | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        """As a pair: the operation and the reason."""
+        return iter((self.operation, self.reason))
 
     def __str__(self) -> str:
         place = "" if self.location is None else f" ({self.location})"
