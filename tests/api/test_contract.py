@@ -294,3 +294,28 @@ def test_log_says_what_was_compiled(capfd):
     with weft.options(log="info"):
         weft.optimize(relu_linear, inputs())
     assert "weft: compiled weft_" in capfd.readouterr().err
+
+
+def test_a_wrong_law_is_refuted_before_it_runs(monkeypatch):
+    """A law that drops an addition: nothing is compiled, PyTorch runs the graph, and it is said why."""
+    import importlib
+    from dataclasses import replace
+
+    from weft.tensor.program import Elementwise
+    from weft.tensor.scalar import Apply, Arg
+
+    executable = importlib.import_module("weft.plan.executable")
+    right = executable.normalize
+
+    def wrong(program):
+        made = right(program)
+        plus = Apply("add", (Arg(0), Arg(1)))
+        nodes = (replace(n, expr=Arg(0)) if isinstance(n, Elementwise) and n.expr == plus else n for n in made.nodes)
+        return replace(made, nodes=tuple(nodes))
+
+    monkeypatch.setattr(executable, "normalize", wrong)
+    given = inputs()
+    program = weft.optimize(relu_linear, given)
+    assert program.kernels == ()
+    assert "refuted" in program.fallbacks[0].reason
+    torch.testing.assert_close(program(*given), relu_linear(*given))

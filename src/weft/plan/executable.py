@@ -28,7 +28,8 @@ from weft.plan.region import CompiledRegion, Example, compile_region
 from weft.run import stats
 from weft.tensor.axes import Affine
 from weft.tensor.laws import View, normalize, numbered, views
-from weft.tensor.program import Input, Opaque, TensorProgram
+from weft.tensor.program import Cast, Input, Opaque, TensorProgram
+from weft.verify import equivalent
 
 Runner = Callable[..., Sequence[Any]]
 
@@ -73,6 +74,9 @@ def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, options: O
         refused = (captured.refused,) if captured.refused is not None else ()
         return _in_pytorch(captured, (*captured.fallbacks, *refused), eager)
     program = normalize(captured.program)
+    refuted = _laws_refuted(captured.program, program)
+    if refuted is not None:
+        return _in_pytorch(captured, (*captured.fallbacks, Fallback("graph", refuted)), eager)
     tensors = _inputs(captured, program, arguments)
     layouts = {name: _layout(t) for name, t in tensors.items()}
     steps: list[_Step] = []
@@ -85,7 +89,7 @@ def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, options: O
                 case Region():
                     viewed, made = views(stage.program)
                     plain, old_names = numbered(replace(viewed, derived=()))  # a view shows its own size
-                    example = _example(plain, _innermost(plain, made, layouts))
+                    example = _example(plain, _innermost(plain, made, layouts), options.threads)
                     region = compile_region(plain, example, options)
                     regions.append(region)
                     steps += [_ViewStep(viewed, made)] if made else []
@@ -100,6 +104,21 @@ def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, options: O
         return _in_pytorch(captured, (*captured.fallbacks, reason), eager)
     stats.count("fallbacks", len(captured.fallbacks))
     return Plan(captured, program, tuple(regions), captured.fallbacks, _runner(captured, program, steps))
+
+
+def _laws_refuted(written: TensorProgram, program: TensorProgram) -> str | None:
+    """Why `program`, what the laws made of `written`, must not run; None where it is equal over a finite field.
+
+    Programs with parts that PyTorch runs, with casts (which no field can judge) or with slices rest on the laws' own tests.
+    """
+    if any(isinstance(n, Cast) for n in written.nodes):
+        return None
+    if written.derived or any(isinstance(n, Opaque) for n in written.nodes):
+        return None
+    sizes = {s.name: s.fixed or 3 + i % 3 for i, s in enumerate(written.spaces())}
+    shapes = {n.name: tuple(a.space.size(sizes) for a in n.axes) for n in written.inputs}
+    verdict = equivalent(written, program, [shapes])
+    return None if verdict else f"the laws on tensor programs changed what is computed: {verdict}"
 
 
 def _in_pytorch(captured: Captured, fallbacks: tuple[Fallback, ...], eager: Runner) -> Plan:
@@ -121,10 +140,10 @@ def _aliases(captured: TensorProgram, program: TensorProgram, call: str) -> dict
     return {a: b for a, b in zip(old.uses, new.uses, strict=True) if a != b}
 
 
-def _example(program: TensorProgram, innermost: Mapping[str, int | None]) -> Example:
+def _example(program: TensorProgram, innermost: Mapping[str, int | None], threads: int | None) -> Example:
     """The example sizes and layouts of a region. A space without an example is taken for a large one."""
     sizes = {s.name: s.example or 1024 for s in program.spaces()}
-    return Example(sizes, innermost, torch.get_num_threads())
+    return Example(sizes, innermost, threads or torch.get_num_threads())
 
 
 def _kept(node: Input) -> tuple[bool, ...]:
