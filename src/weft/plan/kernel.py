@@ -21,7 +21,7 @@ class Kernel:
         block_program: the applied program that it is printed from; of a split, all of it.
         schedule: what `block_program` was given.
         cost: bytes, operations, floor and prediction, at the example sizes.
-        verdict: of `block_program` against what was captured.
+        verdict: of `block_program` (with small tiles) against the tensor program of its region, after the laws.
         reads, writes: values of the tensor program.
         launch: takes the tensors read, gives those written.
         from_cache: neither emitted nor compiled now.

@@ -94,7 +94,7 @@ def verify(program: TensorProgram, applied: BlockProgram, trials: int = 2, seed:
     reason = (
         f"agrees over fields of {_PRIME.bit_length()} bits, {trials} times at each of {len(tried)} choices of sizes"
     )
-    return Verdict(True, probability, reason, tuple(tried))
+    return Verdict(True, probability, reason + _caveat(program), tuple(tried))
 
 
 def equivalent(
@@ -133,20 +133,18 @@ def equivalent(
                 return Verdict(False, 1.0, f"output {different} differs at shapes {dict(chosen)}")
     probability = max(_error_probability(p, trials) for p in (first, second))
     reason = f"agree over fields of {_PRIME.bit_length()} bits"
-    if any(_orders(p) for p in (first, second)):
-        reason += (
-            "; comparisons and maxima under random orders, where ties and bounds that few numbers reach do not show"
-        )
-    return Verdict(True, probability, reason)
+    return Verdict(True, probability, reason + (_caveat(first) or _caveat(second)))
 
 
 _ORDERING = ("maximum", "minimum", "lt", "le", "gt", "ge", "eq", "ne", "sign", "abs")
 
 
-def _orders(program: TensorProgram) -> bool:
-    """Whether `program` compares: what a comparison selects is then only seen where a random order selects it."""
+def _caveat(program: TensorProgram) -> str:
+    """What the probability does not cover: what a comparison selects is only seen where a random order selects it."""
     exprs = [n.expr for n in program.nodes if isinstance(n, Elementwise)]
-    return any(operation_count(expr, op) for expr in exprs for op in _ORDERING)
+    if not any(operation_count(expr, op) for expr in exprs for op in _ORDERING):
+        return ""
+    return "; comparisons and maxima under random orders, where ties and bounds that few numbers reach do not show"
 
 
 def small_tiles(applied: BlockProgram) -> BlockProgram:
@@ -222,7 +220,8 @@ def _first_difference(
 def _error_probability(program: TensorProgram, trials: int) -> float:
     """Schwartz-Zippel: two different polynomials agree at a random point with probability at most degree / |field|.
 
-    The degree is bounded by doubling at each operation, which is generous for the short programs that one kernel holds.
+    The degree is taken to double at each operation, up to 2^20: a bound for short polynomial programs, an estimate for long ones
+    and for what passes through exponentials, maxima and random functions (`weft.tensor.field` says what is known of those).
     """
     degree = min(2.0 ** len(program.nodes), 2.0**20)
     return float((degree / _PRIME) ** trials)
