@@ -127,6 +127,15 @@ def body_types(node: Map, types: Types) -> dict[str, BlockType]:
     return {feed.inner: _fed(node, feed, types[feed.outer]) for feed in node.inputs}
 
 
+def update_types(state: State, inner: Types) -> dict[str, BlockType]:
+    """The types of the inputs of `state`'s update, given those of the values of the loop's body."""
+    count = len(state.components)
+    # An accumulating Dot reads the padding of the state, which starts from `init` and is never disturbed.
+    start = {c.name: BlockType((), c.dims, c.dtype, c.init) for c in state.components}
+    fed = zip(state.update.inputs[count:], (inner[f] for f in state.feeds), strict=True)
+    return {**start, **dict(fed)}
+
+
 def _result_types(node: BlockNode, types: Types, scope: Scope) -> dict[str, BlockType]:
     match node:
         case Map():
@@ -290,10 +299,7 @@ def _state_types(node: Map, state: State, inner: Types, scope: Scope) -> Types:
         "",
     )
     _demand(len(state.update.inputs) == len(names) + len(state.feeds), node.name, "update takes state and feeds", "")
-    fed = dict(zip(state.update.inputs[len(names) :], (inner[f] for f in state.feeds), strict=True))
-    # An accumulating Dot reads the padding of the state, which starts from `init` and is never disturbed.
-    start = {c.name: replace(kinds[c.name], pad=c.init) for c in state.components}
-    _same(node, state.update, infer(state.update, {**start, **fed}, scope.inside(node)), kinds)
+    _same(node, state.update, infer(state.update, update_types(state, inner), scope.inside(node)), kinds)
     half = len(names)
     _demand(len(state.merge.inputs) == 2 * half, node.name, "merge takes two states", str(state.merge.inputs))
     both = dict(zip(state.merge.inputs, [*kinds.values(), *kinds.values()], strict=True))

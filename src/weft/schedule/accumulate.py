@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.block.check import Scope, body_types, infer
+from weft.block.check import Scope, body_types, infer, update_types
 from weft.block.program import (
     BlockNode,
     BlockProgram,
@@ -17,6 +17,7 @@ from weft.block.program import (
     Stage,
     State,
     consumers,
+    results,
     sealed,
 )
 from weft.block.rename import fresh, values_of
@@ -39,8 +40,7 @@ def _staged(graph: Graph, inputs: dict[str, BlockType], scope: Scope, schedule: 
     for node in graph.nodes:
         match node:
             case Map():
-                body = _staged(node.body, body_types(node, types), scope.inside(node), schedule)
-                nodes.append(sealed(replace(node, body=body)))
+                nodes.append(_staged_map(node, body_types(node, types), scope.inside(node), schedule))
             case Dot():
                 left, right = node.left, node.right
                 if node.name in schedule.rows:
@@ -57,6 +57,15 @@ def _staged(graph: Graph, inputs: dict[str, BlockType], scope: Scope, schedule: 
     return replace(graph, nodes=tuple(nodes))
 
 
+def _staged_map(node: Map, inputs: dict[str, BlockType], scope: Scope, schedule: Schedule) -> Map:
+    """`node` with the operands of the products in its body, and in what updates its state, staged."""
+    body, state = _staged(node.body, inputs, scope, schedule), node.state
+    if state is not None:
+        fed = update_types(state, infer(body, inputs, scope))
+        state = replace(state, update=_staged(state.update, fed, scope, schedule))
+    return sealed(replace(node, body=body, state=state))
+
+
 def accumulate(graph: Graph) -> Graph:
     """`graph` with every `s = s + dot(a,b)` of a loop's state turned into one accumulating `dot(a,b,acc=s)`.
 
@@ -69,14 +78,32 @@ def accumulate(graph: Graph) -> Graph:
 def _accumulating(node: Map) -> Map:
     if node.state is None:
         return node
+    node = replace(node, state=replace(node.state, update=_onto_addends(node.state.update)))
     state, body = node.state, node.body
-    for place, feed in enumerate(node.state.feeds):
+    assert state is not None
+    for place, feed in enumerate(state.feeds):
         dot = next((n for n in body.nodes if isinstance(n, Dot) and n.name == feed), None)
         if dot is not None and consumers(body, feed) == 1 and state.feeds.count(feed) == 1:
             fused = _into_state(state, place, dot)
             if fused is not None:
                 return _accumulating(sealed(replace(node, state=fused, body=_without(body, dot))))
     return node
+
+
+def _onto_addends(update: Graph) -> Graph:
+    """`update` with every sum of something and a product of its own turned into one accumulating product."""
+    plus = Apply("add", (Arg(0), Arg(1)))
+    for node in update.nodes:
+        if not isinstance(node, Pointwise) or node.expr != plus:
+            continue
+        for addend, name in (node.args, reversed(node.args)):
+            dot = next((n for n in update.nodes if isinstance(n, Dot) and n.name == name and n.acc is None), None)
+            made = any(addend in results(n) for n in update.nodes)
+            if dot is not None and made and consumers(update, name) == 1 and set(dot.dims) == set(node.dims):
+                onto = replace(dot, name=node.name, acc=addend)
+                nodes = [onto if n is node else n for n in update.nodes if n is not dot]
+                return _onto_addends(replace(update, nodes=tuple(nodes)))
+    return update
 
 
 def _without(body: Graph, dot: Dot) -> Graph:

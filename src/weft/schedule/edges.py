@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from weft.block.check import Scope, body_types, infer
+from weft.block.check import Scope, body_types, infer, update_types
 from weft.block.copies import fresh_loops
 from weft.block.program import (
     BlockNode,
@@ -104,7 +104,16 @@ def _fill(graph: Graph, inputs: dict[str, BlockType], scope: Scope) -> Graph:
                 arg = padded(node.arg, scope.may_be_partial(node.over), node.monoid.identity)
                 nodes.append(replace(node, arg=arg))
             case Map():
-                nodes.append(sealed(replace(node, body=_fill(node.body, body_types(node, types), scope.inside(node)))))
+                nodes.append(_filled(node, body_types(node, types), scope.inside(node)))
             case _:
                 nodes.append(node)
     return replace(graph, nodes=tuple(nodes))
+
+
+def _filled(node: Map, inputs: dict[str, BlockType], scope: Scope) -> Map:
+    """`node` with fills in its body and in what updates its state."""
+    body, state = _fill(node.body, inputs, scope), node.state
+    if state is not None:
+        fed = update_types(state, infer(body, inputs, scope))
+        state = replace(state, update=_fill(state.update, fed, scope))
+    return sealed(replace(node, body=body, state=state))

@@ -1,0 +1,76 @@
+"""fuse.safety: numerical safety, after fusion (Blockbuster, appendix).
+
+In: a fused block program with exponentials that may overflow. Out: the same program in which those whose factors cancel are
+significand-exponent pairs: a running maximum appears in the state of each loop that adds them up, and what is known as
+online softmax comes out. Nothing here knows what the program computes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from weft.block.check import Scope
+from weft.block.program import BlockProgram, BlockType, Graph, maps
+from weft.fuse.safety.graphs import Inputs, graph_of, reduced_axes
+from weft.fuse.safety.pairs import Pair, Share
+from weft.fuse.safety.work import Policy
+from weft.tensor.dtypes import DType
+
+_NARROW_HEADROOM = 10.0
+"""exp of it is 22026: a third of float16's largest number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Safe:
+    """What became of a program.
+
+    Attributes:
+        program: with pairs.
+        converted: how many exponentials are pairs now.
+        plain: how many stayed as written: something reads their plain value, which a pair would not keep from overflowing.
+    """
+
+    program: BlockProgram
+    converted: int
+    plain: int
+
+
+def make_safe(program: BlockProgram, share: Share = Share.row) -> Safe:
+    """`program` with significand-exponent pairs for the exponentials whose factors cancel.
+
+    exp(x) is the pair (1, x); products, quotients, sums, maxima, contractions and reductions work on pairs; where elements
+    are added up, they share an exponent: their maximum. A loop's state carries the largest so far. Where a plain value is
+    wanted and the exponents have not cancelled, the exponential stays as the user wrote it.
+
+    Args:
+        program: fused, without places.
+        share: which elements share an exponent where they must: of a row, unless the range of the numbers is known.
+
+    Returns:
+        The program: equal to `program` over the reals, whatever the exponents are; no significand exceeds the magnitude
+        that 1 had before, so that nothing overflows that does not in exact arithmetic. Rows of -inf give what 0/0 gives; +inf
+        and NaN give NaN in their row.
+    """
+    reduced = reduced_axes(program.graph)
+    plain: frozenset[int] = frozenset()
+    while True:
+        policy = Policy(share, _headroom(program), reduced.__contains__, plain)
+        types: dict[str, BlockType] = dict(program.inputs)
+        given = Inputs({name: Pair(name) for name, _ in program.inputs})
+        work = graph_of(policy, program.graph, types, Scope({}, applied=False), given, frozenset(program.graph.outputs))
+        if not policy.exposed:
+            break
+        plain |= policy.exposed
+    outputs = tuple(work.values[o].significand or o for o in program.graph.outputs)
+    graph = Graph(program.graph.inputs, tuple(work.nodes), outputs)
+    return Safe(replace(program, graph=graph), len(policy.converted), policy.count - len(policy.converted))
+
+
+def _headroom(program: BlockProgram) -> float:
+    """How far exponents stay below the maximum: a narrow type underflows where it has range to spare above 1."""
+    dtypes = {kind.dtype for _, kind in program.inputs}
+    dtypes |= {n.dtype for m in maps(program.graph) for n in m.body.nodes if hasattr(n, "dtype")}
+    return _NARROW_HEADROOM if DType.float16 in dtypes else 0.0
+
+
+__all__ = ["Safe", "Share", "make_safe"]

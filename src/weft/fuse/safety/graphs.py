@@ -1,0 +1,257 @@
+"""Graphs on pairs: what becomes of each block operator, and of the edges into and out of a map."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import assert_never
+
+from weft.block.check import Scope, body_types, infer
+from weft.block.program import (
+    Access,
+    BlockNode,
+    BlockType,
+    Broadcast,
+    Collapse,
+    Dot,
+    Extent,
+    Feed,
+    Fill,
+    Final,
+    Graph,
+    Index,
+    Iterate,
+    Literal,
+    Map,
+    Pointwise,
+    Stacked,
+    Stage,
+    operands,
+    results,
+    sealed,
+)
+from weft.block.rename import fresh, values_of
+from weft.fuse.safety import expressions
+from weft.fuse.safety.pairs import Degree, Pair, Terms, combined
+from weft.fuse.safety.states import SafeState, safe_state
+from weft.fuse.safety.work import Policy, Work
+from weft.tensor.axes import Axis
+from weft.tensor.program import Monoid
+
+_MONOIDS = (Monoid.sum, Monoid.max, Monoid.min)
+
+
+def graph_of(
+    policy: Policy, graph: Graph, types: dict[str, BlockType], scope: Scope, given: Inputs, plain: frozenset[str]
+) -> Work:
+    """`graph` on pairs.
+
+    Args:
+        policy: for the whole program.
+        graph: as it is.
+        types: of its inputs and of what `given` adds to them.
+        scope: the maps around it.
+        given: what its inputs have become.
+        plain: outputs that must be themselves, since what reads them knows no pairs.
+    """
+    own = infer(graph, types, scope)
+    work = Work(policy, graph, {**types, **own}, dict(given.values), dict(given.degrees))
+    for node in graph.nodes:
+        _node(work, node, scope, plain)
+    for name in graph.outputs:
+        if name in plain and not work.types[name].buffered:
+            work.values[name] = Pair(work.plain(work.values[name], work.dims(name)))
+    return work
+
+
+@dataclass
+class Inputs:
+    """What a graph starts from: what its inputs have become, and which exponentials its exponents are of."""
+
+    values: dict[str, Pair] = field(default_factory=dict[str, Pair])
+    degrees: dict[str, Degree] = field(default_factory=dict[str, Degree])
+
+
+def _node(work: Work, node: BlockNode, scope: Scope, plain: frozenset[str]) -> None:
+    match node:
+        case Pointwise():
+            work.values[node.name] = expressions.rewritten(work, node)
+        case Collapse():
+            work.values[node.name] = _collapse(work, node)
+        case Dot():
+            work.values[node.name] = _dot(work, node)
+        case Index() | Literal() | Extent():
+            work.nodes.append(node)
+            work.values[node.name] = Pair(node.name)
+        case Fill() | Stage():
+            arg = work.plain(work.values[node.arg], work.dims(node.arg))
+            work.nodes.append(replace(node, arg=arg))
+            work.values[node.name] = Pair(node.name)
+        case Map():
+            _map(work, node, scope, plain)
+        case _:
+            assert_never(node)
+
+
+def _collapse(work: Work, node: Collapse) -> Pair:
+    pair, dims = work.values[node.arg], work.dims(node.arg)
+    if node.monoid not in _MONOIDS:
+        pair = Pair(work.plain(pair, dims))
+    pair = work.shared(pair, frozenset((node.over,)), dims)
+    name = node.name if not pair.terms else work.make(node.name)
+    work.nodes.append(replace(node, name=name, arg=work.significand(pair, dims)))
+    work.types[name] = work.types[node.name]
+    return Pair(name, pair.terms)
+
+
+def _dot(work: Work, node: Dot) -> Pair:
+    over, names, terms = frozenset((node.over,)), list[str](), Terms()
+    for operand in (node.left, node.right):
+        pair = work.shared(work.values[operand], over, work.dims(operand))
+        names.append(work.significand(pair, work.dims(operand)))
+        terms = combined(terms, pair.terms)
+    acc = None if node.acc is None else work.plain(work.values[node.acc], work.dims(node.acc))
+    name = node.name if not terms else work.make(node.name)
+    work.nodes.append(replace(node, name=name, left=names[0], right=names[1], acc=acc))
+    work.types[name] = work.types[node.name]
+    return Pair(name, terms)
+
+
+# Maps.
+
+
+def _map(work: Work, node: Map, scope: Scope, plain: frozenset[str]) -> None:
+    inside = scope.inside(node)
+    feeds, given, types = _fed(work, node)
+    wanted = frozenset(o.inner for o in node.outputs if isinstance(o, Stacked) and o.outer in plain)
+    body = graph_of(work.policy, node.body, types, inside, given, wanted)
+    outputs: list[Stacked | Final] = []
+    for output in node.outputs:
+        if isinstance(output, Stacked):
+            outputs += _stacked(work, node, body, output)
+    state = None
+    if node.state is not None:
+        stacked = frozenset(o.inner for o in outputs if isinstance(o, Stacked))
+        safe = safe_state(body, stacked, node.state)
+        state = safe.state
+        outputs += _finals(work, node, body, safe)
+    nodes = tuple(body.nodes) if state is None else safe.nodes
+    made = Map(node.name, node.axis, tuple(feeds), Graph((), nodes, ()), tuple(outputs), state, node.range, node.unit)
+    work.nodes.append(pruned(sealed(made)))
+
+
+def _fed(work: Work, node: Map) -> tuple[list[Feed], Inputs, dict[str, BlockType]]:
+    """The feeds of `node` for what its inputs have become, and what its body starts from."""
+    feeds: list[Feed] = []
+    given = Inputs()
+    taken = fresh(values_of(node.body))
+    exponents: dict[tuple[str, Access], str] = {}
+
+    def exponent(name: str, access: Access) -> str:
+        seen = access if isinstance(access, Iterate) and access.over in work.types[name].lists else Broadcast()
+        if (name, seen) not in exponents:
+            inner = exponents[name, seen] = taken("z")
+            feeds.append(Feed(name, inner, seen))
+            given.degrees[inner] = work.degrees[name]
+        return exponents[name, seen]
+
+    for feed in node.inputs:
+        pair = work.values[feed.outer]
+        terms = tuple(sorted((exponent(n, feed.access), c) for n, c in pair.terms))
+        if pair.significand is None:
+            given.values[feed.inner] = Pair(None, terms, pair.dtype)
+        else:
+            feeds.append(Feed(pair.significand, feed.inner, feed.access))
+            given.values[feed.inner] = Pair(feed.inner, terms)
+    types = body_types(replace(node, inputs=tuple(feeds)), work.types)
+    # The graph that is being rewritten still names the inputs that are no edges any more.
+    old = body_types(node, work.types)
+    return feeds, given, {**old, **types}
+
+
+def _stacked(work: Work, node: Map, body: Work, output: Stacked) -> list[Stacked | Final]:
+    """The outputs for one list: its significands, and its exponents."""
+    pair, kind = body.values[output.inner], body.types[output.inner]
+    if not pair.terms:
+        assert pair.significand is not None
+        work.values[output.outer] = Pair(output.outer)
+        return [Stacked(output.outer, pair.significand)]
+    if kind.buffered:
+        lists = [Stacked(work.make(n), n) for n, _ in pair.terms]
+    else:
+        reduced = frozenset(a for a in kind.dims if work.policy.reduced(a))
+        pair = body.shared(pair, reduced, kind.dims)
+        lists = [Stacked(work.make(n), n) for n, _ in pair.terms]
+    for each in lists:
+        inner = body.types[each.inner]
+        work.types[each.outer] = BlockType((node.axis, *inner.lists), inner.dims, inner.dtype)
+        work.degrees[each.outer] = body.degrees[each.inner]
+    terms = tuple(sorted((o.outer, c) for o, (_, c) in zip(lists, pair.terms, strict=True)))
+    outputs: list[Stacked | Final] = [*lists]
+    significand = pair.significand
+    if significand is None and not kind.buffered and not pair.dtype:
+        work.values[output.outer] = Pair(None, terms)
+        return outputs
+    if significand is None:
+        assert not kind.buffered
+        significand = body.significand(pair, kind.dims)
+    work.values[output.outer] = Pair(output.outer, terms)
+    return [Stacked(output.outer, significand), *outputs]
+
+
+def _finals(work: Work, node: Map, body: Work, safe: SafeState) -> list[Stacked | Final]:
+    outputs: list[Stacked | Final] = []
+    exponents: dict[str, str] = {}
+    for output in node.outputs:
+        if not isinstance(output, Final):
+            continue
+        outputs.append(output)
+        component = safe.exponent_of.get(output.inner)
+        if component is None:
+            work.values[output.outer] = Pair(output.outer)
+            continue
+        if component not in exponents:
+            name = exponents[component] = work.make("z")
+            outputs.append(Final(name, component))
+            found = next(c for c in safe.state.components if c.name == component)
+            work.types[name] = BlockType((), found.dims, found.dtype)
+            work.degrees[name] = body.degrees[safe.source_of[component]]
+        work.values[output.outer] = Pair(output.outer, ((exponents[component], 1),))
+    return outputs
+
+
+def pruned(node: Map) -> Map:
+    """`node` without operators and feeds that nothing reads."""
+    needed = set(node.body.outputs) | set(() if node.state is None else node.state.resume or ())
+    kept: list[BlockNode] = []
+    for each in reversed(node.body.nodes):
+        if needed.intersection(results(each)):
+            kept.append(each)
+            needed.update(operands(each))
+    feeds = tuple(f for f in node.inputs if f.inner in needed)
+    return sealed(replace(node, inputs=feeds, body=replace(node.body, nodes=tuple(reversed(kept)))))
+
+
+def reduced_axes(graph: Graph) -> frozenset[Axis]:
+    """Axes along which something is added up, under every name that they have in one map or another."""
+    parent: dict[Axis, Axis] = {}
+
+    def find(axis: Axis) -> Axis:
+        while parent.setdefault(axis, axis) != axis:
+            axis = parent[axis]
+        return axis
+
+    found: list[Axis] = []
+
+    def visit(graph: Graph) -> None:
+        for node in graph.nodes:
+            if isinstance(node, Map):
+                for feed in node.inputs:
+                    if isinstance(feed.access, Iterate):
+                        parent[find(feed.access.over)] = find(node.axis)
+                visit(node.body)
+            elif isinstance(node, Dot | Collapse):
+                found.append(node.over)
+
+    visit(graph)
+    roots = {find(a) for a in found}
+    return frozenset(a for a in parent if find(a) in roots) | frozenset(found)
