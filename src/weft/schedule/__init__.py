@@ -8,5 +8,6 @@ loops have places and tiles, with splits, peeled edges, padding, staging and acc
 from weft.schedule.apply import KernelNodes, apply, kernels
 from weft.schedule.place import grid_maps
 from weft.schedule.schedule import Level, LevelPlace, LoopSchedule, Schedule
+from weft.schedule.ties import ties
 
-__all__ = ["KernelNodes", "Level", "LevelPlace", "LoopSchedule", "Schedule", "apply", "grid_maps", "kernels"]
+__all__ = ["KernelNodes", "Level", "LevelPlace", "LoopSchedule", "Schedule", "apply", "grid_maps", "kernels", "ties"]

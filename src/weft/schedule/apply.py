@@ -15,6 +15,7 @@ from weft.schedule.edges import fill_edges, peel
 from weft.schedule.place import demand_grid, hoist_grid, place_loops
 from weft.schedule.schedule import Level, LevelPlace, LoopSchedule, Schedule, validate
 from weft.schedule.split import split
+from weft.schedule.ties import demand_ties
 
 
 def apply(program: BlockProgram, schedule: Schedule) -> BlockProgram:
@@ -28,6 +29,7 @@ def apply(program: BlockProgram, schedule: Schedule) -> BlockProgram:
         ScheduleError: where the schedule does not fit the program.
     """
     validate(program, schedule)
+    demand_ties(program, schedule)
     for name, loop in schedule.loops:
         if loop.levels[0].place is LevelPlace.split:
             done = split(program, name, loop.levels[0].size)

@@ -89,7 +89,7 @@ def quotient(left: Scalar, right: Scalar) -> Scalar:
 
 def scaled_down(significand: Scalar, old: Scalar, new: Scalar) -> Scalar:
     """The significand that goes with exponent `new` where `significand` goes with `old`."""
-    return product(significand, apply("exp", apply("sub", old, new)))
+    return product(significand, apply("decay", apply("sub", old, new)))
 
 
 FIRST, SECOND = Arg(0), Arg(1)
