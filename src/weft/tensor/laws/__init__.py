@@ -12,11 +12,13 @@ from weft.tensor.laws.casts import drop_precision_casts
 from weft.tensor.laws.cleaning import merge_equal, remove_dead
 from weft.tensor.laws.elementwise import numbered, split_elementwise
 from weft.tensor.laws.reindexing import inline_reindexing
+from weft.tensor.laws.shift import cancel_shifts
 from weft.tensor.laws.views import View, views
 from weft.tensor.program import TensorProgram
 
 __all__ = [
     "View",
+    "cancel_shifts",
     "drop_precision_casts",
     "inline_reindexing",
     "merge_equal",
