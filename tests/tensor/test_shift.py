@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tensor.rewritten import rewritten
 from weft.tensor.axes import Axis, Space
 from weft.tensor.builder import Builder, Ref
 from weft.tensor.dtypes import DType
@@ -24,9 +25,7 @@ from weft.tensor.program import (
     Reduction,
     TensorProgram,
     Use,
-    uses,
 )
-from weft.tensor.rename import with_axes, with_values
 from weft.tensor.scalar import Apply, Arg, Lit, Scalar, apply
 from weft.tensor.wellformed import well_formed
 from weft.verify import equivalent
@@ -398,33 +397,6 @@ def test_a_term_that_is_spread_and_moved_by_a_number_is_left_alone():
     plain = replace(program.nodes[1], expr=Arg(0))
     after = cancel_shifts(replace(program, nodes=(program.nodes[0], plain, *program.nodes[2:])))
     assert len(after.nodes) == 3
-
-
-def rewritten(program: TensorProgram, rng: random.Random) -> TensorProgram:
-    """`program` with its nodes in another order and everything but inputs renamed."""
-    ready, rest, done = {n.name for n in program.inputs}, list(program.nodes), list[Node]()
-    while rest:
-        node = rng.choice([n for n in rest if ready.issuperset(uses(n))])
-        rest.remove(node)
-        ready.add(node.name)
-        done.append(node)
-    numbers = list(range(len(done)))
-    rng.shuffle(numbers)
-    names = {n.name: f"v{i}" for n, i in zip(done, numbers, strict=True)}
-
-    def name(old: str) -> str:
-        return names.get(old, old)
-
-    def axis(a: Axis) -> Axis:
-        return Axis(f"q{a.name}", Space(f"Q{a.space.name}", a.space.fixed))
-
-    def renamed(node: Node) -> Node:
-        return replace(with_axes(with_values(node, name), axis), name=name(node.name))
-
-    inputs = tuple(n for n in (with_axes(n, axis) for n in program.inputs) if isinstance(n, Input))
-    dims = tuple(tuple(None if a is None else axis(a) for a in d) for d in program.output_dims)
-    outputs = tuple(map(name, program.outputs))
-    return TensorProgram(inputs, tuple(map(renamed, done)), outputs, dims)
 
 
 @pytest.mark.parametrize("name", [*CANCEL, *KEEP])
