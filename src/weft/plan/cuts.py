@@ -61,7 +61,7 @@ class Cuts:
         whole = self._known(region)
         if whole is None or any(p is None for p in parts):
             return False
-        return whole.seconds < (1 - _GAIN) * sum(p.seconds for p in parts if p is not None)
+        return whole.work_seconds < (1 - _GAIN) * sum(p.work_seconds for p in parts if p is not None)
 
     def _known(self, region: Region) -> Selection | None:
         if region.program not in self.known:

@@ -14,7 +14,7 @@ from weft.fuse import RULES_IN_PLANS, RULES_THAT_KEEP_PRECISION, Fusion, Step, f
 from weft.fuse.safety import Safe, make_safe
 from weft.options import Options
 from weft.plan.choose import choose
-from weft.schedule import Schedule, apply
+from weft.schedule import Schedule, apply, kernels
 from weft.tensor.laws import cancel_shifts
 from weft.tensor.program import TensorProgram
 
@@ -79,9 +79,10 @@ class Selection:
     considered: tuple[Considered, ...]
 
     @property
-    def seconds(self) -> float:
-        """Predicted."""
-        return self.chosen.cost.predicted_seconds
+    def work_seconds(self) -> float:
+        """Predicted, without what launches cost: that differs most from machine to machine and matters least where it counts."""
+        launches = len(kernels(self.chosen.applied)) * Machine.here(self.example.threads).launch_seconds
+        return self.chosen.cost.predicted_seconds - launches
 
 
 def select(program: TensorProgram, example: Example, options: Options, schedule: Schedule | None = None) -> Selection:
