@@ -6,9 +6,10 @@ import random
 
 from weft.block.copies import canonical
 from weft.block.lower import lower
-from weft.block.program import BlockProgram, Dot, Graph, Map, maps
+from weft.block.program import BlockProgram, Dot, First, Graph, Map, Rest, maps
 from weft.fuse import RULES_IN_PLANS, fuse
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, grid_maps
+from weft.tensor.axes import Axis
 from weft.tensor.program import TensorProgram
 
 TILES = (1, 2, 3, 4, 5, 8, 16)
@@ -30,18 +31,30 @@ def random_schedule(program: BlockProgram, rng: random.Random, tiles: tuple[int,
     }
     split = rng.choice(sorted(splittable)) if splittable and rng.random() < 0.4 else None
     grid = set(grid_maps(program.graph))
+    first, whole = dict[Axis, int](), set[Axis]()
     for node in maps(program.graph):
         stateful = node.state is not None
         levels = [Level(LevelPlace.split, rng.choice((1, 2, 3)))] if node.name == split else []
         if node.unit:
             levels.append(Level(LevelPlace.grid if node.name in grid else LevelPlace.loop, 1))
-        elif rng.random() < 0.15:
+        elif node.range.after in whole if isinstance(node.range, Rest) else rng.random() < 0.15:
             levels.append(Level(LevelPlace.whole))
+            whole.add(node.axis)
         else:
             sizes = sorted(rng.sample(tiles, rng.choice((1, 1, 2))), reverse=True)
+            if isinstance(node.range, First):
+                first[node.axis] = sizes[0]
+                sizes = sizes[:1]
+            elif isinstance(node.range, Rest):  # the outermost blocks are those of the first
+                sizes = [first[node.range.after], *(s for s in sizes[1:] if s < first[node.range.after])]
             outer = LevelPlace.grid if node.name in grid else LevelPlace.loop
             levels += [Level(outer if i == 0 else LevelPlace.loop, size) for i, size in enumerate(sizes)]
-        peel = stateful and levels[-1].place is LevelPlace.loop and rng.random() < 0.5
+        peel = (
+            stateful
+            and not isinstance(node.range, First)
+            and levels[-1].place is LevelPlace.loop
+            and rng.random() < 0.5
+        )
         loops.append((node.name, LoopSchedule(tuple(levels), peel)))
     dots = [n.name for n in _dots(program.graph)]
     staged = [frozenset(d for d in dots if rng.random() < 0.5) for _ in range(2)]

@@ -31,12 +31,17 @@ def _rewrite(site: Site) -> Rewrite | None:
     with one that was inside: by rule 1 in (a), by rule 2 in (b) and (c). What was done once is then done for every x.
     """
     graph = site.graph
+    node = extensible(graph)
+    return None if node is None else Rewrite(replace(graph, nodes=(extended(graph, node)[0],)))
+
+
+def extensible(graph: Graph) -> Map | None:
+    """The map of `graph` that can be extended and then meets another: the condition of rules 6 and 7."""
     for node in graph.nodes:
         if isinstance(node, Map) and len(graph.nodes) > 1 and _is_last(graph, node) and _sees_wholes(graph, node):
-            extended = _extended(graph, node)
             inside = {n.name for n in node.body.nodes if isinstance(n, Map)}
-            if _exposes(extended.body, inside):
-                return Rewrite(replace(graph, nodes=(extended,)))
+            if exposes(extended(graph, node)[0].body, inside):
+                return node
     return None
 
 
@@ -51,8 +56,8 @@ def _sees_wholes(graph: Graph, node: Map) -> bool:
     return all(f.access == Broadcast() for f in node.inputs if f.outer in made)
 
 
-def _extended(graph: Graph, node: Map) -> Map:
-    """`node` with every other operator of `graph` in front of its body."""
+def extended(graph: Graph, node: Map) -> tuple[Map, dict[str, str]]:
+    """`node` with every other operator of `graph` in front of its body, and the names there of what they make and read."""
     others = [n for n in graph.nodes if n is not node]
     made = dict.fromkeys(name for n in others for name in results(n))
     make = fresh(values_of(node.body))
@@ -75,14 +80,14 @@ def _extended(graph: Graph, node: Map) -> Map:
     moved = tuple(rename_node(n, names) for n in others)
     renamed = rename_body(node, same)
     nodes = in_order((*moved, *renamed.body.nodes), (f.inner for f in feeds))
-    return sealed(replace(renamed, inputs=tuple(feeds), body=replace(renamed.body, nodes=nodes)))
+    return sealed(replace(renamed, inputs=tuple(feeds), body=replace(renamed.body, nodes=nodes))), names
 
 
 def _read(nodes: list[BlockNode]) -> Iterator[str]:
     return (name for n in nodes for name in operands(n))
 
 
-def _exposes(body: Graph, inside: set[str]) -> bool:
+def exposes(body: Graph, inside: set[str]) -> bool:
     """True where a map that came from outside can be fused with one that was `inside`."""
     loops = [n for n in body.nodes if isinstance(n, Map)]
     pairs = ((a, b) for a in loops if a.name not in inside for b in loops if b.name in inside)

@@ -5,8 +5,18 @@ loops have places and tiles, with splits, peeled edges, padding, staging and acc
 `kernels`, its launches. Emitters, interpreter and cost read only that program.
 """
 
-from weft.schedule.apply import KernelNodes, apply, kernels
+from weft.schedule.apply import KernelNodes, apply, kernels, tensor_of
 from weft.schedule.place import grid_maps
 from weft.schedule.schedule import Level, LevelPlace, LoopSchedule, Schedule
 
-__all__ = ["KernelNodes", "Level", "LevelPlace", "LoopSchedule", "Schedule", "apply", "grid_maps", "kernels"]
+__all__ = [
+    "KernelNodes",
+    "Level",
+    "LevelPlace",
+    "LoopSchedule",
+    "Schedule",
+    "apply",
+    "grid_maps",
+    "kernels",
+    "tensor_of",
+]

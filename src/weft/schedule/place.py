@@ -9,9 +9,11 @@ from weft.block.program import (
     Broadcast,
     Feed,
     Final,
+    First,
     Graph,
     Map,
     Place,
+    Rest,
     Stacked,
     Within,
     sealed,
@@ -66,6 +68,10 @@ def _around(inner: Map, shell: Map) -> Map:
     inner = replace(inner, state=raw, outputs=tuple(Final(p, n) for p, n in zip(parts, names, strict=True)))
     state = shell.state
     assert state is not None
+    if state.resume is not None:  # the levels inside start anew, and their states are merged into the one that goes on
+        around = {f.inner: f.outer for f in inner.inputs}
+        inner = replace(inner, state=replace(raw, resume=None))
+        state = replace(state, resume=tuple(around[n] for n in state.resume))
     update = rename_values(state.merge, dict(zip(state.merge.inputs[: len(names)], names, strict=True)))
     carried = replace(state, feeds=parts, update=update)
     return sealed(replace(shell, inputs=feeds, body=Graph((), (inner,), ()), state=carried))
@@ -86,6 +92,8 @@ def _hoisted(outer: Map) -> Map:
     if outer.place is Place.grid or outer.state is not None or len(outer.body.nodes) != 1:
         return outer
     inner = outer.body.nodes[0]
+    if isinstance(outer.range, First | Rest):
+        return outer  # the two stay beside each other
     if not isinstance(inner, Map) or inner.place is not Place.grid or inner.range == Within(outer.axis):
         return outer
     around = {f.inner: f for f in outer.inputs}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 
-from weft.block.program import BlockProgram, maps
+from weft.block.program import BlockProgram, First, Map, Rest, maps
 from weft.errors import ScheduleError
 
 
@@ -91,9 +91,32 @@ def validate(program: BlockProgram, schedule: Schedule) -> None:
     if sorted(named) != sorted(loops):
         raise ScheduleError(f"the schedule is for loops {sorted(named)}, the program has {sorted(loops)}")
     for name, loop in schedule.loops:
+        _validate_range(loops[name], schedule)
         if loop.peel and loop.levels[-1].place is not LevelPlace.loop:
             raise ScheduleError(f"loop {name!r}: only a loop that goes block by block has an edge to peel")
         _validate_levels(name, loop, unit=loops[name].unit, state=loops[name].state is not None)
+    _validate_rests(program, schedule)
+
+
+def _validate_range(node: Map, schedule: Schedule) -> None:
+    """A first block is one iteration, and the rest begins where it ends."""
+    loop = schedule.of(node.name)
+    if isinstance(node.range, First) and (len(loop.levels) != 1 or loop.peel):
+        raise ScheduleError(f"loop {node.name!r} has one iteration: it takes one level, and is not peeled")
+    if isinstance(node.range, First | Rest) and loop.levels[:1] and loop.levels[0].place is LevelPlace.split:
+        raise ScheduleError(f"loop {node.name!r} cannot be split: it does not run over its whole range")
+
+
+def _validate_rests(program: BlockProgram, schedule: Schedule) -> None:
+    first = {m.axis: schedule.of(m.name).levels[0] for m in maps(program.graph) if isinstance(m.range, First)}
+    for node in maps(program.graph):
+        if isinstance(node.range, Rest):
+            ends, begins = first[node.range.after], schedule.of(node.name).levels[0]
+            whole = (ends.place is LevelPlace.whole, begins.place is LevelPlace.whole)
+            if ends.size != begins.size or whole[0] != whole[1]:
+                raise ScheduleError(
+                    f"loop {node.name!r} goes on after a first block: its outermost level must be of that size, {ends.size}"
+                )
 
 
 def _validate_levels(name: str, loop: LoopSchedule, *, unit: bool, state: bool) -> None:

@@ -12,6 +12,7 @@ from weft.block.program import (
     Broadcast,
     Feed,
     Final,
+    First,
     Graph,
     Iterate,
     Map,
@@ -74,6 +75,8 @@ class _Splitter:
 
     def part(self, graph: Graph, path: tuple[str, ...]) -> Graph:
         """`graph` with the map that `path` begins with replaced by its two parts."""
+        if any(isinstance(n, Map) and isinstance(n.range, First) for n in graph.nodes):
+            raise ScheduleError(f"loop {path[-1]!r} cannot be split: it is in or beside a first iteration on its own")
         node = next(n for n in graph.nodes if isinstance(n, Map) and n.name == path[0])
         first, second = self.segments(graph, node) if len(path) == 1 else self.around(graph, node, path[1:])
         nodes = [m for n in graph.nodes for m in ((first, second) if n is node else (n,))]
