@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from weft.block.check import Scope, body_types, infer
-from weft.block.program import BlockProgram, BlockType, Broadcast, Dot, Feed, Graph, Map, maps
+from weft.block.program import BlockProgram, BlockType, Broadcast, Dot, Feed, Graph, Map, Rest, maps
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, grid_maps
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -54,6 +54,9 @@ def choose(
     """
     products = tuple(find_products(program, innermost))
     tiles = _tiles(program, products, sizes, threads)
+    for node in maps(program.graph):
+        if isinstance(node.range, Rest):  # it begins where the first block ends
+            tiles[node.axis] = tiles[node.range.after]
     grid = set(grid_maps(program.graph))
     loops: list[tuple[str, LoopSchedule]] = []
     for node in maps(program.graph):

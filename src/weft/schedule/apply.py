@@ -78,8 +78,11 @@ def kernels(program: BlockProgram) -> tuple[KernelNodes, ...]:
     groups: list[list[BlockNode]] = []
     serial = False
     for node in program.graph.nodes:
-        if isinstance(node, Join) and not (serial and _all_made(groups[-1], node)):
-            continue  # no launch of its own
+        if isinstance(node, Join):  # no launch of its own: where two have written the parts, the list is there
+            for group in groups:
+                if {node.first, node.rest} <= {name for n in group for name in results(n)}:
+                    group.append(node)
+            continue
         on_grid = isinstance(node, Map) and node.place is Place.grid
         if on_grid or not serial:
             groups.append([])
@@ -96,10 +99,6 @@ def tensor_of(part: KernelNodes, name: str) -> tuple[str, dict[Axis, Axis]]:
         if name == join.rest:
             return join.name, {}
     return name, {}
-
-
-def _all_made(nodes: list[BlockNode], join: Join) -> bool:
-    return {join.first, join.rest} <= {name for n in nodes for name in results(n)}
 
 
 def _kernel(program: BlockProgram, nodes: tuple[BlockNode, ...]) -> KernelNodes:
