@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 
-from block.paper import each
+from block.paper import each, row_sum
 from block.programs import ADD, F32, MUL, axes, matmul, tensor
-from weft.block.program import BlockProgram, First, Map, maps
-from weft.fuse.rule import Path, Site, apply_at, graph_at
+from weft.block.program import BlockProgram, Map
 from weft.fuse.peel_first_iteration import PEEL_FIRST_ITERATION
-from weft.tensor.axes import Axis
+from weft.fuse.rule import Path, Site, apply_at, graph_at
 from weft.tensor.program import Contraction, Monoid, Node, Reduction, TensorProgram, Use
 from weft.tensor.scalar import Arg, Lit, apply
 
@@ -71,6 +69,21 @@ def batch() -> TensorProgram:
         each("i", (k,), apply("exp", Arg(0)), Use("a", (k,))),
         each("y", (b, k), MUL, Use("i", (k,)), Use("x", (b, k))),
         Contraction("out", (b, n), F32, Use("y", (b, k)), Use("w", (b, k, n)), (k,)),
+    ), ("out",))  # fmt: skip
+
+
+def peeled_softmax() -> TensorProgram:
+    """softmax((x @ w.T) / |x|) @ v.T: the loop that is peeled carries the sums of exponentials."""
+    m, d, k, n = axes("m", "d", "k", "n")
+    return TensorProgram((tensor("x", m, d), tensor("w", k, d), tensor("v", n, k)), (
+        each("square", (m, d), apply("mul", Arg(0), Arg(0)), Use("x", (m, d))),
+        row_sum("s", "square", m, d),
+        each("normal", (m, d), apply("div", Arg(0), apply("sqrt", Arg(1))), Use("x", (m, d)), Use("s", (m,))),
+        matmul("scores", Use("normal", (m, d)), Use("w", (k, d)), d),
+        each("e", (m, k), apply("exp", Arg(0)), Use("scores", (m, k))),
+        row_sum("t", "e", m, k),
+        matmul("mixed", Use("e", (m, k)), Use("v", (n, k)), k),
+        each("out", (m, n), apply("div", Arg(0), Arg(1)), Use("mixed", (m, n)), Use("t", (m,))),
     ), ("out",))  # fmt: skip
 
 

@@ -28,6 +28,14 @@ def fresh_loops(node: Map, make: Callable[[str], str]) -> Map:
     return rename_map_axes(rename(node), renamed)
 
 
+def merging(state: State) -> Graph:
+    """The update of a loop that is fed whole states of `state`'s components, one by one: the merge, with the loop's own left."""
+    names = tuple(c.name for c in state.components)
+    make = fresh(values_of(state.merge) | set(names))
+    new = {n: make(n) for n in sorted(values_of(state.merge)) if n in names}
+    return rename_values(state.merge, {**new, **dict(zip(state.merge.inputs[: len(names)], names, strict=True))})
+
+
 def continued(before: Map, after: Map, make: Callable[[str], str]) -> tuple[Map, Map]:
     """Two loops with one state, `after` going on where `before` stopped; maps without state stay as they are.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from weft.block.copies import merging
 from weft.block.program import (
     Broadcast,
     Feed,
@@ -18,7 +19,6 @@ from weft.block.program import (
     Within,
     sealed,
 )
-from weft.block.rename import rename_values
 from weft.errors import ScheduleError
 from weft.schedule.schedule import Level, LevelPlace, Schedule
 from weft.tensor.axes import Axis
@@ -72,8 +72,7 @@ def _around(inner: Map, shell: Map) -> Map:
         around = {f.inner: f.outer for f in inner.inputs}
         inner = replace(inner, state=replace(raw, resume=None))
         state = replace(state, resume=tuple(around[n] for n in state.resume))
-    update = rename_values(state.merge, dict(zip(state.merge.inputs[: len(names)], names, strict=True)))
-    carried = replace(state, feeds=parts, update=update)
+    carried = replace(state, feeds=parts, update=merging(state))
     return sealed(replace(shell, inputs=feeds, body=Graph((), (inner,), ()), state=carried))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from weft.block.copies import loop_names
+from weft.block.copies import loop_names, merging
 from weft.block.program import (
     BlockNode,
     BlockProgram,
@@ -24,7 +24,7 @@ from weft.block.program import (
     results,
     sealed,
 )
-from weft.block.rename import fresh, rename_map_axes, rename_values, values_of
+from weft.block.rename import fresh, rename_map_axes, values_of
 from weft.errors import ScheduleError
 from weft.tensor.axes import Axis, Space
 
@@ -99,9 +99,7 @@ class _Splitter:
         segment = Map(axis.name, axis, tuple(Feed(o, o, Broadcast()) for o in outers), Graph((), (partial,), ()),
                       tuple(Stacked(lists[n], n) for n in names), unit=True)  # fmt: skip
         inner = {n: f"{n}_part" for n in names}
-        half = len(names)
-        update = rename_values(state.merge, dict(zip(state.merge.inputs[:half], names, strict=True)))
-        merged = State(state.components, tuple(inner.values()), update, state.merge, state.finish)
+        merged = State(state.components, tuple(inner.values()), merging(state), state.merge, state.finish)
         merge = Map(merge_axis.name, merge_axis, tuple(Feed(lists[n], inner[n], Iterate(axis)) for n in names),
                     Graph((), (), ()), loop.outputs, merged, unit=True)  # fmt: skip
         self.levels_of += [(segment.name, None), (merge.name, None)]
