@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from weft.block.check import Scope, body_types, infer
-from weft.block.program import BlockProgram, BlockType, Broadcast, Dot, Feed, Graph, Map, Rest, maps
-from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, grid_maps
+from weft.block.program import BlockProgram, BlockType, Broadcast, Dot, Feed, Graph, Map, maps
+from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, begins_where, grid_maps, tied
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 
@@ -54,9 +54,7 @@ def choose(
     """
     products = tuple(find_products(program, innermost))
     tiles = _tiles(program, products, sizes, threads)
-    for node in maps(program.graph):
-        if isinstance(node.range, Rest):  # it begins where the first block ends
-            tiles[node.axis] = tiles[node.range.after]
+    _even_out(program, tiles)
     grid = set(grid_maps(program.graph))
     loops: list[tuple[str, LoopSchedule]] = []
     for node in maps(program.graph):
@@ -131,6 +129,14 @@ def _tiles(
     # Where the columns are a loop, a second block for each thread would stage every panel once more.
     _enough_blocks(tiles, extent, halved, 2 * threads if any(a in grid for a in columns) else threads)
     return tiles
+
+
+def _even_out(program: BlockProgram, tiles: dict[Axis, int]) -> None:
+    """Give loops that go by the same blocks the tile of the least of them."""
+    pairs = [*tied(program), *begins_where(program).items()]
+    for _ in pairs:  # as often as a chain of pairs is long
+        for one, other in pairs:
+            tiles[one] = tiles[other] = min(tiles[one], tiles[other])
 
 
 def _enough_blocks(tiles: dict[Axis, int], extent: Mapping[Axis, int], axes: list[Axis], wanted: int) -> None:

@@ -8,6 +8,7 @@ loops have places and tiles, with splits, peeled edges, padding, staging and acc
 from weft.schedule.apply import KernelNodes, apply, kernels, tensor_of
 from weft.schedule.place import grid_maps
 from weft.schedule.schedule import Level, LevelPlace, LoopSchedule, Schedule
+from weft.schedule.ties import begins_where, tied
 
 __all__ = [
     "KernelNodes",
@@ -16,7 +17,9 @@ __all__ = [
     "LoopSchedule",
     "Schedule",
     "apply",
+    "begins_where",
     "grid_maps",
     "kernels",
     "tensor_of",
+    "tied",
 ]

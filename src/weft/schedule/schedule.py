@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from weft.block.program import BlockProgram, First, Map, Rest, maps
 from weft.errors import ScheduleError
+from weft.schedule.ties import begins_where, tied
 
 
 class LevelPlace(Enum):
@@ -91,32 +92,41 @@ def validate(program: BlockProgram, schedule: Schedule) -> None:
     if sorted(named) != sorted(loops):
         raise ScheduleError(f"the schedule is for loops {sorted(named)}, the program has {sorted(loops)}")
     for name, loop in schedule.loops:
-        _validate_range(loops[name], schedule)
         if loop.peel and loop.levels[-1].place is not LevelPlace.loop:
             raise ScheduleError(f"loop {name!r}: only a loop that goes block by block has an edge to peel")
         _validate_levels(name, loop, unit=loops[name].unit, state=loops[name].state is not None)
-    _validate_rests(program, schedule)
+        _validate_range(loops[name], loop)
+    _validate_ties(program, schedule)
 
 
-def _validate_range(node: Map, schedule: Schedule) -> None:
-    """A first block is one iteration, and the rest begins where it ends."""
-    loop = schedule.of(node.name)
+def _validate_range(node: Map, loop: LoopSchedule) -> None:
     if isinstance(node.range, First) and (len(loop.levels) != 1 or loop.peel):
         raise ScheduleError(f"loop {node.name!r} has one iteration: it takes one level, and is not peeled")
-    if isinstance(node.range, First | Rest) and loop.levels[:1] and loop.levels[0].place is LevelPlace.split:
+    if isinstance(node.range, First | Rest) and loop.levels[0].place is LevelPlace.split:
         raise ScheduleError(f"loop {node.name!r} cannot be split: it does not run over its whole range")
 
 
-def _validate_rests(program: BlockProgram, schedule: Schedule) -> None:
-    first = {m.axis: schedule.of(m.name).levels[0] for m in maps(program.graph) if isinstance(m.range, First)}
-    for node in maps(program.graph):
-        if isinstance(node.range, Rest):
-            ends, begins = first[node.range.after], schedule.of(node.name).levels[0]
-            whole = (ends.place is LevelPlace.whole, begins.place is LevelPlace.whole)
-            if ends.size != begins.size or whole[0] != whole[1]:
-                raise ScheduleError(
-                    f"loop {node.name!r} goes on after a first block: its outermost level must be of that size, {ends.size}"
-                )
+def _validate_ties(program: BlockProgram, schedule: Schedule) -> None:
+    levels = {m.axis: tuple(v for v in schedule.of(m.name).levels if v.place is not LevelPlace.split)
+              for m in maps(program.graph)}  # fmt: skip
+    for rest, first in begins_where(program).items():
+        if not _alike(levels[first][:1], levels[rest][:1]):
+            raise ScheduleError(
+                f"the rest of a loop begins where its first block ends: {levels[rest][0]} after {levels[first][0]}"
+            )
+    for one, other in tied(program):
+        sizes = [level.size for level in levels[one]]
+        if not _alike(levels[one], levels[other]) or any(a % b for a, b in pairwise(sizes) if b):
+            raise ScheduleError(
+                f"loops {one} and {other} share a list of blocks: their levels must be alike, and divide each other"
+            )
+
+
+def _alike(one: tuple[Level, ...], other: tuple[Level, ...]) -> bool:
+    """True where both go by the same blocks, wherever these run."""
+    return [(v.size, v.place is LevelPlace.whole) for v in one] == [
+        (v.size, v.place is LevelPlace.whole) for v in other
+    ]
 
 
 def _validate_levels(name: str, loop: LoopSchedule, *, unit: bool, state: bool) -> None:
