@@ -38,7 +38,7 @@ def test_a_floor_counts_every_element_once() -> None:
     assert cost.unique_bytes == 2_040_000
     assert cost.flops == 10**9 + 10**6
     assert cost.floor_seconds == pytest.approx(0.1 + 1e-3)
-    assert cost.predicted_seconds == pytest.approx(cost.floor_seconds + 2_040_000 / 1e10)
+    assert cost.predicted_seconds == pytest.approx(cost.floor_seconds + (2_040_000 + 3_000_000) / 1e10)
 
 
 def test_where_the_bytes_take_longer_they_are_the_floor() -> None:

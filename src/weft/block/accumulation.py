@@ -10,10 +10,10 @@ from weft.block.program import (
     BlockNode,
     Collapse,
     Dot,
+    Final,
     Graph,
     Map,
     Pointwise,
-    Stacked,
     State,
     operands,
     results,
@@ -89,8 +89,8 @@ def _inline(node: Map, feed: str, at: int, into: Pointwise) -> Pointwise | Colla
 def uses(node: Map) -> Counter[str]:
     """How often each value of `node`'s body is used."""
     state = () if node.state is None else (*node.state.feeds, *(node.state.resume or ()))
-    stacked = (o.inner for o in node.outputs if isinstance(o, Stacked))
-    return Counter([*(n for c in node.body.nodes for n in operands(c)), *stacked, *state])
+    handed = (o.inner for o in node.outputs if not isinstance(o, Final))
+    return Counter([*(n for c in node.body.nodes for n in operands(c)), *handed, *state])
 
 
 def needed(graph: Graph, roots: set[str]) -> list[BlockNode]:

@@ -23,15 +23,19 @@ from weft.block.program import (
     Feed,
     Fill,
     Final,
+    First,
     Graph,
     Grouped,
     Index,
     Iterate,
+    Join,
     Literal,
     Map,
+    Once,
     Part,
     Place,
     Pointwise,
+    Rest,
     Segment,
     Stacked,
     Stage,
@@ -111,6 +115,7 @@ def infer(graph: Graph, inputs: Types, scope: Scope) -> dict[str, BlockType]:
         InvalidProgramError: where `graph`, or an inner graph, is malformed.
     """
     types: dict[str, BlockType] = {name: inputs[name] for name in graph.inputs}
+    _check_peeled(graph)
     for node in graph.nodes:
         for name in operands(node):
             _demand(name in types, _name(node), "every operand is defined before its use", name)
@@ -147,6 +152,8 @@ def _result_types(node: BlockNode, types: Types, scope: Scope) -> dict[str, Bloc
             return {name: BlockType((), (), dtype, float(value))}
         case Extent(name, _, dtype):
             return {name: BlockType((), (), dtype)}
+        case Join():
+            return {node.name: _joined(node, types[node.first], types[node.rest])}
         case _:
             return {node.name: _item_type(node, types, scope)}
 
@@ -273,9 +280,39 @@ def _map_types(node: Map, types: Types, scope: Scope) -> dict[str, BlockType]:
             case Final(name, value):
                 _demand(value in projections, node.name, "a final output is a projection of the state", value)
                 outer[name] = projections[value]
+            case Once(name, value):
+                _demand(value in inner, node.name, "what leaves an iteration is a value of the body", value)
+                outer[name] = _once(node, inner[value])
             case _:
                 assert_never(output)
     return outer
+
+
+def _once(node: Map, kind: BlockType) -> BlockType:
+    """The value of the only iteration; it must be the same whichever iteration that is."""
+    _demand(isinstance(node.range, First), node.name, "only a map over the first block hands a value out as it is", "")
+    _demand(
+        _own_axes(node).isdisjoint((*kind.lists, *kind.dims)),
+        node.name,
+        "what is handed out as it is lacks the map's axis",
+        str(kind),
+    )
+    return kind
+
+
+def _joined(node: Join, first: BlockType, rest: BlockType) -> BlockType:
+    """The whole list has the axes of `rest`."""
+    new = dict(node.axes)
+    alike = all(a.space == b.space for a, b in node.axes) and len(set(new.values())) == len(node.axes) == len(new)
+    for one, other in ((first.lists, rest.lists), (first.dims, rest.dims)):
+        alike = alike and {new.get(a, a) for a in one} == set(other) and len(one) == len(other)
+    _demand(
+        alike and first.dtype == rest.dtype,
+        node.name,
+        "the parts of a list differ in nothing but axes",
+        f"{first}, {rest}",
+    )
+    return replace(rest, pad=None)
 
 
 def _stacked(node: Map, kind: BlockType) -> BlockType:
@@ -337,7 +374,7 @@ def _same(node: Map, graph: Graph, types: Types, kinds: Types) -> None:
 def _check_range(node: Map, scope: Scope) -> None:
     outer = scope.maps.get(node.range.outer) if isinstance(node.range, Within | Below) else None
     match node.range:
-        case All():
+        case All() | First() | Rest():
             pass
         case Within(axis) | Below(axis):
             _demand(outer is not None, node.name, "a range refers to a map around it", str(axis))
@@ -349,6 +386,43 @@ def _check_range(node: Map, scope: Scope) -> None:
             assert_never(node.range)
     peeled = node.range.part is not Part.all
     _demand(not peeled or node.state is not None, node.name, "only a loop with state is peeled", "")
+
+
+def _check_peeled(graph: Graph) -> None:
+    """What maps over `First` and `Rest`, and lists of two parts, demand of each other: they share a graph and its blocks."""
+    firsts = {n.axis: n for n in graph.nodes if isinstance(n, Map) and isinstance(n.range, First)}
+    parts = {o.outer: n for n in graph.nodes if isinstance(n, Map) and isinstance(n.range, First | Rest)
+             for o in n.outputs if isinstance(o, Stacked)}  # fmt: skip
+    joined: set[str] = set()
+    for node in graph.nodes:
+        match node:
+            case Map(range=Rest(after)):
+                first = firsts.get(after)
+                _demand(first is not None and _same_blocks(first, node), node.name,
+                        "the rest begins where a map of its graph over the first block ends", str(after))  # fmt: skip
+            case Join(name, first, rest, axes):
+                one, other = parts.get(first), parts.get(rest)
+                if one is None or other is None or other.range != Rest(one.axis):
+                    _fail(name, "a list of two parts is that of a first block and of its rest", f"{first}, {rest}")
+                along = axes[:1] and axes[0][0] == one.axis and axes[0][1] in _own_axes(other)
+                _demand(bool(along), name, "parts are joined along the axis of their maps", str(axes))
+                _demand(joined.isdisjoint((first, rest)), name, "a part is one list's", f"{first}, {rest}")
+                joined |= {first, rest}
+            case _:
+                pass
+        if not isinstance(node, Join):
+            _demand(parts.keys().isdisjoint(operands(node)), node.name, "a part of a list is read by nothing", "")
+    _demand(parts.keys().isdisjoint(graph.outputs), "graph", "a part of a list does not leave its graph", "")
+
+
+def _same_blocks(first: Map, rest: Map) -> bool:
+    same = first.axis.space == rest.axis.space and first.unit == rest.unit and first.tile == rest.tile
+    return same and (first.place is Place.whole) == (rest.place is Place.whole)
+
+
+def _own_axes(node: Map) -> set[Axis]:
+    """The axis of `node`, and those of the maps inside that run over its sub-blocks."""
+    return {node.axis} | {m.axis for m in maps(node.body) if isinstance(m.range, Within) and m.range.outer == node.axis}
 
 
 def _name(node: BlockNode) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from weft.block.program import BlockProgram, BlockType, Final, Graph, Map, State, maps, results
+from weft.block.program import BlockProgram, BlockType, Broadcast, Feed, Final, Graph, Map, State, maps, results, sealed
 from weft.block.rename import fresh, rename_body, rename_map_axes, rename_program_axes, rename_values, values_of
 from weft.tensor.axes import Axis
 
@@ -26,6 +26,36 @@ def fresh_loops(node: Map, make: Callable[[str], str]) -> Map:
 
     renamed_names = {m.name: renamed[m.axis].name for m in (node, *maps(node.body))}
     return rename_map_axes(rename(node), renamed)
+
+
+def merging(state: State) -> Graph:
+    """The update of a loop that is fed whole states of `state`'s components, one by one: the merge, with the loop's own left."""
+    names = tuple(c.name for c in state.components)
+    make = fresh(values_of(state.merge) | set(names))
+    new = {n: make(n) for n in sorted(values_of(state.merge)) if n in names}
+    return rename_values(state.merge, {**new, **dict(zip(state.merge.inputs[: len(names)], names, strict=True))})
+
+
+def continued(before: Map, after: Map, make: Callable[[str], str]) -> tuple[Map, Map]:
+    """Two loops with one state, `after` going on where `before` stopped; maps without state stay as they are.
+
+    Args:
+        before: keeps the outputs that are no projections of the state.
+        after: carries the same components.
+        make: a maker of names of values that are new in their graph.
+    """
+    if before.state is None or after.state is None:
+        return before, after
+    names = tuple(c.name for c in before.state.components)
+    carried = {n: make(f"{n}_carried") for n in names}
+    kept = tuple(o for o in before.outputs if not isinstance(o, Final))
+    raw = replace(before.state, finish=Graph(names, (), names))
+    before = replace(before, state=raw, outputs=(*kept, *(Final(carried[n], n) for n in names)))
+    inside = fresh(values_of(after.body))
+    resumed = {n: inside(f"{n}_so_far") for n in names}
+    feeds = tuple(Feed(carried[n], resumed[n], Broadcast()) for n in names)
+    state = replace(after.state, resume=tuple(resumed.values()))
+    return sealed(before), sealed(replace(after, inputs=(*after.inputs, *feeds), state=state))
 
 
 def canonical(program: BlockProgram) -> BlockProgram:

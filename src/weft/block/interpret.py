@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar, assert_never
 
 import numpy as np
@@ -24,15 +24,19 @@ from weft.block.program import (
     Extent,
     Fill,
     Final,
+    First,
     Graph,
     Grouped,
     Index,
     Iterate,
+    Join,
     Literal,
     Map,
+    Once,
     Part,
     Place,
     Pointwise,
+    Rest,
     Segment,
     Stacked,
     Stage,
@@ -169,6 +173,8 @@ class _Interpreter(Generic[V]):
         for node in graph.nodes:
             if isinstance(node, Map):
                 values.update(self.loop(node, values, scope))
+            elif isinstance(node, Join):
+                values[node.name] = self.join(node, values)
             else:
                 values[node.name] = self.operator(node, values, scope)
                 self.traffic.operations[node.name] += 1
@@ -217,7 +223,7 @@ class _Interpreter(Generic[V]):
             case Stage():
                 item = self.item(values, node.arg)
                 return _Item(self.aligned(item, node.dims), node.dims, item.dtype)
-            case Map():
+            case Map() | Join():
                 raise AssertionError(node.name)
             case _:
                 assert_never(node)
@@ -253,6 +259,10 @@ class _Interpreter(Generic[V]):
                 start, stop = scope[outer].base, scope[outer].base + scope[outer].valid
             case Below(outer):
                 stop = min(size, scope[outer].base + scope[outer].valid)
+            case First():
+                stop = size if node.place is Place.whole else min(size, tile)
+            case Rest():
+                start = size if node.place is Place.whole else min(size, tile)
             case Segment(index, count):
                 each = ceil_div(ceil_div(size, tile), count) * tile
                 start = min(size, scope[index].base * each)
@@ -273,6 +283,7 @@ class _Interpreter(Generic[V]):
     def loop(self, node: Map, values: _Values[V], scope: _Scope) -> _Values[V]:
         """The outputs of a map."""
         state: dict[str, _Item[V]] = {}
+        results: _Values[V] = {}
         stacked: dict[str, list[tuple[_Step, _Item[V] | _List[V]]]] = {
             o.outer: [] for o in node.outputs if isinstance(o, Stacked)
         }
@@ -299,13 +310,41 @@ class _Interpreter(Generic[V]):
             for output in node.outputs:
                 if isinstance(output, Stacked):
                     stacked[output.outer].append((step, body[output.inner]))
-        results: _Values[V] = {}
+                elif isinstance(output, Once):
+                    results[output.outer] = self.once(output.outer, body[output.inner])
         if node.state is not None:
             finished = self.graph(node.state.finish, dict(state), scope)
             results.update({o.outer: finished[o.inner] for o in node.outputs if isinstance(o, Final)})
         for name, parts in stacked.items():
-            results[name] = self.stack(node, name, parts, scope)
+            if parts or not isinstance(node.range, Rest):  # a part of a list may be empty
+                results[name] = self.stack(node, name, parts, scope)
         return results
+
+    def once(self, name: str, value: _Item[V] | _List[V]) -> _Item[V] | _List[V]:
+        """What the only iteration of a map hands out as `name`."""
+        if isinstance(value, _Item):
+            return value
+        self.traffic.rename(value.name, name)
+        return replace(value, name=name)
+
+    def join(self, node: Join, values: _Values[V]) -> _List[V]:
+        """The list of two parts, of which the second is not there where the first block is all."""
+        first = values[node.first]
+        assert isinstance(first, _List)
+        self.traffic.rename(first.name, node.name)
+        new = dict(node.axes)
+        axes, lists, dims = (tuple(new.get(a, a) for a in of) for of in (first.axes, first.lists, first.dims))
+        whole = _List(
+            first.array, axes, lists, dims, {new.get(a, a): o for a, o in first.origin.items()}, first.dtype, node.name
+        )
+        rest = values.get(node.rest)
+        if rest is None:
+            return whole
+        assert isinstance(rest, _List)
+        self.traffic.rename(rest.name, node.name)
+        turned = self.domain.lift(_transposed(tuple(axes.index(a) for a in rest.axes)), first.array)
+        array = self.domain.lift(_joined(rest.axes.index(node.axes[0][1])), turned, rest.array)
+        return replace(rest, array=array, origin=whole.origin, name=node.name)
 
     def access(
         self, node: Map, access: Iterate | Broadcast | Grouped, value: _Item[V] | _List[V], step: _Step, scope: _Scope

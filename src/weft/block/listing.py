@@ -26,14 +26,18 @@ from weft.block.program import (
     Feed,
     Fill,
     Final,
+    First,
     Graph,
     Grouped,
     Index,
     Iterate,
+    Join,
     Literal,
     Map,
+    Once,
     Part,
     Pointwise,
+    Rest,
     Segment,
     Stacked,
     Stage,
@@ -133,6 +137,7 @@ class _Printer:
         self._variables: dict[Axis, str] = {}
         self._spaces = space_names(spaces(program))
         self._extents = extent_names(self._spaces)
+        self._whole: dict[Axis, Axis] = {}  # of a part of a list, to the axis of the whole
         self._inside = {m.axis: m.range.outer for m in maps(program.graph) if isinstance(m.range, Within)}
         top = _Frame(())
         names = input_names(name for name, _ in program.inputs)
@@ -143,6 +148,7 @@ class _Printer:
         for i, (name, axes) in enumerate(outputs, 1):
             buffer = _Buffer(axes, f"O{i}" if len(outputs) > 1 else "O")
             top.stores.setdefault(name, []).append(buffer)
+        self._joins(program.graph, top)
         for node in program.graph.nodes:
             self._node(node, top)
         self._store_inputs(program.graph, top)
@@ -184,12 +190,34 @@ class _Printer:
         for name in graph.inputs:
             self._store(name, frame)
 
+    def _joins(self, graph: Graph, frame: _Frame) -> None:
+        """Lists of two parts are stored where the whole is."""
+        for node in graph.nodes:
+            if isinstance(node, Join):
+                self._whole.update(node.axes)
+                rest = next(n for n in graph.nodes if node.rest in results(n))
+                assert isinstance(rest, Map)
+                around = {n: v.lists for n, v in frame.values.items() if isinstance(v, _List)}
+                inner = next(o.inner for o in rest.outputs if o.outer == node.rest)
+                buffers = frame.stores.get(node.name) or [self._buffer(frame, _stacked_lists(rest, inner, around))]
+                frame.stores[node.first] = frame.stores[node.rest] = buffers
+
+    def _buffer(self, frame: _Frame, lists: tuple[Axis, ...]) -> _Buffer:
+        """Memory for a list over `lists`, for each iteration of the loops around."""
+        slots = (*(m.axis for m in frame.around), *lists)
+        # Where a loop runs within the block of another, its index says all.
+        whole = {self._inside.get(a) for a in slots}
+        return _Buffer(tuple(a for a in slots if a not in whole))
+
     # Functional operators.
 
     def _node(self, node: BlockNode, frame: _Frame) -> None:
         match node:
             case Map():
                 self._map(node, frame)
+                return
+            case Join():
+                frame.values[node.name] = frame.values[node.rest]
                 return
             case Literal():
                 frame.values[node.name] = _Item((), number(node.value))
@@ -255,24 +283,32 @@ class _Printer:
         inner = _Frame((*frame.around, node), fed)
         stacked = self._stacked(node, frame, inner)
         state = [] if node.state is None else self._start(node.state, inner, frame)
-        ends = f"{self._spaces[node.axis.space]}{self._range(node)}"
         word = "forall" if node.state is None else "for"
-        self._line(frame, f"{word} {index} in range({ends}):{_comment(node)}")
-        self._variables[node.axis] = index
+        self._line(frame, f"{word} {index} in {self._range(node)}:{_comment(node)}")
+        self._variables[node.axis] = self._variables[self._whole.get(node.axis, node.axis)] = index
         printed = len(self.lines)
         self._body(node, state, inner)
         if len(self.lines) == printed:
             self._line(inner, "pass")
-        del self._variables[node.axis]
+        for axis in {node.axis, self._whole.get(node.axis, node.axis)}:
+            del self._variables[axis]
         for out, (lists, buffer) in stacked.items():
             frame.values[out.outer] = _List(buffer, {}, lists, inner.values[out.inner].dims)
+        for out in node.outputs:
+            if isinstance(out, Once) and out not in stacked:
+                frame.values[out.outer] = inner.values[out.inner]
         if node.state is not None:
             self._finish(node, node.state, state, frame)
 
     def _range(self, node: Map) -> str:
+        word, text = "range", ""
         match node.range:
             case All():
-                text = ""
+                pass
+            case First():
+                word = "first"
+            case Rest():
+                word = "rest"
             case Within(axis):
                 text = f" within {self._variables.get(axis, '?')}"
             case Below(axis):
@@ -281,22 +317,22 @@ class _Printer:
                 text = f" segment {self._variables.get(axis, '?')} of {count}"
             case _:
                 assert_never(node.range)
-        return text if node.range.part is Part.all else f"{text}, {node.range.part.value}"
+        text = text if node.range.part is Part.all else f"{text}, {node.range.part.value}"
+        return f"{word}({self._spaces[node.axis.space]}{text})"
 
-    def _stacked(self, node: Map, frame: _Frame, inner: _Frame) -> dict[Stacked, tuple[tuple[Axis, ...], _Buffer]]:
-        """The list axes and the buffer of each stacked output; says so in `inner.stores`."""
-        found: dict[Stacked, tuple[tuple[Axis, ...], _Buffer]] = {}
+    def _stacked(
+        self, node: Map, frame: _Frame, inner: _Frame
+    ) -> dict[Stacked | Once, tuple[tuple[Axis, ...], _Buffer]]:
+        """The list axes and the buffer of each list that `node` hands out; says so in `inner.stores`."""
+        found: dict[Stacked | Once, tuple[tuple[Axis, ...], _Buffer]] = {}
         around = {n: v.lists for n, v in frame.values.items() if isinstance(v, _List)}
         for out in node.outputs:
-            if isinstance(out, Stacked):
-                lists = _stacked_lists(node, out.inner, around)
-                slots = (*(m.axis for m in frame.around), *lists)
-                # Where a loop runs within the block of another, its index says all.
-                whole = {self._inside.get(a) for a in slots}
-                new = _Buffer(tuple(a for a in slots if a not in whole))
-                buffers = frame.stores.get(out.outer) or [new]
+            if not isinstance(out, Final):
+                lists = (_stacked_lists if isinstance(out, Stacked) else _lists_inside)(node, out.inner, around)
+                buffers = frame.stores.get(out.outer) or ([self._buffer(frame, lists)] if lists else [])
                 inner.stores.setdefault(out.inner, []).extend(buffers)
-                found[out] = (lists, buffers[0])
+                if lists:
+                    found[out] = (lists, buffers[0])
         return found
 
     # State.
@@ -314,6 +350,7 @@ class _Printer:
 
     def _body(self, node: Map, components: list[_Item], frame: _Frame) -> None:
         """The body's statements, each accumulation right after what it accumulates."""
+        self._joins(node.body, frame)
         simple = list(steps(node))
         inlined = {s.inline.name for s in simple if s.inline is not None}
         for i, child in enumerate(node.body.nodes):
@@ -357,7 +394,11 @@ class _Printer:
         for j, child in enumerate(nodes):
             later = {n for rest in nodes[j + 1 :] for n in operands(rest)} | set(left.values())
             mine = [i for i, out in left.items() if out in results(child)]
-            if len(mine) != 1 or state.components[mine[0]].name in later or isinstance(child, Map | Literal | Extent):
+            if (
+                len(mine) != 1
+                or state.components[mine[0]].name in later
+                or isinstance(child, Map | Join | Literal | Extent)
+            ):
                 self._node(child, inner)
                 late |= {i: left[i] for i in mine}
             else:
@@ -423,16 +464,24 @@ def _fed(feed: Feed, value: _Value, node: Map, index: str) -> _Value:
 
 def _stacked_lists(node: Map, value: str, outer: Mapping[str, tuple[Axis, ...]]) -> tuple[Axis, ...]:
     """The list axes of what `node` stacks from its body's `value`; `outer` has those around it."""
+    lists = _lists_inside(node, value, outer)
+    return lists if _sub_blocks(node) & set(lists) else (node.axis, *lists)
+
+
+def _lists_inside(node: Map, value: str, outer: Mapping[str, tuple[Axis, ...]]) -> tuple[Axis, ...]:
+    """The list axes of the body's `value`."""
     inner: dict[str, tuple[Axis, ...]] = {}
     for feed in node.inputs:
         gone = None if isinstance(feed.access, Broadcast) else feed.access.over
         inner[feed.inner] = tuple(a for a in outer.get(feed.outer, ()) if a != gone)
     for child in node.body.nodes:
+        if isinstance(child, Join):
+            inner[child.name] = inner.get(child.rest, ())
         for out in child.outputs if isinstance(child, Map) else ():
-            if isinstance(child, Map) and isinstance(out, Stacked):
-                inner[out.outer] = _stacked_lists(child, out.inner, inner)
-    lists = inner.get(value, ())
-    return lists if _sub_blocks(node) & set(lists) else (node.axis, *lists)
+            if isinstance(child, Map) and not isinstance(out, Final):
+                lists = _stacked_lists if isinstance(out, Stacked) else _lists_inside
+                inner[out.outer] = lists(child, out.inner, inner)
+    return inner.get(value, ())
 
 
 def _sub_blocks(node: Map) -> set[Axis]:

@@ -29,14 +29,19 @@ from weft.block.program import (
     Extent,
     Feed,
     Fill,
+    Final,
+    First,
     Graph,
     Grouped,
     Index,
     Iterate,
+    Join,
     Literal,
     Map,
+    Once,
     Pointwise,
     Range,
+    Rest,
     Segment,
     Stacked,
     Stage,
@@ -142,6 +147,9 @@ class _Walk:
                 parts = ("extent", self.space_id(node.space), str(node.dtype))
             case Fill():
                 parts = ("fill", number(node.value))
+            case Join(name, first, rest):
+                known[name] = _Known(_key((known[n].key for n in (first, rest)), "join"), known[rest].lists)
+                return node
             case Stage():
                 parts = ("stage", self._axes(node.dims), node.layout.name)
             case _:
@@ -173,10 +181,12 @@ class _Walk:
                 lists = inner[out.inner].lists
                 lists = lists if nested & set(lists) else (node.axis, *lists)
                 known[out.outer] = _Known(_key([inner[out.inner].key], "stacked", *header), lists)
+            elif isinstance(out, Once):
+                known[out.outer] = _Known(_key([inner[out.inner].key], "once", *header), inner[out.inner].lists)
             else:
                 known[out.outer] = _Known(_key([projections[out.inner].key], "final", *header))
         outputs = tuple(sorted(node.outputs, key=lambda o: known[o.outer].key))
-        roots = [o.inner for o in outputs if isinstance(o, Stacked)]
+        roots = [o.inner for o in outputs if not isinstance(o, Final)]
         roots += [] if state is None else [*state.feeds, *(state.resume or ())]
         roots.sort(key=lambda n: inner[n].key)
         body = _ordered(nodes, roots, inner)
@@ -202,8 +212,8 @@ class _Walk:
 
     def _range(self, of: Range) -> str:
         match of:
-            case All():
-                return f"all {of.part.name}"
+            case All() | First() | Rest():
+                return f"{type(of).__name__.lower()} {of.part.name}"
             case Within() | Below():
                 return f"{type(of).__name__} {self._axes((of.outer,))} {of.part.name}"
             case Segment():

@@ -88,7 +88,22 @@ class Below:
     part: Part = Part.all
 
 
-Range: TypeAlias = All | Within | Segment | Below
+@dataclass(frozen=True, slots=True)
+class First:
+    """The first block of the axis, the one at element 0: a map over it has one iteration (none where the space is empty)."""
+
+    part: Part = Part.all
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Every block but the first, which the map over `after`, with range `First` and the same blocks, has done before."""
+
+    after: Axis
+    part: Part = Part.all
+
+
+Range: TypeAlias = All | Within | Segment | Below | First | Rest
 
 
 # Accesses: what an iteration of a map sees of an input.
@@ -213,6 +228,21 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
+class Join:
+    """One list of two parts that lie in one memory: the block that a map over `First` stacks, and those of the map over `Rest`.
+
+    Attributes:
+        first, rest: the parts, stacked in the same graph and read by nothing else.
+        axes: (axis of `first`, the axis of `rest` that it is in the whole), for all that differ; first those along which they join.
+    """
+
+    name: str
+    first: str
+    rest: str
+    axes: tuple[tuple[Axis, Axis], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Feed:
     """One input of a map: `outer` in the graph around it is `inner` in its body, seen through `access`."""
 
@@ -232,6 +262,14 @@ class Stacked:
 @dataclass(frozen=True, slots=True)
 class Final:
     """An output that is the state's projection `inner`, after the last iteration."""
+
+    outer: str
+    inner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """An output that is the body's value `inner` in the one iteration that a map over `First` has; it varies with no axis of it."""
 
     outer: str
     inner: str
@@ -324,7 +362,7 @@ class Map:
     axis: Axis
     inputs: tuple[Feed, ...]
     body: Graph
-    outputs: tuple[Stacked | Final, ...]
+    outputs: tuple[Stacked | Final | Once, ...]
     state: State | None = None
     range: Range = All()
     unit: bool = False
@@ -332,7 +370,7 @@ class Map:
     tile: int | None = None
 
 
-BlockNode: TypeAlias = Pointwise | Dot | Collapse | Index | Literal | Extent | Fill | Stage | Map
+BlockNode: TypeAlias = Pointwise | Dot | Collapse | Index | Literal | Extent | Fill | Stage | Join | Map
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,6 +412,8 @@ def operands(node: BlockNode) -> tuple[str, ...]:
             return (node.left, node.right) if node.acc is None else (node.left, node.right, node.acc)
         case Collapse() | Fill() | Stage():
             return (node.arg,)
+        case Join():
+            return (node.first, node.rest)
         case Index() | Literal() | Extent():
             return ()
         case Map():
@@ -391,8 +431,8 @@ def maps(graph: Graph) -> Iterator[Map]:
 
 
 def exports(node: Map) -> tuple[str, ...]:
-    """The values of the body that leave it: stacked by an output or contributed to the state, each once."""
-    stacked = (o.inner for o in node.outputs if isinstance(o, Stacked))
+    """The values of the body that leave it: handed out by an output or contributed to the state, each once."""
+    stacked = (o.inner for o in node.outputs if not isinstance(o, Final))
     return tuple(dict.fromkeys((*stacked, *(() if node.state is None else node.state.feeds))))
 
 

@@ -20,14 +20,18 @@ from weft.block.program import (
     Feed,
     Fill,
     Final,
+    First,
     Graph,
     Grouped,
     Index,
     Iterate,
+    Join,
     Literal,
     Map,
+    Once,
     Pointwise,
     Range,
+    Rest,
     Segment,
     Stacked,
     Stage,
@@ -64,6 +68,8 @@ def rename_node(node: BlockNode, names: Values) -> BlockNode:
             return replace(node, name=new(node.name), left=new(node.left), right=new(node.right), acc=acc)
         case Collapse() | Fill() | Stage():
             return replace(node, name=new(node.name), arg=new(node.arg))
+        case Join():
+            return replace(node, name=new(node.name), first=new(node.first), rest=new(node.rest))
         case Index() | Literal() | Extent():
             return replace(node, name=new(node.name))
         case Map():
@@ -79,8 +85,8 @@ def rename_body(node: Map, names: Values) -> Map:
     def new(name: str) -> str:
         return names.get(name, name)
 
-    def output(out: Stacked | Final) -> Stacked | Final:
-        return replace(out, inner=new(out.inner)) if isinstance(out, Stacked) else out
+    def output(out: Stacked | Final | Once) -> Stacked | Final | Once:
+        return out if isinstance(out, Final) else replace(out, inner=new(out.inner))
 
     state = node.state
     if state is not None:
@@ -144,6 +150,8 @@ def _axes_in(node: BlockNode, axes: Axes) -> BlockNode:
             return replace(node, over=new(node.over))
         case Index():
             return replace(node, axis=new(node.axis))
+        case Join():
+            return replace(node, axes=tuple((new(a), new(b)) for a, b in node.axes))
         case Literal() | Fill() | Extent():
             return node
         case Map():
@@ -166,7 +174,7 @@ def _access(access: Access, axes: Axes) -> Access:
 
 def _range(of: Range, axes: Axes) -> Range:
     match of:
-        case All():
+        case All() | First():
             return of
         case Within(outer, part):
             return Within(axes.get(outer, outer), part)
@@ -174,6 +182,8 @@ def _range(of: Range, axes: Axes) -> Range:
             return Below(axes.get(outer, outer), part)
         case Segment(index, count, part):
             return Segment(axes.get(index, index), count, part)
+        case Rest(after, part):
+            return Rest(axes.get(after, after), part)
         case _:
             assert_never(of)
 

@@ -21,6 +21,7 @@ from weft.block.program import (
     Extent,
     Fill,
     Index,
+    Join,
     Literal,
     Map,
     Pointwise,
@@ -206,7 +207,7 @@ def flops(node: BlockNode, extents: Mapping[Axis, int], types: Mapping[str, Bloc
             return 2 * size((*node.dims, node.over))
         case Collapse():
             return size(types[node.arg].dims)
-        case Index() | Literal() | Extent() | Fill() | Stage():
+        case Index() | Literal() | Extent() | Fill() | Stage() | Join():
             return 0
         case Map():
             raise TypeError("the operations of a map are those of its body, once for each iteration")

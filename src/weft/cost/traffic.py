@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TypeAlias, TypeVar, assert_never
 
@@ -24,20 +24,25 @@ from weft.block.program import (
     Extent,
     Fill,
     Final,
+    First,
     Graph,
     Grouped,
     Index,
     Iterate,
+    Join,
     Literal,
     Map,
+    Once,
     Part,
     Place,
     Pointwise,
+    Rest,
     Segment,
     Stacked,
     Stage,
     Within,
     maps,
+    operands,
 )
 from weft.schedule import kernels
 from weft.tensor.axes import Axis
@@ -92,9 +97,12 @@ def traffic(program: BlockProgram, sizes: Mapping[str, int]) -> Traffic:
     """
     parts, values = _walked(program, sizes)
     loaded, stored = _summed(p.loaded for p in parts), _summed(p.stored for p in parts)
+    _join(program.graph, stored)
     for name, kind in program.inputs:
         if not kind.lists:
             loaded[name] += kind.dtype.bytes
+    lists = Counter({name: size for p in parts for name, size in p.lists.items()})
+    _join(program.graph, lists)
     for name in program.graph.outputs:
         if not values[name].lists:
             stored[name] += values[name].dtype.bytes
@@ -105,10 +113,18 @@ def traffic(program: BlockProgram, sizes: Mapping[str, int]) -> Traffic:
         flops=_summed(p.flops for p in parts),
         matrix_flops=_summed(p.matrix_flops for p in parts),
         copied=_summed(p.copied for p in parts),
-        lists={name: size for p in parts for name, size in p.lists.items()},
+        lists=lists,
         shared=frozenset(name for name, _ in program.inputs).union(program.graph.outputs, *(p.shared for p in parts)),
         iterations=sum(p.iterations for p in parts),
     )
+
+
+def _join(graph: Graph, counter: Counter[str]) -> None:
+    """Count the parts of a list, which kernels write, as the list."""
+    for node in graph.nodes:
+        for part in operands(node) if isinstance(node, Join) else ():
+            if part in counter:
+                counter[node.name] += counter.pop(part)
 
 
 def by_kernel(program: BlockProgram, sizes: Mapping[str, int]) -> tuple[Traffic, ...]:
@@ -157,6 +173,10 @@ def _walked(program: BlockProgram, sizes: Mapping[str, int]) -> tuple[tuple[Traf
         lists.update(walk.stored)
         shared = frozenset((*kernel.reads, *kernel.writes))
         parts.append(walk.result(lists, shared))
+        for join in kernel.joins:
+            if join.rest in kernel.writes:
+                values[join.name] = replace(values[join.rest], name=join.name)
+                lists[join.name] = lists.pop(join.first, 0) + lists.pop(join.rest, 0)
     return tuple(parts), values
 
 
@@ -171,6 +191,8 @@ def _numbered(graph: Graph) -> frozenset[Axis]:
         match node.range:
             case Below(outer) | Segment(outer, _):
                 found.add(outer)
+            case First() | Rest():
+                pass
             case Within(outer):
                 if node.axis in found:
                     found.add(outer)
@@ -214,6 +236,9 @@ class _Walk:
         for node in graph.nodes:
             if isinstance(node, Map):
                 values.update(self.loop(node, values, scope, times))
+            elif isinstance(node, Join):
+                self.named(node.name, values[node.first])
+                values[node.name] = self.named(node.name, values[node.rest])
             else:
                 values[node.name] = self.operator(node, values, scope, times)
                 self.operations[node.name] += times
@@ -243,7 +268,7 @@ class _Walk:
                 item = values[arg]
                 self.copied[name] += times * _elements(item.dims, scope) * item.dtype.bytes
                 return item
-            case Map():
+            case Map() | Join():
                 raise AssertionError(node)
             case _:
                 assert_never(node)
@@ -260,6 +285,10 @@ class _Walk:
                 start, stop = scope[outer].base, scope[outer].base + scope[outer].valid
             case Below(outer):
                 stop = min(size, scope[outer].base + scope[outer].valid)
+            case First():
+                stop = size if node.place is Place.whole else min(size, tile)
+            case Rest():
+                start = size if node.place is Place.whole else min(size, tile)
             case Segment(index, count):
                 blocks = -(-size // tile)
                 each = -(-blocks // count) * tile
@@ -300,6 +329,8 @@ class _Walk:
             for output in node.outputs:
                 if isinstance(output, Stacked):
                     stacked[output.outer] = self.stack(node, output.outer, body[output.inner], inner, often)
+                elif isinstance(output, Once):
+                    stacked[output.outer] = self.named(output.outer, body[output.inner])
         if node.state is not None:
             finished = self.graph(node.state.finish, state, scope, times)
             stacked.update({o.outer: finished[o.inner] for o in node.outputs if isinstance(o, Final)})
@@ -326,13 +357,20 @@ class _Walk:
         if not value.lists:
             self.stored[name] += times * _elements(value.dims, scope) * value.dtype.bytes
             return _Value(name, (node.axis,), value.dims, value.dtype)
-        for counter in (self.loaded, self.stored):
-            if value.name in counter and value.name != name:
-                counter[name] += counter.pop(value.name)
+        value = self.named(name, value)
         ranges = ((m.axis, m.range) for m in maps(node.body))
         within = {a for a, r in ranges if isinstance(r, Within) and r.outer == node.axis}
         lists = value.lists if within & set(value.lists) else (node.axis, *value.lists)
         return _Value(name, lists, value.dims, value.dtype)
+
+    def named(self, name: str, value: _Value) -> _Value:
+        """`value`, where it is a list, as (part of) the list `name`; an item has no name."""
+        if not value.lists:
+            return value
+        for counter in (self.loaded, self.stored):
+            if value.name in counter and value.name != name:
+                counter[name] += counter.pop(value.name)
+        return replace(value, name=name)
 
 
 def _item(dims: tuple[Axis, ...], dtype: DType) -> _Value:

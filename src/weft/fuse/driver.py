@@ -14,6 +14,7 @@ from weft.fuse.fuse_consecutive_elementwise import FUSE_CONSECUTIVE_ELEMENTWISE
 from weft.fuse.fuse_consecutive_maps import FUSE_CONSECUTIVE_MAPS
 from weft.fuse.fuse_map_with_reduction import FUSE_MAP_WITH_REDUCTION
 from weft.fuse.fuse_sibling_maps import FUSE_SIBLING_MAPS
+from weft.fuse.peel_first_iteration import PEEL_FIRST_ITERATION
 from weft.fuse.rule import Conditioning, Path, Rewrite, Rule, Site, Step, apply_at, graph_at
 from weft.fuse.swap_scale_dot import SWAP_SCALE_DOT
 from weft.fuse.swap_shift_dot import SWAP_SHIFT_DOT
@@ -31,6 +32,9 @@ PRIORITY: tuple[Rule, ...] = (
 
 EXTENSION: tuple[Rule, ...] = (EXTEND_MAP,)
 """Section 4.2's rule: what it does over again is weighed against the snapshot before it."""
+
+INSTEAD: tuple[Rule, ...] = (PEEL_FIRST_ITERATION,)
+"""What can be done in place of an extension, where redundant work is discouraged."""
 
 RULES_IN_PLANS: tuple[Rule, ...] = (FUSE_CONSECUTIVE_ELEMENTWISE, FUSE_MAP_WITH_REDUCTION, FUSE_CONSECUTIVE_MAPS)
 """Rules that never pay and leave every rounding where it was: every kernel can be made with them."""
@@ -53,16 +57,33 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class Alternative:
+    """A program to weigh against a snapshot that an extension led to: the first iteration is peeled off instead.
+
+    Attributes:
+        program: the program; nothing is left to fuse in it, and no map of it is extended.
+        beside: the snapshot that it stands beside, a place in `Fusion.snapshots`; both come from the one before that.
+        steps: the trace from the snapshot before to `program`.
+    """
+
+    program: BlockProgram
+    beside: int
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Fusion:
     """What the algorithm found.
 
     Attributes:
         snapshots: at least one; each but the first extends the one before it.
         steps: the trace of the last.
+        alternatives: to the snapshots after the first.
     """
 
     snapshots: tuple[Snapshot, ...]
     steps: tuple[Step, ...]
+    alternatives: tuple[Alternative, ...] = ()
 
     @property
     def last(self) -> BlockProgram:
@@ -74,6 +95,7 @@ def fuse(
     program: BlockProgram,
     rules: Sequence[Rule] = PRIORITY,
     extend: Sequence[Rule] = EXTENSION,
+    instead: Sequence[Rule] = INSTEAD,
     *,
     checked: bool = False,
 ) -> Fusion:
@@ -85,6 +107,7 @@ def fuse(
         program: a lowered block program.
         rules: in order of priority; the first that matches anywhere in a graph is applied, then all are tried again.
         extend: tried, in order of priority, where `rules` match nowhere any more.
+        instead: for each of these that matches in a graph where `extend` does, there is an alternative.
         checked: run the checker after every rewrite (tests do).
 
     Returns:
@@ -96,13 +119,21 @@ def fuse(
     """
     steps: list[Step] = []
     snapshots: list[Snapshot] = []
+    alternatives: list[Alternative] = []
     while True:
         program = _fuse_all(program, rules, steps, checked)
         snapshots.append(Snapshot(program, len(steps)))
-        extended = _extend_first(program, extend, steps, checked)
-        if extended is None:
-            return Fusion(tuple(snapshots), tuple(steps))
-        program = extended
+        path = _extensible(program, extend)
+        found = None if path is None else _first_match(Site(program, path), extend)
+        if path is None or found is None:
+            return Fusion(tuple(snapshots), tuple(steps), tuple(alternatives))
+        for rule in instead:
+            other = _first_match(Site(program, path), (rule,))
+            if other is not None:
+                trace: list[Step] = []
+                last = _fuse_all(_applied(program, path, *other, trace, checked), rules, trace, checked)
+                alternatives.append(Alternative(last, len(snapshots), tuple(trace)))
+        program = _applied(program, path, *found, steps, checked)
 
 
 def _fuse_all(program: BlockProgram, rules: Sequence[Rule], steps: list[Step], checked: bool) -> BlockProgram:
@@ -116,16 +147,13 @@ def _fuse_all(program: BlockProgram, rules: Sequence[Rule], steps: list[Step], c
     return program
 
 
-def _extend_first(
-    program: BlockProgram, extend: Sequence[Rule], steps: list[Step], checked: bool
-) -> BlockProgram | None:
-    """Section 4.2's bfs_extend: the first extension, or None where there is none."""
+def _extensible(program: BlockProgram, extend: Sequence[Rule]) -> Path | None:
+    """Section 4.2's bfs_extend: the first graph in which a map can be extended, or None where there is none."""
     queue: deque[Path] = deque([()])
     while queue:
         path = queue.popleft()
-        found = _first_match(Site(program, path), extend)
-        if found is not None:
-            return _applied(program, path, *found, steps, checked)
+        if _first_match(Site(program, path), extend) is not None:
+            return path
         queue.extend(_inner(program, path))
     return None
 

@@ -44,16 +44,26 @@ def _rewrite(site: Site) -> Rewrite | None:
     once is then done for every x.
     """
     graph = site.graph
+    found = extensible(graph)
+    if found is None:
+        return None
+    node, before, behind = found
+    return Rewrite(replace(graph, nodes=(extended(before, node)[0], *behind)))
+
+
+def extensible(graph: Graph) -> tuple[Map, Graph, tuple[BlockNode, ...]] | None:
+    """The map of `graph` that can be extended and then meets another: the condition of rules 6 and 7.
+
+    With it come `graph` without the operators on items that only follow the map, and these.
+    """
     for node in graph.nodes:
         if isinstance(node, Map) and node.range == All() and _sees_wholes(graph, node):
             behind = _behind(graph, node)
-            others = [n for n in graph.nodes if n is not node and n not in behind]
-            if not others or not _is_last(graph, node, behind):
-                continue
-            extended = _extended(others, node)
-            inside = {n.name for n in node.body.nodes if isinstance(n, Map)}
-            if _exposes(extended.body, inside):
-                return Rewrite(replace(graph, nodes=(extended, *behind)))
+            if len(graph.nodes) > 1 + len(behind) and _is_last(graph, node, behind):
+                before = replace(graph, nodes=tuple(n for n in graph.nodes if n not in behind))
+                inside = {n.name for n in node.body.nodes if isinstance(n, Map)}
+                if exposes(extended(before, node)[0].body, inside):
+                    return node, before, tuple(behind)
     return None
 
 
@@ -79,8 +89,9 @@ def _sees_wholes(graph: Graph, node: Map) -> bool:
     return all(f.access == Broadcast() for f in node.inputs if f.outer in made)
 
 
-def _extended(others: list[BlockNode], node: Map) -> Map:
-    """`node` with the operators `others` in front of its body."""
+def extended(graph: Graph, node: Map) -> tuple[Map, dict[str, str]]:
+    """`node` with every other operator of `graph` in front of its body, and the names there of what they make and read."""
+    others = [n for n in graph.nodes if n is not node]
     made = dict.fromkeys(name for n in others for name in results(n))
     make = fresh(values_of(node.body))
     names: dict[str, str] = {}  # from the graph to the body, of what is broadcast or moves in
@@ -102,14 +113,14 @@ def _extended(others: list[BlockNode], node: Map) -> Map:
     moved = tuple(rename_node(n, names) for n in others)
     renamed = rename_body(node, same)
     nodes = in_order((*moved, *renamed.body.nodes), (f.inner for f in feeds))
-    return sealed(replace(renamed, inputs=tuple(feeds), body=replace(renamed.body, nodes=nodes)))
+    return sealed(replace(renamed, inputs=tuple(feeds), body=replace(renamed.body, nodes=nodes))), names
 
 
 def _read(nodes: list[BlockNode]) -> Iterator[str]:
     return (name for n in nodes for name in operands(n))
 
 
-def _exposes(body: Graph, inside: set[str]) -> bool:
+def exposes(body: Graph, inside: set[str]) -> bool:
     """True where a map that came from outside can be fused with one that was `inside`."""
     loops = [n for n in body.nodes if isinstance(n, Map)]
     pairs = ((a, b) for a in loops if a.name not in inside for b in loops if b.name in inside)

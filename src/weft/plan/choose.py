@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from weft.block.check import Scope, body_types, infer, update_types
 from weft.block.program import BlockProgram, BlockType, Broadcast, Dot, Feed, Graph, Map, State, maps
-from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, grid_maps, ties
+from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, begins_where, grid_maps, tied
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 
@@ -57,7 +57,7 @@ def choose(
     products = tuple(find_products(program, innermost))
     whole = frozenset(_repeating(program.graph))
     tiles = _tiles(program, products, sizes, threads, whole)
-    _tie(tiles, program)
+    _even_out(program, tiles)
     grid = set(grid_maps(program.graph))
     loops: list[tuple[str, LoopSchedule]] = []
     for node in maps(program.graph):
@@ -67,15 +67,6 @@ def choose(
     rows = frozenset(p.name for p in products if not p.row_operand_dense)
     panels = frozenset(p.name for p in products if not _few_rows(p, sizes))
     return Schedule(tuple(loops), rows, panels)
-
-
-def _tie(tiles: dict[Axis, int], program: BlockProgram) -> None:
-    """Give loops that exchange lists of one item per block the smallest of their tiles."""
-    axes = {m.name: m.axis for m in maps(program.graph)}
-    pairs = [(axes[one], axes[other]) for one, other in ties(program)]
-    for _ in pairs:  # a chain of ties is no longer than there are ties
-        for one, other in pairs:
-            tiles[one] = tiles[other] = min(tiles[one], tiles[other])
 
 
 def _repeating(graph: Graph) -> Iterator[Axis]:
@@ -198,6 +189,14 @@ def _most_rows(extent: Mapping[Axis, int], whole: frozenset[Axis], chained: Sequ
     while rows > 32 and rows * held > 2 * _ROWS * _COLUMNS:
         rows //= 2
     return rows
+
+
+def _even_out(program: BlockProgram, tiles: dict[Axis, int]) -> None:
+    """Give loops that go by the same blocks the tile of the least of them."""
+    pairs = [*tied(program), *begins_where(program).items()]
+    for _ in pairs:  # as often as a chain of pairs is long
+        for one, other in pairs:
+            tiles[one] = tiles[other] = min(tiles[one], tiles[other])
 
 
 def _enough_blocks(tiles: dict[Axis, int], extent: Mapping[Axis, int], axes: list[Axis], wanted: int) -> None:

@@ -18,7 +18,7 @@ from weft.plan.kernel import Kernel
 from weft.plan.select import Considered, Example, Selection, select
 from weft.run.build import KernelSource, build
 from weft.run.launch import Input, KernelSignature, Output, Size
-from weft.schedule import KernelNodes, Schedule, kernels
+from weft.schedule import KernelNodes, Schedule, kernels, tensor_of
 from weft.tensor.axes import Axis
 from weft.tensor.program import TensorProgram
 from weft.verify import Verdict, verify
@@ -104,7 +104,9 @@ def _build(
     checked: _Checked,
     index: int,
 ) -> Kernel:
-    dims = {name: tuple(_tensor_axes(applied, name)) for name in (*part.reads, *part.writes)}
+    dims = {name: _tensor_axes(applied, part, name) for name in (*part.reads, *part.writes)}
+    writes = tuple(tensor_of(part, n)[0] for n in part.writes)
+    reads = (*part.reads, *(writes[i] for i in _given(part)))
     name = f"weft_{'_'.join(n.name for n in part.nodes)}_{index}".replace(".", "_")
     parts = {
         "program": str(program),
@@ -129,13 +131,23 @@ def _build(
         assert isinstance(probability, float)
         verdict = checked.known or Verdict(True, probability, str(binary.meta["verdict"]))
     cost = estimate(applied, example.sizes, Machine.here(example.threads))[index]
-    return Kernel(
-        name, binary.text, applied, schedule, cost, verdict, part.reads, part.writes, binary.launch, binary.from_cache
-    )
+    return Kernel(name, binary.text, applied, schedule, cost, verdict, reads, writes, binary.launch, binary.from_cache)
 
 
-def _tensor_axes(applied: BlockProgram, name: str) -> Sequence[Axis]:
-    """The axes of a tensor that a kernel reads or writes, in memory order."""
+def _given(part: KernelNodes) -> tuple[int, ...]:
+    """The writes into a tensor that an earlier kernel has begun, by place."""
+    rests = {join.rest for join in part.joins}
+    return tuple(i for i, name in enumerate(part.writes) if name in rests)
+
+
+def _tensor_axes(applied: BlockProgram, part: KernelNodes, name: str) -> tuple[Axis, ...]:
+    """The axes of the tensor that a kernel reads or writes as `name`, in memory order, as `name` calls them."""
+    tensor, axes = tensor_of(part, name)
+    own = {whole: a for a, whole in axes.items()}
+    return tuple(own.get(a, a) for a in _axes_of(applied, tensor))
+
+
+def _axes_of(applied: BlockProgram, name: str) -> Sequence[Axis]:
     for known, kind in applied.inputs:
         if known == name:
             return kind.lists
@@ -164,7 +176,7 @@ def _signature(
             raise UnsupportedError(f"the size of {space} cannot be read off any input of the kernel")
         sizes.append(Size(space, *where))
     outputs = tuple(Output(tuple(_size(a) for a in dims[n]), types[n].dtype) for n in part.writes)
-    return KernelSignature(name, reads, tuple(sizes), outputs)
+    return KernelSignature(name, reads, tuple(sizes), outputs, given=_given(part))
 
 
 def _size(axis: Axis) -> str | int:

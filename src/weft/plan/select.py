@@ -153,3 +153,7 @@ def _fused(program: TensorProgram, lowered: BlockProgram, options: Options, *, o
 def _snapshots(fusion: Fusion) -> Iterator[_Fused]:
     for snapshot in fusion.snapshots:
         yield f"snapshot after {snapshot.steps} steps", snapshot.program, fusion.steps[: snapshot.steps]
+    for other in fusion.alternatives:
+        before = fusion.snapshots[other.beside - 1].steps
+        trace = (*fusion.steps[:before], *other.steps)
+        yield f"peeled instead of the extension after {before} steps", other.program, trace

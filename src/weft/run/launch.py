@@ -35,7 +35,7 @@ from weft.run.load import NativeFunction
 from weft.tensor.dtypes import DType
 
 Launcher: TypeAlias = Callable[..., tuple[torch.Tensor, ...]]
-"""Takes the input tensors in order, gives new output tensors. Checks nothing: guards did that."""
+"""Takes the input tensors in order, and the outputs that are given; gives the outputs. Checks nothing: guards did that."""
 
 
 class Input(NamedTuple):
@@ -69,6 +69,7 @@ class KernelSignature(NamedTuple):
         inputs: tensors, in the order of the launcher's arguments.
         sizes: names distinct.
         outputs: tensors that a call gives.
+        given: places of outputs that a call takes, after the inputs, and does not allocate: an earlier launch wrote a part of them.
         scratch: tensors of one call alone, as partial results between the loops of a split.
     """
 
@@ -77,6 +78,7 @@ class KernelSignature(NamedTuple):
     sizes: tuple[Size, ...]
     outputs: tuple[Output, ...]
     scratch: tuple[Output, ...] = ()
+    given: tuple[int, ...] = ()
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -102,6 +104,7 @@ class KernelSignature(NamedTuple):
             "sizes": [[each.name, each.input, each.dim] for each in self.sizes],
             "outputs": [[list(each.dims), each.dtype.name] for each in self.outputs],
             "scratch": [[list(each.dims), each.dtype.name] for each in self.scratch],
+            "given": list(self.given),
         }
 
     @staticmethod
@@ -114,6 +117,7 @@ class KernelSignature(NamedTuple):
             sizes=tuple(Size(name, index, dim) for name, index, dim in found["sizes"]),
             outputs=_outputs(found["outputs"]),
             scratch=_outputs(found["scratch"]),
+            given=tuple(found["given"]),
         )
 
 
@@ -153,6 +157,8 @@ def _check(signature: KernelSignature) -> None:
     for name, index, dim in signature.sizes:
         if not (0 <= index < len(signature.inputs) and 0 <= dim < signature.inputs[index].ndim):
             raise ValueError(f"size {name} is read from dimension {dim} of input {index}: not there")
+    if not set(signature.given) <= set(range(len(signature.outputs))):
+        raise ValueError(f"outputs {signature.given} are given, of {len(signature.outputs)}: not there")
     known = {name for name, _, _ in signature.sizes}
     if len(known) != len(signature.sizes):
         raise ValueError(f"a size is named twice: {signature.sizes}")
@@ -166,7 +172,8 @@ def _launcher_text(signature: KernelSignature, *, threads_vary: bool) -> str:
     """The source of `launch`. Its variables are numbered, so that any name of a size will do."""
     inputs = [f"x{index}" for index in range(len(signature.inputs))]
     size_of = {name: f"n{index}" for index, (name, _, _) in enumerate(signature.sizes)}
-    lines = [f"def launch({', '.join(inputs)}):"]
+    given = [f"y{index}" for index in signature.given]
+    lines = [f"def launch({', '.join([*inputs, *given])}):"]
     strides: list[str] = []
     for index, (_, ndim, _) in enumerate(signature.inputs):
         read = {dim: size_of[name] for name, source, dim in signature.sizes if source == index}
@@ -182,6 +189,7 @@ def _launcher_text(signature: KernelSignature, *, threads_vary: bool) -> str:
     lines += [
         f"    {tensor} = {_allocation(dims, size_of, f'dtype{index}')}"
         for index, (tensor, (dims, _)) in enumerate(tensors)
+        if tensor not in given
     ]
     addresses = [f"{tensor}.data_ptr()" for tensor in (*inputs, *outputs, *scratch)]
     count = "threads()" if threads_vary else "threads"

@@ -5,9 +5,21 @@ loops have places and tiles, with splits, peeled edges, padding, staging and acc
 `kernels`, its launches. Emitters, interpreter and cost read only that program.
 """
 
-from weft.schedule.apply import KernelNodes, apply, kernels
+from weft.schedule.apply import KernelNodes, apply, kernels, tensor_of
 from weft.schedule.place import grid_maps
 from weft.schedule.schedule import Level, LevelPlace, LoopSchedule, Schedule
-from weft.schedule.ties import ties
+from weft.schedule.ties import begins_where, tied
 
-__all__ = ["KernelNodes", "Level", "LevelPlace", "LoopSchedule", "Schedule", "apply", "grid_maps", "kernels", "ties"]
+__all__ = [
+    "KernelNodes",
+    "Level",
+    "LevelPlace",
+    "LoopSchedule",
+    "Schedule",
+    "apply",
+    "begins_where",
+    "grid_maps",
+    "kernels",
+    "tensor_of",
+    "tied",
+]

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 
 from weft.block.check import check
 from weft.block.copies import canonical, loop_names
-from weft.block.program import BlockNode, BlockProgram, Map, Place, operands, results
+from weft.block.program import BlockNode, BlockProgram, Join, Map, Place, operands, results
 from weft.schedule.accumulate import accumulate, stage_operands
 from weft.schedule.edges import fill_edges, peel
 from weft.schedule.place import demand_grid, hoist_grid, place_loops
 from weft.schedule.schedule import Level, LevelPlace, LoopSchedule, Schedule, validate
 from weft.schedule.split import split
-from weft.schedule.ties import demand_ties
+from weft.tensor.axes import Axis
 
 
 def apply(program: BlockProgram, schedule: Schedule) -> BlockProgram:
@@ -29,7 +29,6 @@ def apply(program: BlockProgram, schedule: Schedule) -> BlockProgram:
         ScheduleError: where the schedule does not fit the program.
     """
     validate(program, schedule)
-    demand_ties(program, schedule)
     for name, loop in schedule.loops:
         if loop.levels[0].place is LevelPlace.split:
             done = split(program, name, loop.levels[0].size)
@@ -62,11 +61,16 @@ def _extended(schedule: Schedule, levels_of: tuple[tuple[str, str | None], ...])
 
 @dataclass(frozen=True, slots=True)
 class KernelNodes:
-    """The part of an applied program that one launch runs: top-level operators, what they read and what they leave."""
+    """The part of an applied program that one launch runs: top-level operators, what they read and what they leave.
+
+    Attributes:
+        joins: the lists of two parts of which a write is one: both parts are written into one tensor, the first before the rest.
+    """
 
     nodes: tuple[BlockNode, ...]
     reads: tuple[str, ...]
     writes: tuple[str, ...]
+    joins: tuple[Join, ...] = ()
 
 
 def kernels(program: BlockProgram) -> tuple[KernelNodes, ...]:
@@ -74,6 +78,11 @@ def kernels(program: BlockProgram) -> tuple[KernelNodes, ...]:
     groups: list[list[BlockNode]] = []
     serial = False
     for node in program.graph.nodes:
+        if isinstance(node, Join):  # no launch of its own: where two have written the parts, the list is there
+            for group in groups:
+                if {node.first, node.rest} <= {name for n in group for name in results(n)}:
+                    group.append(node)
+            continue
         on_grid = isinstance(node, Map) and node.place is Place.grid
         if on_grid or not serial:
             groups.append([])
@@ -82,10 +91,22 @@ def kernels(program: BlockProgram) -> tuple[KernelNodes, ...]:
     return tuple(_kernel(program, tuple(group)) for group in groups)
 
 
+def tensor_of(part: KernelNodes, name: str) -> tuple[str, dict[Axis, Axis]]:
+    """The tensor that the list `name` of `part` lies in, by name, and what that calls the axes of the list, where it differs."""
+    for join in part.joins:
+        if name == join.first:
+            return join.name, dict(join.axes)
+        if name == join.rest:
+            return join.name, {}
+    return name, {}
+
+
 def _kernel(program: BlockProgram, nodes: tuple[BlockNode, ...]) -> KernelNodes:
     made = [name for n in nodes for name in results(n)]
     read = dict.fromkeys(name for n in nodes for name in operands(n) if name not in made)
     elsewhere = {name for n in program.graph.nodes if n not in nodes for name in operands(n)} | set(
         program.graph.outputs
     )
-    return KernelNodes(nodes, tuple(read), tuple(n for n in made if n in elsewhere))
+    writes = tuple(n for n in made if n in elsewhere)
+    joins = tuple(n for n in program.graph.nodes if isinstance(n, Join) and {n.first, n.rest} & set(writes))
+    return KernelNodes(nodes, tuple(read), writes, joins)

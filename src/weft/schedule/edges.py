@@ -6,21 +6,18 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from weft.block.check import Scope, body_types, infer, update_types
-from weft.block.copies import fresh_loops
+from weft.block.copies import continued, fresh_loops
 from weft.block.program import (
     BlockNode,
     BlockProgram,
     BlockType,
-    Broadcast,
     Collapse,
     Dot,
-    Feed,
     Fill,
     Final,
     Graph,
     Map,
     Part,
-    Stacked,
     sealed,
 )
 from weft.block.rename import fresh, values_of
@@ -51,27 +48,11 @@ def peel(graph: Graph, loops: frozenset[str], make: Callable[[str], str]) -> Gra
 
 def _peeled(node: Map, make: Callable[[str], str], used: Callable[[str], str]) -> list[BlockNode]:
     state = node.state
-    if state is None or any(isinstance(o, Stacked) for o in node.outputs):
+    if state is None or any(not isinstance(o, Final) for o in node.outputs):
         raise ScheduleError(f"loop {node.name!r} cannot be peeled: it carries no state, or stacks outputs")
-    names = tuple(c.name for c in state.components)
-    carried = {n: used(f"{n}_full") for n in names}
-    full = replace(
-        node,
-        range=replace(node.range, part=Part.full),
-        state=replace(state, finish=Graph(names, (), names)),
-        outputs=tuple(Final(carried[n], n) for n in names),
-    )
-    inside = fresh(values_of(node.body))
-    resumed = {n: inside(f"{n}_so_far") for n in names}
-    edge = replace(
-        fresh_loops(node, make),
-        range=replace(node.range, part=Part.edge),
-    )
-    feeds = tuple(Feed(carried[n], resumed[n], Broadcast()) for n in names)
-    edge = replace(edge, inputs=(*edge.inputs, *feeds))
-    assert edge.state is not None
-    edge = replace(edge, state=replace(edge.state, resume=tuple(resumed.values())))
-    return [sealed(full), sealed(edge)]
+    full = replace(node, range=replace(node.range, part=Part.full))
+    edge = replace(fresh_loops(node, make), range=replace(node.range, part=Part.edge))
+    return list(continued(full, edge, used))
 
 
 def fill_edges(program: BlockProgram) -> BlockProgram:

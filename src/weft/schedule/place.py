@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from weft.block.copies import merging
 from weft.block.program import (
     Broadcast,
     Feed,
     Final,
+    First,
     Graph,
     Map,
     Place,
+    Rest,
     Stacked,
     Within,
     sealed,
 )
-from weft.block.rename import rename_values
 from weft.errors import ScheduleError
 from weft.schedule.schedule import Level, LevelPlace, Schedule
 from weft.tensor.axes import Axis
@@ -66,8 +68,11 @@ def _around(inner: Map, shell: Map) -> Map:
     inner = replace(inner, state=raw, outputs=tuple(Final(p, n) for p, n in zip(parts, names, strict=True)))
     state = shell.state
     assert state is not None
-    update = rename_values(state.merge, dict(zip(state.merge.inputs[: len(names)], names, strict=True)))
-    carried = replace(state, feeds=parts, update=update)
+    if state.resume is not None:  # the levels inside start anew, and their states are merged into the one that goes on
+        around = {f.inner: f.outer for f in inner.inputs}
+        inner = replace(inner, state=replace(raw, resume=None))
+        state = replace(state, resume=tuple(around[n] for n in state.resume))
+    carried = replace(state, feeds=parts, update=merging(state))
     return sealed(replace(shell, inputs=feeds, body=Graph((), (inner,), ()), state=carried))
 
 
@@ -86,6 +91,8 @@ def _hoisted(outer: Map) -> Map:
     if outer.place is Place.grid or outer.state is not None or len(outer.body.nodes) != 1:
         return outer
     inner = outer.body.nodes[0]
+    if isinstance(outer.range, First | Rest):
+        return outer  # the two stay beside each other
     if not isinstance(inner, Map) or inner.place is not Place.grid or inner.range == Within(outer.axis):
         return outer
     around = {f.inner: f for f in outer.inputs}

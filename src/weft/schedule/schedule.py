@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 
-from weft.block.program import BlockProgram, maps
+from weft.block.program import BlockProgram, First, Map, Rest, maps
 from weft.errors import ScheduleError
+from weft.schedule.ties import begins_where, tied
 
 
 class LevelPlace(Enum):
@@ -94,6 +95,38 @@ def validate(program: BlockProgram, schedule: Schedule) -> None:
         if loop.peel and loop.levels[-1].place is not LevelPlace.loop:
             raise ScheduleError(f"loop {name!r}: only a loop that goes block by block has an edge to peel")
         _validate_levels(name, loop, unit=loops[name].unit, state=loops[name].state is not None)
+        _validate_range(loops[name], loop)
+    _validate_ties(program, schedule)
+
+
+def _validate_range(node: Map, loop: LoopSchedule) -> None:
+    if isinstance(node.range, First) and (len(loop.levels) != 1 or loop.peel):
+        raise ScheduleError(f"loop {node.name!r} has one iteration: it takes one level, and is not peeled")
+    if isinstance(node.range, First | Rest) and loop.levels[0].place is LevelPlace.split:
+        raise ScheduleError(f"loop {node.name!r} cannot be split: it does not run over its whole range")
+
+
+def _validate_ties(program: BlockProgram, schedule: Schedule) -> None:
+    levels = {m.axis: tuple(v for v in schedule.of(m.name).levels if v.place is not LevelPlace.split)
+              for m in maps(program.graph)}  # fmt: skip
+    for rest, first in begins_where(program).items():
+        if not _alike(levels[first][:1], levels[rest][:1]):
+            raise ScheduleError(
+                f"the rest of a loop begins where its first block ends: {levels[rest][0]} after {levels[first][0]}"
+            )
+    for one, other in tied(program):
+        sizes = [level.size for level in levels[one]]
+        if not _alike(levels[one], levels[other]) or any(a % b for a, b in pairwise(sizes) if b):
+            raise ScheduleError(
+                f"loops {one} and {other} share a list of blocks: their levels must be alike, and divide each other"
+            )
+
+
+def _alike(one: tuple[Level, ...], other: tuple[Level, ...]) -> bool:
+    """True where both go by the same blocks, wherever these run."""
+    return [(v.size, v.place is LevelPlace.whole) for v in one] == [
+        (v.size, v.place is LevelPlace.whole) for v in other
+    ]
 
 
 def _validate_levels(name: str, loop: LoopSchedule, *, unit: bool, state: bool) -> None:

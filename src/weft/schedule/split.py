@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from weft.block.copies import loop_names
+from weft.block.copies import loop_names, merging
 from weft.block.program import (
     BlockNode,
     BlockProgram,
     Broadcast,
     Feed,
     Final,
+    First,
     Graph,
     Iterate,
     Map,
@@ -23,7 +24,7 @@ from weft.block.program import (
     results,
     sealed,
 )
-from weft.block.rename import fresh, rename_map_axes, rename_values, values_of
+from weft.block.rename import fresh, rename_map_axes, values_of
 from weft.errors import ScheduleError
 from weft.tensor.axes import Axis, Space
 
@@ -74,6 +75,8 @@ class _Splitter:
 
     def part(self, graph: Graph, path: tuple[str, ...]) -> Graph:
         """`graph` with the map that `path` begins with replaced by its two parts."""
+        if any(isinstance(n, Map) and isinstance(n.range, First) for n in graph.nodes):
+            raise ScheduleError(f"loop {path[-1]!r} cannot be split: it is in or beside a first iteration on its own")
         node = next(n for n in graph.nodes if isinstance(n, Map) and n.name == path[0])
         first, second = self.segments(graph, node) if len(path) == 1 else self.around(graph, node, path[1:])
         nodes = [m for n in graph.nodes for m in ((first, second) if n is node else (n,))]
@@ -96,9 +99,7 @@ class _Splitter:
         segment = Map(axis.name, axis, tuple(Feed(o, o, Broadcast()) for o in outers), Graph((), (partial,), ()),
                       tuple(Stacked(lists[n], n) for n in names), unit=True)  # fmt: skip
         inner = {n: f"{n}_part" for n in names}
-        half = len(names)
-        update = rename_values(state.merge, dict(zip(state.merge.inputs[:half], names, strict=True)))
-        merged = State(state.components, tuple(inner.values()), update, state.merge, state.finish)
+        merged = State(state.components, tuple(inner.values()), merging(state), state.merge, state.finish)
         merge = Map(merge_axis.name, merge_axis, tuple(Feed(lists[n], inner[n], Iterate(axis)) for n in names),
                     Graph((), (), ()), loop.outputs, merged, unit=True)  # fmt: skip
         self.levels_of += [(segment.name, None), (merge.name, None)]

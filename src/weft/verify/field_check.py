@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from weft.block.interpret import interpret
-from weft.block.program import BlockProgram, Graph, Map, Place, Segment, maps
+from weft.block.program import BlockProgram, Graph, Map, Place, Rest, Segment, maps
 from weft.errors import WeftError
 from weft.tensor.evaluate import evaluate, returned
 from weft.tensor.field import CHAIN, FieldDomain, FieldElements
@@ -188,6 +188,8 @@ def edge_sizes(applied: BlockProgram) -> tuple[Mapping[str, int], ...]:
             tiles.setdefault(space.name, set()).add(3 if node.place is Place.whole or node.tile is None else node.tile)
             if isinstance(node.range, Segment):
                 segments[space.name] = max(segments.get(space.name, 1), node.range.count)
+            elif isinstance(node.range, Rest):  # whole blocks and a rest, after the first block
+                segments[space.name] = max(segments.get(space.name, 1), 4)
     rests: dict[str, int] = {}
     exact: dict[str, int] = {}
     for name, found in tiles.items():

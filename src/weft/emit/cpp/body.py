@@ -16,6 +16,7 @@ from weft.block.program import (
     Fill,
     Graph,
     Index,
+    Join,
     Layout,
     Literal,
     Map,
@@ -80,7 +81,7 @@ class Body:
                 self._stage(node)
             case Dot():
                 self._dot(node, accumulators.get(node.name))
-            case Map():
+            case Map() | Join():
                 raise AssertionError(node)
             case _:
                 assert_never(node)

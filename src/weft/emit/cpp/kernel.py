@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from weft.block.check import Scope as Around
 from weft.block.check import infer
-from weft.block.program import All, BlockNode, BlockProgram, BlockType, Extent, Graph, Map, Place, Stacked
+from weft.block.program import All, BlockNode, BlockProgram, BlockType, Extent, Final, Graph, Map, Place
 from weft.emit.cpp import loops, nests
 from weft.emit.cpp.body import Body
 from weft.emit.cpp.frame import Frame, row_major
@@ -224,7 +224,7 @@ def _levels(top: Body, chain: Sequence[Map], steps: Sequence[Step], places: Mapp
             loops.iteration(body, node, dict(scope), given, {})
             return
         body = loops.entered(body, node, dict(scope))
-        given = {o.inner: given[o.outer] for o in node.outputs if isinstance(o, Stacked) and o.outer in given}
+        given = {o.inner: given[o.outer] for o in node.outputs if not isinstance(o, Final) and o.outer in given}
 
 
 __all__ = ["Dims", "Unit", "emit", "emit_many", "list_dims", "size_names"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import assert_never
 
 from weft.block.check import body_types, infer
@@ -16,6 +17,7 @@ from weft.block.program import (
     Graph,
     Grouped,
     Iterate,
+    Join,
     Map,
     Part,
     Place,
@@ -25,6 +27,7 @@ from weft.block.program import (
     consumers,
     maps,
     operands,
+    results,
 )
 from weft.emit.cpp import nests
 from weft.emit.cpp.body import Accumulator, Body
@@ -40,11 +43,34 @@ from weft.tensor.axes import Axis
 
 def run(body: Body, places: Mapping[str, Memory], accumulators: Mapping[str, Accumulator] | None = None) -> None:
     """Print the operators of `body`'s graph; the lists named in `places` are to lie there."""
+    places = {**places, **_parts(body, places)}
     for node in body.graph.nodes:
         if isinstance(node, Map):
             _loop(body, node, places)
+        elif isinstance(node, Join):
+            body.values[node.name] = body.values[node.rest]
         else:
             body.operator(node, accumulators or {})
+
+
+def _parts(body: Body, places: Mapping[str, Memory]) -> dict[str, Memory]:
+    """Where the parts of lists lie: in the memory of the whole, each under the names that its own axes have."""
+    found: dict[str, Memory] = {}
+    for node in body.graph.nodes:
+        if isinstance(node, Join):
+            maker = next(n for n in body.graph.nodes if isinstance(n, Map) and node.rest in results(n))
+            whole = places.get(node.name)
+            if whole is None:
+                whole = place_of_list(body.frame, maker, node.name, body.types[node.name], body.scope)
+            old = {b: a for a, b in node.axes}
+            first = replace(
+                whole,
+                strides={old.get(a, a): s for a, s in whole.strides.items()},
+                origin={old.get(a, a): o for a, o in whole.origin.items()},
+                dims=tuple(old.get(a, a) for a in whole.dims),
+            )
+            found |= {node.first: first, node.rest: whole}
+    return found
 
 
 def iteration(
@@ -54,20 +80,22 @@ def iteration(
 
     Args:
         scope: with the current block of `node`'s own axis.
-        places: for each list that `node` stacks, the memory of the whole list.
+        places: for each list that `node` stacks, the memory of the whole list, and for what it hands out as it is, its memory.
         carried: for each component of the state, its memory, and the expression that is true where it has a value already.
     """
     frame, inner = body.frame, entered(body, node, scope)
     types = inner.types
-    stacked = [o for o in node.outputs if isinstance(o, Stacked) and o.outer in places]
-    lists = [o for o in stacked if types[o.inner].buffered]
+    outputs = [o for o in node.outputs if not isinstance(o, Final) and o.outer in places]
+    lists = [o for o in outputs if types[o.inner].buffered]
     if len({o.inner for o in lists}) < len(lists) or any(o.inner in node.body.inputs for o in lists):
         raise UnsupportedError(f"loop {node.name!r} gives one list under two names")
     run(inner, {o.inner: places[o.outer] for o in lists})
     stores = [] if node.state is None else _updated(inner, node.state, carried)
-    for output in stacked:
+    for output in outputs:
         if output not in lists:
-            target = localised(frame, places[output.outer], types[output.inner].dims, scope)
+            target = places[output.outer]
+            if isinstance(output, Stacked):
+                target = localised(frame, target, types[output.inner].dims, scope)
             stores.append(Store(target, inner.values[output.inner]))
     if stores:
         nests.run(frame, scope, stores)
@@ -97,8 +125,8 @@ def _loop(body: Body, node: Map, places: Mapping[str, Memory]) -> None:
     body.in_memory({f.outer: None for f in node.inputs if _is_work(body.values[f.outer])})
     given = dict(places)
     for output in node.outputs:
-        if isinstance(output, Stacked) and output.outer not in given:
-            given[output.outer] = place_of_list(frame, node, output.outer, body.types[output.outer], scope)
+        if not isinstance(output, Final) and output.outer not in given:
+            given[output.outer] = _place(frame, node, output.outer, body.types[output.outer], scope)
     limits = _named(frame, node, bounds(frame, node, scope))
     step = _step(frame, node, limits)
     carried = {} if node.state is None else _carried(body, node, node.state, limits, step)
@@ -108,8 +136,22 @@ def _loop(body: Body, node: Map, places: Mapping[str, Memory]) -> None:
         memories = {name: memory for name, (memory, _) in carried.items()}
         _finish(body, node, node.state, memories)
     for output in node.outputs:
-        if isinstance(output, Stacked) and any(output.outer in operands(n) for n in body.graph.nodes):
-            body.values[output.outer] = localised(frame, given[output.outer], body.types[output.outer].dims, scope)
+        if isinstance(output, Final):
+            continue
+        memory, kind = given[output.outer], body.types[output.outer]
+        if not kind.buffered:
+            body.values[output.outer] = memory
+        elif any(output.outer in operands(n) for n in body.graph.nodes):
+            body.values[output.outer] = localised(frame, memory, kind.dims, scope)
+
+
+def _place(frame: Frame, node: Map, name: str, kind: BlockType, scope: Scope) -> Memory:
+    """Memory for an output of `node`: a list, or an item that outlives the iteration that makes it."""
+    if kind.buffered:
+        return place_of_list(frame, node, name, kind, scope)
+    return (
+        frame.array(name, kind.dtype, kind.dims, scope) if kind.dims else nests.variable(frame, name, kind.dtype, 0.0)
+    )
 
 
 def _is_work(value: Value) -> bool:

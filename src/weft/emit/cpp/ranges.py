@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
-from weft.block.program import All, Below, Map, Part, Place, Segment, Within
+from weft.block.program import All, Below, First, Map, Part, Place, Rest, Segment, Within
 from weft.emit.cpp.frame import Frame
 from weft.emit.cpp.text import at_most, blocks_of, plus, times
 from weft.emit.cpp.values import Scope
@@ -34,6 +34,11 @@ def bounds(frame: Frame, node: Map, scope: Scope) -> Bounds:
         case Below(outer):
             step = scope[outer]
             return Bounds("0", at_most(size, plus(step.base, step.valid)), size)
+        case First():
+            stop = size if node.place is Place.whole else at_most(size, str(node.tile))
+            return Bounds("0", stop, stop)
+        case Rest():
+            return Bounds(size if node.place is Place.whole else str(node.tile), size, size)
         case Segment(index, count):
             each = _segment(node, size, count)
             number = scope[index].base
@@ -53,6 +58,8 @@ def widest(frame: Frame, axis: Axis, inner: Mapping[Axis, Map], scope: Scope) ->
         case Within(outer) if outer in inner:
             return widest(frame, outer, inner, scope)
         case Segment(index, _) if index in inner:
+            return Bounds("0", frame.size(axis.space), frame.size(axis.space))
+        case First() | Rest():  # parts of one list
             return Bounds("0", frame.size(axis.space), frame.size(axis.space))
         case Below(outer) if outer in inner:
             return Bounds("0", frame.size(axis.space), frame.size(axis.space))

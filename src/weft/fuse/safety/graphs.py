@@ -20,8 +20,10 @@ from weft.block.program import (
     Graph,
     Index,
     Iterate,
+    Join,
     Literal,
     Map,
+    Once,
     Pointwise,
     Stacked,
     Stage,
@@ -54,6 +56,7 @@ def graph_of(
         plain: outputs that must be themselves, since what reads them knows no pairs.
     """
     own = infer(graph, types, scope)
+    plain |= {n for join in graph.nodes if isinstance(join, Join) for n in (join.first, join.rest)}
     work = Work(policy, graph, {**types, **own}, dict(given.values), dict(given.degrees))
     for node in graph.nodes:
         _node(work, node, scope, plain)
@@ -85,6 +88,9 @@ def _node(work: Work, node: BlockNode, scope: Scope, plain: frozenset[str]) -> N
         case Fill() | Stage():
             arg = work.plain(work.values[node.arg], work.dims(node.arg))
             work.nodes.append(replace(node, arg=arg))
+            work.values[node.name] = Pair(node.name)
+        case Join():
+            work.nodes.append(node)
             work.values[node.name] = Pair(node.name)
         case Map():
             _map(work, node, scope, plain)
@@ -122,19 +128,20 @@ def _dot(work: Work, node: Dot) -> Pair:
 def _map(work: Work, node: Map, scope: Scope, plain: frozenset[str]) -> None:
     inside = scope.inside(node)
     feeds, given, types = _fed(work, node)
-    wanted = frozenset(o.inner for o in node.outputs if isinstance(o, Stacked) and o.outer in plain)
+    wanted = frozenset(o.inner for o in node.outputs if not isinstance(o, Final) and o.outer in plain)
     body = graph_of(work.policy, node.body, types, inside, given, wanted)
-    outputs: list[Stacked | Final] = []
+    outputs: list[Stacked | Final | Once] = []
     for output in node.outputs:
         if isinstance(output, Stacked):
             outputs += _stacked(work, node, body, output)
-    state = None
+        elif isinstance(output, Once):
+            outputs += _once(work, body, output)
+    state, nodes = None, tuple(body.nodes)
     if node.state is not None:
-        stacked = frozenset(o.inner for o in outputs if isinstance(o, Stacked))
+        stacked = frozenset(o.inner for o in outputs if not isinstance(o, Final))
         safe = safe_state(body, stacked, node.state)
-        state = safe.state
+        state, nodes = safe.state, safe.nodes
         outputs += _finals(work, node, body, safe)
-    nodes = tuple(body.nodes) if state is None else safe.nodes
     made = Map(node.name, node.axis, tuple(feeds), Graph((), nodes, ()), tuple(outputs), state, node.range, node.unit)
     work.nodes.append(pruned(sealed(made)))
 
@@ -143,6 +150,7 @@ def _fed(work: Work, node: Map) -> tuple[list[Feed], Inputs, dict[str, BlockType
     """The feeds of `node` for what its inputs have become, and what its body starts from."""
     feeds: list[Feed] = []
     given = Inputs()
+    resumed = () if node.state is None else node.state.resume or ()
     taken = fresh(values_of(node.body))
     exponents: dict[tuple[str, Access], str] = {}
 
@@ -156,6 +164,8 @@ def _fed(work: Work, node: Map) -> tuple[list[Feed], Inputs, dict[str, BlockType
 
     for feed in node.inputs:
         pair = work.values[feed.outer]
+        if feed.inner in resumed:
+            pair = Pair(work.plain(pair, work.dims(feed.outer)))
         terms = tuple(sorted((exponent(n, feed.access), c) for n, c in pair.terms))
         if pair.significand is None:
             given.values[feed.inner] = Pair(None, terms, pair.dtype)
@@ -196,6 +206,20 @@ def _stacked(work: Work, node: Map, body: Work, output: Stacked) -> list[Stacked
         significand = body.significand(pair, kind.dims)
     work.values[output.outer] = Pair(output.outer, terms)
     return [Stacked(output.outer, significand), *outputs]
+
+
+def _once(work: Work, body: Work, output: Once) -> list[Once]:
+    """The outputs for one value of the only iteration: its significand, and its exponents."""
+    pair = body.values[output.inner]
+    exponents = [Once(work.make(n), n) for n, _ in pair.terms]
+    for each in exponents:
+        work.types[each.outer], work.degrees[each.outer] = body.types[each.inner], body.degrees[each.inner]
+    terms = tuple(sorted((o.outer, c) for o, (_, c) in zip(exponents, pair.terms, strict=True)))
+    if pair.significand is None:
+        work.values[output.outer] = Pair(None, terms, pair.dtype)
+        return exponents
+    work.values[output.outer] = Pair(output.outer, terms)
+    return [Once(output.outer, pair.significand), *exponents]
 
 
 def _finals(work: Work, node: Map, body: Work, safe: SafeState) -> list[Stacked | Final]:

@@ -1,0 +1,121 @@
+"""C++ for loops whose first iteration is peeled off: against the interpreter, and where loops are empty."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from block import paper
+from emit.harness import compiled
+from emit.test_schedules import compare, inputs_for, scheduled
+from fuse import peelable
+from weft.block.copies import canonical
+from weft.block.lower import lower
+from weft.block.program import BlockProgram, First, Join, maps, spaces
+from weft.fuse import fuse
+from weft.fuse.safety import make_safe
+from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
+from weft.tensor.dtypes import DType
+
+EXAMPLES = {
+    **paper.EXAMPLES,
+    **{f.__name__: f for f in (peelable.one_query, peelable.batch, peelable.peeled_softmax)},
+}
+ALTERNATIVES = {
+    f"{name}_{a.beside}": canonical(a.program)
+    for name, make in EXAMPLES.items()
+    for a in fuse(lower(make()), checked=True).alternatives
+}
+
+
+def names(program: BlockProgram) -> list[str]:
+    return [s.name for s in spaces(program)]
+
+
+# Raw moments (layernorm) cancel in a few columns: that one has a test of its own.
+STABLE = [name for name in ALTERNATIVES if not name.startswith("layernorm")]
+
+
+@pytest.mark.parametrize("name", STABLE)
+def test_any_schedule_computes_the_same(name: str, tmp_path: Path) -> None:
+    rng = random.Random(name)
+    program = ALTERNATIVES[name]
+    compare([scheduled(program, rng) for _ in range(12)], names(program), tmp_path, rng, DType.float32, quickly=True)
+
+
+def test_layernorm(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    program = ALTERNATIVES["layernorm_1"]
+    for kernel in compiled([scheduled(program, rng) for _ in range(8)], tmp_path, quickly=True):
+        sizes = {"M": rng.choice((1, 5, 16)), "K": rng.choice((31, 32, 50)), "N": rng.choice((1, 5, 16, 17))}
+        inputs = inputs_for(program, sizes, rng)
+        (out,) = kernel(inputs, sizes)
+        normal = torch.nn.functional.layer_norm(inputs["x"].double(), (sizes["K"],), eps=0.0)
+        torch.testing.assert_close(out.double(), normal @ inputs["yt"].double().T, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["attention_1", "one_query_1", "peeled_softmax_1"])
+def test_pairs_of_significand_and_exponent(name: str, tmp_path: Path) -> None:
+    rng = random.Random(name)
+    program = canonical(make_safe(ALTERNATIVES[name]).program)
+    compare([scheduled(program, rng) for _ in range(8)], names(program), tmp_path, rng, DType.float32, quickly=True)
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_random_programs(part: int, tmp_path: Path) -> None:
+    rng = random.Random(part)
+    found: list[BlockProgram] = []
+    while len(found) < 20:
+        fusion = fuse(lower(peelable.random_program(rng)), checked=True)
+        programs = [canonical(a.program) for a in fusion.alternatives]
+        if rng.random() < 0.3:  # as lowered, or half fused
+            programs += [canonical(p) for p in peelable.peeled(rng.choice(fusion.steps).before)]
+        found += [scheduled(p, rng) for p in programs]
+    compare(found, ["R", "X", "Y", "Z"], tmp_path, rng, DType.float32, quickly=True)
+
+
+def blocks(program: BlockProgram, **tiles: int) -> BlockProgram:
+    """`program` in blocks of the given sizes (4 where none is given), on the grid where it can be."""
+    top = {n.name for n in program.graph.nodes}
+    chosen = tuple(
+        (m.name, LoopSchedule((Level(LevelPlace.grid if m.name in top and m.state is None else LevelPlace.loop,
+                                     1 if m.unit else tiles.get(m.axis.space.name, 4)),)))
+        for m in maps(program.graph)
+    )  # fmt: skip
+    return apply(program, Schedule(chosen))
+
+
+def test_both_parts_go_into_one_tensor(tmp_path: Path) -> None:
+    """At the top the first block and the rest are a launch each, and there is no third that copies."""
+    applied = blocks(ALTERNATIVES["one_query_1"])
+    (join,) = (n for n in applied.graph.nodes if isinstance(n, Join))
+    one, two = kernels(applied)
+    assert join.first in one.writes
+    assert two.writes == (join.rest,)
+    assert set(two.reads) > set(one.writes) - {join.first}
+    (kernel,) = compiled([applied], tmp_path, quickly=True)
+    for size in (1, 3, 4, 5, 9):
+        sizes = {"D": 3, "N": 6, "L": size}
+        q, kt, vt = torch.randn(3), torch.randn(6, 3), torch.randn(size, 6)
+        (out,) = kernel({"q": q, "kt": kt, "vt": vt}, sizes)
+        torch.testing.assert_close(out, vt @ torch.softmax(kt @ q, 0))
+
+
+@pytest.mark.parametrize("name", ALTERNATIVES)
+def test_an_empty_loop_writes_nothing(name: str, tmp_path: Path) -> None:
+    """Where there is no first block there is no rest: a list is empty, and a sum what it starts from."""
+    program = ALTERNATIVES[name]
+    applied = blocks(program)
+    first = next(m for m in maps(program.graph) if isinstance(m.range, First))
+    sizes = {**dict.fromkeys(names(program), 5), first.axis.space.name: 0}
+    (kernel,) = compiled([applied], tmp_path, quickly=True)
+    inputs = {
+        n: t if t.numel() else t.new_empty(t.shape) for n, t in inputs_for(program, sizes, random.Random(0)).items()
+    }
+    (out,) = kernel(inputs, sizes)
+    assert list(out.shape) == [a.space.size(sizes) for a in program.output_axes[0]]
+    if first.state is not None and name.startswith("rmsnorm"):
+        assert torch.equal(out, torch.zeros(5, 5))
