@@ -347,7 +347,7 @@ static inline float remainder(float x, float y) {
 
 // Reductions along a row in as many partial results as a vector has lanes: short chains, so that sums are as exact as eager's, and
 // one tree at the end. body(j, lane) works on element j, in lane number `lane`.
-constexpr i64 kLanes = 16;
+constexpr i64 kLanes = 32;
 
 template <class Body>
 static inline __attribute__((always_inline)) void in_lanes(i64 n, Body body) {
