@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weft.emit.cpp.scalar import element
-from weft.emit.cpp.text import Names, Writer, plus, times
-from weft.emit.cpp.values import Memory, Scope
+from weft.emit.cpp.text import Writer, at_most, blocks_of
+from weft.emit.cpp.values import Memory
+from weft.emit.ranges import Scope
+from weft.emit.text import Names, plus, times
 from weft.errors import Location
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
@@ -36,6 +38,14 @@ class Frame:
     def size(self, space: Space) -> str:
         """The number of elements of `space`."""
         return str(space.fixed) if space.fixed is not None else self.sizes[space.name]
+
+    def at_most(self, left: str, right: str) -> str:
+        """The smaller of two sizes."""
+        return at_most(left, right)
+
+    def blocks_of(self, size: str, tile: str) -> str:
+        """How many blocks of `tile` elements `size` elements make."""
+        return blocks_of(size, tile)
 
     def scratch(self, wish: str, ctype: str, count: str) -> str:
         """A pointer to a scratch array of this thread."""

@@ -30,10 +30,12 @@ from weft.emit.cpp import nests
 from weft.emit.cpp.body import Accumulator, Body
 from weft.emit.cpp.frame import Frame, localised, offset_of, pointer, row_major
 from weft.emit.cpp.plan import Store
-from weft.emit.cpp.ranges import Bounds, bounds, part_of, tile, widest
+from weft.emit.cpp.ranges import widest
 from weft.emit.cpp.scalar import element
-from weft.emit.cpp.text import at_most, factor, is_word, minus, plus, times
-from weft.emit.cpp.values import Lazy, Memory, Scope, Step, Value, resolved
+from weft.emit.cpp.text import at_most
+from weft.emit.cpp.values import Lazy, Memory, Value, resolved
+from weft.emit.ranges import Bounds, Scope, Step, bounds, part_of, tile
+from weft.emit.text import factor, is_word, minus, plus, times
 from weft.errors import UnsupportedError
 from weft.tensor.axes import Axis
 
