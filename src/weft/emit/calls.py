@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from weft.block.check import Scope, infer
 from weft.block.program import BlockNode, BlockProgram, BlockType, Extent, Map, Place
+from weft.emit.text import times
+from weft.errors import InvalidProgramError
 from weft.schedule import KernelNodes
 from weft.tensor.axes import Axis, Space
 
@@ -54,3 +56,24 @@ def grid_chain(first: Map) -> list[Map]:
             break
         chain.append(inner)
     return chain
+
+
+def row_major(dims: Sequence[Axis], extents: Sequence[str]) -> dict[Axis, str]:
+    """Strides of a dense array, the last dimension innermost."""
+    return {a: times(*extents[place + 1 :]) for place, a in enumerate(dims)}
+
+
+def written_strides(
+    name: str, kind: BlockType, dims: Sequence[Axis | None], size: Callable[[Space], str]
+) -> dict[Axis, str]:
+    """Strides of the tensor `name` that a kernel writes, which is contiguous; `size` spells how long a space is.
+
+    Raises:
+        InvalidProgramError: its dimensions are not the axes of its list.
+    """
+    axes = [a for a in dims if a is not None]
+    if set(axes) != {*kind.lists, *kind.dims}:
+        raise InvalidProgramError(
+            f"dimensions {axes} for a list of {kind}", node=name, condition="a tensor has its list's axes"
+        )
+    return row_major(axes, [size(a.space) for a in axes])

@@ -85,6 +85,19 @@ def part_of(node: Map) -> Part:
     return Part.all if node.place is Place.whole else node.range.part
 
 
+def describe(node: Map) -> str:
+    """What a loop runs over, in words."""
+    size = (
+        "all of it at once"
+        if node.place is Place.whole
+        else f"blocks of {node.tile}"
+        if node.tile != 1
+        else "one by one"
+    )
+    part = {Part.all: "", Part.full: ", the full ones", Part.edge: ", what the full ones left"}[part_of(node)]
+    return f"{node.name} over {node.axis.space.name}: {size}{part}"
+
+
 def _segment(language: Language, node: Map, size: str, count: int) -> str:
     """The elements of one segment: a whole number of blocks."""
     block = size if node.place is Place.whole or node.tile is None else str(node.tile)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from weft.emit.calls import row_major
 from weft.emit.cpp.scalar import element
 from weft.emit.cpp.text import Writer, at_most, blocks_of
 from weft.emit.cpp.values import Memory
@@ -63,11 +64,6 @@ class Frame:
         """A comment that says which of the user's lines the next lines compute."""
         for each in dict.fromkeys(str(place) for place in locations if place is not None):
             self.out.comment(each)
-
-
-def row_major(dims: Sequence[Axis], extents: Sequence[str]) -> dict[Axis, str]:
-    """Strides of a dense array, the last dimension innermost."""
-    return {a: times(*extents[place + 1 :]) for place, a in enumerate(dims)}
 
 
 def localised(frame: Frame, memory: Memory, dims: tuple[Axis, ...], scope: Scope) -> Memory:

@@ -8,17 +8,16 @@ from dataclasses import dataclass
 from weft.block.check import Scope as Around
 from weft.block.check import infer
 from weft.block.program import All, BlockProgram, BlockType, Graph, Map, Place, Stacked
-from weft.emit.calls import Dims, grid_chain, list_dims, size_names
+from weft.emit.calls import Dims, grid_chain, list_dims, size_names, written_strides
 from weft.emit.cpp import loops, nests
 from weft.emit.cpp.body import Body
-from weft.emit.cpp.frame import Frame, row_major
+from weft.emit.cpp.frame import Frame
 from weft.emit.cpp.plan import Store
 from weft.emit.cpp.scalar import element
 from weft.emit.cpp.text import RESERVED, Writer, at_most, blocks_of
 from weft.emit.cpp.values import Memory
-from weft.emit.ranges import Step, bounds
+from weft.emit.ranges import Step, bounds, describe
 from weft.emit.text import Names, minus, plus, times
-from weft.errors import InvalidProgramError
 from weft.schedule import KernelNodes
 from weft.tensor.axes import Axis
 
@@ -75,7 +74,10 @@ def _function(unit: Unit) -> str:
                 out.line(f"const i64 {strides[axis]} = words[{word}];")
             word += 1
         values[name] = Memory(pointers[name], types[name].dtype, strides, types[name].dims, {})
-    places = {n: _written(frame, pointers[n], types[n], unit.dims[n]) for n in kernel.writes}
+    places: dict[str, Memory] = {}
+    for name in kernel.writes:
+        strides = written_strides(name, types[name], unit.dims[name], frame.size)
+        places[name] = Memory(pointers[name], types[name].dtype, strides, types[name].dims, {})
     top = Body(frame, {}, Around({}, applied=True), Graph((), kernel.nodes, ()), types, dict(values))
     first = kernel.nodes[0]
     if isinstance(first, Map) and first.place is Place.grid:
@@ -94,15 +96,6 @@ def _pointers(out: Writer, names: Names, kernel: KernelNodes, types: Mapping[str
         kind = f"{'const ' if place < len(kernel.reads) else ''}{element(types[name].dtype)}*"
         out.line(f"{kind} const {found[name]} = ({kind})words[{place}];")
     return found
-
-
-def _written(frame: Frame, base: str, kind: BlockType, dims: Sequence[Axis | None]) -> Memory:
-    axes = [a for a in dims if a is not None]
-    if set(axes) != {*kind.lists, *kind.dims}:
-        raise InvalidProgramError(
-            f"dimensions {axes} for a list of {kind}", node=base, condition="a tensor has its list's axes"
-        )
-    return Memory(base, kind.dtype, row_major(axes, [frame.size(a.space) for a in axes]), kind.dims, {})
 
 
 def _serial(frame: Frame, out: Writer, top: Body, places: Mapping[str, Memory]) -> None:
@@ -134,7 +127,7 @@ def _grid(frame: Frame, out: Writer, top: Body, first: Map, places: Mapping[str,
     chain = grid_chain(first)
     counts: list[str] = []
     for node in chain:
-        out.comment(f"grid {loops.describe(node)}")
+        out.comment(f"grid {describe(node)}")
         counts.append(frame.names.make(f"{node.axis.name}_blocks"))
     frame.out.depth = 3
     steps, extents = _steps(frame, chain, counts)
