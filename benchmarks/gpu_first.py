@@ -38,7 +38,7 @@ from weft.fuse import fuse
 from weft.run.triton import load
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.tensor.dtypes import DType
-from weft.tensor.program import Contraction, Extent, Monoid, Reduction, TensorProgram, Use
+from weft.tensor.program import Cast, Contraction, Extent, Monoid, Reduction, TensorProgram, Use
 from weft.tensor.scalar import Arg, Lit
 from weft.tensor.scalar import apply as applied
 
@@ -98,16 +98,20 @@ class Problem:
 
 
 def typed(program: TensorProgram, dtype: DType) -> TensorProgram:
-    """`program` with tensors of `dtype`; sizes stay numbers of float32."""
+    """`program` with tensors of `dtype`; sizes stay numbers of float32, and products leave their accumulators as `dtype`."""
     inputs = tuple(replace(i, dtype=dtype) for i in program.inputs)
-    nodes = tuple(n if isinstance(n, Extent) else replace(n, dtype=dtype) for n in program.nodes)
-    return TensorProgram(inputs, nodes, program.outputs)
+    nodes = [n if isinstance(n, Extent) else replace(n, dtype=dtype) for n in program.nodes]
+    axes_of = {n.name: n.axes for n in nodes}
+    casts = [Cast(f"{o}.cast", axes_of[o], dtype, Use(o, axes_of[o]), semantic=False) for o in program.outputs]
+    if dtype is dtype.accumulator:
+        return TensorProgram(inputs, tuple(nodes), program.outputs)
+    return TensorProgram(inputs, (*nodes, *casts), tuple(c.name for c in casts))
 
 
 def snapshots(program: TensorProgram) -> dict[str, BlockProgram]:
-    """What the rules make of `program`: each snapshot by its number of steps, and the last as "last"."""
+    """What the rules make of `program`: each snapshot by its number from 0, and the last as "last"."""
     found = fuse(lower(program)).snapshots
-    return {**{str(s.steps): canonical(s.program) for s in found}, "last": canonical(found[-1].program)}
+    return {**{str(i): canonical(s.program) for i, s in enumerate(found)}, "last": canonical(found[-1].program)}
 
 
 def example(name: str) -> Callable[[DType], dict[str, BlockProgram]]:
@@ -269,14 +273,14 @@ PROBLEMS: dict[str, Problem] = {
                 Candidate("m grid 64, n grid 64, k loop 64, d loop 64", stages=3),
                 Candidate("m grid 32, n grid 128, k loop 64, d loop 64", stages=3),
                 Candidate("m grid 64, n grid 128, k loop 64, d loop 64", warps=8, stages=3),
-                Candidate("m grid 32, n grid 128, k loop 64, d loop 64", stages=3, program="24"),
-                Candidate("m grid 16, n grid 128, k loop 64, d loop 64", stages=3, program="24"),
+                Candidate("m grid 32, n grid 128, k loop 64, d loop 64", stages=3, program="1"),
+                Candidate("m grid 16, n grid 128, k loop 64, d loop 64", stages=3, program="1"),
             ],
             [
                 Candidate("m grid 16, n grid 256, k loop 32, d loop 32"),
                 Candidate("m grid 32, n grid 128, k loop 32, d loop 32"),
                 Candidate("m grid 64, n grid 64, k loop 32, d loop 32"),
-                Candidate("m grid 32, n grid 128, k loop 32, d loop 32", program="24"),
+                Candidate("m grid 32, n grid 128, k loop 32, d loop 32", program="1"),
             ],
         ),
         scale=0.2,
