@@ -26,7 +26,7 @@ from weft.block.program import (
     Part,
     maps,
 )
-from weft.emit.triton import GridLoop, TritonKernel, emit
+from weft.emit.triton import GridLoop, TritonKernel, emit, prelude
 from weft.errors import InvalidProgramError, UnsupportedError
 from weft.run.triton import TritonProgram, load, sizes_of
 from weft.schedule import kernels
@@ -40,7 +40,8 @@ CASES = cases()
 TARGETS = {"sm_90": ("cuda", 90, 227 * 1024), "gfx942": ("hip", "gfx942", 64 * 1024)}
 COMPILED = (
     "linear_relu", "linear_relu_peeled", "linear_relu_split", "linear_relu_bf16", "attention", "attention_grid", "layernorm",
-    "rmsnorm", "rmsnorm_whole", "softmax_state", "online_attention", "masked",
+    "rmsnorm", "rmsnorm_whole", "softmax_state", "softmax_state_segments", "online_attention", "masked", "triangle_whole",
+    "shared_heads", "linear_relu_two_grids",
 )  # fmt: skip
 
 
@@ -90,6 +91,21 @@ def test_kernels_compile_for_gpus_that_are_not_here(name: str, target: str, tmp_
     for made in _loaded(case, tmp_path).compile_for(backend, arch, case.sizes):
         assert 0 <= made.shared <= limit
         assert ".visible .entry" in made.assembly or ".amdhsa_kernel" in made.assembly
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_sizes_of_one_are_constants_to_the_compiler(target: str, tmp_path: Path) -> None:
+    backend, arch, _ = TARGETS[target]
+    case = CASES["attention"]
+    (made,) = _loaded(case, tmp_path).compile_for(backend, arch, dict.fromkeys(case.sizes, 1))
+    assert made.assembly
+
+
+def test_the_prelude_has_what_the_table_calls() -> None:
+    called = optable.triton_functions()
+    assert called <= set(prelude.NAMES)
+    for name in called:
+        assert f"def {name}(" in "\n".join(prelude.functions(f"{name}(x)"))
 
 
 @pytest.mark.parametrize("target", TARGETS)

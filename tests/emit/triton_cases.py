@@ -10,7 +10,7 @@ import json
 import random
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
@@ -26,14 +26,33 @@ from emit.test_schedules import PROGRAMS, inputs_for
 from schedules import fused, random_schedule
 from weft.block.copies import canonical
 from weft.block.interpret import interpret
-from weft.block.program import BlockProgram, BlockType, Graph, Pointwise, Stacked, maps
+from weft.block.program import (
+    Below,
+    BlockProgram,
+    BlockType,
+    Collapse,
+    Dot,
+    Feed,
+    Final,
+    Graph,
+    Grouped,
+    Iterate,
+    Map,
+    Pointwise,
+    Stacked,
+    State,
+    maps,
+    sealed,
+)
 from weft.errors import ScheduleError, UnsupportedError
 from weft.fuse import fuse
 from weft.run.triton import load
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
+from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import Fp64Domain
 from weft.tensor.optable import PRIMITIVES
+from weft.tensor.program import Monoid
 from weft.tensor.scalar import Apply, Arg
 
 GRID, LOOP, WHOLE, SPLIT = LevelPlace.grid, LevelPlace.loop, LevelPlace.whole, LevelPlace.split
@@ -77,11 +96,14 @@ def cases() -> dict[str, Case]:
         "linear_relu_peeled": Case(placed(linear, m=tile, n=tile, k=levels((LOOP, 8), peel=True)), mnk),
         "linear_relu_split": Case(placed(linear, m=tile, n=tile, k=levels((SPLIT, 3), loop)), mnk),
         "linear_relu_levels": Case(placed(linear, m=levels((GRID, 40), (LOOP, 12)), n=levels(whole), k=levels(loop)), mnk),
+        "linear_relu_turned": Case(turned(placed(linear, m=tile, n=levels((GRID, 16)), k=levels(loop))), mnk),
+        "linear_relu_two_grids": Case(placed(linear, m=levels((GRID, 40), (GRID, 16)), n=tile, k=levels(loop)), mnk),
         "linear_relu_bf16": Case(placed(narrow[DType.bfloat16], m=tile, n=tile, k=levels(loop)), mnk),
         "linear_relu_fp16": Case(placed(narrow[DType.float16], m=tile, n=levels((LOOP, 8)), k=levels(whole)), mnk),
         "gated": Case(placed(fused(programs.gated()), m=tile, n=tile, k=levels(loop)), mnk),
         "attention": Case(placed(attention, m=tile, l=levels(whole), n=levels(loop), d=levels(whole)), mnkl),
         "attention_grid": Case(placed(attention, m=tile, l=levels((GRID, 16)), n=levels(loop), d=levels(loop)), mnkl),
+        "attention_peeled": Case(placed(attention, m=tile, l=levels(whole), n=levels((LOOP, 8), peel=True), d=levels(whole)), mnkl),
         "layernorm": Case(placed(layernorm, m=tile, n=tile, k=levels(loop)), mnk),
         "layernorm_peeled": Case(placed(layernorm, m=tile, n=levels(whole), k=levels(loop, peel=True)), mnk),
         "rmsnorm": Case(placed(rmsnorm, m=tile, n=tile, k=levels(loop), d=levels(loop)), {**mnk, "D": 40}),
@@ -89,6 +111,10 @@ def cases() -> dict[str, Case]:
         "softmax_state": Case(placed(state, m=tile, k=levels(loop)), mnk),
         "softmax_state_whole": Case(placed(state, m=tile, k=levels(whole)), mnk),
         "softmax_state_split": Case(placed(state, m=tile, k=levels((SPLIT, 2), (LOOP, 8), peel=True)), mnk),
+        "softmax_state_segments": Case(placed(state, m=tile, k=levels((SPLIT, 2), WHOLE)), mnk),
+        "triangle": Case(placed(triangle(), m=tile, k=levels(loop)), mnk),
+        "triangle_whole": Case(placed(triangle(), m=tile, k=levels(whole)), mnk),
+        "shared_heads": Case(placed(shared_heads(), h=levels((GRID, 1)), m=tile), {"H": 6, "G": 3, "M": 45}),
         "online_attention": Case(special.attention(32, 16), {"M": 45, "N": 37, "K": 24, "D": 20}),
         "online_attention_bf16": Case(special.attention(32, 16, DType.bfloat16), {"M": 45, "N": 37, "K": 24, "D": 20}),
         "turning": Case(placed(special.turning(), m=tile, k=levels(loop)), mnk),
@@ -99,6 +125,43 @@ def cases() -> dict[str, Case]:
         "integers": Case(placed(fused(special.integers()), m=levels(whole), n=levels(whole)), mnk),
         "columns": Case(placed(fused(special.columns()), m=levels(loop), n=tile), mnk),
     }  # fmt: skip
+
+
+def turned(program: BlockProgram) -> BlockProgram:
+    """`program` with the operands of the products in its states exchanged; results keep their axes."""
+
+    def exchanged(node: Map) -> Map:
+        if node.state is None:
+            return node
+        update = node.state.update
+        nodes = tuple(replace(n, left=n.right, right=n.left) if isinstance(n, Dot) else n for n in update.nodes)
+        return replace(node, state=replace(node.state, update=replace(update, nodes=nodes)))
+
+    return handmade.everywhere(program, exchanged)
+
+
+def triangle() -> BlockProgram:
+    """For each block of rows, the row sums of the columns up to its last row: a range that depends on the loop around it."""
+    columns = Axis("%k", handmade.M.space)
+    given = {"x": (handmade.own("x", handmade.M), Axis("x.k", handmade.M.space))}
+    state = State.of_monoid(Monoid.sum, "r", (handmade.M,), F32, "s")
+    sums = (Collapse("r", Monoid.sum, "x", columns),)
+    inner = handmade.loop(columns, {"x": given["x"][1:]}, sums, (Final("o", "s"),), state)
+    inner = replace(inner, range=Below(handmade.M))
+    outer = handmade.loop(handmade.M, given, (inner,), (Stacked("out", "o"),))
+    return handmade.program(outer, over=(handmade.M,), given=given)
+
+
+def shared_heads() -> BlockProgram:
+    """x[h, m] + y[h // 2, m]: two heads share what they read."""
+    h, m, g = Axis("%h", Space("H")), handmade.M, Axis("y.g", Space("G"))
+    given = {"x": (handmade.own("x", h), handmade.own("x", m)), "y": (g, handmade.own("y", m))}
+    node = Pointwise("o", programs.ADD, ("x", "y"), (m,), F32)
+    inner = handmade.loop(m, {n: axes[1:] for n, axes in given.items()}, (node,), (Stacked("o", "o"),))
+    feeds = (Feed("x", "x", Iterate(given["x"][0])), Feed("y", "y", Grouped(g, 2)))
+    outer = sealed(Map("%h", h, feeds, Graph((), (inner,), ()), (Stacked("out", "o"),), unit=True))
+    types = tuple((n, BlockType(axes, axes[1:], F32)) for n, axes in given.items())
+    return BlockProgram(types, Graph(("x", "y"), (outer,), ("out",)), ((h, m),))
 
 
 def operations(dtype: DType = DType.float32) -> Case:
