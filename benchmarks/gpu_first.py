@@ -35,6 +35,7 @@ from weft.block.program import BlockProgram, maps
 from weft.cost import Level as MemoryLevel
 from weft.cost import Machine, estimate, total
 from weft.fuse import fuse
+from weft.fuse.safety import make_safe
 from weft.run.triton import load
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.tensor.dtypes import DType
@@ -109,9 +110,11 @@ def typed(program: TensorProgram, dtype: DType) -> TensorProgram:
 
 
 def snapshots(program: TensorProgram) -> dict[str, BlockProgram]:
-    """What the rules make of `program`: each snapshot by its number from 0, and the last as "last"."""
+    """What the rules make of `program`: each snapshot by its number from 0, the last as "last", and that made "safe"."""
     found = fuse(lower(program)).snapshots
-    return {**{str(i): canonical(s.program) for i, s in enumerate(found)}, "last": canonical(found[-1].program)}
+    last = canonical(found[-1].program)
+    safe = canonical(make_safe(last).program)
+    return {**{str(i): canonical(s.program) for i, s in enumerate(found)}, "last": last, "safe": safe}
 
 
 def example(name: str) -> Callable[[DType], dict[str, BlockProgram]]:
@@ -215,12 +218,12 @@ PROBLEMS: dict[str, Problem] = {
         4 * 4096 * 4096 * 64,
         both(
             [
-                *over_rows("m grid {m}, l whole, n loop {n}, d whole", (64, 128), (64, 128), stages=3),
-                Candidate("m grid 128, l whole, n loop 64, d whole", warps=8, stages=3),
-                Candidate("m grid 64, l whole, n loop 64 peeled, d whole", stages=3),
+                *over_rows("m grid {m}, l whole, n loop {n}, d whole", (64, 128), (64, 128), stages=3, program="safe"),
+                Candidate("m grid 128, l whole, n loop 64, d whole", warps=8, stages=3, program="safe"),
+                Candidate("m grid 64, l whole, n loop 64, d whole", stages=3),
             ],
             [
-                *over_rows("m grid {m}, l whole, n loop {n}, d whole", (32, 64), (32,), stages=2),
+                *over_rows("m grid {m}, l whole, n loop {n}, d whole", (32, 64), (32,), stages=2, program="safe"),
                 Candidate("m grid 32, l whole, n loop 32, d loop 16"),
                 Candidate("m grid 64, l whole, n loop 32, d whole", warps=8),
             ],
@@ -233,11 +236,15 @@ PROBLEMS: dict[str, Problem] = {
         4 * 8 * 2048 * 2048 * 64,
         both(
             [
-                *over_rows("h grid 1, m grid {m}, l whole, n loop {n}, d whole", (64, 128), (64, 128), stages=3),
+                *over_rows(
+                    "h grid 1, m grid {m}, l whole, n loop {n}, d whole", (64, 128), (64, 128), stages=3, program="safe"
+                ),
+                Candidate("h grid 1, m grid 128, l whole, n loop 64, d whole", warps=8, stages=3, program="safe"),
+                Candidate("h grid 1, m grid 128, l whole, n loop 128, d whole", warps=8, stages=3, program="safe"),
                 Candidate("h grid 1, m grid 128, l whole, n loop 64, d whole", warps=8, stages=3),
             ],
             [
-                *over_rows("h grid 1, m grid {m}, l whole, n loop {n}, d whole", (32, 64), (32,)),
+                *over_rows("h grid 1, m grid {m}, l whole, n loop {n}, d whole", (32, 64), (32,), program="safe"),
                 Candidate("h grid 1, m grid 64, l whole, n loop 32, d whole", warps=8),
             ],
         ),
