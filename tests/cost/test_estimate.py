@@ -38,7 +38,7 @@ def test_a_floor_counts_every_element_once() -> None:
     assert cost.unique_bytes == 2_040_000
     assert cost.flops == 10**9 + 10**6
     assert cost.floor_seconds == pytest.approx(0.1 + 1e-3)
-    assert cost.predicted_seconds == pytest.approx(cost.floor_seconds)
+    assert cost.predicted_seconds == pytest.approx(cost.floor_seconds + (2_040_000 + 3_000_000) / 1e10)
 
 
 def test_where_the_bytes_take_longer_they_are_the_floor() -> None:
@@ -61,8 +61,14 @@ def test_a_kernel_that_visits_part_of_a_list_needs_no_more() -> None:
 
 @pytest.mark.parametrize(("iterations", "idle"), [(1, 4), (4, 1), (5, 8 / 5), (8, 1), (400, 1)])
 def test_threads_idle_in_the_last_round(iterations: int, idle: float) -> None:
+    busy = cost_of(replace(MATMUL, iterations=4), TOY)
     cost = cost_of(replace(MATMUL, iterations=iterations), TOY)
-    assert cost.predicted_seconds == pytest.approx(idle * cost.floor_seconds)
+    assert cost.predicted_seconds == pytest.approx(idle * busy.predicted_seconds)
+
+
+def test_a_function_costs_more_than_an_addition() -> None:
+    plain = cost_of(MATMUL, TOY).predicted_seconds
+    assert cost_of(MATMUL, TOY, {"relu": 19.0}).predicted_seconds == pytest.approx(plain + 19 * 10**6 / 1e9)
 
 
 def test_bf16_products_run_in_the_matrix_unit_and_unknown_types_by_vectors() -> None:

@@ -78,7 +78,7 @@ def test_every_intermediate_of_a_chain_stays_in_registers() -> None:
 def test_a_chain_over_two_axes_is_one_nest_with_a_sum_inside(tmp_path: Path) -> None:
     text = text_of(placed(programs.row_sum_of_squares(), {"m": [(GRID, 8)], "n": [(LOOP, 8)], "k": [(WHOLE, 0)]}))
     after = text[text.index("weft::dot") :]
-    assert count(r"#pragma omp simd reduction\(\+ : \w+\)", after) == 1
+    assert count(r"= weft::sum_of_lanes\(", after) == 1
     assert count(r"scratch\.take<", text) == 3, "row sums, product, panel"
 
 

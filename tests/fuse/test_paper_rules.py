@@ -12,6 +12,7 @@ import pytest
 from block import paper
 from block.paper import each, row_sum
 from block.programs import ADD, F32, MUL, axes, matmul, tensor
+from fuse.same import assert_same
 from weft.block.check import check
 from weft.block.interpret import interpret
 from weft.block.listing import listing
@@ -26,7 +27,6 @@ from weft.fuse.merge_maps import are_siblings, feeds_only_by_iteration, merge_ma
 from weft.fuse.rule import Rule, apply_at
 from weft.fuse.swap_scale_dot import SWAP_SCALE_DOT
 from weft.fuse.swap_shift_dot import SWAP_SHIFT_DOT
-from weft.tensor.field import FieldDomain
 from weft.tensor.fp64 import Fp64Domain
 from weft.tensor.program import Elementwise, Input, Monoid, Node, Reduction, TensorProgram, Use
 from weft.tensor.scalar import Arg, apply
@@ -87,20 +87,6 @@ MADE = {
     "scaled": lambda: tensors(rowwise(), PRODUCT),
     "shifted": lambda: tensors(rowwise(ADD), PRODUCT),
 }
-
-
-def run(program: BlockProgram, domain, sizes, blocks, seed=0):
-    numbers = np.random.default_rng(seed)
-    inputs = {n: domain.random([a.space.size(sizes) for a in k.lists], k.dtype, numbers) for n, k in program.inputs}
-    return interpret(program, inputs, sizes, domain, blocks)[0]
-
-
-def assert_same(before: BlockProgram, after: BlockProgram, sizes, blocks):
-    exact, numbers = FieldDomain(5), Fp64Domain()
-    for one, two in zip(run(before, exact, sizes, blocks), run(after, exact, sizes, blocks), strict=True):
-        assert exact.equal(one, two)
-    for one, two in zip(run(before, numbers, sizes, blocks), run(after, numbers, sizes, blocks), strict=True):
-        np.testing.assert_allclose(two, one, rtol=1e-9, atol=1e-9)
 
 
 def after(program: BlockProgram, rules: tuple[Rule, ...] = (FUSE_CONSECUTIVE_MAPS, FUSE_SIBLING_MAPS)) -> BlockProgram:

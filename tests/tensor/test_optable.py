@@ -72,7 +72,7 @@ def same(ours: np.ndarray, theirs: np.ndarray) -> None:
 def test_names_are_unique() -> None:
     names = [r.name for r in (*PRIMITIVES, *DERIVED)]
     packets = [a for r in (*PRIMITIVES, *DERIVED) for a in r.aten] + list(optable.MASK_ATEN)
-    abstracts = [r.abstract for r in PRIMITIVES]
+    abstracts = [r.abstract for r in PRIMITIVES if r.aten]  # what no one writes is a way to compute what someone does
     assert len(set(names)) == len(names)
     assert len(set(packets)) == len(packets)
     assert len(set(abstracts)) == len(abstracts)

@@ -49,6 +49,7 @@ from weft.tensor.program import (
     TensorProgram,
     Use,
     axes_of,
+    uses,
 )
 from weft.tensor.scalar import Arg, Convert, Scalar, substitute
 
@@ -59,9 +60,10 @@ def lower(program: TensorProgram) -> BlockProgram:
     Raises:
         UnsupportedError: for an opaque operation, or a reindexing that is not a view of an input: the plan keeps those out.
     """
-    lowering = _Lowering(program, _loop_axes(program))
+    lowering = _Lowering(program, _loop_axes(program), _at_products(program))
     for node in program.nodes:
-        lowering.add(node)
+        if node.name not in lowering.at_products:
+            lowering.add(node)
     inputs = tuple((n.name, BlockType(n.axes, lowering.blocked(n.axes), n.dtype)) for n in program.inputs)
     graph = Graph(tuple(n for n, _ in inputs), tuple(lowering.nodes), program.outputs)
     return BlockProgram(inputs, graph, tuple(lowering.lists[name] for name in program.outputs))
@@ -132,6 +134,20 @@ def _roles(node: Node) -> tuple[list[Axis], list[Axis]]:
             return ([], [])
 
 
+def _at_products(program: TensorProgram) -> dict[str, Cast]:
+    """Roundings that only products read: made where these read their operands, so that rules see what comes before them."""
+    values = program.values()
+    read_elsewhere = set(program.outputs)
+    for node in program.nodes:
+        if not isinstance(node, Contraction):
+            read_elsewhere.update(uses(node))
+    return {
+        n.name: n
+        for n in program.nodes
+        if isinstance(n, Cast) and not n.semantic and n.name not in read_elsewhere and values[n.arg.value].axes
+    }
+
+
 def _uses(node: Node) -> tuple[Use, ...]:
     match node:
         case Elementwise():
@@ -150,6 +166,7 @@ class _Lowering:
 
     program: TensorProgram
     axes: _LoopAxes
+    at_products: dict[str, Cast]
     nodes: list[BlockNode] = field(default_factory=list[BlockNode])
     lists: dict[str, tuple[Axis, ...]] = field(default_factory=dict[str, tuple[Axis, ...]])
     scalars: dict[str, Literal | block.Extent] = field(default_factory=dict[str, "Literal | block.Extent"])
@@ -221,9 +238,22 @@ class _Lowering:
             and len(self.blocked(node.axes)) > 1
         ):
             operands = (node.right, node.left)  # the left operand has the rows of the result
-        self._nest(_Leaf(node.name, node.axes, operands, lambda made, names, out: [
-            Dot(out, names[0], names[1], made[over[-1]], self._dims(made, node.axes), dtype, None, node.location),
-        ], tuple(over), Monoid.sum, dtype))  # fmt: skip
+        casts = tuple(self.at_products.get(u.value) for u in operands)
+        read = tuple(u if c is None else _through(c, u) for u, c in zip(operands, casts, strict=True))
+
+        def leaf(made: dict[Axis, Axis], names: tuple[str, ...], out: str) -> list[BlockNode]:
+            rounded = [
+                Pointwise(f"{out}.{side}", Arg(0), (name,), self._dims(made, use.axes), cast.dtype, cast.location)
+                for side, name, use, cast in zip(("left", "right"), names, read, casts, strict=True)
+                if cast is not None
+            ]
+            left, right = (
+                n if c is None else f"{out}.{s}" for s, n, c in zip(("left", "right"), names, casts, strict=True)
+            )
+            dims = self._dims(made, node.axes)
+            return [*rounded, Dot(out, left, right, made[over[-1]], dims, dtype, None, node.location)]
+
+        self._nest(_Leaf(node.name, node.axes, read, leaf, tuple(over), Monoid.sum, dtype))
 
     def _reduction(self, node: Reduction) -> None:
         over = self.axes.order(node.over)
@@ -273,6 +303,12 @@ class _Lowering:
         state = State.of_monoid(leaf.monoid, "%p", self._dims(made, leaf.axes), leaf.carried, "%s")
         feed = Feed(parts, "%p", Iterate(part.axis))
         return Map(loop.name, loop, (feed,), Graph(("%p",), (), ("%p",)), (Final(result, "%s"),), state, unit=part.unit)
+
+
+def _through(cast: Cast, use: Use) -> Use:
+    """What `use` of `cast` reads, before the cast."""
+    bound = dict(zip(cast.axes, use.axes, strict=True))
+    return Use(cast.arg.value, tuple(bound[a] for a in cast.arg.axes))
 
 
 @dataclass(frozen=True, slots=True)

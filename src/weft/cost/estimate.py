@@ -1,19 +1,21 @@
 """The time of a kernel: its floor, and what is predicted.
 
-A roofline with three corrections: what is loaded again comes from the level that holds it, threads
-idle in the last round of the grid, and copies and block operations are not free. Levels and loads
+Floors are a roofline. Predictions add up instead: blocks are moved, then worked on. What is loaded again comes from the level that
+holds it, threads idle in the last round of the grid, functions cost more than additions, and copies and block operations
+are not free. Levels and loads
 are those of "FlashAttention on a Napkin" (a transfer rate for each level of the hierarchy), counted
 on the applied program rather than on a diagram.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from weft.block.program import BlockProgram
+from weft.block.program import BlockProgram, Graph, Map, Pointwise
 from weft.cost.machine import Machine
 from weft.cost.traffic import Traffic, by_kernel
+from weft.tensor.scalar import operation_count, operations
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,15 @@ class Cost:
         )
 
 
+# What a function of the prelude costs, in additions of a vector: the length of its polynomial, and the divisions in it.
+_HEAVY = {
+    **dict.fromkeys(("exp", "decay", "log", "expm1", "erf", "tanh", "sin", "cos", "atan", "log1p"), 20.0),
+    **dict.fromkeys(("div", "sqrt", "remainder", "fmod"), 4.0),
+    **dict.fromkeys(("pow", "atan2"), 60.0),
+}
+_NONE: Mapping[str, float] = {}
+
+
 def estimate(program: BlockProgram, sizes: Mapping[str, int], machine: Machine) -> tuple[Cost, ...]:
     """The cost of each kernel of an applied program, in the order of `weft.schedule.kernels`.
 
@@ -54,7 +65,21 @@ def estimate(program: BlockProgram, sizes: Mapping[str, int], machine: Machine) 
         sizes: elements of each space, by name; all at least 1.
         machine: where it would run.
     """
-    return tuple(cost_of(part, machine) for part in by_kernel(program, sizes))
+    heavy = dict(_heavy(program.graph))
+    return tuple(cost_of(part, machine, heavy) for part in by_kernel(program, sizes))
+
+
+def _heavy(graph: Graph) -> Iterator[tuple[str, float]]:
+    """For each elementwise operator the average cost of its operations, in flops, beyond 1."""
+    for node in graph.nodes:
+        if isinstance(node, Map):
+            yield from _heavy(node.body)
+            if node.state is not None:
+                yield from _heavy(node.state.update)
+        elif isinstance(node, Pointwise) and operations(node.expr):
+            extra = sum((cost - 1) * operation_count(node.expr, op) for op, cost in _HEAVY.items())
+            if extra:
+                yield node.name, extra / operations(node.expr)
 
 
 def total(costs: Iterable[Cost]) -> Cost:
@@ -70,8 +95,8 @@ def total(costs: Iterable[Cost]) -> Cost:
     )
 
 
-def cost_of(part: Traffic, machine: Machine) -> Cost:
-    """The cost of one kernel that moves and does `part`."""
+def cost_of(part: Traffic, machine: Machine, heavy: Mapping[str, float] = _NONE) -> Cost:
+    """The cost of one kernel that moves and does `part`; `heavy` says of operators how much more than a flop one of theirs is."""
     read = {name: size for name, size in part.loaded.items() if name in part.shared}
     written = {name: size for name, size in part.stored.items() if name in part.shared}
     # A kernel that visits only some of a list reads less than the list.
@@ -84,9 +109,10 @@ def cost_of(part: Traffic, machine: Machine) -> Cost:
     moving = first_touch + again + _local_seconds(part, machine)
     rounds = -(-part.iterations // machine.cores)
     busy = part.iterations / (rounds * machine.cores)
+    weighing = sum(part.flops[n] * more for n, more in heavy.items() if n in part.flops) / machine.vector_flops
     copying = _copying_seconds(part, machine)
     calls = sum(part.operations.values()) * machine.operation_seconds / machine.cores
-    predicted = machine.launch_seconds + (max(working, moving) + copying + calls) / busy
+    predicted = machine.launch_seconds + (working + weighing + moving + copying + calls) / busy
     floor = max(working, first_touch)
     flops = sum(part.flops.values())
     return Cost(sum(read.values()), sum(written.values()), flops, unique, floor, predicted)

@@ -5,13 +5,14 @@ In: a block program as lowered, every operation a kernel of its own. Out: the sn
 it looks at, what the sizes are, or which emitter follows.
 """
 
-from weft.fuse.driver import EXTENSION, PRIORITY, RULES_IN_PLANS, Fusion, Snapshot, fuse
+from weft.fuse.driver import EXTENSION, PRIORITY, RULES_IN_PLANS, RULES_THAT_KEEP_PRECISION, Fusion, Snapshot, fuse
 from weft.fuse.rule import Conditioning, Rule, Site, Step
 
 __all__ = [
     "EXTENSION",
     "PRIORITY",
     "RULES_IN_PLANS",
+    "RULES_THAT_KEEP_PRECISION",
     "Conditioning",
     "Fusion",
     "Rule",

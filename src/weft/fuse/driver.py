@@ -15,7 +15,7 @@ from weft.fuse.fuse_consecutive_maps import FUSE_CONSECUTIVE_MAPS
 from weft.fuse.fuse_map_with_reduction import FUSE_MAP_WITH_REDUCTION
 from weft.fuse.fuse_sibling_maps import FUSE_SIBLING_MAPS
 from weft.fuse.peel_first_iteration import PEEL_FIRST_ITERATION
-from weft.fuse.rule import Path, Rewrite, Rule, Site, Step, apply_at, graph_at
+from weft.fuse.rule import Conditioning, Path, Rewrite, Rule, Site, Step, apply_at, graph_at
 from weft.fuse.swap_scale_dot import SWAP_SCALE_DOT
 from weft.fuse.swap_shift_dot import SWAP_SHIFT_DOT
 
@@ -37,8 +37,10 @@ INSTEAD: tuple[Rule, ...] = (PEEL_FIRST_ITERATION,)
 """What can be done in place of an extension, where redundant work is discouraged."""
 
 RULES_IN_PLANS: tuple[Rule, ...] = (FUSE_CONSECUTIVE_ELEMENTWISE, FUSE_MAP_WITH_REDUCTION, FUSE_CONSECUTIVE_MAPS)
-"""What kernels are made with: rules that never pay, which need no choice among snapshots, and that leave every rounding where
-it was, which needs no numerical safety. The others are applied where a derivation is asked for."""
+"""Rules that never pay and leave every rounding where it was: every kernel can be made with them."""
+
+RULES_THAT_KEEP_PRECISION: tuple[Rule, ...] = tuple(r for r in PRIORITY if r.conditioning is not Conditioning.cancels)
+"""What other candidates are made with: all but the rule that may cancel most of a result away."""
 
 
 @dataclass(frozen=True, slots=True)

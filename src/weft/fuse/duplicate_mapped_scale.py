@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.block.copies import fresh_loops, loop_names
+from weft.block.copies import fresh_loops
 from weft.block.program import Graph, in_order
 from weft.block.rename import fresh, values_of
-from weft.fuse.mapped_matmul import MappedMatmul, MappedRows, mapped_rows, matmuls_of
+from weft.fuse.mapped_matmul import SCALES, SHIFTS, MappedMatmul, MappedRows, mapped_rows, matmuls_of
 from weft.fuse.rewire import reading
 from weft.fuse.rule import Conditioning, Rewrite, Rule, Site
 
@@ -29,19 +29,19 @@ def _rewrite(site: Site) -> Rewrite | None:
     Condition: two products at least that rule 4 (rule 5 for a shift) could swap with it, were they its only readers. The
     work that is done twice is gone once both are swapped.
     """
-    for op in ("mul", "add"):
-        for rows in mapped_rows(site, op):
-            products = list(matmuls_of(site.graph, rows))
+    for ops in (SCALES, SHIFTS):
+        for rows in mapped_rows(site, ops):
+            products = list(matmuls_of(rows))
             if len(products) > 1:
-                return Rewrite(_duplicated(site, rows, products[-1]))
+                return Rewrite(_duplicated(rows, products[-1]))
     return None
 
 
-def _duplicated(site: Site, rows: MappedRows, product: MappedMatmul) -> Graph:
-    graph = site.graph
+def _duplicated(rows: MappedRows, product: MappedMatmul) -> Graph:
+    graph = rows.graph
     result = fresh(values_of(graph))(f"{rows.result}.again")
     renamed = replace(rows.loop, outputs=tuple(replace(o, outer=result) for o in rows.loop.outputs))
-    again = fresh_loops(renamed, loop_names(site.program))
+    again = fresh_loops(renamed, rows.loops)
     reader = reading(product, rows, replace(rows, loop=again, result=result))
     nodes = [new for n in graph.nodes for new in ((again, reader) if n is product.loop else (n,))]
     return replace(graph, nodes=in_order(nodes, graph.inputs))

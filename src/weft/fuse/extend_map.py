@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from weft.block.program import All, BlockNode, Broadcast, Feed, Graph, Map, in_order, operands, results, sealed
+from weft.block.program import (
+    All,
+    BlockNode,
+    Broadcast,
+    Feed,
+    Graph,
+    Map,
+    Pointwise,
+    in_order,
+    operands,
+    results,
+    sealed,
+)
 from weft.block.rename import fresh, rename_body, rename_node, values_of
 from weft.fuse.merge_maps import are_siblings, feeds_only_by_iteration
 from weft.fuse.rule import Conditioning, Rewrite, Rule, Site
@@ -26,29 +38,50 @@ def _rewrite(site: Site) -> Rewrite | None:
 
         (c)  as (b), where A is not an input of the graph but made in it
 
-    Condition: the graph's results are the x-map's alone and nothing reads them inside; the x-map sees whatever the others
-    make as a whole, not item by item; and once all is in its inner graph, one of the maps that were outside can be fused
-    with one that was inside: by rule 1 in (a), by rule 2 in (b) and (c). What was done once is then done for every x.
+    Condition: the graph's results are the x-map's alone, or made of these alone by operators on items, as a rounding is, which
+    stay behind it; the x-map sees whatever the others make as a whole, not item by item; and once all is in its inner graph, one
+    of the maps that were outside can be fused with one that was inside: by rule 1 in (a), by rule 2 in (b) and (c). What was done
+    once is then done for every x.
     """
     graph = site.graph
-    node = extensible(graph)
-    return None if node is None else Rewrite(replace(graph, nodes=(extended(graph, node)[0],)))
+    found = extensible(graph)
+    if found is None:
+        return None
+    node, before, behind = found
+    return Rewrite(replace(graph, nodes=(extended(before, node)[0], *behind)))
 
 
-def extensible(graph: Graph) -> Map | None:
-    """The map of `graph` that can be extended and then meets another: the condition of rules 6 and 7."""
+def extensible(graph: Graph) -> tuple[Map, Graph, tuple[BlockNode, ...]] | None:
+    """The map of `graph` that can be extended and then meets another: the condition of rules 6 and 7.
+
+    With it come `graph` without the operators on items that only follow the map, and these.
+    """
     for node in graph.nodes:
-        if isinstance(node, Map) and len(graph.nodes) > 1 and _is_last(graph, node) and _sees_wholes(graph, node):
-            inside = {n.name for n in node.body.nodes if isinstance(n, Map)}
-            if exposes(extended(graph, node)[0].body, inside):
-                return node
+        if isinstance(node, Map) and node.range == All() and _sees_wholes(graph, node):
+            behind = _behind(graph, node)
+            if len(graph.nodes) > 1 + len(behind) and _is_last(graph, node, behind):
+                before = replace(graph, nodes=tuple(n for n in graph.nodes if n not in behind))
+                inside = {n.name for n in node.body.nodes if isinstance(n, Map)}
+                if exposes(extended(before, node)[0].body, inside):
+                    return node, before, tuple(behind)
     return None
 
 
-def _is_last(graph: Graph, node: Map) -> bool:
-    own = set(results(node))
-    unread = all(own.isdisjoint(operands(n)) for n in graph.nodes)
-    return unread and set(graph.outputs) <= own and node.range == All()
+def _behind(graph: Graph, node: Map) -> list[BlockNode]:
+    """The operators on items that read nothing but what `node` makes, and one another."""
+    made, found = set(results(node)), list[BlockNode]()
+    for other in graph.nodes:
+        if isinstance(other, Pointwise) and other.args and made.issuperset(other.args):
+            made.add(other.name)
+            found.append(other)
+    return found
+
+
+def _is_last(graph: Graph, node: Map, behind: list[BlockNode]) -> bool:
+    """Whether `graph` gives, and its other operators read, nothing of `node` but through `behind`."""
+    own = {name for n in (node, *behind) for name in results(n)}
+    unread = all(own.isdisjoint(operands(n)) for n in graph.nodes if n not in behind)
+    return unread and set(graph.outputs) <= own
 
 
 def _sees_wholes(graph: Graph, node: Map) -> bool:

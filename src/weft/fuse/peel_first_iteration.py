@@ -36,14 +36,15 @@ def _rewrite(site: Site) -> Rewrite | None:
     hands out. Where the x-map carries state, the rest goes on from the state that the first leaves.
     """
     graph = site.graph
-    node = extensible(graph)
-    if node is None:
+    found = extensible(graph)
+    if found is None:
         return None
+    node, before, behind = found
     make = fresh(values_of(graph))
     copy = fresh_loops(node, loop_names(site.program))
     axes = [(a.axis, b.axis) for a, b in zip((copy, *maps(copy.body)), (node, *maps(node.body)), strict=True)]
-    first, names = extended(replace(graph, nodes=tuple(copy if n is node else n for n in graph.nodes)), copy)
-    made = {name for n in graph.nodes if n is not node for name in results(n)}
+    first, names = extended(replace(before, nodes=tuple(copy if n is node else n for n in before.nodes)), copy)
+    made = {name for n in before.nodes if n is not node for name in results(n)}
     handed = dict.fromkeys(name for name in operands(node) if name in made)
     firsts, rests, joins = dict[str, str](), dict[str, str](), list[Join]()
     types = site.types()
@@ -57,7 +58,7 @@ def _rewrite(site: Site) -> Rewrite | None:
     first = replace(first, range=First(), outputs=(*once, *_renamed(first, firsts)))
     rest = replace(node, range=Rest(first.axis), outputs=_renamed(node, rests))
     first, rest = continued(sealed(first), rest, make)
-    return Rewrite(replace(graph, nodes=(first, rest, *joins)))
+    return Rewrite(replace(graph, nodes=(first, rest, *joins, *behind)))
 
 
 def _renamed(node: Map, names: Mapping[str, str]) -> tuple[Stacked | Final | Once, ...]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from weft.block.copies import fresh_loops
 from weft.block.program import Broadcast, Collapse, Feed, Graph, Iterate, Map, Pointwise, Stacked, State, sealed
-from weft.block.rename import rename_map_axes
+from weft.block.rename import rename_map_axes, rename_node
 from weft.fuse.mapped_matmul import MappedMatmul, MappedRows
 from weft.tensor.axes import Axis
 from weft.tensor.program import Monoid
@@ -17,10 +17,12 @@ Names = Callable[[str], str]
 
 
 def plain_product(rows: MappedRows, product: MappedMatmul, result: str, loops: Names) -> Map:
-    """`product` of what `rows` reads instead of what it makes, as `result`."""
+    """`product` of what `rows` reads instead of what it makes, as `result`; not rounded to the type that it has."""
     feed = replace(product.rows, outer=rows.block.outer)
     inner = replace(product.inner_rows, access=rows.block.access)
     parts = replace(product.parts, inputs=_exchanged(product.parts, product.inner_rows, inner))
+    if product.rounded_rows and all(cast.dtype is rows.dtype for cast in product.rounded_rows):
+        parts = replace(parts, body=_without(parts.body, product.rounded_rows, inner.inner))
     loop = replace(
         product.loop,
         inputs=_exchanged(product.loop, product.rows, feed),
@@ -34,12 +36,14 @@ def column_sums(rows: MappedRows, product: MappedMatmul, result: str, loops: Nam
     """The sums of the right matrix along the contracted axis, one for each column of the product, as the list `result`."""
     old = product.reduction
     total, listed, part = product.dot.name, old.inputs[0].outer, old.inputs[0].inner
+    rounded = product.rounded_columns
+    item = rounded[-1].name if rounded else product.inner_columns.inner
     dims = tuple(a for a in product.dot.dims if a not in rows.node.dims)
-    add = Collapse(total, Monoid.sum, product.inner_columns.inner, product.parts.axis, product.dot.location)
+    add = Collapse(total, Monoid.sum, item, product.parts.axis, product.dot.location)
     parts = replace(
         product.parts,
         inputs=(product.inner_columns,),
-        body=Graph((), (add,), ()),
+        body=Graph((), (*rounded, add), ()),
         outputs=(Stacked(listed, total),),
     )
     state = State.of_monoid(Monoid.sum, part, dims, product.dot.dtype, "%s")
@@ -79,6 +83,12 @@ def reading(product: MappedMatmul, old: MappedRows, new: MappedRows) -> Map:
     """`product`'s map reading what `new` makes instead of what `old` makes."""
     loop = replace(product.loop, inputs=_exchanged(product.loop, product.rows, replace(product.rows, outer=new.result)))
     return rename_map_axes(loop, {old.loop.axis: new.loop.axis})
+
+
+def _without(graph: Graph, casts: tuple[Pointwise, ...], item: str) -> Graph:
+    """`graph` with its operators reading `item` instead of what `casts` make of it."""
+    nodes = (rename_node(n, {casts[-1].name: item}) for n in graph.nodes if n not in casts)
+    return replace(graph, nodes=tuple(nodes))
 
 
 def _exchanged(node: Map, old: Feed, new: Feed) -> tuple[Feed, ...]:

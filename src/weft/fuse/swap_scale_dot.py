@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.block.copies import loop_names
 from weft.block.program import Graph, in_order
 from weft.block.rename import fresh, values_of
-from weft.fuse.mapped_matmul import MappedMatmul, MappedRows, mapped_rows, matmuls_of, read_once
+from weft.fuse.mapped_matmul import SCALES, MappedMatmul, MappedRows, mapped_rows, matmuls_of, read_once
 from weft.fuse.rewire import over_columns, plain_product
 from weft.fuse.rule import Conditioning, Rewrite, Rule, Site
 from weft.tensor.scalar import Arg, apply
@@ -31,21 +30,22 @@ def _rewrite(site: Site) -> Rewrite | None:
         forall n: store(row_scale(load(I4[n]),c), I3[n])
 
     Condition: the scale is alone in its map, nothing else reads what it makes, and the product contracts the axis that the
-    scale is mapped over, over which c does not vary. Each product is rounded before it is scaled instead of after, and
-    where c is far from 1 a sum may overflow or underflow that did not.
+    scale is mapped over, over which c does not vary. A division by c is a scale too, and stays one; a rounding of the product's
+    operands stays at them; of a longer expression the scale is what it does last. Each product is rounded before it is scaled
+    instead of after, and where c is far from 1 a sum may overflow or underflow that did not.
     """
-    for rows in mapped_rows(site, "mul"):
-        for product in matmuls_of(site.graph, rows):
-            if read_once(site.graph, rows.result):
-                return Rewrite(_swapped(site, rows, product))
+    for rows in mapped_rows(site, SCALES):
+        for product in matmuls_of(rows):
+            if read_once(rows):
+                return Rewrite(_swapped(rows, product))
     return None
 
 
-def _swapped(site: Site, rows: MappedRows, product: MappedMatmul) -> Graph:
-    graph, loops, values = site.graph, loop_names(site.program), fresh(values_of(site.graph))
+def _swapped(rows: MappedRows, product: MappedMatmul) -> Graph:
+    graph, loops, values = rows.graph, rows.loops, fresh(values_of(rows.graph))
     plain = plain_product(rows, product, values(f"{product.result}.plain"), loops)
     args = ((plain.outputs[0].outer, plain.axis), (rows.vector.outer, None))
-    scale = over_columns(product, product.loop.axis, apply("mul", Arg(0), Arg(1)), args, product.result)
+    scale = over_columns(product, product.loop.axis, apply(rows.op, Arg(0), Arg(1)), args, product.result)
     nodes = [n for n in graph.nodes if n is not rows.loop]
     at = nodes.index(product.loop)
     return replace(graph, nodes=in_order([*nodes[:at], plain, scale, *nodes[at + 1 :]], graph.inputs))

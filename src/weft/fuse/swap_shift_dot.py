@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.block.copies import loop_names
 from weft.block.program import Graph, in_order
 from weft.block.rename import fresh, values_of
-from weft.fuse.mapped_matmul import MappedMatmul, MappedRows, mapped_rows, matmuls_of, read_once
+from weft.fuse.mapped_matmul import SHIFTS, MappedMatmul, MappedRows, mapped_rows, matmuls_of, read_once
 from weft.fuse.rewire import column_sums, over_columns, plain_product
 from weft.fuse.rule import Conditioning, Rewrite, Rule, Site
 from weft.tensor.axes import Axis
@@ -36,25 +35,26 @@ def _rewrite(site: Site) -> Rewrite | None:
           store(t, I4[n])
         forall n: store(add(load(I8[n]),load(I4[n])), I3[n])
 
-    Condition: as for rule 4, of a shift. Where c takes away most of I1, as a mean does, the two terms are large and nearly
-    cancel: right as algebra, and useless far from zero.
+    Condition: as for rule 4, of a shift; for I1 - c 1' the outer product is subtracted. Where c takes away most of I1, as a
+    mean does, the two terms are large and nearly cancel: right as algebra, and useless far from zero.
     """
-    for rows in mapped_rows(site, "add"):
-        for product in matmuls_of(site.graph, rows):
-            if read_once(site.graph, rows.result):
-                return Rewrite(_swapped(site, rows, product))
+    for rows in mapped_rows(site, SHIFTS):
+        for product in matmuls_of(rows):
+            if read_once(rows):
+                return Rewrite(_swapped(rows, product))
     return None
 
 
-def _swapped(site: Site, rows: MappedRows, product: MappedMatmul) -> Graph:
-    graph, loops, values = site.graph, loop_names(site.program), fresh(values_of(site.graph))
+def _swapped(rows: MappedRows, product: MappedMatmul) -> Graph:
+    graph, loops, values = rows.graph, rows.loops, fresh(values_of(rows.graph))
     sums = column_sums(rows, product, values(f"{product.result}.sums"), loops)
     plain = plain_product(rows, product, values(f"{product.result}.plain"), loops)
     axis = Axis(loops(product.loop.axis.name), product.loop.axis.space)
     args = ((rows.vector.outer, None), (sums.outputs[0].outer, sums.axis))
     outer = over_columns(product, axis, apply("mul", Arg(0), Arg(1)), args, values(f"{product.result}.outer"))
     args = ((outer.outputs[0].outer, axis), (plain.outputs[0].outer, plain.axis))
-    total = over_columns(product, product.loop.axis, apply("add", Arg(0), Arg(1)), args, product.result)
+    expr = apply("add", Arg(0), Arg(1)) if rows.op == "add" else apply("sub", Arg(1), Arg(0))
+    total = over_columns(product, product.loop.axis, expr, args, product.result)
     nodes = [n for n in graph.nodes if n is not rows.loop]
     at = nodes.index(product.loop)
     added = (sums, outer, plain, total)

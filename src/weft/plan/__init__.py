@@ -7,6 +7,7 @@ its reason.
 
 from weft.plan.executable import Plan, plan
 from weft.plan.kernel import Kernel
-from weft.plan.region import CompiledRegion, Example, compile_region
+from weft.plan.region import CompiledRegion, compile_region
+from weft.plan.select import Considered, Example
 
-__all__ = ["CompiledRegion", "Example", "Kernel", "Plan", "compile_region", "plan"]
+__all__ = ["CompiledRegion", "Considered", "Example", "Kernel", "Plan", "compile_region", "plan"]

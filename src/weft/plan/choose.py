@@ -8,11 +8,11 @@ Tiles are a few powers of two, the same for all sizes of a class, so that a new 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from weft.block.check import Scope, body_types, infer
-from weft.block.program import BlockProgram, BlockType, Broadcast, Dot, Feed, Graph, Map, maps
+from weft.block.check import Scope, body_types, infer, update_types
+from weft.block.program import BlockProgram, BlockType, Broadcast, Dot, Feed, Graph, Map, State, maps
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, begins_where, grid_maps, tied
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -21,6 +21,8 @@ from weft.tensor.dtypes import DType
 _ROWS, _COLUMNS = 512, 128
 # Its depth, by element type: in fp32 longer sums would round more than eager's do.
 _DEPTH = {DType.float32: 256, DType.bfloat16: 512, DType.float16: 512}
+# Columns of a block product that another product contracts: both blocks stay in the second-level cache.
+_CHAINED = 512
 _DIRECT_DEPTH = 2048
 # With fewer rows than this, staging a panel costs more than it saves (by element type of the operands).
 _FEW_ROWS = {DType.float32: 8, DType.bfloat16: 2, DType.float16: 2}
@@ -53,17 +55,38 @@ def choose(
         threads: how many will run the grid.
     """
     products = tuple(find_products(program, innermost))
-    tiles = _tiles(program, products, sizes, threads)
+    whole = frozenset(_repeating(program.graph))
+    tiles = _tiles(program, products, sizes, threads, whole)
     _even_out(program, tiles)
     grid = set(grid_maps(program.graph))
     loops: list[tuple[str, LoopSchedule]] = []
     for node in maps(program.graph):
         place = LevelPlace.grid if node.name in grid else LevelPlace.loop
-        size = 1 if node.unit else tiles[node.axis]
-        loops.append((node.name, LoopSchedule((Level(place, size),))))
+        level = Level(place, 1 if node.unit else tiles[node.axis])
+        loops.append((node.name, LoopSchedule((Level(LevelPlace.whole) if node.axis in whole else level,))))
     rows = frozenset(p.name for p in products if not p.row_operand_dense)
     panels = frozenset(p.name for p in products if not _few_rows(p, sizes))
     return Schedule(tuple(loops), rows, panels)
+
+
+def _repeating(graph: Graph) -> Iterator[Axis]:
+    """The axes of parallel maps that do a product again for each block, because it does not depend on the axis.
+
+    One block that covers such an axis does the work once, as the paper's D = L = 1 for attention.
+    """
+    for node in maps(graph):
+        if node.state is None and not node.unit and any(node.axis not in d.dims for d in _dots(node.body)):
+            yield node.axis
+
+
+def _dots(graph: Graph) -> Iterator[Dot]:
+    for node in graph.nodes:
+        if isinstance(node, Dot):
+            yield node
+        elif isinstance(node, Map):
+            yield from _dots(node.body)
+            if node.state is not None:
+                yield from _dots(node.state.update)
 
 
 def find_products(program: BlockProgram, innermost: Mapping[str, int | None]) -> Iterator[Product]:
@@ -83,7 +106,10 @@ def _products(
     for node in graph.nodes:
         if isinstance(node, Map):
             inner = {f.inner: _seen(node, f, sources[f.outer]) for f in node.inputs if f.outer in sources}
-            yield from _products(node.body, body_types(node, types), scope.inside(node), inner, innermost)
+            given, inside = body_types(node, types), scope.inside(node)
+            yield from _products(node.body, given, inside, inner, innermost)
+            if node.state is not None:
+                yield from _products_of_update(node, node.state, given, inside, inner, innermost)
         elif isinstance(node, Dot):
             left, right = types[node.left], types[node.right]
             rows = next((a for a in left.dims if a != node.over), None)
@@ -91,6 +117,20 @@ def _products(
             source = sources.get(node.left, {}).get(node.over)
             dense = source is None or innermost.get(source[0]) == source[1]
             yield Product(node.name, rows, columns, node.over, right.dtype, dense)
+
+
+def _products_of_update(
+    node: Map,
+    state: State,
+    given: dict[str, BlockType],
+    scope: Scope,
+    sources: _Sources,
+    innermost: Mapping[str, int | None],
+) -> Iterator[Product]:
+    fed = update_types(state, infer(node.body, given, scope))
+    names = zip(state.update.inputs[len(state.components) :], state.feeds, strict=True)
+    own = {inner: sources[outer] for inner, outer in names if outer in sources}
+    yield from _products(state.update, fed, scope, own, innermost)
 
 
 def _seen(node: Map, feed: Feed, axes: Mapping[Axis, tuple[str, int]]) -> dict[Axis, tuple[str, int]]:
@@ -105,7 +145,11 @@ def _few_rows(product: Product, sizes: Mapping[str, int]) -> bool:
 
 
 def _tiles(
-    program: BlockProgram, products: tuple[Product, ...], sizes: Mapping[str, int], threads: int
+    program: BlockProgram,
+    products: tuple[Product, ...],
+    sizes: Mapping[str, int],
+    threads: int,
+    whole: frozenset[Axis],
 ) -> dict[Axis, int]:
     """Elements per iteration of each loop."""
     extent = {m.axis: m.axis.space.size(sizes) for m in maps(program.graph)}
@@ -117,18 +161,34 @@ def _tiles(
     sixteen_bit = all(p.dtype is not DType.float32 for p in products)
     rows = [p.rows for p in products if p.rows is not None]
     columns = [p.columns for p in products if p.columns is not None and p.columns not in rows]
+    summed = {p.over for p in products}
+    chained = [a for a in columns if a in summed]
     tiles = dict.fromkeys(extent, _ROW)
     for product in products:
         tiles[product.over] = _DIRECT_DEPTH if direct else _DEPTH.get(product.dtype, 256)
+    most = _most_rows(extent, whole, chained)
     for axis in rows:
-        tiles[axis] = next((t for t in (8, 64) if extent[axis] <= t), _ROWS)
+        tiles[axis] = next((t for t in (8, 64) if extent[axis] <= t), most)
     for axis in columns:
         wide = sixteen_bit and extent[axis] >= 8 * _COLUMNS * threads
-        tiles[axis] = _DIRECT_COLUMNS if direct else 2 * _COLUMNS if wide else _COLUMNS
-    halved = [a for a in dict.fromkeys((*columns, *rows)) if a in grid]
+        plain = 2 * _COLUMNS if wide else _COLUMNS
+        tiles[axis] = _DIRECT_COLUMNS if direct else _CHAINED if axis in chained else plain
+    halved = [a for a in dict.fromkeys((*columns, *rows)) if a in grid and a not in whole]
+    alone = math.prod(extent[m.axis] for m in maps(program.graph) if m.unit and m.name in on_grid)
     # Where the columns are a loop, a second block for each thread would stage every panel once more.
-    _enough_blocks(tiles, extent, halved, 2 * threads if any(a in grid for a in columns) else threads)
+    wanted = 2 * threads if any(a in grid for a in columns) else threads
+    _enough_blocks(tiles, extent, halved, math.ceil(wanted / max(1, alone)))
     return tiles
+
+
+def _most_rows(extent: Mapping[Axis, int], whole: frozenset[Axis], chained: Sequence[Axis]) -> int:
+    """How many rows a block takes: what it holds for each row must fit the second-level cache."""
+    held = max((extent[a] for a in whole), default=0)
+    held = max(held, _CHAINED if chained else 0, _COLUMNS)
+    rows = _ROWS
+    while rows > 32 and rows * held > 2 * _ROWS * _COLUMNS:
+        rows //= 2
+    return rows
 
 
 def _even_out(program: BlockProgram, tiles: dict[Axis, int]) -> None:

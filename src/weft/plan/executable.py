@@ -22,9 +22,11 @@ from weft.capture import (
 )
 from weft.errors import CacheFolderError, CompilerError, Location, UnknownOptionError, WeftError
 from weft.options import Options
+from weft.plan.cuts import Cuts
 from weft.plan.kernel import Kernel
-from weft.plan.partition import Call, Region, partition
-from weft.plan.region import CompiledRegion, Example, compile_region
+from weft.plan.partition import Call, Region
+from weft.plan.region import CompiledRegion, build_region
+from weft.plan.select import Example, Selection, select
 from weft.run import stats
 from weft.tensor.axes import Affine
 from weft.tensor.laws import View, normalize, numbered, views
@@ -81,16 +83,20 @@ def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, options: O
     layouts = {name: _layout(t) for name, t in tensors.items()}
     steps: list[_Step] = []
     regions: list[CompiledRegion] = []
+
+    def prepare(region: Region) -> Selection:
+        plain, _, made, _ = _plain(region)
+        return select(plain, _example(plain, _innermost(plain, made, layouts), options.threads), options)
+
     try:
-        for stage in partition(program):
+        cuts = Cuts(program, prepare)
+        for stage in cuts.stages():
             match stage:
                 case Call(name):
                     steps.append(_CallStep(captured.calls[name], _aliases(captured.program, program, name)))
                 case Region():
-                    viewed, made = views(stage.program)
-                    plain, old_names = numbered(replace(viewed, derived=()))  # a view shows its own size
-                    example = _example(plain, _innermost(plain, made, layouts), options.threads)
-                    region = compile_region(plain, example, options)
+                    _, viewed, made, old_names = _plain(stage)
+                    region = build_region(cuts.selection(stage), options)
                     regions.append(region)
                     steps += [_ViewStep(viewed, made)] if made else []
                     steps.append(_RegionStep(region, old_names))
@@ -104,6 +110,13 @@ def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, options: O
         return _in_pytorch(captured, (*captured.fallbacks, reason), eager)
     stats.count("fallbacks", len(captured.fallbacks))
     return Plan(captured, program, tuple(regions), captured.fallbacks, _runner(captured, program, steps))
+
+
+def _plain(region: Region) -> tuple[TensorProgram, TensorProgram, tuple[View, ...], Mapping[str, str]]:
+    """A region as it is compiled, with names of its own; as it reads views; the views; and what its values were called."""
+    viewed, made = views(region.program)
+    plain, old_names = numbered(replace(viewed, derived=()))  # a view shows its own size
+    return plain, viewed, made, old_names
 
 
 def _laws_refuted(written: TensorProgram, program: TensorProgram) -> str | None:

@@ -15,6 +15,16 @@ class Region:
 
     program: TensorProgram
 
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """What it reads, values of the whole program."""
+        return tuple(n.name for n in self.program.inputs)
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """What it makes for others, values of the whole program."""
+        return self.program.outputs
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -47,6 +57,35 @@ def partition(program: TensorProgram) -> tuple[Stage, ...]:
         stage = _call(members) if isinstance(first, Opaque) else _region(program, [*made, *members], values)
         stages.append((depth[first.name], position[first.name], stage))
     return tuple(stage for _, _, stage in sorted(stages, key=lambda s: s[:2]))
+
+
+def joined(program: TensorProgram, stages: Sequence[Stage], first: Region, second: Region) -> tuple[Stage, ...] | None:
+    """`stages` with `first` and `second`, which reads what `first` makes, as one region.
+
+    None where a third stage lies between them: it would have to run in the middle of the kernel.
+    """
+    reached = set(first.results)
+    for stage in stages:
+        if stage is not first and stage is not second and reached.intersection(stage.uses):
+            reached.update(stage.results)
+    if not set(first.results).intersection(second.uses) or (reached - set(first.results)).intersection(second.uses):
+        return None
+    own = {n.name for r in (first, second) for n in r.program.nodes}
+    region = _region(program, [n for n in program.nodes if n.name in own], program.values())
+    rest = [region if s is second else s for s in stages if s is not first]
+    return _in_order(rest, {n.name for n in program.inputs})
+
+
+def _in_order(stages: Sequence[Stage], given: set[str]) -> tuple[Stage, ...]:
+    """`stages`, each after those whose values it reads; otherwise in their order."""
+    rest, ready, done = list(stages), set(given), list[Stage]()
+    made = {name for s in stages for name in s.results}
+    while rest:
+        stage = next(s for s in rest if ready.issuperset(made.intersection(s.uses)))
+        rest.remove(stage)
+        done.append(stage)
+        ready.update(stage.results)
+    return tuple(done)
 
 
 def _depths(program: TensorProgram) -> dict[str, int]:

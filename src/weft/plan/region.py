@@ -6,21 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from weft.block import lower
 from weft.block.check import Scope, infer
-from weft.block.copies import canonical
 from weft.block.listing import listing
 from weft.block.program import BlockProgram, BlockType
 from weft.cost import Machine, estimate
 from weft.emit import cpp
 from weft.errors import UnsupportedError, VerificationError
-from weft.fuse import RULES_IN_PLANS, Step, fuse
+from weft.fuse import Step
 from weft.options import Options
-from weft.plan.choose import choose
 from weft.plan.kernel import Kernel
+from weft.plan.select import Considered, Example, Selection, select
 from weft.run.build import KernelSource, build
 from weft.run.launch import Input, KernelSignature, Output, Size
-from weft.schedule import KernelNodes, Schedule, apply, kernels, tensor_of
+from weft.schedule import KernelNodes, Schedule, kernels, tensor_of
 from weft.tensor.axes import Axis
 from weft.tensor.program import TensorProgram
 from weft.verify import Verdict, verify
@@ -35,6 +33,8 @@ class CompiledRegion:
         lowered, fused: its block program before and after the rules.
         trace: the rewrites in between.
         kernels: in launch order.
+        origin: which candidate it is.
+        considered: every candidate, and what became of it.
     """
 
     program: TensorProgram
@@ -42,21 +42,8 @@ class CompiledRegion:
     fused: BlockProgram
     trace: tuple[Step, ...]
     kernels: tuple[Kernel, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """What is known of the tensors that a region will be called with.
-
-    Attributes:
-        sizes: by space name; only their magnitude is used.
-        innermost: for each input, its dimension of stride 1 at the example, if any.
-        threads: of the grid.
-    """
-
-    sizes: Mapping[str, int]
-    innermost: Mapping[str, int | None]
-    threads: int
+    origin: str
+    considered: tuple[Considered, ...]
 
 
 def compile_region(
@@ -68,23 +55,28 @@ def compile_region(
         program: one region: no opaque operation, every reindexing a view made before.
         example: sizes and layouts to schedule for; the kernels are right for any.
         options: in force.
-        schedule: to use instead of the chosen one.
+        schedule: to use instead of the chosen one, on the program that the rules which never pay make.
 
     Raises:
         UnsupportedError: it has no block program, or no kernel.
         VerificationError: the scheduled program is refuted or undecided: it must not run.
         CompilerError: no compiler.
     """
-    lowered = lower(program)
-    fusion = fuse(lowered, RULES_IN_PLANS, (), checked=options.debug_checks)
-    fused = canonical(fusion.last)
-    schedule = schedule or choose(fused, example.sizes, example.innermost, example.threads)
-    applied = apply(fused, schedule)
+    return build_region(select(program, example, options, schedule), options)
+
+
+def build_region(selection: Selection, options: Options) -> CompiledRegion:
+    """The kernels of what was selected; raises as `compile_region`."""
+    program, chosen, example = selection.program, selection.chosen, selection.example
+    applied = chosen.applied
     checked = _Checked(program, applied, options)
     built = tuple(
-        _build(program, applied, part, schedule, example, checked, index) for index, part in enumerate(kernels(applied))
+        _build(program, applied, part, chosen.schedule, example, checked, index)
+        for index, part in enumerate(kernels(applied))
     )
-    return CompiledRegion(program, lowered, fused, fusion.steps, built)
+    return CompiledRegion(
+        program, selection.lowered, chosen.fused, chosen.trace, built, chosen.origin, selection.considered
+    )
 
 
 class _Checked:

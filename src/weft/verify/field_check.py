@@ -207,7 +207,7 @@ def _exponentials(program: TensorProgram) -> int:
     An expression may hold several, nested or not; each counts.
     """
     exprs = [n.expr for n in program.nodes if isinstance(n, Elementwise)]
-    return sum(operation_count(expr, op) for expr in exprs for op in ("exp", "expm1"))
+    return sum(operation_count(expr, op) for expr in exprs for op in ("exp", "expm1", "decay"))
 
 
 def _first_difference(

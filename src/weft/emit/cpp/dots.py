@@ -47,9 +47,10 @@ def stage(frame: Frame, scope: Scope, node: Stage, source: Memory) -> Memory | P
     k, n = (column, None) if row is None else (row, column)
     ctype = element(source.dtype)
     count = f"weft::panel_elements<{ctype}>({scope[k].most}, {'1' if n is None else scope[n].most})"
-    panel = Panel(frame.scratch(node.name, ctype, count), source.dtype, k, n)
+    to = frame.scratch(node.name, ctype, count)
+    panel = Panel(frame.names.make(f"{to}_panel"), source.dtype, k, n)
     frame.out.line(
-        f"weft::stage_panel({panel.base}, {_strided(source, k, n)}, {_valid(scope, k)}, {_valid(scope, n)});"
+        f"const auto {panel.base} = weft::stage_panel({to}, {_strided(source, k, n)}, {_valid(scope, k)}, {_valid(scope, n)});"
     )
     return panel
 
@@ -70,7 +71,7 @@ def dot(frame: Frame, scope: Scope, node: Dot, left: Memory, right: Memory | Pan
     a = _strided(left, m, node.over)
     if left.dtype is not right.dtype or (n is not None and columns != "1"):
         b = (
-            f"weft::panel_reader({right.base}, {_valid(scope, n)})"
+            f"weft::panel_reader({right.base})"
             if isinstance(right, Panel)
             else f"weft::reader({_strided(right, node.over, n)})"
         )

@@ -187,22 +187,42 @@ class _Printer:
         works = order.loop(time)
         axis = self.nest.order[depth]
         sums = [w for w in works if w.collapsed == axis and not w.leaves_array and len(w.order) == depth + 1]
+        innermost = all(len(w.order) == depth + 1 for w in works)
+        lanes = [w for w in sums if innermost and w.lazy is not None and _carried(w.lazy) == "float"]
         clauses: list[str] = []
         results: dict[Value, Text] = {}
+        arrays: dict[Value, Text] = {}
         for work in sums:
             assert work.lazy is not None
             node, kind = work.lazy.node, _carried(work.lazy)
             assert isinstance(node, Collapse)
             name = self.frame.names.make(node.name)
-            self.out.line(f"{CTYPE[kind]} {name} = {number(node.monoid.identity, kind)};")
-            clauses.append(reduction_clause(node.monoid, kind, name))
+            start = number(node.monoid.identity, kind)
             results[work.lazy] = Text(name, kind)
-        self.local.update(results)
-        if all(len(w.order) == depth + 1 for w in works):
+            if work in lanes:
+                array = self.frame.names.make(f"{name}_lanes")
+                arrays[work.lazy] = Text(f"{array}[lane]", kind)
+                self.out.line(f"float {array}[weft::kLanes];")
+                self.out.line(f"weft::fill_lanes({array}, {stripped(start)});")
+            else:
+                self.out.line(f"{CTYPE[kind]} {name} = {start};")
+                clauses.append(reduction_clause(node.monoid, kind, name))
+        self.local.update(results | arrays)
+        if innermost and not lanes:
             self.out.line(" ".join(["#pragma omp simd", *clauses]))
-        name = self.index[axis]
-        with self.out.block(f"for (i64 {name} = 0; {name} < {self.scope[axis].valid}; ++{name})"):
+        name, valid = self.index[axis], self.scope[axis].valid
+        head = f"for (i64 {name} = 0; {name} < {valid}; ++{name})"
+        tail = "}"
+        if lanes:
+            head, tail = f"weft::in_lanes({valid}, [&](i64 {name}, i64 lane)", "});"
+        with self.out.block(head, tail):
             self._level(works, depth + 1)
+        for value, array in arrays.items():
+            assert isinstance(value, Lazy)
+            assert isinstance(value.node, Collapse)
+            whole = f"weft::{value.node.monoid.name}_of_lanes({array.text.removesuffix('[lane]')})"
+            self.out.line(f"const float {results[value].text} = {whole};")
+        self.local.update(results)
 
     def _hoist(self, works: Sequence[Work], depth: int) -> None:
         """Locals for the elements of vectors that inner loops read but do not run over."""

@@ -159,17 +159,12 @@ static inline T minimum(T a, T b) {
   return a < b ? a : b;
 }
 
-// 2^n for n in [-127, 128], where -127 gives 0 and 128 gives inf.
-static inline float power_of_two(int32_t n) { return bits_as<float>((n + 127) << 23); }
-
-// e^x - 1 - r .. the shared middle of exp and expm1: x = n ln 2 + r, |r| <= ln 2 / 2; gives e^r - 1.
-static inline float exp_parts(float x, int32_t* n) {
-  const float shift = 0x1.8p23f;
-  const float t = fma(x, 1.44269504f, shift);  // low mantissa bits: x / ln 2, rounded
-  const float k = t - shift;
-  *n = bits_as<int32_t>(t) - bits_as<int32_t>(shift);
-  float r = fma(k, -0.693359375f, x);  // ln 2 in two parts, the first exact when multiplied by k
-  r = fma(k, 2.12194440e-4f, r);
+// The shared middle of exp and expm1: x = k ln 2 + r with a whole k; gives e^r - 1.
+constexpr float kWhole = 0x1.8p23f;  // added to a float, it leaves its nearest whole number in the low bits
+static inline float exp_parts(float x, float* k) {
+  *k = fma(x, 1.44269504f, kWhole) - kWhole;
+  float r = fma(*k, -0.693359375f, x);  // ln 2 in two parts, the first exact when multiplied by k
+  r = fma(*k, 2.12194440e-4f, r);
   float q = 1.9789264e-04f;
   q = fma(q, r, 1.3945752e-03f);
   q = fma(q, r, 8.333504e-03f);
@@ -178,28 +173,38 @@ static inline float exp_parts(float x, int32_t* n) {
   q = fma(q, r, 5.0e-01f);
   return fma(q * r, r, r);
 }
+// 2^k for a whole k that was left in the low bits of `bits`.
+static inline float power_in(float bits) { return bits_as<float>((bits_as<int32_t>(bits) << 23) + 0x3f800000); }
 
 // 1 ulp; subnormal results included.
 static inline float exp(float x) {
   float c = x < -104.0f ? -104.0f : x;  // below: 0, above: inf; NaN passes both comparisons
   c = c > 89.0f ? 89.0f : c;
-  int32_t n;
-  const float p = exp_parts(c, &n) + 1.0f;
-  const int32_t half = n >> 1;  // in two factors, since 2^n alone may not be a float
-  return p * power_of_two(half) * power_of_two(n - half);
+  float k;
+  const float p = exp_parts(c, &k) + 1.0f;
+  // In two factors, since 2^k alone may not be a float; neither ever leaves the floats.
+  const float half = fma(k, 0.5f, kWhole), rest = (k - (half - kWhole)) + kWhole;
+  return p * power_in(half) * power_in(rest);
+}
+
+// e^x for x <= 0, as significands are made: 1 ulp, but 0 for what would be below the normal numbers, -inf included.
+static inline float decay(float x) {
+  float k;
+  const float p = exp_parts(x, &k) + 1.0f;
+  return x < -87.3f ? 0.0f : p * power_in(k + kWhole);
 }
 
 // 2 ulp, near 0 too.
 static inline float expm1(float x) {
   float c = x < -18.0f ? -18.0f : x;
   c = c > 89.0f ? 89.0f : c;
-  int32_t n;
-  const float p = exp_parts(c, &n);
-  const int32_t half = n >> 1;
-  const float a = power_of_two(half), b = power_of_two(n - half);
-  // 2^n p + (2^n - 1); when 2^n is beyond float, the 1 has long stopped to count.
+  float k;
+  const float p = exp_parts(c, &k);
+  const float half = fma(k, 0.5f, kWhole), rest = (k - (half - kWhole)) + kWhole;
+  const float a = power_in(half), b = power_in(rest);
+  // 2^k p + (2^k - 1); when 2^k is beyond float, the 1 has long stopped to count.
   const float scale = a * b;
-  const float y = n > 126 ? (p + 1.0f) * a * b : fma(p, scale, scale - 1.0f);
+  const float y = k > 126.0f ? (p + 1.0f) * a * b : fma(p, scale, scale - 1.0f);
   return x == 0.0f ? x : y;
 }
 
@@ -339,6 +344,43 @@ static inline float remainder(float x, float y) {
 // Row reductions that carry NaN: `#pragma omp simd reduction(weft_max : m)`, likewise weft_min.
 #pragma omp declare reduction(weft_max:float : omp_out = maximum(omp_out, omp_in)) initializer(omp_priv = -WEFT_INFINITY)
 #pragma omp declare reduction(weft_min:float : omp_out = minimum(omp_out, omp_in)) initializer(omp_priv = WEFT_INFINITY)
+
+// Reductions along a row in as many partial results as a vector has lanes: short chains, so that sums are as exact as eager's, and
+// one tree at the end. body(j, lane) works on element j, in lane number `lane`.
+constexpr i64 kLanes = 32;
+
+template <class Body>
+static inline __attribute__((always_inline)) void in_lanes(i64 n, Body body) {
+  i64 start = 0;
+  for (; start + kLanes <= n; start += kLanes) {
+#pragma omp simd
+    for (i64 lane = 0; lane < kLanes; ++lane) body(start + lane, lane);
+  }
+#pragma omp simd
+  for (i64 j = start; j < n; ++j) body(j, j - start);
+}
+static inline void fill_lanes(float (&lanes)[kLanes], float value) {
+  for (i64 lane = 0; lane < kLanes; ++lane) lanes[lane] = value;
+}
+template <class Combine>
+static inline __attribute__((always_inline)) float fold_lanes(float (&lanes)[kLanes], Combine combine) {
+#pragma GCC unroll 4
+  for (i64 width = kLanes / 2; width; width /= 2)
+    for (i64 lane = 0; lane < width; ++lane) lanes[lane] = combine(lanes[lane], lanes[lane + width]);
+  return lanes[0];
+}
+static inline float sum_of_lanes(float (&lanes)[kLanes]) {
+  return fold_lanes(lanes, [](float a, float b) { return a + b; });
+}
+static inline float prod_of_lanes(float (&lanes)[kLanes]) {
+  return fold_lanes(lanes, [](float a, float b) { return a * b; });
+}
+static inline float max_of_lanes(float (&lanes)[kLanes]) {
+  return fold_lanes(lanes, [](float a, float b) { return maximum(a, b); });
+}
+static inline float min_of_lanes(float (&lanes)[kLanes]) {
+  return fold_lanes(lanes, [](float a, float b) { return minimum(a, b); });
+}
 
 // ------------------------------------------------------------------------------------------------ scratch
 
@@ -530,15 +572,21 @@ template <class T>
 static inline i64 panel_elements(i64 kb, i64 nb) {
   return sizeof(T) == 2 ? round_up(kb, 2) * nb : kb * nb;
 }
-// The part of a panel that starts at row k (even).
+// A panel: rows (of pairs) are `ld` elements (pairs) apart.
 template <class T>
-static inline const T* panel_at(const T* panel, i64 k, i64 nb) {
-  return panel + k * nb;
-}
+struct Panel {
+  const T* base;
+  i64 ld;
+  // The part that starts at row k (even).
+  Panel at(i64 k) const { return Panel{base + k * ld, ld}; }
+};
 
-// Copies a kb x nb block, element (k, n) at src[k * k_stride + n * n_stride], into the panel.
-static inline void stage_panel(float* panel, const float* src, i64 k_stride, i64 n_stride, i64 kb, i64 nb) {
-  stage_rows(panel, nb, src, k_stride, n_stride, kb, nb);
+// The panel of a kb x nb block, element (k, n) at src[k * k_stride + n * n_stride], copied to `to` where it has to be.
+// A float block whose rows lie dense and near each other is its own panel: rows further apart fall into few cache sets.
+static inline Panel<float> stage_panel(float* to, const float* src, i64 k_stride, i64 n_stride, i64 kb, i64 nb) {
+  if (n_stride == 1 && k_stride >= nb && k_stride <= 256) return Panel<float>{src, k_stride};
+  stage_rows(to, nb, src, k_stride, n_stride, kb, nb);
+  return Panel<float>{to, nb};
 }
 template <class T>
 static inline void stage_pairs(T* to, const T* src, i64 k_stride, i64 n_stride, i64 kb, i64 nb) {
@@ -563,12 +611,16 @@ static inline void stage_pairs(T* to, const T* src, i64 k_stride, i64 n_stride, 
   if (kb % 2)
     for (i64 n = 0; n < nb; ++n) panel[pairs * nb + n] = src[(kb - 1) * k_stride + n * n_stride].bits;
 }
-static inline void stage_panel(bf16* panel, const bf16* src, i64 k_stride, i64 n_stride, i64 kb, i64 nb) {
-  stage_pairs(panel, src, k_stride, n_stride, kb, nb);
+static inline Panel<bf16> stage_panel(bf16* to, const bf16* src, i64 k_stride, i64 n_stride, i64 kb, i64 nb) {
+  stage_pairs(to, src, k_stride, n_stride, kb, nb);
+  return Panel<bf16>{to, nb};
 }
-static inline void stage_panel(f16* panel, const f16* src, i64 k_stride, i64 n_stride, i64 kb, i64 nb) {
-  if (paired<f16>()) return stage_pairs(panel, src, k_stride, n_stride, kb, nb);
-  stage_rows(panel, nb, src, k_stride, n_stride, kb, nb);
+static inline Panel<f16> stage_panel(f16* to, const f16* src, i64 k_stride, i64 n_stride, i64 kb, i64 nb) {
+  if (paired<f16>())
+    stage_pairs(to, src, k_stride, n_stride, kb, nb);
+  else
+    stage_rows(to, nb, src, k_stride, n_stride, kb, nb);
+  return Panel<f16>{to, nb};
 }
 
 // ----------------------------------------------------------------------------------------- block products
@@ -599,17 +651,17 @@ constexpr int kColumns = 2 * kTile;
 
 // One step along k of `Rows` rows times `columns` columns, on a row-major panel and on one of pairs.
 template <int Rows, class T>
-static inline void row_step(float (&sum)[Rows][kColumns], const T* a, i64 lda, const T* panel, i64 nb, i64 k, int columns) {
+static inline void row_step(float (&sum)[Rows][kColumns], const T* a, i64 lda, const T* panel, i64 ld, i64 k, int columns) {
   for (int r = 0; r < Rows; ++r) {
     const float x = load(a[r * lda + k]);
 #pragma omp simd
-    for (int n = 0; n < columns; ++n) sum[r][n] = fma(x, load(panel[k * nb + n]), sum[r][n]);
+    for (int n = 0; n < columns; ++n) sum[r][n] = fma(x, load(panel[k * ld + n]), sum[r][n]);
   }
 }
 template <int Rows, class T>
-static inline void pair_step(float (&sum)[Rows][kColumns], const T* a, i64 lda, const T* panel, i64 nb, i64 k, i64 kb,
+static inline void pair_step(float (&sum)[Rows][kColumns], const T* a, i64 lda, const T* panel, i64 ld, i64 k, i64 kb,
                              int columns) {
-  const uint32_t* words = (const uint32_t*)panel + k / 2 * nb;
+  const uint32_t* words = (const uint32_t*)panel + k / 2 * ld;
   for (int r = 0; r < Rows; ++r) {
     const float x = load(a[r * lda + k]), y = k + 1 < kb ? load(a[r * lda + k + 1]) : 0.0f;
 #pragma omp simd
@@ -618,16 +670,16 @@ static inline void pair_step(float (&sum)[Rows][kColumns], const T* a, i64 lda, 
   }
 }
 template <int Rows, bool Pairs, class T>
-static void plain_rows(float* c, i64 ldc, bool add, const T* a, i64 lda, const T* panel, i64 nb, i64 kb) {
+static void plain_rows(float* c, i64 ldc, bool add, const T* a, i64 lda, Panel<T> panel, i64 nb, i64 kb) {
   for (i64 n0 = 0; n0 < nb; n0 += kColumns) {
     const int columns = (int)min_index(kColumns, nb - n0);
-    const T* from = panel + (Pairs ? 2 * n0 : n0);
+    const T* from = panel.base + (Pairs ? 2 * n0 : n0);
     float sum[Rows][kColumns] = {};
     const auto run = [&](int width) {
       if constexpr (Pairs) {
-        for (i64 k = 0; k < kb; k += 2) pair_step<Rows>(sum, a, lda, from, nb, k, kb, width);
+        for (i64 k = 0; k < kb; k += 2) pair_step<Rows>(sum, a, lda, from, panel.ld, k, kb, width);
       } else {
-        for (i64 k = 0; k < kb; ++k) row_step<Rows>(sum, a, lda, from, nb, k, width);
+        for (i64 k = 0; k < kb; ++k) row_step<Rows>(sum, a, lda, from, panel.ld, k, width);
       }
     };
     if (columns == kColumns) {
@@ -642,21 +694,21 @@ static void plain_rows(float* c, i64 ldc, bool add, const T* a, i64 lda, const T
 
 // dot() without a library.
 template <bool Pairs, class T>
-static void plain_dot(float* c, i64 ldc, bool add, const T* a, i64 lda, const T* panel, i64 mb, i64 nb, i64 kb) {
+static void plain_dot(float* c, i64 ldc, bool add, const T* a, i64 lda, Panel<T> panel, i64 mb, i64 nb, i64 kb) {
   i64 i = 0;
   for (; i + 4 <= mb; i += 4) plain_rows<4, Pairs>(c + i * ldc, ldc, add, a + i * lda, lda, panel, nb, kb);
   for (; i < mb; ++i) plain_rows<1, Pairs>(c + i * ldc, ldc, add, a + i * lda, lda, panel, nb, kb);
 }
 
 // c[mb x nb] = (add ? c : 0) + a[mb x kb] * panel, c and a row-major with leading dimensions ldc and lda, panel
-// as stage_panel() leaves it, dense in nb. c may hold garbage, NaN included, when add is false.
+// as stage_panel() leaves it. c may hold garbage, NaN included, when add is false.
 //
 // On a row-major panel:
 template <class T, class Call>
-static void dot_rows(Call call, float* c, i64 ldc, bool add, const T* a, i64 lda, const T* panel, i64 mb, i64 nb, i64 kb) {
+static void dot_rows(Call call, float* c, i64 ldc, bool add, const T* a, i64 lda, Panel<T> panel, i64 mb, i64 nb, i64 kb) {
   if (call && mb && nb && kb) {
     try {
-      return call(mb, nb, kb, lda, nb, ldc, add, a, panel, c, sizeof(T) == 2);
+      return call(mb, nb, kb, lda, panel.ld, ldc, add, a, panel.base, c, sizeof(T) == 2);
     } catch (...) {  // the library cannot make this shape here; nothing was written yet
     }
   }
@@ -665,26 +717,26 @@ static void dot_rows(Call call, float* c, i64 ldc, bool add, const T* a, i64 lda
 // On a panel of pairs. The library reads pairs of a, too: an odd last column would bring in what lies behind
 // it, so that column is added here.
 template <class T, class Call>
-static void dot_pairs(Call call, float* c, i64 ldc, bool add, const T* a, i64 lda, const T* panel, i64 mb, i64 nb, i64 kb) {
+static void dot_pairs(Call call, float* c, i64 ldc, bool add, const T* a, i64 lda, Panel<T> panel, i64 mb, i64 nb, i64 kb) {
   i64 done = 0;
   if (call && mb && nb && kb > 1) {
     try {
       const i64 even = kb / 2 * 2;
-      call(mb, nb, even, lda, nb, ldc, add, a, panel, c, true);
+      call(mb, nb, even, lda, panel.ld, ldc, add, a, panel.base, c, true);
       done = even;
     } catch (...) {
     }
   }
   if (done == 0 || done < kb)
-    plain_dot<true>(c, ldc, add || done > 0, a + done, lda, panel_at(panel, done, nb), mb, nb, kb - done);
+    plain_dot<true>(c, ldc, add || done > 0, a + done, lda, panel.at(done), mb, nb, kb - done);
 }
-static inline void dot(float* c, i64 ldc, bool add, const float* a, i64 lda, const float* panel, i64 mb, i64 nb, i64 kb) {
+static inline void dot(float* c, i64 ldc, bool add, const float* a, i64 lda, Panel<float> panel, i64 mb, i64 nb, i64 kb) {
   dot_rows(library().f32, c, ldc, add, a, lda, panel, mb, nb, kb);
 }
-static inline void dot(float* c, i64 ldc, bool add, const bf16* a, i64 lda, const bf16* panel, i64 mb, i64 nb, i64 kb) {
+static inline void dot(float* c, i64 ldc, bool add, const bf16* a, i64 lda, Panel<bf16> panel, i64 mb, i64 nb, i64 kb) {
   dot_pairs(library().packs(kBFloat16) ? library().bf16 : nullptr, c, ldc, add, a, lda, panel, mb, nb, kb);
 }
-static inline void dot(float* c, i64 ldc, bool add, const f16* a, i64 lda, const f16* panel, i64 mb, i64 nb, i64 kb) {
+static inline void dot(float* c, i64 ldc, bool add, const f16* a, i64 lda, Panel<f16> panel, i64 mb, i64 nb, i64 kb) {
   if (paired<f16>()) return dot_pairs(library().f16, c, ldc, add, a, lda, panel, mb, nb, kb);
 #ifdef __AVX512FP16__
   dot_rows(library().f16, c, ldc, add, a, lda, panel, mb, nb, kb);
@@ -817,9 +869,9 @@ static void in_dense_rows(const T* a, i64 a_m, i64 a_k, i64 mb, i64 kb, Product 
 
 // dot() for a left operand of any strides.
 template <class T>
-static void dot_strided(float* c, i64 ldc, bool add, const T* a, i64 a_m, i64 a_k, const T* panel, i64 mb, i64 nb, i64 kb) {
+static void dot_strided(float* c, i64 ldc, bool add, const T* a, i64 a_m, i64 a_k, Panel<T> panel, i64 mb, i64 nb, i64 kb) {
   in_dense_rows(a, a_m, a_k, mb, kb, [&](const T* rows, i64 lda, i64 i, i64 k, i64 height, i64 depth) {
-    dot(c + i * ldc, ldc, add || k > 0, rows, lda, panel_at(panel, k, nb), height, nb, depth);
+    dot(c + i * ldc, ldc, add || k > 0, rows, lda, panel.at(k), height, nb, depth);
   });
 }
 
@@ -838,9 +890,11 @@ static inline auto reader(const T* b, i64 k_stride, i64 n_stride) {
   return [=](i64 k, i64 n) { return load(b[k * k_stride + n * n_stride]); };
 }
 template <class T>
-static inline auto panel_reader(const T* panel, i64 nb) {
+static inline auto panel_reader(Panel<T> panel) {
   const bool pairs = paired<T>();
-  return [=](i64 k, i64 n) { return load(pairs ? panel[k / 2 * 2 * nb + 2 * n + k % 2] : panel[k * nb + n]); };
+  const T* const at = panel.base;
+  const i64 ld = panel.ld;
+  return [=](i64 k, i64 n) { return load(pairs ? at[k / 2 * 2 * ld + 2 * n + k % 2] : at[k * ld + n]); };
 }
 // The product of operands of two types, or into a result without dense rows: plain and slow, for rare programs.
 template <class T, class Reader>

@@ -18,7 +18,7 @@ _RESERVED = (
     "signed sizeof static struct switch template this throw true try typedef typeid typename union "
     "unsigned using virtual void volatile wchar_t while xor xor_eq main "
     # what the frame of a kernel and the prelude's macros use
-    "weft i64 words threads scratch products program dense i j i0 i1 i2 i3 errno unix linux stdin stdout stderr"
+    "weft i64 words threads scratch products program dense lane i j i0 i1 i2 i3 errno unix linux stdin stdout stderr"
 )
 _WORD = re.compile(r"[\w.]+")
 _PRODUCT = re.compile(r"[\w.]+( \* [\w.]+)*")

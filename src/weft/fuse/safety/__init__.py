@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from weft.block.check import Scope
-from weft.block.program import BlockProgram, BlockType, Graph, maps
+from weft.block.program import BlockProgram, BlockType, Graph, Pointwise, maps
 from weft.fuse.safety.graphs import Inputs, graph_of, reduced_axes
 from weft.fuse.safety.pairs import Pair, Share
 from weft.fuse.safety.work import Policy
@@ -69,7 +69,7 @@ def make_safe(program: BlockProgram, share: Share = Share.row) -> Safe:
 def _headroom(program: BlockProgram) -> float:
     """How far exponents stay below the maximum: a narrow type underflows where it has range to spare above 1."""
     dtypes = {kind.dtype for _, kind in program.inputs}
-    dtypes |= {n.dtype for m in maps(program.graph) for n in m.body.nodes if hasattr(n, "dtype")}
+    dtypes |= {n.dtype for m in maps(program.graph) for n in m.body.nodes if isinstance(n, Pointwise)}
     return _NARROW_HEADROOM if DType.float16 in dtypes else 0.0
 
 

@@ -136,13 +136,12 @@ def _map(work: Work, node: Map, scope: Scope, plain: frozenset[str]) -> None:
             outputs += _stacked(work, node, body, output)
         elif isinstance(output, Once):
             outputs += _once(work, body, output)
-    state = None
+    state, nodes = None, tuple(body.nodes)
     if node.state is not None:
         stacked = frozenset(o.inner for o in outputs if not isinstance(o, Final))
         safe = safe_state(body, stacked, node.state)
-        state = safe.state
+        state, nodes = safe.state, safe.nodes
         outputs += _finals(work, node, body, safe)
-    nodes = tuple(body.nodes) if state is None else safe.nodes
     made = Map(node.name, node.axis, tuple(feeds), Graph((), nodes, ()), tuple(outputs), state, node.range, node.unit)
     work.nodes.append(pruned(sealed(made)))
 

@@ -68,10 +68,8 @@ def sum_of(counted: Iterable[tuple[Scalar, int]]) -> Scalar:
     total: Scalar | None = None
     for expr, count in sorted(counted, key=lambda t: t[1] < 0):
         part = expr if abs(count) == 1 else apply("mul", Lit(float(abs(count))), expr)
-        if total is None:
-            total = part if count > 0 else apply("neg", part)
-        else:
-            total = apply("add" if count > 0 else "sub", total, part)
+        first = part if count > 0 else apply("neg", part)
+        total = first if total is None else apply("add" if count > 0 else "sub", total, part)
     return Lit(0.0) if total is None else total
 
 
@@ -89,7 +87,7 @@ def quotient(left: Scalar, right: Scalar) -> Scalar:
 
 def scaled_down(significand: Scalar, old: Scalar, new: Scalar) -> Scalar:
     """The significand that goes with exponent `new` where `significand` goes with `old`."""
-    return product(significand, apply("exp", apply("sub", old, new)))
+    return product(significand, apply("decay", apply("sub", old, new)))
 
 
 FIRST, SECOND = Arg(0), Arg(1)

@@ -154,7 +154,7 @@ class _Builder:
         self, nodes: list[BlockNode], component: Component, value: str, old: str, new: str, dims: tuple[Axis, ...]
     ) -> str:
         """`value`, a significand with exponent `old`, with exponent `new`: the factor is one for all that share it."""
-        factor = Pointwise(self.make("f"), apply("exp", apply("sub", FIRST, SECOND)), (old, new), dims, DType.float32)
+        factor = Pointwise(self.make("f"), apply("decay", apply("sub", FIRST, SECOND)), (old, new), dims, DType.float32)
         known = next((n for n in nodes if isinstance(n, Pointwise) and replace(n, name=factor.name) == factor), None)
         if known is None:
             nodes.append(factor)

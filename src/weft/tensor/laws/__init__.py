@@ -11,18 +11,24 @@ from __future__ import annotations
 from weft.tensor.laws.casts import drop_precision_casts
 from weft.tensor.laws.cleaning import merge_equal, remove_dead
 from weft.tensor.laws.elementwise import numbered, split_elementwise
+from weft.tensor.laws.expansion import expand_sums
+from weft.tensor.laws.factors import scale_rows_last
 from weft.tensor.laws.reindexing import inline_reindexing
+from weft.tensor.laws.shift import cancel_shifts
 from weft.tensor.laws.views import View, views
 from weft.tensor.program import TensorProgram
 
 __all__ = [
     "View",
+    "cancel_shifts",
     "drop_precision_casts",
+    "expand_sums",
     "inline_reindexing",
     "merge_equal",
     "normalize",
     "numbered",
     "remove_dead",
+    "scale_rows_last",
     "split_elementwise",
     "views",
 ]

@@ -44,7 +44,7 @@ def merge_equal(program: TensorProgram) -> TensorProgram:
     dims = list(program.output_dims)
     for old in program.nodes:
         node = with_values(old, lambda value: name_of.get(value, value))
-        first = node if isinstance(node, Opaque) else seen.setdefault(_key(node), node)
+        first = node if isinstance(node, Opaque) else seen.setdefault(form_of(node), node)
         if first is node:
             kept.append(node)
             continue
@@ -57,8 +57,8 @@ def merge_equal(program: TensorProgram) -> TensorProgram:
     return replace(program, nodes=tuple(kept), outputs=outputs, output_dims=tuple(dims))
 
 
-def _key(node: Node) -> str:
-    """The same text for nodes that are equal: names and places left out, axes numbered."""
+def form_of(node: Node) -> str:
+    """The same text for nodes that compute the same: names and places left out, axes numbered."""
     order: dict[Axis, Axis] = {}
     for axis in axes_of(node):
         order.setdefault(axis, Axis(str(len(order)), axis.space))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from typing import Any, Literal, TypeAlias
 
@@ -496,4 +497,7 @@ _CHOICE = (
     _test("isinf", np.isinf, intervals.isinf, "(tl.abs({0}) == float('inf'))"),
 )
 
-PRIMITIVES: tuple[Row, ...] = _ARITHMETIC + _FUNCTIONS + _ROUNDING + _CHOICE
+# exp(x) for x <= 0, as significands are made: what would be below the normal numbers may be 0, which costs a machine less.
+_DECAY = replace(_FUNCTIONS[0], name="decay", aten=(), cpp="weft::decay({0})", triton="tl.exp({0})", abstract="exp")
+
+PRIMITIVES: tuple[Row, ...] = (*_ARITHMETIC, *_FUNCTIONS, _DECAY, *_ROUNDING, *_CHOICE)

@@ -1,0 +1,72 @@
+"""Which regions become one: two that follow each other are joined where the cost model says that it pays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from weft.errors import WeftError
+from weft.plan.partition import Call, Region, Stage, joined, partition
+from weft.plan.select import Selection
+from weft.tensor.program import Contraction, TensorProgram
+
+# A join must be predicted to save this share: the model is a model, and two kernels are what is known to work.
+_GAIN = 0.1
+# Fusing looks at every pair of operators, again after every rewrite: beyond this many, a join costs more to find than it saves.
+_MOST_NODES, _MOST_CONTRACTIONS = 40, 4
+
+
+@dataclass
+class Cuts:
+    """The stages of `program`, with the selection for each region.
+
+    Attributes:
+        prepare: the selection for a region, at the example's sizes; raises WeftError where there is none.
+    """
+
+    program: TensorProgram
+    prepare: Callable[[Region], Selection]
+    known: dict[TensorProgram, Selection | None] = field(default_factory=dict[TensorProgram, "Selection | None"])
+
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages in order, after every join that pays: the cuts between contractions are where kernels may end, not must."""
+        stages = partition(self.program)
+        while (better := self._joined(stages)) is not None:
+            stages = better
+        return stages
+
+    def selection(self, region: Region) -> Selection:
+        """What is built for `region`; raises WeftError where nothing can be."""
+        found = self._known(region)
+        return self.prepare(region) if found is None else found
+
+    def _joined(self, stages: Sequence[Stage]) -> tuple[Stage, ...] | None:
+        for second in stages:
+            for first in stages:
+                if isinstance(first, Call) or isinstance(second, Call) or first is second:
+                    continue
+                found = joined(self.program, stages, first, second)
+                if found is not None and self._pays(first, second, found):
+                    return found
+        return None
+
+    def _pays(self, first: Region, second: Region, found: Sequence[Stage]) -> bool:
+        size = len(first.program.nodes) + len(second.program.nodes)
+        products = [n for r in (first, second) for n in r.program.nodes if isinstance(n, Contraction)]
+        if size > _MOST_NODES or len(products) > _MOST_CONTRACTIONS:
+            return False
+        names = {n.name for n in first.program.nodes} | {n.name for n in second.program.nodes}
+        region = next(s for s in found if isinstance(s, Region) and {n.name for n in s.program.nodes} == names)
+        parts = [self._known(r) for r in (first, second)]
+        whole = self._known(region)
+        if whole is None or any(p is None for p in parts):
+            return False
+        return whole.work_seconds < (1 - _GAIN) * sum(p.work_seconds for p in parts if p is not None)
+
+    def _known(self, region: Region) -> Selection | None:
+        if region.program not in self.known:
+            try:
+                self.known[region.program] = self.prepare(region)
+            except WeftError:
+                self.known[region.program] = None
+        return self.known[region.program]

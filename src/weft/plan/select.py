@@ -1,0 +1,159 @@
+"""Snapshots to one program: every candidate for a region is scheduled, and the cheapest by the cost model is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from weft.block import lower
+from weft.block.copies import canonical
+from weft.block.program import BlockProgram
+from weft.cost import Cost, Machine, estimate, total
+from weft.errors import ScheduleError, UnsupportedError
+from weft.fuse import RULES_IN_PLANS, RULES_THAT_KEEP_PRECISION, Fusion, Step, fuse
+from weft.fuse.safety import Safe, make_safe
+from weft.options import Options
+from weft.plan.choose import choose
+from weft.schedule import Schedule, apply, kernels
+from weft.tensor.laws import cancel_shifts
+from weft.tensor.program import TensorProgram
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """What is known of the tensors that a region will be called with.
+
+    Attributes:
+        sizes: by space name; only their magnitude is used.
+        innermost: for each input, its dimension of stride 1 at the example, if any.
+        threads: of the grid.
+    """
+
+    sizes: Mapping[str, int]
+    innermost: Mapping[str, int | None]
+    threads: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """A way to compute a region.
+
+    Attributes:
+        origin: where it comes from, for the report.
+        fused: its block program, numerically safe, without places.
+        trace: the rewrites that led there.
+        schedule, applied: its schedule, and the program with places.
+        cost: of all its kernels at the example's sizes.
+    """
+
+    origin: str
+    fused: BlockProgram
+    trace: tuple[Step, ...]
+    schedule: Schedule
+    applied: BlockProgram
+    cost: Cost
+
+
+@dataclass(frozen=True, slots=True)
+class Considered:
+    """A candidate, and its predicted time; or why it cannot be a kernel."""
+
+    origin: str
+    seconds: float | None
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.origin}: {self.reason}" if self.seconds is None else f"{self.origin}: {self.seconds * 1e3:.3g} ms"
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Selection:
+    """The candidate to build, of a region `program` at `example`; `lowered` is what all candidates started from."""
+
+    program: TensorProgram
+    example: Example
+    lowered: BlockProgram
+    chosen: Candidate
+    considered: tuple[Considered, ...]
+
+    @property
+    def work_seconds(self) -> float:
+        """Predicted, without what launches cost: that differs most from machine to machine and matters least where it counts."""
+        launches = len(kernels(self.chosen.applied)) * Machine.here(self.example.threads).launch_seconds
+        return self.chosen.cost.predicted_seconds - launches
+
+
+def select(program: TensorProgram, example: Example, options: Options, schedule: Schedule | None = None) -> Selection:
+    """The cheapest candidate for `program`: the snapshots of its fusion, with and without the rules that move rounding.
+
+    Args:
+        program: one region.
+        example: sizes and layouts to schedule for.
+        options: in force.
+        schedule: to use instead of a chosen one; then the only candidate is what the rules that never pay make.
+
+    Raises:
+        UnsupportedError: no candidate has a block program or a kernel; the reason is the first one's.
+    """
+    machine = Machine.here(example.threads)
+    lowered = lower(program)
+    found: list[Candidate] = []
+    considered: list[Considered] = []
+    failure: UnsupportedError | ScheduleError | None = None
+    for origin, fused, trace in _fused(program, lowered, options, only_exact=schedule is not None):
+        try:
+            given = schedule or choose(fused, example.sizes, example.innermost, example.threads)
+            applied = apply(fused, given)
+            cost = total(estimate(applied, example.sizes, machine))
+        except (UnsupportedError, ScheduleError) as error:
+            if schedule is not None:
+                raise
+            failure = failure or error
+            considered.append(Considered(origin, None, error.what))
+            continue
+        found.append(Candidate(origin, fused, trace, given, applied, cost))
+        considered.append(Considered(origin, cost.predicted_seconds, ""))
+    if not found:
+        raise failure or UnsupportedError("no candidate")
+    chosen = min(found, key=lambda c: c.cost.predicted_seconds)  # the first of equals
+    return Selection(program, example, lowered, chosen, tuple(considered))
+
+
+_Fused = tuple[str, BlockProgram, tuple[Step, ...]]
+
+
+def _fused(program: TensorProgram, lowered: BlockProgram, options: Options, *, only_exact: bool) -> Iterator[_Fused]:
+    """Where each candidate comes from, its program in canonical names, and its trace."""
+    exact = fuse(lowered, RULES_IN_PLANS, (), checked=options.debug_checks)
+    written = canonical(exact.last)
+    yield "rules that keep every rounding", written, exact.steps
+    empty = any(s.example == 0 for s in program.spaces())
+    if only_exact or empty:
+        # Rule 4 divides by a sum after the product instead of before: of nothing, 0 / 0 instead of nothing.
+        return
+    seen = {written}
+    cancelled = cancel_shifts(program)
+    if cancelled == program:
+        fusion = fuse(lowered, RULES_THAT_KEEP_PRECISION, checked=options.debug_checks)
+    else:
+        fusion = fuse(lower(cancelled), RULES_THAT_KEEP_PRECISION, checked=options.debug_checks)
+    plain = make_safe(written).plain
+    for origin, snapshot, trace in _snapshots(fusion):
+        safe: Safe = make_safe(snapshot)
+        if safe.plain > plain:
+            continue  # an exponential lost its shift and would overflow: the program as written does not
+        made = canonical(safe.program)
+        if made not in seen:
+            seen.add(made)
+            yield origin, made, trace
+
+
+def _snapshots(fusion: Fusion) -> Iterator[_Fused]:
+    for snapshot in fusion.snapshots:
+        yield f"snapshot after {snapshot.steps} steps", snapshot.program, fusion.steps[: snapshot.steps]
+    for other in fusion.alternatives:
+        before = fusion.snapshots[other.beside - 1].steps
+        trace = (*fusion.steps[:before], *other.steps)
+        yield f"peeled instead of the extension after {before} steps", other.program, trace
