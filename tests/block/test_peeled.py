@@ -117,6 +117,14 @@ def test_what_is_malformed(what: str) -> None:
     assert error.value.condition == condition
 
 
+def test_a_part_does_not_leave_its_graph() -> None:
+    around, *_, join = rows(PEELED)
+    around = sealed(replace(around, outputs=tuple(replace(o, inner=join.rest) for o in around.outputs)))
+    with pytest.raises(InvalidProgramError) as error:
+        check(replace(PEELED, graph=replace(PEELED.graph, nodes=(around,))))
+    assert error.value.condition == "a part of a list does not leave its graph"
+
+
 def test_parts_have_the_same_items() -> None:
     _, first, *_ = rows(PEELED)
     (stacked,) = (o for o in first.outputs if isinstance(o, Stacked))

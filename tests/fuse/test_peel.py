@@ -11,8 +11,9 @@ import pytest
 from block import paper
 from block.programs import MUL, matmul
 from fuse import peelable
+from fuse.same import assert_same, run
 from fuse.shuffle import shuffled
-from fuse.test_paper_rules import EXP, MADE, K, M, N, W, X, after, assert_same, inner, run, tensors
+from fuse.test_paper_rules import EXP, MADE, K, M, N, W, X, after, inner, tensors
 from schedules import random_schedule
 from weft.block.check import check
 from weft.block.copies import canonical
@@ -235,7 +236,7 @@ def test_it_fires_just_where_rule_6_does(name: str) -> None:
 # Numerical safety after it.
 
 
-@pytest.mark.parametrize("make", [paper.attention, peelable.one_query, peelable.peeled_softmax])
+@pytest.mark.parametrize("make", [paper.attention, peelable.one_query, peelable.peeled_softmax, MADE["shared_parent"]])
 def test_pairs_compute_the_same(make) -> None:
     rng = random.Random(make.__name__)
     lowered = lower(make())

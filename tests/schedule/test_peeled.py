@@ -93,6 +93,13 @@ def test_loops_that_share_a_list_of_blocks_go_by_the_same() -> None:
             scheduled(safe, n1=other)
 
 
+def test_levels_of_a_loop_on_pairs() -> None:
+    """The levels' states are merged by a graph that has names of its own, some of them those of components."""
+    fused = canonical(make_safe(fuse(lower(paper.attention())).last).program)
+    text = listing(scheduled(fused, n=loop(8, 4)))
+    assert "for n1 in range(N within n):  # loop, 4 a block" in text
+
+
 def test_a_launch_each_at_the_top_and_none_for_the_list() -> None:
     program = alternative(peelable.one_query)
     grid = LoopSchedule((Level(LevelPlace.grid, 4),))
