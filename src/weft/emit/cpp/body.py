@@ -27,7 +27,8 @@ from weft.emit.cpp import nests
 from weft.emit.cpp.dots import dot, free_axis, stage
 from weft.emit.cpp.frame import Frame
 from weft.emit.cpp.plan import Store
-from weft.emit.cpp.values import Lazy, Memory, Panel, Scope, Value, resolved
+from weft.emit.cpp.values import Lazy, Memory, Panel, Value, resolved
+from weft.emit.ranges import Scope
 from weft.errors import InvalidProgramError
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from weft.block.program import Dot, Layout, Stage
 from weft.emit.cpp.frame import Frame
 from weft.emit.cpp.scalar import element
-from weft.emit.cpp.text import factor
-from weft.emit.cpp.values import Memory, Panel, Scope
+from weft.emit.cpp.values import Memory, Panel
+from weft.emit.ranges import Scope
+from weft.emit.text import factor
 from weft.errors import InvalidProgramError, UnsupportedError
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType

@@ -6,9 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from weft.emit.calls import row_major
 from weft.emit.cpp.scalar import element
-from weft.emit.cpp.text import Names, Writer, plus, times
-from weft.emit.cpp.values import Memory, Scope
+from weft.emit.cpp.text import Writer, at_most, blocks_of
+from weft.emit.cpp.values import Memory
+from weft.emit.ranges import Scope
+from weft.emit.text import Names, plus, times
 from weft.errors import Location
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
@@ -37,6 +40,14 @@ class Frame:
         """The number of elements of `space`."""
         return str(space.fixed) if space.fixed is not None else self.sizes[space.name]
 
+    def at_most(self, left: str, right: str) -> str:
+        """The smaller of two sizes."""
+        return at_most(left, right)
+
+    def blocks_of(self, size: str, tile: str) -> str:
+        """How many blocks of `tile` elements `size` elements make."""
+        return blocks_of(size, tile)
+
     def scratch(self, wish: str, ctype: str, count: str) -> str:
         """A pointer to a scratch array of this thread."""
         name = self.names.make(wish)
@@ -53,11 +64,6 @@ class Frame:
         """A comment that says which of the user's lines the next lines compute."""
         for each in dict.fromkeys(str(place) for place in locations if place is not None):
             self.out.comment(each)
-
-
-def row_major(dims: Sequence[Axis], extents: Sequence[str]) -> dict[Axis, str]:
-    """Strides of a dense array, the last dimension innermost."""
-    return {a: times(*extents[place + 1 :]) for place, a in enumerate(dims)}
 
 
 def localised(frame: Frame, memory: Memory, dims: tuple[Axis, ...], scope: Scope) -> Memory:

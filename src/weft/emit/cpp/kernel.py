@@ -7,20 +7,19 @@ from dataclasses import dataclass
 
 from weft.block.check import Scope as Around
 from weft.block.check import infer
-from weft.block.program import All, BlockNode, BlockProgram, BlockType, Extent, Final, Graph, Map, Place
+from weft.block.program import All, BlockProgram, BlockType, Final, Graph, Map, Place
+from weft.emit.calls import Dims, grid_chain, list_dims, size_names, written_strides
 from weft.emit.cpp import loops, nests
 from weft.emit.cpp.body import Body
-from weft.emit.cpp.frame import Frame, row_major
+from weft.emit.cpp.frame import Frame
 from weft.emit.cpp.plan import Store
-from weft.emit.cpp.ranges import bounds
 from weft.emit.cpp.scalar import element
-from weft.emit.cpp.text import Names, Writer, at_most, blocks_of, minus, plus, times
-from weft.emit.cpp.values import Memory, Step
-from weft.errors import InvalidProgramError
+from weft.emit.cpp.text import RESERVED, Writer, at_most, blocks_of
+from weft.emit.cpp.values import Memory
+from weft.emit.ranges import Step, bounds, describe
+from weft.emit.text import Names, minus, plus, times
 from weft.schedule import KernelNodes
-from weft.tensor.axes import Axis, Space
-
-Dims = Mapping[str, tuple[Axis | None, ...]]
+from weft.tensor.axes import Axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,42 +54,10 @@ def emit_many(units: Sequence[Unit]) -> str:
     return "\n".join(['#include "prelude.h"', "", "using weft::i64;", *(_function(u) for u in units)])
 
 
-def size_names(program: BlockProgram, kernel: KernelNodes) -> tuple[str, ...]:
-    """The run-time sizes that `kernel` is called with: names of spaces, in order of appearance."""
-    types = infer(program.graph, dict(program.inputs), Around({}, applied=True))
-    spaces: dict[Space, None] = {}
-    for name in kernel.reads:
-        spaces.update(dict.fromkeys(a.space for a in types[name].lists))
-    for node in _all_nodes(kernel.nodes):
-        if isinstance(node, Map):
-            spaces.setdefault(node.axis.space)
-        elif isinstance(node, Extent):
-            spaces.setdefault(node.space)
-    return tuple(s.name for s in spaces if s.fixed is None)
-
-
-def list_dims(kind: BlockType) -> tuple[Axis, ...]:
-    """The dimensions in memory of a list that goes from one launch to another: items lie together.
-
-    A list axis that items do not have is as long as its space, whatever the blocks: an item lies at its first element.
-    """
-    return (*(a for a in kind.lists if a not in kind.dims), *kind.dims)
-
-
-def _all_nodes(nodes: Sequence[BlockNode]) -> list[BlockNode]:
-    found: list[BlockNode] = []
-    for node in nodes:
-        found.append(node)
-        if isinstance(node, Map):
-            graphs = [node.body] if node.state is None else [node.body, node.state.update, node.state.finish]
-            found += [inner for g in graphs for inner in _all_nodes(g.nodes)]
-    return found
-
-
 def _function(unit: Unit) -> str:
     program, kernel = unit.program, unit.kernel
     types = infer(program.graph, dict(program.inputs), Around({}, applied=True))
-    names, out = Names(), Writer(1)
+    names, out = Names(RESERVED), Writer(1)
     pointers = _pointers(out, names, kernel, types)
     sizes = size_names(program, kernel)
     spelled = {s: names.make(s) for s in sizes}
@@ -107,7 +74,10 @@ def _function(unit: Unit) -> str:
                 out.line(f"const i64 {strides[axis]} = words[{word}];")
             word += 1
         values[name] = Memory(pointers[name], types[name].dtype, strides, types[name].dims, {})
-    places = {n: _written(frame, pointers[n], types[n], unit.dims[n]) for n in kernel.writes}
+    places: dict[str, Memory] = {}
+    for name in kernel.writes:
+        strides = written_strides(name, types[name], unit.dims[name], frame.size)
+        places[name] = Memory(pointers[name], types[name].dtype, strides, types[name].dims, {})
     top = Body(frame, {}, Around({}, applied=True), Graph((), kernel.nodes, ()), types, dict(values))
     first = kernel.nodes[0]
     if isinstance(first, Map) and first.place is Place.grid:
@@ -126,15 +96,6 @@ def _pointers(out: Writer, names: Names, kernel: KernelNodes, types: Mapping[str
         kind = f"{'const ' if place < len(kernel.reads) else ''}{element(types[name].dtype)}*"
         out.line(f"{kind} const {found[name]} = ({kind})words[{place}];")
     return found
-
-
-def _written(frame: Frame, base: str, kind: BlockType, dims: Sequence[Axis | None]) -> Memory:
-    axes = [a for a in dims if a is not None]
-    if set(axes) != {*kind.lists, *kind.dims}:
-        raise InvalidProgramError(
-            f"dimensions {axes} for a list of {kind}", node=base, condition="a tensor has its list's axes"
-        )
-    return Memory(base, kind.dtype, row_major(axes, [frame.size(a.space) for a in axes]), kind.dims, {})
 
 
 def _serial(frame: Frame, out: Writer, top: Body, places: Mapping[str, Memory]) -> None:
@@ -163,10 +124,10 @@ def _scratch(frame: Frame, depth: int) -> list[str]:
 
 def _grid(frame: Frame, out: Writer, top: Body, first: Map, places: Mapping[str, Memory]) -> None:
     """The parallel region: one iteration of a flat loop for each block of the nested grid maps."""
-    chain = _chain(first)
+    chain = grid_chain(first)
     counts: list[str] = []
     for node in chain:
-        out.comment(f"grid {loops.describe(node)}")
+        out.comment(f"grid {describe(node)}")
         counts.append(frame.names.make(f"{node.axis.name}_blocks"))
     frame.out.depth = 3
     steps, extents = _steps(frame, chain, counts)
@@ -179,17 +140,6 @@ def _grid(frame: Frame, out: Writer, top: Body, first: Map, places: Mapping[str,
         out.line("#pragma omp for schedule(static)")
         with out.block(f"for (i64 program = 0; program < {times(*counts)}; ++program)"):
             out.lines += frame.out.lines
-
-
-def _chain(first: Map) -> list[Map]:
-    """The grid maps, each all that the one before holds."""
-    chain = [first]
-    while len(chain[-1].body.nodes) == 1:
-        inner = chain[-1].body.nodes[0]
-        if not isinstance(inner, Map) or inner.place is not Place.grid:
-            break
-        chain.append(inner)
-    return chain
 
 
 def _steps(frame: Frame, chain: Sequence[Map], counts: Sequence[str]) -> tuple[list[Step], list[str]]:

@@ -29,14 +29,17 @@ from weft.block.program import (
     operands,
     results,
 )
+from weft.emit.calls import row_major
 from weft.emit.cpp import nests
 from weft.emit.cpp.body import Accumulator, Body
-from weft.emit.cpp.frame import Frame, localised, offset_of, pointer, row_major
+from weft.emit.cpp.frame import Frame, localised, offset_of, pointer
 from weft.emit.cpp.plan import Store
-from weft.emit.cpp.ranges import Bounds, bounds, part_of, tile, widest
+from weft.emit.cpp.ranges import widest
 from weft.emit.cpp.scalar import element
-from weft.emit.cpp.text import at_most, factor, is_word, minus, plus, times
-from weft.emit.cpp.values import Lazy, Memory, Scope, Step, Value, resolved
+from weft.emit.cpp.text import at_most
+from weft.emit.cpp.values import Lazy, Memory, Value, resolved
+from weft.emit.ranges import Bounds, Scope, Step, bounds, describe, part_of, tile
+from weft.emit.text import factor, is_word, minus, plus, times
 from weft.errors import UnsupportedError
 from weft.tensor.axes import Axis
 
@@ -206,19 +209,6 @@ def _iterations(frame: Frame, node: Map, limits: Bounds, step: Step) -> Generato
         if not step.valid.isdigit():
             out.line(f"const i64 {step.valid} = {at_most(block, minus(limits.stop, step.base))};")
         yield
-
-
-def describe(node: Map) -> str:
-    """What a loop runs over, in words."""
-    size = (
-        "all of it at once"
-        if node.place is Place.whole
-        else f"blocks of {node.tile}"
-        if node.tile != 1
-        else "one by one"
-    )
-    part = {Part.all: "", Part.full: ", the full ones", Part.edge: ", what the full ones left"}[part_of(node)]
-    return f"{node.name} over {node.axis.space.name}: {size}{part}"
 
 
 def _seen(frame: Frame, node: Map, access: Access, value: Value, scope: Scope) -> Value:

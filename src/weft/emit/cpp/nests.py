@@ -8,21 +8,11 @@ from weft.block.program import Collapse, Extent, Index, Literal, Pointwise
 from weft.emit.cpp.frame import Frame
 from weft.emit.cpp.phases import Phases, phases
 from weft.emit.cpp.plan import Nest, Store, Work, crossing, overwritten, plan
-from weft.emit.cpp.scalar import (
-    CTYPE,
-    Kind,
-    Text,
-    coerced,
-    combined,
-    expression,
-    kind_of,
-    loaded,
-    number,
-    reduction_clause,
-    stored,
-)
-from weft.emit.cpp.text import is_word, plus, stripped, times
-from weft.emit.cpp.values import Lazy, Memory, Panel, Scope, Value, resolved
+from weft.emit.cpp.scalar import CTYPE, Text, coerced, combined, expression, loaded, number, reduction_clause, stored
+from weft.emit.cpp.values import Lazy, Memory, Panel, Value, resolved
+from weft.emit.kinds import Kind, kind_of
+from weft.emit.ranges import Scope
+from weft.emit.text import is_word, plus, stripped, times
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias, assert_never
+from typing import NamedTuple, assert_never
 
-from weft.emit.cpp.text import is_word, stripped
+from weft.emit.kinds import Kind, kind_of, kind_of_literal, promoted
+from weft.emit.text import is_word, stripped
 from weft.errors import UnsupportedError
 from weft.tensor import optable
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
-
-Kind: TypeAlias = Literal["float", "int", "bool"]
-"""What a value is computed as: C++'s float, int64_t or bool."""
 
 CTYPE: dict[Kind, str] = {"float": "float", "int": "i64", "bool": "bool"}
 
@@ -48,12 +46,6 @@ def element(dtype: DType) -> str:
     if found is None:
         raise UnsupportedError(f"C++ kernels compute in float32, not in {dtype}")
     return found
-
-
-def kind_of(dtype: DType) -> Kind:
-    """What values of `dtype` are computed as."""
-    element(dtype)
-    return "float" if dtype.is_float else "bool" if dtype is DType.bool else "int"
 
 
 def number(value: float | int | bool, kind: Kind) -> str:
@@ -116,7 +108,7 @@ def expression(expr: Scalar, args: Sequence[Text]) -> Text:
         case Arg(index):
             return args[index]
         case Lit(value):
-            kind: Kind = "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "float"
+            kind = kind_of_literal(value)
             return Text(number(value, kind), kind)
         case Convert(dtype, inner):
             return _converted(expression(inner, args), dtype)
@@ -141,12 +133,9 @@ def reduction_clause(monoid: Monoid, kind: Kind, name: str) -> str:
 def _applied(op: str, inner: Sequence[Scalar], args: Sequence[Text]) -> Text:
     row = optable.row(op)
     parts = [expression(a, args) for a in inner]
-    values = [i for i, s in enumerate(row.samples) if s != "bool"]
-    floats = not row.closed or any(parts[i].kind == "float" for i in values)
-    masks = bool(values) and all(parts[i].kind == "bool" for i in values)
-    common: Kind = "float" if floats else "bool" if masks and row.name in ("where", "eq", "ne") else "int"
-    texts = [_as(inner[i], p, common if i in values else "bool") for i, p in enumerate(parts)]
-    return Text(row.cpp.format(*texts), "bool" if row.result == "bool" else common)
+    wanted, result = promoted(row, [p.kind for p in parts])
+    texts = [_as(source, p, kind) for source, p, kind in zip(inner, parts, wanted, strict=True)]
+    return Text(row.cpp.format(*texts), result)
 
 
 def _as(source: Scalar, part: Text, kind: Kind) -> str:

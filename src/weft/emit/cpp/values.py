@@ -12,21 +12,6 @@ from weft.tensor.dtypes import DType
 from weft.tensor.scalar import Arg
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """The current block of a loop, in C++: its first element, how many are valid, and the most there can be.
-
-    `base` and `valid` are expressions of the loop's body, `most` one of sizes and numbers alone, good before the loops.
-    """
-
-    base: str
-    valid: str
-    most: str
-
-
-Scope: TypeAlias = Mapping[Axis, Step]
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class Memory:
     """An item or a list of items in memory.

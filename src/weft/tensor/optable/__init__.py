@@ -3,7 +3,8 @@
 `row(name)` is a primitive, the only thing that `Apply.op` may name. `primitive(aten)` and
 `derived(aten)` find rows by ATen overload packet ("aten.silu"); a derived row expands into
 primitives at capture. `MASK_ATEN` holds ATen operations that mean a primitive only where every
-argument is bool. `cpp_functions()` is what the C++ prelude must define.
+argument is bool. `cpp_functions()` is what the C++ prelude must define,
+`triton_functions()` what Triton's must.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ __all__ = [
     "derived",
     "primitive",
     "row",
+    "triton_functions",
 ]
 
 _ROWS = {r.name: r for r in PRIMITIVES}
@@ -68,3 +70,8 @@ def derived(aten: str) -> DerivedRow | None:
 def cpp_functions() -> frozenset[str]:
     """The functions of namespace weft that the C++ spellings call."""
     return frozenset(name for r in PRIMITIVES for name in re.findall(r"weft::(\w+)\(", r.cpp))
+
+
+def triton_functions() -> frozenset[str]:
+    """The functions beside Triton's own that the Triton spellings call."""
+    return frozenset(name for r in PRIMITIVES for name in re.findall(r"\b(weft_\w+)\(", r.triton))

@@ -288,7 +288,7 @@ _ARITHMETIC = (
         meanings.power,
         "pow",
         "weft::pow({0}, {1})",
-        "libdevice.pow({0}, {1})",
+        "weft_pow({0}, {1})",
         intervals.power,
         _symbolic_power,
         "pow",
@@ -348,7 +348,7 @@ _FUNCTIONS = (
         lambda x: _ratio(x * np.exp(x), np.expm1(x)),
         samples="nonzero",
         field="expm1",
-        triton="libdevice.expm1({0})",
+        triton="weft_expm1({0})",
     ),
     _unary(
         "log",
@@ -368,7 +368,7 @@ _FUNCTIONS = (
         lambda x: _ratio(x / (1.0 + x), np.log1p(x)),
         samples="positive",
         field="log1p",
-        triton="libdevice.log1p({0})",
+        triton="weft_log1p({0})",
     ),
     _unary(
         "sqrt",
@@ -387,7 +387,7 @@ _FUNCTIONS = (
         "at most 1; 0 where it saturates",
         lambda x: _ratio(x / np.cosh(x) ** 2, np.tanh(x)),
         samples="nonzero",
-        triton="libdevice.tanh({0})",
+        triton="weft_tanh({0})",
     ),
     _unary(
         "erf",
@@ -444,7 +444,7 @@ _ROUNDING = (
         "jumps at integers",
         field="trunc",
         closed=True,
-        triton="libdevice.trunc({0})",
+        triton="weft_trunc({0})",
     ),
     _unary(
         "round",
@@ -454,7 +454,7 @@ _ROUNDING = (
         "jumps at halves; half goes to even",
         field="round",
         closed=True,
-        triton="libdevice.rint({0})",
+        triton="weft_round({0})",
     ),
 )
 

@@ -33,8 +33,8 @@ class Row:
             finite fields; None where nothing does: a random function.
         cpp, triton: an expression over the arguments' names `{0}`, `{1}` ..; arguments must be
             names or literals, since one may occur twice. C++: over `float` (masks: `bool`), with
-            the prelude's functions in namespace weft. Triton: `tl` is triton.language, `libdevice`
-            is triton.language.extra.libdevice.
+            the prelude's functions in namespace weft. Triton: over tensors of float32 (masks: int1);
+            `tl` is triton.language, and functions weft_... are those of the emitter's prelude.
         interval: bounds of the result from bounds of the arguments; bool results within 0..1.
         sympy: the same over SymPy expressions of real numbers.
         abstract: its constructor in abstract expressions (Mirage section 4).

@@ -1,0 +1,42 @@
+"""What values are computed as in a kernel, whatever it is printed in, and the promotion between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+from weft.errors import UnsupportedError
+from weft.tensor.dtypes import DType
+from weft.tensor.optable import Row
+
+Kind: TypeAlias = Literal["float", "int", "bool"]
+"""What a value is computed as: a float32, a 64-bit integer or a bool."""
+
+
+def kind_of(dtype: DType) -> Kind:
+    """What values of `dtype` are computed as.
+
+    Raises:
+        UnsupportedError: for float64; kernels compute in float32.
+    """
+    if dtype is DType.float64:
+        raise UnsupportedError(f"kernels compute in float32, not in {dtype}")
+    return "float" if dtype.is_float else "bool" if dtype is DType.bool else "int"
+
+
+def kind_of_literal(value: float | int | bool) -> Kind:
+    """What a number that stands in an expression is computed as by itself."""
+    return "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "float"
+
+
+def promoted(row: Row, kinds: Sequence[Kind]) -> tuple[tuple[Kind, ...], Kind]:
+    """What each argument of an operation is made, and what the result is.
+
+    As in eager: what an operation does not do on integers it does in float.
+    """
+    values = [i for i, s in enumerate(row.samples) if s != "bool"]
+    floats = not row.closed or any(kinds[i] == "float" for i in values)
+    masks = bool(values) and all(kinds[i] == "bool" for i in values)
+    common: Kind = "float" if floats else "bool" if masks and row.name in ("where", "eq", "ne") else "int"
+    wanted: tuple[Kind, ...] = tuple(common if i in values else "bool" for i in range(row.arity))
+    return wanted, "bool" if row.result == "bool" else common

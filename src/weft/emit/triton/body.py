@@ -1,0 +1,240 @@
+"""Graphs: operators in order, each a statement; items are tensors of registers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+from weft.block.check import Scope as Around
+from weft.block.program import (
+    BlockNode,
+    BlockType,
+    Collapse,
+    Dot,
+    Extent,
+    Fill,
+    Graph,
+    Index,
+    Join,
+    Literal,
+    Map,
+    Pointwise,
+    Stage,
+)
+from weft.emit.kinds import kind_of
+from weft.emit.ranges import Scope
+from weft.emit.text import is_word, plus, stripped
+from weft.emit.triton.frame import Frame, spread
+from weft.emit.triton.prelude import combiner
+from weft.emit.triton.scalar import COMPUTED, Text, cast, coerced, expression, number
+from weft.emit.triton.text import bracketed, call
+from weft.emit.triton.values import Local, Memory, Tile, Value
+from weft.errors import UnsupportedError
+from weft.tensor.axes import Axis
+from weft.tensor.dtypes import DType
+from weft.tensor.program import Monoid
+from weft.tensor.scalar import arguments
+
+_PRODUCTS = (DType.float32, DType.bfloat16, DType.float16)
+
+
+@dataclass
+class Body:
+    """A graph being printed: one iteration of a loop, an update, or the top of a kernel.
+
+    Attributes:
+        scope: current blocks of the loops around, as text.
+        around: the same loops as the checker sees them; `types`: of the graph's values.
+        values: what each name stands for.
+    """
+
+    frame: Frame
+    scope: Scope
+    around: Around
+    graph: Graph
+    types: Mapping[str, BlockType]
+    values: dict[str, Value]
+
+    def operator(self, node: BlockNode) -> None:
+        """Print what `node` computes."""
+        match node:
+            case Pointwise():
+                self._pointwise(node)
+            case Dot():
+                self._dot(node)
+            case Collapse():
+                self._collapse(node)
+            case Index(name, axis):
+                lane = self.frame.lanes[axis].index
+                self._define(name, plus(self.scope[axis].base, cast(lane, DType.int64)), (axis,), DType.int64)
+            case Literal(name, value, dtype):
+                kind = kind_of(dtype)
+                self._define(name, cast(number(value, kind), COMPUTED[kind]), (), dtype, float(value))
+            case Extent(name, space, dtype):
+                self._define(name, cast(self.frame.size(space), COMPUTED[kind_of(dtype)]), (), dtype)
+            case Fill(name, arg, value):
+                self.values[name] = self._filled(name, self.item(arg), value, None)
+            case Stage():
+                # Where an operand lies is the compiler's to choose.
+                self.values[node.name] = self.item(node.arg)
+            case Map():
+                raise UnsupportedError(f"loop {node.name!r} inside a graph of a state")
+            case Join():
+                raise UnsupportedError(f"list {node.name!r} of two parts inside a kernel: it has no place in registers")
+            case _:
+                assert_never(node)
+
+    def item(self, name: str) -> Tile:
+        """The item called `name`: loaded now, where it lies in memory still.
+
+        Raises:
+            UnsupportedError: it is a list that this kernel made.
+        """
+        value = self.values[name]
+        match value:
+            case Tile():
+                return value
+            case Memory():
+                assert value.item, name
+                loaded = self._loaded(name, value)
+                self.values[name] = loaded
+                return loaded
+            case Local():
+                raise UnsupportedError(f"list {value.name!r} would have to stay in a Triton kernel between two loops")
+            case _:
+                assert_never(value)
+
+    def store(self, target: Memory, value: Tile) -> None:
+        """Print a store of `value` where `target` is."""
+        wanted = kind_of(target.dtype)
+        text = coerced(Text(value.text, value.kind), wanted)
+        if not value.dims:
+            text = text if is_word(text) else self.frame.hold(stripped(text), "value")
+        mask = self.frame.mask(value.dims)
+        at = address(self.frame, target, value.dims)
+        self.frame.out.line(call("tl.store", at, stripped(text), *([f"mask={mask}"] if mask else [])))
+
+    def aligned(self, text: str, has: tuple[Axis, ...], dims: tuple[Axis, ...]) -> str:
+        """The tensor `text` with axes `has` made to go with the axes `dims`: turned, and with dimensions of size 1."""
+        order = tuple(a for a in dims if a in has)
+        if order != has:
+            turn = ", ".join(str(has.index(a)) for a in order)
+            text = call("tl.permute", text, f"({turn})")
+        return spread(text, dims, order)
+
+    def shape(self, dims: tuple[Axis, ...]) -> str:
+        """The shape of an item with these axes."""
+        return bracketed([self.frame.lanes[a].count for a in dims])
+
+    # The operators.
+
+    def _define(
+        self,
+        name: str,
+        text: str,
+        dims: tuple[Axis, ...],
+        dtype: DType,
+        pad: float | None = None,
+        held: DType | None = None,
+    ) -> Tile:
+        tile = Tile(self.frame.hold(stripped(text), name), dims, held or COMPUTED[kind_of(dtype)], dtype, pad)
+        self.values[name] = tile
+        return tile
+
+    def _loaded(self, name: str, memory: Memory) -> Tile:
+        """Elements that the block does not have are 0: any value would do, and this is what most readers fill in."""
+        at = address(self.frame, memory, memory.dims)
+        mask = self.frame.mask(memory.dims)
+        kind = kind_of(memory.dtype)
+        text = call("tl.load", at, *([f"mask={mask}", f"other={number(0, kind)}"] if mask else []))
+        if kind == "bool":
+            text = cast(text, DType.bool)
+        return self._define(name, text, memory.dims, memory.dtype, 0.0, memory.dtype)
+
+    def _pointwise(self, node: Pointwise) -> None:
+        args = [self.item(a) for a in node.args]
+        self.frame.location([node.location])
+        texts = [Text(self.aligned(t.computed, t.dims, node.dims), t.kind) for t in args]
+        made = expression(node.expr, texts, self.frame.hold)
+        kind = kind_of(node.dtype)
+        text = coerced(made, kind)
+        read = {a for i in arguments(node.expr) for a in args[i].dims}
+        if not read.issuperset(node.dims):
+            text = call("tl.broadcast_to", cast(text, COMPUTED[kind]), self.shape(node.dims))
+        elif not read and not arguments(node.expr):
+            text = cast(text, COMPUTED[kind])
+        pad = self.types[node.name].pad if node.name in self.types else None
+        self._define(node.name, text, node.dims, node.dtype, pad)
+
+    def _filled(self, name: str, tile: Tile, value: float, axes: tuple[Axis, ...] | None) -> Tile:
+        """`tile` with `value` in the lanes that are not valid, of `axes` or of all."""
+        mask = self.frame.mask(tile.dims, axes)
+        if not mask or tile.pad == value:
+            return tile
+        other = number(value, tile.kind)
+        text = call("tl.where", mask, tile.text, cast(other, tile.held) if tile.kind == "float" else other)
+        return Tile(self.frame.hold(text, name), tile.dims, tile.held, tile.dtype, value if axes is None else None)
+
+    def _combinable(self, name: str, tile: Tile, over: Axis, identity: float) -> Tile:
+        """`tile` with the identity in the lanes that a block the program knows to be whole has beyond its elements."""
+        lanes = self.frame.lanes[over]
+        return self._filled(name, tile, identity, (over,)) if lanes.whole and lanes.valid is not None else tile
+
+    def _collapse(self, node: Collapse) -> None:
+        tile = self._combinable(node.name, self.item(node.arg), node.over, node.monoid.identity)
+        self.frame.location([node.location])
+        # Bools are counted as integers.
+        dtype = DType.int64 if tile.kind == "bool" else tile.dtype.accumulator
+        text = coerced(Text(tile.computed, tile.kind), kind_of(dtype))
+        where = str(tile.dims.index(node.over))
+        reduced = (
+            call("tl.sum", stripped(text), f"axis={where}")
+            if node.monoid is Monoid.sum
+            else call("tl.reduce", stripped(text), where, combiner(node.monoid))
+        )
+        dims = tuple(a for a in tile.dims if a != node.over)
+        pad = self.types[node.name].pad if node.name in self.types else None
+        self._define(node.name, reduced, dims, dtype, pad)
+
+    def _dot(self, node: Dot) -> None:
+        left, right = (self._combinable(node.name, self.item(n), node.over, 0.0) for n in (node.left, node.right))
+        if any(t.dtype not in _PRODUCTS for t in (left, right)):
+            raise UnsupportedError(f"a product of {left.dtype} and {right.dtype}", where=node.location)
+        acc = None if node.acc is None else self.item(node.acc)
+        added = None if acc is None else self.aligned(acc.computed, acc.dims, node.dims)
+        self.frame.location([node.location])
+        free = [[a for a in t.dims if a != node.over] for t in (left, right)]
+        if max(map(len, free)) > 1:
+            raise UnsupportedError(f"a product of items with axes {left.dims} and {right.dims}: blocks are supported")
+        if min(map(len, free)) == 0:
+            order = (*node.dims, node.over)
+            first, second = (self.aligned(t.computed, t.dims, order) for t in (left, right))
+            text = call("tl.sum", f"{first} * {second}", f"axis={len(node.dims)}")
+            text = text if added is None else f"{added} + {text}"
+        else:
+            text = self._product(node, left, right, added)
+        self._define(node.name, text, node.dims, node.dtype.accumulator)
+
+    def _product(self, node: Dot, left: Tile, right: Tile, added: str | None) -> str:
+        first, second = (left, right) if node.dims[0] in left.dims else (right, left)
+        # Operands of two types, as of any type wider than its memory, are multiplied in float32.
+        dtype = left.dtype if left.dtype is right.dtype else DType.float32
+        rows, columns = node.dims
+        sides = [
+            self.aligned(t.text if t.held is dtype else cast(t.text, dtype), t.dims, order)
+            for t, order in ((first, (rows, node.over)), (second, (node.over, columns)))
+        ]
+        more = [] if added is None else [f"acc={added}"]
+        more += ['input_precision="ieee"'] if dtype is DType.float32 else []
+        return call("tl.dot", *sides, *more)
+
+
+def address(frame: Frame, memory: Memory, dims: tuple[Axis, ...]) -> str:
+    """Pointers to the elements of the item that `memory` is, its axes in the order `dims`."""
+    lanes = [
+        index if memory.strides[a] == "1" else f"{index} * {memory.strides[a]}"
+        for a in dims
+        for index in [spread(frame.lanes[a].index, dims, (a,))]
+    ]
+    return plus(memory.base, *memory.offset, *lanes)

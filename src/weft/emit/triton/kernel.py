@@ -1,0 +1,190 @@
+"""One launch as a Triton function: what it is called with, its grid, its constants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from weft.block.check import Scope as Around
+from weft.block.check import infer
+from weft.block.program import All, BlockNode, BlockProgram, BlockType, Dot, Graph, Map, Place, Stacked
+from weft.emit.calls import Dims, grid_chain, size_names, written_strides
+from weft.emit.ranges import Step, bounds, describe
+from weft.emit.text import Names, is_word, minus, plus, times
+from weft.emit.triton import loops, prelude
+from weft.emit.triton.body import Body
+from weft.emit.triton.frame import BlockConstant, Frame
+from weft.emit.triton.scalar import element
+from weft.emit.triton.text import RESERVED, at_most
+from weft.emit.triton.values import Memory
+from weft.errors import UnsupportedError
+from weft.schedule import KernelNodes
+from weft.tensor.axes import Axis
+
+
+@dataclass(frozen=True, slots=True)
+class GridLoop:
+    """A loop on the grid: one program for each `block` elements of `size`, the name of a size or a number."""
+
+    size: str | int
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
+class TritonKernel:
+    """A printed launch, and what its launcher must know.
+
+    The function's arguments, in order: pointers to `reads`, to `writes`; the sizes named in `sizes`; the strides, in elements,
+    of every dimension of every read; the `constants`. Writes are contiguous and overlap nothing. Its one-dimensional grid has
+    as many programs as the `grid` loops have blocks, multiplied; no grid loop means one program.
+
+    Attributes:
+        text: a Python module.
+        name: of the function in it.
+    """
+
+    text: str
+    name: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    sizes: tuple[str, ...]
+    constants: tuple[BlockConstant, ...]
+    grid: tuple[GridLoop, ...]
+
+
+def emit(program: BlockProgram, kernel: KernelNodes, name: str, dims: Dims) -> TritonKernel:
+    """One launch as a Triton kernel.
+
+    Args:
+        program: applied (`schedule.apply`).
+        kernel: one of `schedule.kernels(program)`.
+        name: of the function.
+        dims: for each tensor read or written, its dimensions in memory order; None for one of size 1.
+
+    Raises:
+        UnsupportedError: something that Triton kernels do not do: float64, products of integers, a list that one loop of the
+            kernel makes and another reads.
+    """
+    types = infer(program.graph, dict(program.inputs), Around({}, applied=True))
+    names = Names(" ".join([RESERVED, *prelude.NAMES]))
+    names.make(name)
+    pointers = {n: names.make(n) for n in (*kernel.reads, *kernel.writes)}
+    sizes = size_names(program, kernel)
+    spelled = {s: names.make(s) for s in sizes}
+    frame = Frame(names, spelled, _in_products(kernel.nodes, types))
+    parameters = [*pointers.values(), *spelled.values()]
+    values: dict[str, Memory] = {}
+    for read in kernel.reads:
+        strides = {a: names.make(f"{pointers[read]}_s{i}") for i, a in enumerate(dims[read]) if a is not None}
+        parameters += [
+            names.make(f"{pointers[read]}_s{i}") if a is None else strides[a] for i, a in enumerate(dims[read])
+        ]
+        values[read] = _memory(frame, pointers[read], types[read], strides)
+    places = {
+        n: _memory(frame, pointers[n], types[n], written_strides(n, types[n], dims[n], frame.size))
+        for n in kernel.writes
+    }
+    top = Body(frame, {}, Around({}, applied=True), Graph((), kernel.nodes, ()), types, dict(values))
+    first = kernel.nodes[0]
+    chain = grid_chain(first) if isinstance(first, Map) and first.place is Place.grid else []
+    grid = _grid(frame, top, chain, places) if chain else _serial(top, places)
+    parameters += [f"{c.name}: tl.constexpr" for c in frame.constants]
+    body = [f"def {name}({', '.join(parameters)}):", *frame.out.lines]
+    lines = [
+        f'"""{name}, printed by weft."""', "", "import triton", "import triton.language as tl", "",
+        *prelude.functions("\n".join(body)), "", "@triton.jit", *body, "",
+    ]  # fmt: skip
+    return TritonKernel("\n".join(lines), name, kernel.reads, kernel.writes, sizes, tuple(frame.constants), tuple(grid))
+
+
+def _memory(frame: Frame, base: str, kind: BlockType, strides: Mapping[Axis, str]) -> Memory:
+    """The tensor at `base`. Its strides are made 64 bits wide, so that offsets in large tensors are."""
+    element(kind.dtype)
+    wide: dict[Axis, str] = {}
+    for axis, stride in strides.items():
+        first, *rest = stride.split(" * ")
+        text = " * ".join([f"tl.cast({first}, tl.int64)", *rest])
+        wide[axis] = stride if stride.isdigit() else frame.hold(text, f"{base}_by_{axis.name.split('.')[-1]}")
+    return Memory(base, kind.dtype, wide, kind.dims, (), not kind.buffered)
+
+
+def _in_products(nodes: Sequence[BlockNode], types: Mapping[str, BlockType]) -> frozenset[Axis]:
+    """The axes of blocks that are multiplied: rows, columns, and what is contracted."""
+    found: set[Axis] = set()
+    for node in nodes:
+        match node:
+            case Dot(dims=dims, over=over) if len(dims) == 2:
+                found |= {*dims, over}
+            case Map():
+                graphs = [node.body] if node.state is None else [node.body, node.state.update, node.state.finish]
+                for graph in graphs:
+                    found |= _in_products(graph.nodes, types)
+            case _:
+                pass
+    return frozenset(found)
+
+
+def _serial(top: Body, places: Mapping[str, Memory]) -> list[GridLoop]:
+    """A launch without a grid: one program does it all."""
+    loops.run(top, {n: m for n, m in places.items() if top.types[n].buffered})
+    for name, memory in places.items():
+        if not top.types[name].buffered:
+            top.store(memory, top.item(name))
+    return []
+
+
+def _grid(frame: Frame, top: Body, chain: Sequence[Map], places: Mapping[str, Memory]) -> list[GridLoop]:
+    """The nested grid loops as one: program number `program` has one block of each."""
+    limits: list[GridLoop] = []
+    frame.out.line("program = tl.program_id(0)")
+    scope: dict[Axis, Step] = {}
+    counts: list[str] = []
+    for node in chain:
+        frame.out.comment(f"grid {describe(node)}")
+        loop = _blocks(frame, node, chain)
+        limits.append(loop)
+        size = str(loop.size) if isinstance(loop.size, int) else frame.sizes[loop.size]
+        count = frame.blocks_of(size, str(loop.block))
+        counts.append(count if is_word(count) else frame.hold(count, f"{node.axis.name}_blocks"))
+    for level, node in enumerate(chain):
+        later = times(*counts[level + 1 :])
+        number = "program" if later == "1" else f"program // {f'({later})' if '*' in later else later}"
+        number = number if level == 0 else f"{number} % {counts[level]}"
+        bound = bounds(frame, node, scope)
+        scaled = number if node.tile == 1 else f"{number} * {node.tile}"
+        base = frame.hold(scaled if bound.start == "0" else plus(bound.start, scaled), node.axis.name)
+        if not isinstance(node.range, All):
+            with frame.out.block(f"if {base} >= {bound.stop}"):
+                frame.out.line("return")
+        valid = "1"
+        if node.tile != 1:
+            valid = frame.hold(at_most(str(node.tile), minus(bound.stop, base)), f"{base}_len")
+        scope[node.axis] = Step(base, valid, str(node.tile))
+        frame.enter(node, scope[node.axis])
+    _levels(top, chain, list(scope.values()), places)
+    return limits
+
+
+def _blocks(frame: Frame, node: Map, chain: Sequence[Map]) -> GridLoop:
+    """How many blocks `node` has at most."""
+    assert node.tile is not None
+    most = bounds(frame, node, {m.axis: Step(m.name, m.name, str(m.tile)) for m in chain}).most
+    if most.isdigit():
+        return GridLoop(int(most), node.tile)
+    if most == frame.size(node.axis.space):
+        return GridLoop(node.axis.space.name, node.tile)
+    raise UnsupportedError(
+        f"loop {node.name!r} on the grid runs over {most} elements: no launcher can count its blocks"
+    )
+
+
+def _levels(top: Body, chain: Sequence[Map], steps: Sequence[Step], places: Mapping[str, Memory]) -> None:
+    """Prints what a program does: inputs seen through each level of the grid, then the body of the last."""
+    body, scope, given = top, dict[Axis, Step](), dict(places)
+    for node, step in zip(chain, steps, strict=True):
+        scope[node.axis] = step
+        if node is chain[-1]:
+            loops.iteration(body, node, dict(scope), given, {})
+            return
+        body = loops.entered(body, node, dict(scope))
+        given = {o.inner: given[o.outer] for o in node.outputs if isinstance(o, Stacked) and o.outer in given}

@@ -1,0 +1,208 @@
+"""Maps that run one iteration after the other: loops, their state, and the lists they stack."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import assert_never
+
+from weft.block.check import body_types, infer
+from weft.block.program import (
+    Access,
+    All,
+    Broadcast,
+    Final,
+    Grouped,
+    Iterate,
+    Map,
+    Part,
+    Place,
+    Stacked,
+    State,
+    operands,
+)
+from weft.emit.kinds import kind_of
+from weft.emit.ranges import Bounds, Scope, Step, bounds, describe, part_of, tile
+from weft.emit.text import factor, is_word, minus, plus, times
+from weft.emit.triton.body import Body
+from weft.emit.triton.frame import Frame
+from weft.emit.triton.scalar import COMPUTED, element, number
+from weft.emit.triton.text import at_most, call
+from weft.emit.triton.values import Local, Memory, Tile, Value
+from weft.errors import UnsupportedError
+from weft.tensor.axes import Axis
+
+
+def run(body: Body, places: Mapping[str, Memory]) -> None:
+    """Print the operators of `body`'s graph; the lists named in `places` are to lie there."""
+    for node in body.graph.nodes:
+        if isinstance(node, Map):
+            _loop(body, node, places)
+        else:
+            body.operator(node)
+
+
+def iteration(body: Body, node: Map, scope: Scope, places: Mapping[str, Memory], carried: Mapping[str, Tile]) -> None:
+    """Print one iteration of `node`, a map in `body`'s graph.
+
+    Args:
+        scope: with the current block of `node`'s own axis.
+        places: for each list that `node` stacks and another launch reads, the memory of the whole list.
+        carried: the variables of the state's components.
+    """
+    inner = entered(body, node, scope)
+    stacked = [o for o in node.outputs if isinstance(o, Stacked) and o.outer in places]
+    lists = {o.inner: places[o.outer] for o in stacked if inner.types[o.inner].buffered}
+    if len(lists) < sum(inner.types[o.inner].buffered for o in stacked) or any(n in node.body.inputs for n in lists):
+        raise UnsupportedError(f"loop {node.name!r} gives one list under two names")
+    run(inner, lists)
+    if node.state is not None:
+        _update(inner, node.state, carried)
+    for output in stacked:
+        if output.inner not in lists:
+            target = localised(places[output.outer], inner.types[output.inner].dims, scope)
+            inner.store(target, inner.item(output.inner))
+
+
+def entered(body: Body, node: Map, scope: Scope) -> Body:
+    """The body of `node`, a map in `body`'s graph, with what it sees of its inputs."""
+    around = body.around.inside(node)
+    kinds = body_types(node, body.types)
+    values = {
+        f.inner: _seen(node, f.access, body.values[f.outer], scope, item=not kinds[f.inner].buffered)
+        for f in node.inputs
+    }
+    return Body(body.frame, scope, around, node.body, infer(node.body, kinds, around), values)
+
+
+def localised(memory: Memory, dims: tuple[Axis, ...], scope: Scope) -> Memory:
+    """The part of the list `memory` that belongs to the current blocks of the loops around, as an item."""
+    offset = tuple(times(scope[a].base, s) for a, s in memory.strides.items() if a in scope and scope[a].base != "0")
+    return replace(memory, dims=dims, offset=offset, item=True)
+
+
+def _loop(body: Body, node: Map, places: Mapping[str, Memory]) -> None:
+    frame, scope = body.frame, body.scope
+    for feed in node.inputs:
+        if not body.types[feed.outer].buffered:
+            body.item(feed.outer)
+    carried = {} if node.state is None else _carried(body, node, node.state)
+    limits = _named(frame, node, bounds(frame, node, scope))
+    frame.out.comment(describe(node))
+    with _iterations(frame, node, limits) as step:
+        # A state that is carried has the same variables before and after an iteration.
+        iteration(body, node, {**scope, node.axis: step}, places, carried)
+    if node.state is not None:
+        finish = Body(frame, scope, body.around, node.state.finish, {}, dict(carried))
+        run(finish, {})
+        for output in node.outputs:
+            if isinstance(output, Final):
+                body.values[output.outer] = finish.item(output.inner)
+    for output in node.outputs:
+        if isinstance(output, Stacked):
+            body.values[output.outer] = Local(output.outer)
+            if output.outer not in places and any(output.outer in operands(n) for n in body.graph.nodes):
+                body.item(output.outer)
+
+
+def _named(frame: Frame, node: Map, limits: Bounds) -> Bounds:
+    """`limits` with names for what is more than a name or a number."""
+    begin, end = (
+        text if is_word(text) else frame.hold(text, f"{node.axis.name}_{what}")
+        for what, text in (("begin", limits.start), ("end", limits.stop))
+    )
+    return Bounds(begin, end, limits.most)
+
+
+@contextmanager
+def _iterations(frame: Frame, node: Map, limits: Bounds) -> Generator[Step]:
+    """What stands around an iteration; gives the current block, whose lanes are printed."""
+    most = tile(node, limits.most)
+    if node.place is Place.whole and isinstance(node.range, All):
+        step = Step(limits.start, minus(limits.stop, limits.start), most)
+        frame.enter(node, step)
+        yield step
+        return
+    # One over a part of its space may have no iteration; with the lanes for its step, it has one at most.
+    block = str(node.tile) if node.place is not Place.whole else frame.extent(node, most)
+    first, last = limits.start, limits.stop
+    whole = f"{factor(minus(limits.stop, limits.start))} // {block} * {block}"
+    match part_of(node):
+        case Part.all:
+            pass
+        case Part.full:
+            last = frame.hold(plus(*(t for t in (limits.start, whole) if t != "0")), f"{node.axis.name}_last")
+        case Part.edge:
+            first = plus(*(t for t in (limits.start, whole) if t != "0"))
+        case _:
+            assert_never(part_of(node))
+    base = frame.names.make(node.axis.name)
+    with frame.out.block(f"for {base} in {call('range', first, last, block)}"):
+        known = node.tile == 1 or part_of(node) is Part.full
+        valid = str(node.tile) if known else frame.hold(at_most(block, minus(limits.stop, base)), f"{base}_len")
+        step = Step(base, valid, most)
+        frame.enter(node, step)
+        yield step
+
+
+def _seen(node: Map, access: Access, value: Value, scope: Scope, *, item: bool) -> Value:
+    """What an iteration of `node` sees of `value`."""
+    match access:
+        case Broadcast():
+            return value
+        case Iterate(over):
+            first = scope[node.axis].base
+        case Grouped(over, group):
+            first = f"{factor(scope[node.axis].base)} // {group}"
+        case _:
+            assert_never(access)
+    if isinstance(value, Local):
+        return value
+    assert isinstance(value, Memory)
+    if isinstance(access, Grouped) and over in value.dims:
+        raise UnsupportedError(f"loop {node.name!r} reads blocks of {over} in groups: single elements are supported")
+    own = {(node.axis if a == over else a): s for a, s in value.strides.items() if a != over or a in value.dims}
+    dims = tuple(node.axis if a == over else a for a in value.dims)
+    offset = value.offset if first == "0" else (*value.offset, times(first, value.strides[over]))
+    return replace(value, strides=own, dims=dims, offset=offset, item=item)
+
+
+# State.
+
+
+def _carried(body: Body, node: Map, state: State) -> dict[str, Tile]:
+    """A variable for each component, with the value it starts from."""
+    outer = {f.inner: f.outer for f in node.inputs}
+    found: dict[str, Tile] = {}
+    for place, component in enumerate(state.components):
+        dtype = component.dtype.accumulator
+        kind = kind_of(dtype)
+        if state.resume is not None:
+            before = body.item(outer[state.resume[place]])
+            text = body.aligned(before.computed, before.dims, component.dims)
+        else:
+            text = call("tl.full", body.shape(component.dims) if component.dims else "[]",
+                        number(component.init, kind), element(COMPUTED[kind]))  # fmt: skip
+        name = body.frame.hold(text, component.name)
+        found[component.name] = Tile(name, component.dims, COMPUTED[kind], dtype)
+    return found
+
+
+def _update(body: Body, state: State, carried: Mapping[str, Tile]) -> None:
+    """Print the update graph, and the assignment that makes the new state the current one."""
+    update = state.update
+    feeds = [body.item(f) for f in state.feeds]
+    values: dict[str, Value] = dict(zip(update.inputs, [*carried.values(), *feeds], strict=True))
+    inner = Body(body.frame, body.scope, body.around, update, {}, values)
+    run(inner, {})
+    changed: list[tuple[str, str]] = []
+    for variable, output in zip(carried.values(), update.outputs, strict=True):
+        value = inner.item(output)
+        text = inner.aligned(value.computed, value.dims, variable.dims)
+        if text != variable.text:
+            changed.append((variable.text, text))
+    if changed:
+        # All at once: a new component may be the old one of another.
+        targets, texts = zip(*changed, strict=True)
+        body.frame.out.line(f"{', '.join(targets)} = {', '.join(texts)}")

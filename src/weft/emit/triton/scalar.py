@@ -1,0 +1,120 @@
+"""Scalar expressions and element types as Triton."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, assert_never
+
+from weft.emit.kinds import Kind, kind_of, kind_of_literal, promoted
+from weft.emit.text import is_word, stripped
+from weft.errors import UnsupportedError
+from weft.tensor import optable
+from weft.tensor.dtypes import DType
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
+
+COMPUTED: dict[Kind, DType] = {"float": DType.float32, "int": DType.int64, "bool": DType.bool}
+"""The element type in which each kind is computed."""
+
+
+class Text(NamedTuple):
+    """An expression and what it computes as."""
+
+    text: str
+    kind: Kind
+
+
+def element(dtype: DType) -> str:
+    """Triton's name of an element type."""
+    return "tl.int1" if dtype is DType.bool else f"tl.{dtype.name}"
+
+
+def number(value: float | int | bool, kind: Kind) -> str:
+    """A literal."""
+    match kind:
+        case "bool":
+            return "True" if value else "False"
+        case "int":
+            bound = 2**63 - 1
+            whole = (bound if value > 0 else -bound) if math.isinf(value) else max(-bound, min(int(value), bound))
+            return str(whole) if whole >= 0 else f"({whole})"
+        case "float":
+            text = repr(float(value)) if math.isfinite(value) else f"float('{float(value)!r}')"
+            return f"({text})" if text.startswith("-") else text
+        case _:
+            assert_never(kind)
+
+
+def cast(text: str, dtype: DType) -> str:
+    """`text` converted to `dtype`."""
+    return f"tl.cast({stripped(text)}, {element(dtype)})"
+
+
+def coerced(value: Text, kind: Kind) -> str:
+    """`value` as a `kind`."""
+    if value.kind == kind:
+        return value.text
+    return f"({value.text} != 0)" if kind == "bool" else cast(value.text, COMPUTED[kind])
+
+
+def expression(expr: Scalar, args: Sequence[Text], hold: Callable[[str], str]) -> Text:
+    """`expr`, its arguments spelled `args`; `hold` gives a name to an expression that is to be read more than once."""
+    match expr:
+        case Arg(index):
+            return args[index]
+        case Lit(value):
+            kind = kind_of_literal(value)
+            return Text(number(value, kind), kind)
+        case Convert(dtype, inner):
+            kind = kind_of(dtype)
+            text = coerced(expression(inner, args, hold), kind)
+            if dtype is COMPUTED[kind]:
+                return Text(text, kind)
+            return Text(cast(cast(text, dtype), COMPUTED[kind]), kind)
+        case Apply(op, inner):
+            return _applied(op, inner, args, hold)
+        case _:
+            assert_never(expr)
+
+
+def _applied(op: str, inner: Sequence[Scalar], args: Sequence[Text], hold: Callable[[str], str]) -> Text:
+    row = optable.row(op)
+    parts = [expression(a, args, hold) for a in inner]
+    wanted, result = promoted(row, [p.kind for p in parts])
+    texts = [_as(source, p, kind) for source, p, kind in zip(inner, parts, wanted, strict=True)]
+    if all(isinstance(a, Lit) for a in inner):
+        # A function of numbers alone has no type to go by.
+        texts[0] = cast(texts[0], COMPUTED[wanted[0]])
+    if result == "int" and op in ("floor", "ceil", "trunc", "round"):
+        return Text(texts[0], result)
+    power = inner[1].value if op == "pow" and isinstance(inner[1], Lit) else None
+    if power is not None and power in (_POWERS if result == "float" else (1, 2)):
+        return Text(_POWERS[power].format(_held(texts[0], hold)), result)
+    if op == "pow" and result == "int":
+        raise UnsupportedError("a power of integers other than a square")
+    template = row.triton
+    texts = [_held(t, hold) if template.count(f"{{{i}}}") > 1 else t for i, t in enumerate(texts)]
+    if template.startswith(("tl.", "weft_")):
+        texts = [stripped(t) for t in texts]
+    text = template.format(*texts)
+    return Text(cast(text, DType.int64) if result == "int" else text, result)
+
+
+# Powers that are exact, or nearly, without a logarithm.
+_POWERS = {
+    2.0: "({0} * {0})",
+    1.0: "{0}",
+    0.5: "tl.sqrt({0})",
+    -0.5: "(1.0 / tl.sqrt({0}))",
+    -1.0: "(1.0 / {0})",
+    -2.0: "(1.0 / ({0} * {0}))",
+}
+
+
+def _held(text: str, hold: Callable[[str], str]) -> str:
+    return text if is_word(text) else hold(stripped(text))
+
+
+def _as(source: Scalar, part: Text, kind: Kind) -> str:
+    """`part` as a `kind`; a number is written as one."""
+    return number(source.value, kind) if isinstance(source, Lit) else coerced(part, kind)

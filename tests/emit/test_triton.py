@@ -1,0 +1,241 @@
+"""Triton kernels: what they compute in Triton's interpreter, that they compile for GPUs that are not here, what they look like."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from block import programs
+from emit import triton_cases
+from emit.harness import dims_of
+from emit.triton_cases import GRID, LOOP, WHOLE, Case, cases, levels, placed
+from schedules import fused
+from weft.block.program import (
+    Fill,
+    Grouped,
+    Iterate,
+    Map,
+    Part,
+    maps,
+)
+from weft.emit.triton import GridLoop, TritonKernel, emit, prelude
+from weft.errors import InvalidProgramError, UnsupportedError
+from weft.run.triton import TritonProgram, load, sizes_of
+from weft.schedule import kernels
+from weft.tensor import optable
+from weft.tensor.dtypes import DType
+
+pytest.importorskip("triton", reason="Triton is not installed: it is in the extras dev and gpu")
+
+CASES = cases()
+# Bytes of shared memory that one program may have.
+TARGETS = {"sm_90": ("cuda", 90, 227 * 1024), "gfx942": ("hip", "gfx942", 64 * 1024)}
+COMPILED = (
+    "linear_relu", "linear_relu_peeled", "linear_relu_split", "linear_relu_bf16", "attention", "attention_grid", "layernorm",
+    "rmsnorm", "rmsnorm_whole", "softmax_state", "softmax_state_segments", "online_attention", "masked", "triangle_whole",
+    "shared_heads", "linear_relu_two_grids",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float | str]:
+    """By case, its error in units of rounding, or why it has none."""
+    command = [sys.executable, "-W", "ignore", triton_cases.__file__, str(tmp_path_factory.mktemp("interpreted"))]
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_kernel_computes_what_the_program_says(name: str, interpreted: dict[str, float | str]) -> None:
+    error = interpreted[name]
+    assert isinstance(error, float), error
+    assert error <= 1.0
+
+
+def test_random_schedules_compute_the_same_or_are_refused_for_a_list(interpreted: dict[str, float | str]) -> None:
+    found = {n: e for n, e in interpreted.items() if re.search(r"_\d+$", n)}
+    ran = {n: e for n, e in found.items() if isinstance(e, float)}
+    assert len(found) == triton_cases.RANDOM
+    assert len(ran) > triton_cases.RANDOM // 2
+    assert max(ran.values()) <= 1.0, ran
+    assert all("would have to stay" in e for e in found.values() if isinstance(e, str)), found
+
+
+@pytest.mark.parametrize("row", optable.PRIMITIVES, ids=lambda r: r.name)
+def test_operations_mean_what_the_table_says(row: optable.Row, interpreted: dict[str, float | str]) -> None:
+    error = interpreted[f"operation {row.name}"]
+    assert isinstance(error, float)
+    assert error <= (16.0 if row.name == "pow" else 4.0)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", COMPILED)
+def test_kernels_compile_for_gpus_that_are_not_here(name: str, target: str, tmp_path: Path) -> None:
+    backend, arch, limit = TARGETS[target]
+    case = CASES[name]
+    for made in _loaded(case, tmp_path).compile_for(backend, arch, case.sizes):
+        assert 0 <= made.shared <= limit
+        assert ".visible .entry" in made.assembly or ".amdhsa_kernel" in made.assembly
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_sizes_of_one_are_constants_to_the_compiler(target: str, tmp_path: Path) -> None:
+    backend, arch, _ = TARGETS[target]
+    case = CASES["attention"]
+    (made,) = _loaded(case, tmp_path).compile_for(backend, arch, dict.fromkeys(case.sizes, 1))
+    assert made.assembly
+
+
+def test_the_prelude_has_what_the_table_calls() -> None:
+    called = optable.triton_functions()
+    assert called <= set(prelude.NAMES)
+    for name in called:
+        assert f"def {name}(" in "\n".join(prelude.functions(f"{name}(x)"))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_operation_compiles(target: str, tmp_path: Path) -> None:
+    backend, arch, _ = TARGETS[target]
+    case = triton_cases.operations()
+    (made,) = _loaded(case, tmp_path).compile_for(backend, arch, case.sizes)
+    assert made.assembly
+
+
+@pytest.mark.parametrize(("target", "unit"), [("sm_90", "wgmma.mma_async"), ("gfx942", "v_mfma_f32")])
+def test_matrix_units_multiply_in_bfloat16(target: str, unit: str, tmp_path: Path) -> None:
+    backend, arch, limit = TARGETS[target]
+    linear = fused(programs.linear_relu(DType.bfloat16))
+    program = placed(linear, m=levels((GRID, 128)), n=levels((GRID, 128)), k=levels((LOOP, 32)))
+    sizes = {"M": 512, "N": 1024, "K": 1024}
+    (made,) = _loaded(Case(program, sizes), tmp_path).compile_for(backend, arch, sizes, {"num_stages": 2})
+    assert unit in made.assembly
+    assert made.shared <= limit
+
+
+def test_a_linear_layer_is_one_loop_with_one_epilogue() -> None:
+    kernel = _only(CASES["linear_relu"])
+    text = kernel.text
+    assert re.search(r"def kernel_0\(x, w, b, out, M, K, N, x_s0, x_s1, w_s0, w_s1, b_s0\):", text)
+    assert (kernel.reads, kernel.writes, kernel.sizes) == (("x", "w", "b"), ("out",), ("M", "K", "N"))
+    assert (kernel.grid, kernel.constants) == ((GridLoop("M", 32), GridLoop("N", 32)), ())
+    assert (text.count("tl.dot("), text.count("tl.load("), text.count("tl.store("), text.count("for ")) == (1, 3, 1, 1)
+    assert "tl.where" not in text, "what is loaded beyond the edge is the zero that products need"
+    assert text.index("tl.load(b") > text.index("tl.dot("), "an item is loaded where it is read first"
+
+
+def test_blocks_that_cover_a_space_are_constants_of_the_launch() -> None:
+    kernel = _only(CASES["attention"])
+    assert [(c.space, c.of({"L": 24, "D": 1})) for c in kernel.constants] == [("L", 32), ("D", 16)]
+    assert re.search(r"BLOCK_l: tl.constexpr, BLOCK_d: tl.constexpr\):", kernel.text)
+
+
+def test_whole_blocks_of_a_peeled_loop_have_no_mask() -> None:
+    linear = fused(programs.linear_relu())
+    program = placed(linear, m=levels((GRID, 32)), n=levels((GRID, 32)), k=levels((LOOP, 16), peel=True))
+    _, full, edge = re.split(r"    for k", _only(Case(program, {})).text)
+    assert "mask=m_ok[:, None], other=0.0" in full
+    assert "mask=m_ok[:, None] & k1_ok[None, :], other=0.0" in edge
+
+
+def test_a_whole_block_with_more_lanes_than_elements_is_filled() -> None:
+    program = CASES["linear_relu_peeled"].program
+    (full, *_) = [m for m in maps(program.graph) if m.state is not None]
+    assert full.range.part is Part.full
+    assert not any(isinstance(n, Fill) for n in full.body.nodes), "the program sees no edge here"
+    assert re.search(r"k_ok = k_i < 8\n", _only(CASES["linear_relu_peeled"]).text)
+
+
+def test_components_that_depend_on_each_other_change_together() -> None:
+    text = _only(CASES["turning"]).text
+    assert re.search(r"\n +(s\w*), (s\w*) = (s\w*), \1\n", text)
+
+
+def test_largest_elements_keep_nan() -> None:
+    text = _only(CASES["softmax_state"]).text
+    assert "tl.reduce(" in text
+    assert re.search(r"def weft_reduce_max\(left, right\):\n +return .*propagate_nan=tl.PropagateNan.ALL", text)
+
+
+def test_a_list_between_two_loops_of_a_kernel_is_refused() -> None:
+    block = fused(programs.two_layers())
+    program = placed(block, m=levels((GRID, 32)), k=levels((LOOP, 16)), n=levels((LOOP, 16)), p=levels(WHOLE))
+    with pytest.raises(UnsupportedError, match=r"list 't.*' would have to stay in a Triton kernel"):
+        _only(Case(program, {}))
+
+
+def test_what_triton_kernels_do_not_do_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="float32, not in float64"):
+        _only(Case(_linear(DType.float64), {}))
+    with pytest.raises(UnsupportedError, match="product of int64"):
+        _only(Case(_linear(DType.int64), {}))
+    base = _linear(DType.float32)
+    (outer,) = base.graph.nodes
+    assert isinstance(outer, Map)
+    grouped = tuple(
+        replace(f, access=Grouped(f.access.over, 2)) if isinstance(f.access, Iterate) else f for f in outer.inputs
+    )
+    with pytest.raises(UnsupportedError, match="in groups"):
+        _only(Case(replace(base, graph=replace(base.graph, nodes=(replace(outer, inputs=grouped),))), {}))
+
+
+def test_a_tensor_has_the_axes_of_its_list() -> None:
+    program = _linear(DType.float32)
+    dims = dims_of(program)
+    with pytest.raises(InvalidProgramError, match="for a list of"):
+        emit(program, kernels(program)[0], "kernel", {**dims, "out": dims["out"][:1]})
+
+
+def test_a_dimension_of_size_one_has_a_stride_that_is_not_read() -> None:
+    program = _linear(DType.float32)
+    dims = dims_of(program)
+    kernel = emit(program, kernels(program)[0], "kernel", {**dims, "b": (None, *dims["b"])})
+    assert "b_s1, tl.int64" in kernel.text
+    assert kernel.text.count("b_s0") == 1
+
+
+def test_sizes_that_no_kernel_can_take_are_refused(tmp_path: Path) -> None:
+    case = CASES["attention"]
+    loaded = _loaded(case, tmp_path)
+    inputs = {n: torch.zeros([a.space.size({**case.sizes, "D": 0}) for a in k.lists]) for n, k in case.program.inputs}
+    sizes = sizes_of(case.program, inputs)
+    assert sizes == {**case.sizes, "D": 0}
+    with pytest.raises(UnsupportedError, match="D without elements"):
+        loaded.prepare(inputs, sizes)
+    with pytest.raises(UnsupportedError, match="31 bits"):
+        loaded.prepare(inputs, {**case.sizes, "N": 2**31})
+
+
+def test_nothing_is_launched_for_results_without_elements(tmp_path: Path) -> None:
+    case = CASES["linear_relu"]
+    inputs = {"x": torch.zeros(0, 51), "w": torch.zeros(51, 37), "b": torch.zeros(37)}
+    (found,) = _loaded(case, tmp_path).prepare(inputs, sizes_of(case.program, inputs))()
+    assert found.shape == (0, 37)
+
+
+def _linear(dtype: DType):
+    tile = levels((GRID, 32))
+    return placed(fused(programs.linear_relu(dtype)), m=tile, n=tile, k=levels((LOOP, 16)))
+
+
+def _only(case: Case) -> TritonKernel:
+    (nodes,) = kernels(case.program)
+    return emit(case.program, nodes, "kernel_0", dims_of(case.program))
+
+
+def _loaded(case: Case, folder: Path) -> TritonProgram:
+    return load(case.program, dims_of(case.program), folder)

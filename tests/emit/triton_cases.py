@@ -1,0 +1,291 @@
+"""Applied programs for the tests of Triton kernels; run by itself, it runs them in Triton's interpreter.
+
+The interpreter is chosen when Triton is imported, so it needs a process of its own: `python triton_cases.py FOLDER`, with
+TRITON_INTERPRET=1, prints for each case how far its results are from the block interpreter's, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from block import handmade, programs
+from block.paper import initial
+from block.programs import F32
+from emit import special
+from emit.harness import dims_of
+from emit.test_schedules import PROGRAMS, inputs_for
+from schedules import fused, random_schedule
+from weft.block.copies import canonical
+from weft.block.interpret import interpret
+from weft.block.program import (
+    Below,
+    BlockProgram,
+    BlockType,
+    Collapse,
+    Dot,
+    Feed,
+    Final,
+    Graph,
+    Grouped,
+    Iterate,
+    Map,
+    Pointwise,
+    Stacked,
+    State,
+    maps,
+    sealed,
+)
+from weft.errors import ScheduleError, UnsupportedError
+from weft.fuse import fuse
+from weft.run.triton import load
+from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
+from weft.tensor.axes import Axis, Space
+from weft.tensor.dtypes import DType
+from weft.tensor.fp64 import Fp64Domain
+from weft.tensor.optable import PRIMITIVES
+from weft.tensor.program import Monoid
+from weft.tensor.scalar import Apply, Arg
+
+GRID, LOOP, WHOLE, SPLIT = LevelPlace.grid, LevelPlace.loop, LevelPlace.whole, LevelPlace.split
+RANDOM = 60
+SMALL = (1, 2, 3, 5, 8, 9, 17)
+
+
+@dataclass(frozen=True)
+class Case:
+    """An applied program and sizes that do not divide its tiles."""
+
+    program: BlockProgram
+    sizes: Mapping[str, int]
+
+
+def levels(*given: tuple[LevelPlace, int] | LevelPlace, peel: bool = False) -> LoopSchedule:
+    """The levels of a loop."""
+    return LoopSchedule(tuple(Level(g) if isinstance(g, LevelPlace) else Level(*g) for g in given), peel)
+
+
+def placed(program: BlockProgram, **loops: LoopSchedule) -> BlockProgram:
+    """`program` with the levels of each loop, by the first letter of its name."""
+    return apply(program, Schedule(tuple((m.name, loops[m.name.lstrip("%")[0]]) for m in maps(program.graph))))
+
+
+def paper(name: str) -> BlockProgram:
+    """What the nine rules make of one of the paper's examples."""
+    return canonical(fuse(initial(name)).last)
+
+
+def cases() -> dict[str, Case]:
+    """The named cases."""
+    grid, loop, whole = (GRID, 32), (LOOP, 16), WHOLE
+    attention, layernorm, rmsnorm = (paper(n) for n in ("attention", "layernorm", "rmsnorm"))
+    linear, state = fused(programs.linear_relu()), handmade.rows(handmade.SOFTMAX, handmade.softmax_state(), "end")
+    narrow = {t: fused(programs.linear_relu(t)) for t in (DType.bfloat16, DType.float16)}
+    mnk, mnkl = {"M": 45, "N": 37, "K": 51}, {"M": 45, "N": 37, "D": 20, "L": 24}
+    tile = levels(grid)
+    return {
+        "linear_relu": Case(placed(linear, m=tile, n=tile, k=levels(loop)), mnk),
+        "linear_relu_peeled": Case(placed(linear, m=tile, n=tile, k=levels((LOOP, 8), peel=True)), mnk),
+        "linear_relu_split": Case(placed(linear, m=tile, n=tile, k=levels((SPLIT, 3), loop)), mnk),
+        "linear_relu_levels": Case(placed(linear, m=levels((GRID, 40), (LOOP, 12)), n=levels(whole), k=levels(loop)), mnk),
+        "linear_relu_turned": Case(turned(placed(linear, m=tile, n=levels((GRID, 16)), k=levels(loop))), mnk),
+        "linear_relu_two_grids": Case(placed(linear, m=levels((GRID, 40), (GRID, 16)), n=tile, k=levels(loop)), mnk),
+        "linear_relu_bf16": Case(placed(narrow[DType.bfloat16], m=tile, n=tile, k=levels(loop)), mnk),
+        "linear_relu_fp16": Case(placed(narrow[DType.float16], m=tile, n=levels((LOOP, 8)), k=levels(whole)), mnk),
+        "gated": Case(placed(fused(programs.gated()), m=tile, n=tile, k=levels(loop)), mnk),
+        "attention": Case(placed(attention, m=tile, l=levels(whole), n=levels(loop), d=levels(whole)), mnkl),
+        "attention_grid": Case(placed(attention, m=tile, l=levels((GRID, 16)), n=levels(loop), d=levels(loop)), mnkl),
+        "attention_peeled": Case(placed(attention, m=tile, l=levels(whole), n=levels((LOOP, 8), peel=True), d=levels(whole)), mnkl),
+        "layernorm": Case(placed(layernorm, m=tile, n=tile, k=levels(loop)), mnk),
+        "layernorm_peeled": Case(placed(layernorm, m=tile, n=levels(whole), k=levels(loop, peel=True)), mnk),
+        "rmsnorm": Case(placed(rmsnorm, m=tile, n=tile, k=levels(loop), d=levels(loop)), {**mnk, "D": 40}),
+        "rmsnorm_whole": Case(placed(rmsnorm, m=tile, n=levels(whole), k=levels(loop), d=levels(whole)), {**mnk, "D": 40}),
+        "softmax_state": Case(placed(state, m=tile, k=levels(loop)), mnk),
+        "softmax_state_whole": Case(placed(state, m=tile, k=levels(whole)), mnk),
+        "softmax_state_split": Case(placed(state, m=tile, k=levels((SPLIT, 2), (LOOP, 8), peel=True)), mnk),
+        "softmax_state_segments": Case(placed(state, m=tile, k=levels((SPLIT, 2), WHOLE)), mnk),
+        "triangle": Case(placed(triangle(), m=tile, k=levels(loop)), mnk),
+        "triangle_whole": Case(placed(triangle(), m=tile, k=levels(whole)), mnk),
+        "shared_heads": Case(placed(shared_heads(), h=levels((GRID, 1)), m=tile), {"H": 6, "G": 3, "M": 45}),
+        "online_attention": Case(special.attention(32, 16), {"M": 45, "N": 37, "K": 24, "D": 20}),
+        "online_attention_bf16": Case(special.attention(32, 16, DType.bfloat16), {"M": 45, "N": 37, "K": 24, "D": 20}),
+        "turning": Case(placed(special.turning(), m=tile, k=levels(loop)), mnk),
+        "looking_back": Case(special.looking_back(32, 16, late=True), mnk),
+        "entangled": Case(special.entangled(16), mnk),
+        "normalised": Case(placed(special.normalised(), m=levels(whole), n=levels(whole)), mnk),
+        "masked": Case(placed(fused(special.masked()), m=tile, n=levels(loop)), mnk),
+        "integers": Case(placed(fused(special.integers()), m=levels(whole), n=levels(whole)), mnk),
+        "columns": Case(placed(fused(special.columns()), m=levels(loop), n=tile), mnk),
+    }  # fmt: skip
+
+
+def turned(program: BlockProgram) -> BlockProgram:
+    """`program` with the operands of the products in its states exchanged; results keep their axes."""
+
+    def exchanged(node: Map) -> Map:
+        if node.state is None:
+            return node
+        update = node.state.update
+        nodes = tuple(replace(n, left=n.right, right=n.left) if isinstance(n, Dot) else n for n in update.nodes)
+        return replace(node, state=replace(node.state, update=replace(update, nodes=nodes)))
+
+    return handmade.everywhere(program, exchanged)
+
+
+def triangle() -> BlockProgram:
+    """For each block of rows, the row sums of the columns up to its last row: a range that depends on the loop around it."""
+    columns = Axis("%k", handmade.M.space)
+    given = {"x": (handmade.own("x", handmade.M), Axis("x.k", handmade.M.space))}
+    state = State.of_monoid(Monoid.sum, "r", (handmade.M,), F32, "s")
+    sums = (Collapse("r", Monoid.sum, "x", columns),)
+    inner = handmade.loop(columns, {"x": given["x"][1:]}, sums, (Final("o", "s"),), state)
+    inner = replace(inner, range=Below(handmade.M))
+    outer = handmade.loop(handmade.M, given, (inner,), (Stacked("out", "o"),))
+    return handmade.program(outer, over=(handmade.M,), given=given)
+
+
+def shared_heads() -> BlockProgram:
+    """x[h, m] + y[h // 2, m]: two heads share what they read."""
+    h, m, g = Axis("%h", Space("H")), handmade.M, Axis("y.g", Space("G"))
+    given = {"x": (handmade.own("x", h), handmade.own("x", m)), "y": (g, handmade.own("y", m))}
+    node = Pointwise("o", programs.ADD, ("x", "y"), (m,), F32)
+    inner = handmade.loop(m, {n: axes[1:] for n, axes in given.items()}, (node,), (Stacked("o", "o"),))
+    feeds = (Feed("x", "x", Iterate(given["x"][0])), Feed("y", "y", Grouped(g, 2)))
+    outer = sealed(Map("%h", h, feeds, Graph((), (inner,), ()), (Stacked("out", "o"),), unit=True))
+    types = tuple((n, BlockType(axes, axes[1:], F32)) for n, axes in given.items())
+    return BlockProgram(types, Graph(("x", "y"), (outer,), ("out",)), ((h, m),))
+
+
+def operations(dtype: DType = DType.float32) -> Case:
+    """Every row of the operation table at every element of vectors x, y (numbers), p, q (bools); one result for each."""
+    m = handmade.M
+    kinds = {"x": dtype, "y": dtype, "p": DType.bool, "q": DType.bool}
+    given = handmade.inputs(**dict.fromkeys(kinds, (m,)))
+    nodes: list[Pointwise] = []
+    for row in PRIMITIVES:
+        numbers, bools = iter("xy"), iter("pq")
+        args = tuple(next(bools if s == "bool" else numbers) for s in row.samples)
+        expr = Apply(row.name, tuple(Arg(i) for i in range(row.arity)))
+        nodes.append(Pointwise(f"t_{row.name}", expr, args, (m,), DType.bool if row.result == "bool" else F32))
+    over = handmade.loop(m, given, tuple(nodes), tuple(Stacked(f"r_{n.name}", n.name) for n in nodes))
+    types = tuple((n, BlockType(given[n], given[n], kind)) for n, kind in kinds.items())
+    outputs = tuple(o.outer for o in over.outputs)
+    program = BlockProgram(types, Graph(tuple(kinds), (over,), outputs), ((m,),) * len(outputs))
+    return Case(placed(program, m=levels((GRID, 128))), {"M": 14 * 14 + 60})
+
+
+def operation_errors(folder: Path) -> dict[str, float]:
+    """How far each operation is from its meaning, relative to it, in units of 2**-23; NaN and infinity must be the same."""
+    case = operations()
+    rng = np.random.default_rng(3)
+    numbers = [0.0, -0.0, 0.5, 1.5, 2.5, -0.5, -1.5, 1.0, -3.0, 1e3, -1e3, np.inf, -np.inf, np.nan]
+    x, y = (np.concatenate([g.ravel(), rng.standard_normal(60)]) for g in np.meshgrid(numbers, numbers))
+    x, y = x.astype(np.float32), y.astype(np.float32)
+    arrays = {"x": x, "y": y, "p": rng.random(len(x)) < 0.5, "q": rng.random(len(x)) < 0.5}
+    inputs = {n: torch.from_numpy(a) for n, a in arrays.items()}
+    results = load(case.program, dims_of(case.program), folder).prepare(inputs, case.sizes)()
+    found: dict[str, float] = {}
+    with np.errstate(all="ignore"):
+        for row, result in zip(PRIMITIVES, results, strict=True):
+            own, bools = iter("xy"), iter("pq")
+            args = [arrays[next(bools if s == "bool" else own)] for s in row.samples]
+            exact = row.meaning(*(a.astype(np.float64) if a.dtype == np.float32 else a for a in args)).astype(
+                np.float32
+            )
+            ours = result.numpy().astype(np.float32)
+            same = (exact == ours) | (np.isnan(exact) & np.isnan(ours))
+            off = np.where(same, 0.0, np.abs(exact - ours) / np.maximum(np.abs(exact), 2.0**-100) * 2.0**23)
+            found[row.name] = float(np.where(np.isnan(off), np.inf, off).max())
+    return found
+
+
+def random_cases() -> dict[str, Case]:
+    """Programs of other tests under random schedules."""
+    rng = random.Random(20)
+    found: dict[str, Case] = {}
+    while len(found) < RANDOM:
+        name = rng.choice(sorted(PROGRAMS))
+        dtype = rng.choice([DType.float32, DType.float32, DType.bfloat16])
+        block = fused(PROGRAMS[name](dtype))
+        sizes = {s: rng.choice(SMALL) for s in "BMNKP"}
+        try:
+            program = apply(block, random_schedule(block, rng))
+        except ScheduleError:
+            continue
+        found[f"{name}_{len(found)}"] = Case(program, sizes)
+    return found
+
+
+def error(case: Case, folder: Path, rng: random.Random) -> float:
+    """The largest error of a result, in units of what rounding explains (element type, magnitude)."""
+    inputs = inputs_for(case.program, case.sizes, rng)
+    exact = {n: t.double().numpy() if t.is_floating_point() else t.numpy() for n, t in inputs.items()}
+    wanted, _ = interpret(case.program, exact, case.sizes, Fp64Domain())
+    loaded = load(case.program, dims_of(case.program), folder)
+    found = loaded.prepare(inputs, case.sizes, allocate=poisoned)()
+    worst = 0.0
+    for a, b in zip(wanted, found, strict=True):
+        assert tuple(b.shape) == a.shape
+        if not b.is_floating_point():
+            worst = max(worst, 0.0 if np.array_equal(a, b.numpy()) else float("inf"))
+            continue
+        assert bool(torch.isfinite(b).all()), "something is missing"
+        narrow = any(k.dtype.bytes < 4 for _, k in case.program.inputs) or b.dtype is not torch.float32
+        scale = (2.0**-6 if narrow else 2.0**-20) * max(1.0, float(np.abs(a).max(initial=0.0)))
+        worst = max(worst, float(np.abs(a - b.double().numpy()).max(initial=0.0)) / scale)
+    return worst
+
+
+def poisoned(shape: list[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Memory that shows what nobody wrote."""
+    return torch.full(shape, float("nan") if dtype.is_floating_point else 77, dtype=dtype, device=device)
+
+
+def mend_bfloat16() -> None:
+    """Make the interpreter's bfloat16 that of a GPU: it truncates where one rounds, and multiplies bit patterns as integers."""
+    interpreter = import_module("triton.runtime.interpreter")
+    bfloat16 = import_module("triton.language").bfloat16
+    convert, dot = interpreter._convert_float, interpreter.InterpreterBuilder.create_dot
+
+    def converted(data, source, target, mode):
+        if target != bfloat16:
+            return convert(data, source, target, mode)
+        rounded = torch.from_numpy(np.array(data, dtype=np.float32)).to(torch.bfloat16)
+        return rounded.view(torch.int16).numpy().view(np.uint16)
+
+    def product(self, a, b, *rest):
+        def wide(side):
+            if side.dtype.scalar != bfloat16:
+                return side
+            data = (side.data.astype(np.uint32) << 16).view(np.float32)
+            return interpreter.TensorHandle(data, import_module("triton.language").float32)
+
+        return dot(self, wide(a), wide(b), *rest)
+
+    setattr(interpreter, "_convert_float", converted)  # noqa: B010 - a module's own name
+    interpreter.InterpreterBuilder.create_dot = product
+
+
+def main(folder: Path) -> None:
+    """Run every case; print a JSON object by case: an error in units of rounding, or why there is none."""
+    mend_bfloat16()
+    found: dict[str, float | str] = {}
+    for name, case in {**cases(), **random_cases()}.items():
+        try:
+            found[name] = error(case, folder, random.Random(name))
+        except UnsupportedError as why:
+            found[name] = f"unsupported: {why.what}"
+    found.update({f"operation {name}": off for name, off in operation_errors(folder).items()})
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
