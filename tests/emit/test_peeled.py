@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from block import paper
+from block.programs import axes, matmul
 from emit.harness import compiled
 from emit.test_schedules import compare, inputs_for, scheduled
 from fuse import peelable
 from weft.block.copies import canonical
 from weft.block.lower import lower
-from weft.block.program import BlockProgram, First, Join, maps, spaces
+from weft.block.program import BlockNode, BlockProgram, First, Graph, Join, Map, Place, maps, spaces
 from weft.fuse import fuse
 from weft.fuse.safety import make_safe
-from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
+from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, grid_maps, kernels
 from weft.tensor.dtypes import DType
+from weft.tensor.program import Use
 
 EXAMPLES = {
     **paper.EXAMPLES,
@@ -77,20 +80,23 @@ def test_random_programs(part: int, tmp_path: Path) -> None:
     compare(found, ["R", "X", "Y", "Z"], tmp_path, rng, DType.float32, quickly=True)
 
 
-def blocks(program: BlockProgram, **tiles: int) -> BlockProgram:
-    """`program` in blocks of the given sizes (4 where none is given), on the grid where it can be."""
-    top = {n.name for n in program.graph.nodes}
-    chosen = tuple(
-        (m.name, LoopSchedule((Level(LevelPlace.grid if m.name in top and m.state is None else LevelPlace.loop,
-                                     1 if m.unit else tiles.get(m.axis.space.name, 4)),)))
-        for m in maps(program.graph)
-    )  # fmt: skip
-    return apply(program, Schedule(chosen))
+def blocks(
+    program: BlockProgram, first: LevelPlace = LevelPlace.grid, others: LevelPlace = LevelPlace.grid
+) -> BlockProgram:
+    """`program` in blocks of 4; where loops can be on the grid, first blocks and all others are where these say."""
+    top = set(grid_maps(program.graph))
+    chosen: list[tuple[str, LoopSchedule]] = []
+    for node in maps(program.graph):
+        place = first if isinstance(node.range, First) else others
+        level = Level(place if node.name in top else LevelPlace.loop, 1 if node.unit else 4)
+        chosen.append((node.name, LoopSchedule((level,))))
+    return apply(program, Schedule(tuple(chosen)))
 
 
-def test_both_parts_go_into_one_tensor(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", [LevelPlace.grid, LevelPlace.loop])
+def test_both_parts_go_into_one_tensor(first: LevelPlace, tmp_path: Path) -> None:
     """At the top the first block and the rest are a launch each, and there is no third that copies."""
-    applied = blocks(ALTERNATIVES["one_query_1"])
+    applied = blocks(ALTERNATIVES["one_query_1"], first)
     (join,) = (n for n in applied.graph.nodes if isinstance(n, Join))
     one, two = kernels(applied)
     assert join.first in one.writes
@@ -119,3 +125,41 @@ def test_an_empty_loop_writes_nothing(name: str, tmp_path: Path) -> None:
     assert list(out.shape) == [a.space.size(sizes) for a in program.output_axes[0]]
     if first.state is not None and name.startswith("rmsnorm"):
         assert torch.equal(out, torch.zeros(5, 5))
+
+
+def test_a_list_is_handed_out_through_levels_of_the_grid(tmp_path: Path) -> None:
+    """exp(a[y]) + c[x,y]: the first block is a grid of two levels, and its list goes to the launch of the rest."""
+    (alternative,) = fuse(lower(peelable.sums()), checked=True).alternatives
+    applied = blocks(canonical(alternative.program))
+    one, two = kernels(applied)
+    (first,) = one.nodes
+    assert isinstance(first, Map)
+    assert [n.place for n in maps(Graph((), (first,), ()))] == [Place.grid, Place.grid]
+    assert set(one.writes) & set(two.reads)
+    (kernel,) = compiled([applied], tmp_path, quickly=True)
+    a, c = torch.randn(7), torch.randn(10, 7)
+    (out,) = kernel({"a": a, "c": c}, {"X": 10, "Y": 7})
+    torch.testing.assert_close(out, a.exp() + c)
+
+
+def test_a_list_of_two_parts_that_stays_in_the_kernel(tmp_path: Path) -> None:
+    """attention times itself: the result of attention is scratch of the one launch, and both parts lie in it."""
+    program = paper.attention()
+    m, one, other = axes("m", "l", "l1")
+    gram = matmul("gram", Use("out", (m, one)), Use("out", (m, other)), m)
+    program = replace(program, nodes=(*program.nodes, gram), outputs=("gram",))
+    found = fuse(lower(program), checked=True).alternatives
+    peeled = next(a.program for a in found if any(isinstance(n, Map) and n.range == First() for n in bodies(a.program)))
+    applied = blocks(canonical(peeled), LevelPlace.loop, LevelPlace.loop)
+    assert len(kernels(applied)) == 1
+    sizes = {"M": 5, "N": 6, "D": 3, "L": 11}
+    (kernel,) = compiled([applied], tmp_path, quickly=True)
+    q, kt, vt = torch.randn(5, 3), torch.randn(6, 3), torch.randn(11, 6)
+    (out,) = kernel({"q": q, "kt": kt, "vt": vt}, sizes)
+    mixed = torch.softmax(q @ kt.T / 3**0.5, 1) @ vt.T
+    torch.testing.assert_close(out, mixed.T @ mixed)
+
+
+def bodies(program: BlockProgram) -> list[BlockNode]:
+    """The operators right inside the top-level maps of `program`."""
+    return [n for m in program.graph.nodes if isinstance(m, Map) for n in m.body.nodes]

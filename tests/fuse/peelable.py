@@ -62,6 +62,15 @@ def one_query() -> TensorProgram:
     ), ("scaled",))  # fmt: skip
 
 
+def sums() -> TensorProgram:
+    """exp(a[y]) + c[x,y], where the loop over x is outside."""
+    return TensorProgram((tensor("a", Y), tensor("c", X, Y)), (
+        each("d", (X, Y), Arg(0), Use("c", (X, Y))),
+        each("i", (Y,), apply("exp", Arg(0)), Use("a", (Y,))),
+        each("b", (X, Y), ADD, Use("i", (Y,)), Use("d", (X, Y))),
+    ), ("b",))  # fmt: skip
+
+
 def batch() -> TensorProgram:
     """exp(a) times a matrix for each of a batch, whose loop goes by single elements."""
     b, k, n = axes("b", "k", "n")
@@ -78,7 +87,8 @@ def peeled_softmax() -> TensorProgram:
     return TensorProgram((tensor("x", m, d), tensor("w", k, d), tensor("v", n, k)), (
         each("square", (m, d), apply("mul", Arg(0), Arg(0)), Use("x", (m, d))),
         row_sum("s", "square", m, d),
-        each("normal", (m, d), apply("div", Arg(0), apply("sqrt", Arg(1))), Use("x", (m, d)), Use("s", (m,))),
+        each("inverse", (m,), apply("div", Lit(1.0), apply("sqrt", Arg(0))), Use("s", (m,))),
+        each("normal", (m, d), MUL, Use("x", (m, d)), Use("inverse", (m,))),
         matmul("scores", Use("normal", (m, d)), Use("w", (k, d)), d),
         each("e", (m, k), apply("exp", Arg(0)), Use("scores", (m, k))),
         row_sum("t", "e", m, k),

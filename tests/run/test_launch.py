@@ -136,9 +136,24 @@ def test_names_of_sizes_need_not_be_names_of_variables() -> None:
     assert out.shape == (6,)
 
 
+def test_an_output_that_is_given_is_written_into() -> None:
+    """The second launch of two that write parts of one tensor: it gives back the tensor that it got."""
+    signature = KernelSignature(
+        "f", (Input("x", 1, F32),), (Size("n", 0, 0),), (Output(("n",), F32), Output((2,), F32)), given=(1,)
+    )
+    function, seen = recorder(signature)
+    begun = torch.zeros(2)
+    made, same = make_launcher(signature, function, threads=1)(torch.zeros(3), begun)
+    assert same is begun
+    assert made.shape == (3,)
+    assert (seen["output 0"], seen["output 1"]) == (made.data_ptr(), begun.data_ptr())
+    assert KernelSignature.from_json(json.loads(json.dumps(signature.to_json()))) == signature
+
+
 @pytest.mark.parametrize(
     "signature",
     [
+        KernelSignature("f", (Input("x", 1, F32),), (), (), given=(0,)),
         KernelSignature("f", (Input("x", 1, F32),), (Size("n", 0, 1),), ()),
         KernelSignature("f", (Input("x", 1, F32),), (Size("n", 1, 0),), ()),
         KernelSignature("f", (Input("x", 2, F32),), (Size("n", 0, 0), Size("n", 0, 1)), ()),

@@ -8,14 +8,31 @@ from dataclasses import replace
 
 import pytest
 
-from block import programs
+from block import paper, programs
 from schedules import fused, random_schedule
-from weft.block.program import BlockNode, BlockProgram, Dot, Fill, Graph, Iterate, Map, Part, Pointwise, Segment, maps
+from weft.block.copies import canonical
+from weft.block.lower import lower
+from weft.block.program import (
+    BlockNode,
+    BlockProgram,
+    Dot,
+    Fill,
+    Graph,
+    Iterate,
+    Map,
+    Part,
+    Pointwise,
+    Rest,
+    Segment,
+    maps,
+)
 from weft.errors import ScheduleError
+from weft.fuse import fuse
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.tensor.program import Contraction, Node, TensorProgram
 from weft.tensor.scalar import Apply, Arg
 from weft.verify import verify
+from weft.verify.field_check import edge_sizes, small_tiles
 
 GRID, LOOP, SPLIT = LevelPlace.grid, LevelPlace.loop, LevelPlace.split
 PROGRAM = programs.linear_relu()
@@ -157,3 +174,15 @@ def test_right_programs_are_not_refuted(name, seed):
     verdict = verify(program, scheduled, trials=1)
     assert verdict.equal is True, verdict
     assert 0 < verdict.error_probability < 1e-6
+
+
+def test_the_rest_after_a_first_block_has_whole_blocks_and_an_edge():
+    peeled = canonical(fuse(lower(paper.attention())).alternatives[0].program)
+    loops = tuple((m.name, LoopSchedule((Level(LevelPlace.loop, 64),))) for m in maps(peeled.graph))
+    applied = small_tiles(apply(peeled, Schedule(loops)))
+    rest = next(m for m in maps(applied.graph) if isinstance(m.range, Rest))
+    assert rest.tile is not None
+    found = [sizes["L"] for sizes in edge_sizes(applied)]
+    assert any(size > 3 * rest.tile and size % rest.tile for size in found)
+    assert any(size < rest.tile for size in found)
+    assert verify(paper.attention(), applied)

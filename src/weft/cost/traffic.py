@@ -286,9 +286,9 @@ class _Walk:
             case Below(outer):
                 stop = min(size, scope[outer].base + scope[outer].valid)
             case First():
-                stop = size if node.place is Place.whole else min(size, tile)
+                stop = min(size, tile)
             case Rest():
-                start = size if node.place is Place.whole else min(size, tile)
+                start = min(size, tile)
             case Segment(index, count):
                 blocks = -(-size // tile)
                 each = -(-blocks // count) * tile

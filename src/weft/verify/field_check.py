@@ -173,7 +173,7 @@ def edge_sizes(applied: BlockProgram) -> tuple[Mapping[str, int], ...]:
     """Sizes that reach every edge of `applied`: rests at every level, single elements, and whole blocks only.
 
     A space's sizes follow from the tiles of all loops over it: the sum of distinct tiles and one more leaves a rest at each
-    level; with segments there are enough blocks for more than one, and the last is short.
+    level; with segments, or after a first block on its own, there are enough blocks for more than one, and the last is short.
     """
     tiles: dict[str, set[int]] = {}
     segments: dict[str, int] = {}
