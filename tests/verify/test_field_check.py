@@ -13,9 +13,12 @@ from schedules import fused, random_schedule
 from weft.block.program import BlockNode, BlockProgram, Dot, Fill, Graph, Iterate, Map, Part, Pointwise, Segment, maps
 from weft.errors import ScheduleError
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
-from weft.tensor.program import Contraction, Node, TensorProgram
-from weft.tensor.scalar import Apply, Arg
-from weft.verify import verify
+from weft.tensor.dtypes import DType
+from weft.tensor.program import Cast, Contraction, Elementwise, Iota, Node, TensorProgram, Use
+from weft.tensor.scalar import Apply, Arg, Lit, Scalar
+from weft.tensor.scalar import apply as apply_
+from weft.verify import equivalent, verify
+from weft.verify.inputs import numbers_of_interest
 
 GRID, LOOP, SPLIT = LevelPlace.grid, LevelPlace.loop, LevelPlace.split
 PROGRAM = programs.linear_relu()
@@ -157,3 +160,63 @@ def test_right_programs_are_not_refuted(name, seed):
     verdict = verify(program, scheduled, trials=1)
     assert verdict.equal is True, verdict
     assert 0 < verdict.error_probability < 1e-6
+
+
+def test_what_ran_before_does_not_change_what_a_number_is_taken_for():
+    """i / 2 is 0.5 at index 1: its place in the order must be that of 0.5 before 0.5 itself is met, and after."""
+    (m,) = programs.axes("m")
+    halves = apply_("div", Arg(0), Lit(2.0))
+    program = TensorProgram(
+        (programs.tensor("x", m),),
+        (
+            Iota("i", (m,), DType.int64),
+            Cast("f", (m,), programs.F32, Use("i", (m,)), semantic=True),
+            Elementwise("h", (m,), programs.F32, halves, (Use("f", (m,)),)),
+            Elementwise("out", (m,), programs.F32, apply_("add", apply_("abs", Arg(0)), Lit(0.5)), (Use("h", (m,)),)),
+        ),
+        ("out",),
+    )
+    scheduled = applied_to(program)
+    assert [verify(program, scheduled, seed=seed).equal for seed in range(8)] == [True] * 8
+
+
+def selected(dtype: DType, condition: Scalar) -> TensorProgram:
+    """where(condition of i, x, 0), i an input of `dtype`."""
+    (m,) = programs.axes("m")
+    chosen = apply_("where", condition, Arg(1), Lit(0.0))
+    node = Elementwise("out", (m,), programs.F32, chosen, (Use("i", (m,)), Use("x", (m,))))
+    return TensorProgram((programs.tensor("i", m, dtype=dtype), programs.tensor("x", m)), (node,), ("out",))
+
+
+BRANCHES = {
+    "an index": (DType.int64, apply_("eq", Arg(0), Lit(50256)), apply_("eq", Arg(0), Lit(50255))),
+    "one more": (DType.int64, apply_("gt", Arg(0), Lit(50256)), apply_("ge", Arg(0), Lit(50256))),
+    "a large threshold": (programs.F32, apply_("gt", Arg(0), Lit(1.0e6)), apply_("gt", Arg(0), Lit(2.0e6))),
+    "never": (programs.F32, apply_("gt", Arg(0), Lit(1.0e6)), Lit(False)),
+    "a tie": (programs.F32, apply_("gt", Arg(0), Lit(0.25)), apply_("ge", Arg(0), Lit(0.25))),
+    "a tie of int32": (DType.int32, apply_("lt", Arg(0), Lit(-7000)), apply_("le", Arg(0), Lit(-7000))),
+}
+
+
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_branches_that_random_inputs_never_take_are_seen(branch):
+    dtype, right, wrong = BRANCHES[branch]
+    program, other = selected(dtype, right), selected(dtype, wrong)
+    for seed in range(3):
+        assert verify(program, applied_to(program), seed=seed).equal is True
+        assert verify(program, applied_to(other), seed=seed).equal is False
+        shapes = [{"i": (9,), "x": (9,)}, {"i": (5,), "x": (5,)}]
+        assert equivalent(program, other, shapes, seed=seed).equal is False
+        assert equivalent(program, program, shapes, seed=seed).equal is True
+
+
+def test_numbers_that_are_only_added_are_not_put_in_for_floats():
+    """x - 1 would be 0 where x is 1, and hide what is multiplied by it."""
+    program = selected(programs.F32, apply_("gt", apply_("mul", Arg(0), Lit(4.0)), Lit(0.5)))
+    found = numbers_of_interest((program,), programs.F32)
+    assert (0.5 in found, 4.0 in found, len(found)) == (True, False, 3)
+    below, at, above = found
+    assert below < at < above
+    assert numbers_of_interest((program,), DType.bool) == ()
+    assert {0, 1, 4, 5} <= set(numbers_of_interest((program,), DType.uint8))
+    assert min(numbers_of_interest((program,), DType.uint8)) == 0
