@@ -1,7 +1,8 @@
 """Checking a block program against the tensor program that it came from, over finite fields.
 
 Both are run on random field elements at small sizes that exercise every edge: less than a block, one block, whole blocks and a
-rest, segments of unequal length; and, at the first of them, on inputs that are numbers the program compares with. Algebraic identities hold exactly there; the check says nothing about rounding.
+rest, segments of unequal length; and, at the first of them, on inputs that are numbers the program compares with. Algebraic
+identities hold exactly there; the check says nothing about rounding.
 """
 
 from __future__ import annotations
