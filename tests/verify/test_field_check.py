@@ -17,7 +17,8 @@ from weft.tensor.dtypes import DType
 from weft.tensor.program import Cast, Contraction, Elementwise, Iota, Node, TensorProgram, Use
 from weft.tensor.scalar import Apply, Arg, Lit, Scalar
 from weft.tensor.scalar import apply as apply_
-from weft.verify import equivalent, verify
+from weft.verify import equivalent, field_check, verify
+from weft.verify.field_check import small_tiles
 from weft.verify.inputs import numbers_of_interest
 
 GRID, LOOP, SPLIT = LevelPlace.grid, LevelPlace.loop, LevelPlace.split
@@ -96,6 +97,7 @@ BUGS = {
     "forgets an edge": (PEELED, forget_edge),
     "padding that is not zero": (WHOLE_LOOP, forget_padding),
     "overwrites the accumulator": (WHOLE_LOOP, overwrite),
+    "overwrites the accumulator of a segment": (IN_SEGMENTS, overwrite),
     "merges wrongly": (IN_SEGMENTS, merge_wrongly),
     "skips a segment": (IN_SEGMENTS, skip_a_segment),
 }
@@ -220,3 +222,57 @@ def test_numbers_that_are_only_added_are_not_put_in_for_floats():
     assert numbers_of_interest((program,), DType.bool) == ()
     assert {0, 1, 4, 5} <= set(numbers_of_interest((program,), DType.uint8))
     assert min(numbers_of_interest((program,), DType.uint8)) == 0
+
+
+# Small tiles: what is checked in place of what runs.
+
+
+def in_tiles(m: int, n: int, k: LoopSchedule) -> BlockProgram:
+    rows, columns = (LoopSchedule((Level(GRID, size),)) for size in (m, n))
+    return apply(fused(PROGRAM), Schedule((("m", rows), ("n", columns), ("k", k))))
+
+
+def test_small_tiles_keep_the_order_and_one():
+    big = in_tiles(512, 1, LoopSchedule((Level(LOOP, 256), Level(LOOP, 64), Level(LOOP, 1))))
+    found = [m.tile for m in maps(small_tiles(big).graph)]
+    assert [m.tile for m in maps(big.graph)] == [512, 1, 256, 64, 1]
+    assert found == [3, 1, 7, 3, 1]
+
+
+def test_a_loop_by_single_elements_is_checked_as_one():
+    """All its blocks are whole: a loop that visits whole blocks only is right, and one that visits the rest does nothing."""
+    ones = in_tiles(8, 8, LoopSchedule((Level(LOOP, 1),)))
+
+    def visiting(part: Part) -> BlockProgram:
+        return everywhere(
+            ones,
+            lambda n: (
+                replace(n, range=replace(n.range, part=part)) if isinstance(n, Map) and n.state is not None else n
+            ),
+        )
+
+    assert verify(PROGRAM, visiting(Part.full)).equal is True
+    assert verify(PROGRAM, visiting(Part.edge)).equal is False
+
+
+AFFORDABLE = {
+    "whole loop": in_tiles(12, 9, LoopSchedule((Level(LOOP, 10),))),
+    "peeled": in_tiles(9, 12, LoopSchedule((Level(LOOP, 11),), peel=True)),
+    "levels": in_tiles(8, 1, LoopSchedule((Level(LOOP, 12), Level(LOOP, 4)))),
+    "by ones": in_tiles(1, 10, LoopSchedule((Level(LOOP, 9), Level(LOOP, 1)))),
+    "segments": in_tiles(9, 8, LoopSchedule((Level(SPLIT, 3), Level(LOOP, 6)))),
+}
+
+
+@pytest.mark.parametrize("tiles", AFFORDABLE)
+def test_small_tiles_decide_as_real_ones_do(monkeypatch, tiles):
+    right = AFFORDABLE[tiles]
+    wrong = {bug: everywhere(right, change) for bug, (_, change) in BUGS.items()}
+    programs_ = {"none": right, **{bug: program for bug, program in wrong.items() if program != right}}
+    assert len(programs_) > 4
+    small = {bug: verify(PROGRAM, program, trials=1).equal for bug, program in programs_.items()}
+    monkeypatch.setattr(field_check, "small_tiles", lambda applied: applied)
+    real = {bug: verify(PROGRAM, program, trials=1).equal for bug, program in programs_.items()}
+    # Where the innermost block is one element there is no padding, so that it may hold anything.
+    harmless = {"none", *(["padding that is not zero"] if tiles == "by ones" else [])}
+    assert small == real == {bug: bug in harmless for bug in programs_}

@@ -159,14 +159,15 @@ def _caveat(program: TensorProgram) -> str:
 def small_tiles(applied: BlockProgram) -> BlockProgram:
     """`applied` with small tiles in place of large ones, in the same order for each space.
 
-    A tile is a parameter of an applied program: no rewrite and no emitter looks at its value, so small ones exercise the
-    same loops, edges, segments and merges at a cost that does not depend on what the machine likes.
+    A tile is a parameter of an applied program: no rewrite and no emitter looks at its value, but for 1, which stays 1 (such a loop
+    has no edge). So small ones exercise the same loops, edges, segments and merges at a cost that does not depend on what the
+    machine likes.
     """
     wanted: dict[str, set[int]] = {}
     for node in maps(applied.graph):
         if node.tile is not None and not node.unit:
             wanted.setdefault(node.axis.space.name, set()).add(node.tile)
-    small = {name: dict(zip(sorted(tiles), _SMALL, strict=False)) for name, tiles in wanted.items()}
+    small = {name: {1: 1, **dict(zip(sorted(tiles - {1}), _SMALL, strict=False))} for name, tiles in wanted.items()}
 
     def shrunk(graph: Graph) -> Graph:
         return replace(graph, nodes=tuple(_shrunk(n) if isinstance(n, Map) else n for n in graph.nodes))
@@ -182,7 +183,7 @@ def edge_sizes(applied: BlockProgram) -> tuple[Mapping[str, int], ...]:
     """Sizes that reach every edge of `applied`: rests at every level, single elements, and whole blocks only.
 
     A space's sizes follow from the tiles of all loops over it: the sum of distinct tiles and one more leaves a rest at each
-    level; with segments there are enough blocks for more than one, and the last is short.
+    level; with segments there are two blocks for each but the last, which has one short block.
     """
     tiles: dict[str, set[int]] = {}
     segments: dict[str, int] = {}
@@ -202,7 +203,7 @@ def edge_sizes(applied: BlockProgram) -> tuple[Mapping[str, int], ...]:
     for name, found in tiles.items():
         widest = max(found, default=2)
         rests[name] = (
-            sum(found) + 1 if name not in segments else max(sum(found) + 1, widest * segments[name] - widest + 1)
+            sum(found) + 1 if name not in segments else max(sum(found) + 1, 2 * widest * (segments[name] - 1) + 1)
         )
         exact[name] = widest
     return (rests, dict.fromkeys(tiles, 1), exact)
