@@ -132,6 +132,16 @@ def test_flipped_inputs():
     torch.testing.assert_close(weft.optimize(flipped, given)(*given), flipped(*given))
 
 
+def test_a_sum_over_a_batch():
+    def summed(x, y):
+        return (x @ y).sum(0)
+
+    given = torch.randn(3, 4, 5), torch.randn(3, 5, 6)
+    program = weft.optimize(summed, given)
+    torch.testing.assert_close(program(*given), summed(*given))
+    assert program.fallbacks == ()
+
+
 def test_batches_and_means():
     def normalised(x, w):
         y = torch.matmul(x, w)

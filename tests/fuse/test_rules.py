@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,9 +14,9 @@ from weft.block.check import check
 from weft.block.interpret import interpret
 from weft.block.listing import listing, signature
 from weft.block.lower import lower
-from weft.block.program import BlockProgram, Map, maps
+from weft.block.program import BlockProgram, Feed, Graph, Iterate, Map, Pointwise, Stacked, maps, results, sealed
 from weft.fuse import EXTENSION, PRIORITY, Site, fuse
-from weft.fuse.merge_maps import feeds_only_by_iteration
+from weft.fuse.merge_maps import feeds_only_by_iteration, merge_maps
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
 from weft.tensor.field import FieldDomain
@@ -182,3 +183,17 @@ def test_a_list_that_others_read_stays_an_output():
     check(fused)
     assert len(fused.graph.nodes) == 1
     assert len(fused.graph.outputs) == 2
+
+
+def test_merging_gives_names_in_the_order_of_the_operators():
+    """Not in that of a set, which is another in every process: t becomes t11 here, and so would t1, had it come first."""
+    names = [f"{letter}{number or ''}" for letter in "abcdef" for number in range(11)]
+    chain_of = tuple(Pointwise(b, PLUS, (a,), (M,), F32) for a, b in pairwise(["in", *names]))
+    feed = Feed("x", "in", Iterate(M))
+    first = sealed(Map("one", M, (feed,), Graph((), chain_of, ()), (Stacked("y", names[-1]),)))
+    second = sealed(Map("two", M, (replace(feed, outer="y"),), Graph((), chain_of, ()), (Stacked("z", names[-1]),)))
+    (node,) = merge_maps(Graph(("x",), (first, second), ("z",)), first, second).graph.nodes
+    assert isinstance(node, Map)
+    merged = [name for n in node.body.nodes for name in results(n)][len(names) :]
+    assert merged[::11] == [f"{letter}11" for letter in "abcdef"]
+    assert merged[1::11] == [f"{letter}12" for letter in "abcdef"]

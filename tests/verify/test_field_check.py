@@ -29,10 +29,13 @@ from weft.block.program import (
 from weft.errors import ScheduleError
 from weft.fuse import fuse
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
-from weft.tensor.program import Contraction, Node, TensorProgram
-from weft.tensor.scalar import Apply, Arg
-from weft.verify import verify
+from weft.tensor.dtypes import DType
+from weft.tensor.program import Cast, Contraction, Elementwise, Iota, Node, TensorProgram, Use
+from weft.tensor.scalar import Apply, Arg, Lit, Scalar
+from weft.tensor.scalar import apply as apply_
+from weft.verify import equivalent, field_check, verify
 from weft.verify.field_check import edge_sizes, small_tiles
+from weft.verify.inputs import numbers_of_interest
 
 GRID, LOOP, SPLIT = LevelPlace.grid, LevelPlace.loop, LevelPlace.split
 PROGRAM = programs.linear_relu()
@@ -110,6 +113,7 @@ BUGS = {
     "forgets an edge": (PEELED, forget_edge),
     "padding that is not zero": (WHOLE_LOOP, forget_padding),
     "overwrites the accumulator": (WHOLE_LOOP, overwrite),
+    "overwrites the accumulator of a segment": (IN_SEGMENTS, overwrite),
     "merges wrongly": (IN_SEGMENTS, merge_wrongly),
     "skips a segment": (IN_SEGMENTS, skip_a_segment),
 }
@@ -186,3 +190,117 @@ def test_the_rest_after_a_first_block_has_whole_blocks_and_an_edge():
     assert any(size > 3 * rest.tile and size % rest.tile for size in found)
     assert any(size < rest.tile for size in found)
     assert verify(paper.attention(), applied)
+
+
+def test_what_ran_before_does_not_change_what_a_number_is_taken_for():
+    """i / 2 is 0.5 at index 1: its place in the order must be that of 0.5 before 0.5 itself is met, and after."""
+    (m,) = programs.axes("m")
+    halves = apply_("div", Arg(0), Lit(2.0))
+    program = TensorProgram(
+        (programs.tensor("x", m),),
+        (
+            Iota("i", (m,), DType.int64),
+            Cast("f", (m,), programs.F32, Use("i", (m,)), semantic=True),
+            Elementwise("h", (m,), programs.F32, halves, (Use("f", (m,)),)),
+            Elementwise("out", (m,), programs.F32, apply_("add", apply_("abs", Arg(0)), Lit(0.5)), (Use("h", (m,)),)),
+        ),
+        ("out",),
+    )
+    scheduled = applied_to(program)
+    assert [verify(program, scheduled, seed=seed).equal for seed in range(8)] == [True] * 8
+
+
+def selected(dtype: DType, condition: Scalar) -> TensorProgram:
+    """where(condition of i, x, 0), i an input of `dtype`."""
+    (m,) = programs.axes("m")
+    chosen = apply_("where", condition, Arg(1), Lit(0.0))
+    node = Elementwise("out", (m,), programs.F32, chosen, (Use("i", (m,)), Use("x", (m,))))
+    return TensorProgram((programs.tensor("i", m, dtype=dtype), programs.tensor("x", m)), (node,), ("out",))
+
+
+BRANCHES = {
+    "an index": (DType.int64, apply_("eq", Arg(0), Lit(50256)), apply_("eq", Arg(0), Lit(50255))),
+    "one more": (DType.int64, apply_("gt", Arg(0), Lit(50256)), apply_("ge", Arg(0), Lit(50256))),
+    "a large threshold": (programs.F32, apply_("gt", Arg(0), Lit(1.0e6)), apply_("gt", Arg(0), Lit(2.0e6))),
+    "never": (programs.F32, apply_("gt", Arg(0), Lit(1.0e6)), Lit(False)),
+    "a tie": (programs.F32, apply_("gt", Arg(0), Lit(0.25)), apply_("ge", Arg(0), Lit(0.25))),
+    "a tie of int32": (DType.int32, apply_("lt", Arg(0), Lit(-7000)), apply_("le", Arg(0), Lit(-7000))),
+}
+
+
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_branches_that_random_inputs_never_take_are_seen(branch):
+    dtype, right, wrong = BRANCHES[branch]
+    program, other = selected(dtype, right), selected(dtype, wrong)
+    for seed in range(3):
+        assert verify(program, applied_to(program), seed=seed).equal is True
+        assert verify(program, applied_to(other), seed=seed).equal is False
+        shapes = [{"i": (9,), "x": (9,)}, {"i": (5,), "x": (5,)}]
+        assert equivalent(program, other, shapes, seed=seed).equal is False
+        assert equivalent(program, program, shapes, seed=seed).equal is True
+
+
+def test_numbers_that_are_only_added_are_not_put_in_for_floats():
+    """x - 1 would be 0 where x is 1, and hide what is multiplied by it."""
+    program = selected(programs.F32, apply_("gt", apply_("mul", Arg(0), Lit(4.0)), Lit(0.5)))
+    found = numbers_of_interest((program,), programs.F32)
+    assert (0.5 in found, 4.0 in found, len(found)) == (True, False, 3)
+    below, at, above = found
+    assert below < at < above
+    assert numbers_of_interest((program,), DType.bool) == ()
+    assert {0, 1, 4, 5} <= set(numbers_of_interest((program,), DType.uint8))
+    assert min(numbers_of_interest((program,), DType.uint8)) == 0
+
+
+# Small tiles: what is checked in place of what runs.
+
+
+def in_tiles(m: int, n: int, k: LoopSchedule) -> BlockProgram:
+    rows, columns = (LoopSchedule((Level(GRID, size),)) for size in (m, n))
+    return apply(fused(PROGRAM), Schedule((("m", rows), ("n", columns), ("k", k))))
+
+
+def test_small_tiles_keep_the_order_and_one():
+    big = in_tiles(512, 1, LoopSchedule((Level(LOOP, 256), Level(LOOP, 64), Level(LOOP, 1))))
+    found = [m.tile for m in maps(small_tiles(big).graph)]
+    assert [m.tile for m in maps(big.graph)] == [512, 1, 256, 64, 1]
+    assert found == [3, 1, 7, 3, 1]
+
+
+def test_a_loop_by_single_elements_is_checked_as_one():
+    """All its blocks are whole: a loop that visits whole blocks only is right, and one that visits the rest does nothing."""
+    ones = in_tiles(8, 8, LoopSchedule((Level(LOOP, 1),)))
+
+    def visiting(part: Part) -> BlockProgram:
+        return everywhere(
+            ones,
+            lambda n: (
+                replace(n, range=replace(n.range, part=part)) if isinstance(n, Map) and n.state is not None else n
+            ),
+        )
+
+    assert verify(PROGRAM, visiting(Part.full)).equal is True
+    assert verify(PROGRAM, visiting(Part.edge)).equal is False
+
+
+AFFORDABLE = {
+    "whole loop": in_tiles(12, 9, LoopSchedule((Level(LOOP, 10),))),
+    "peeled": in_tiles(9, 12, LoopSchedule((Level(LOOP, 11),), peel=True)),
+    "levels": in_tiles(8, 1, LoopSchedule((Level(LOOP, 12), Level(LOOP, 4)))),
+    "by ones": in_tiles(1, 10, LoopSchedule((Level(LOOP, 9), Level(LOOP, 1)))),
+    "segments": in_tiles(9, 8, LoopSchedule((Level(SPLIT, 3), Level(LOOP, 6)))),
+}
+
+
+@pytest.mark.parametrize("tiles", AFFORDABLE)
+def test_small_tiles_decide_as_real_ones_do(monkeypatch, tiles):
+    right = AFFORDABLE[tiles]
+    wrong = {bug: everywhere(right, change) for bug, (_, change) in BUGS.items()}
+    programs_ = {"none": right, **{bug: program for bug, program in wrong.items() if program != right}}
+    assert len(programs_) > 4
+    small = {bug: verify(PROGRAM, program, trials=1).equal for bug, program in programs_.items()}
+    monkeypatch.setattr(field_check, "small_tiles", lambda applied: applied)
+    real = {bug: verify(PROGRAM, program, trials=1).equal for bug, program in programs_.items()}
+    # Where the innermost block is one element there is no padding, so that it may hold anything.
+    harmless = {"none", *(["padding that is not zero"] if tiles == "by ones" else [])}
+    assert small == real == {bug: bug in harmless for bug in programs_}

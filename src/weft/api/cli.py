@@ -1,4 +1,4 @@
-"""The command line: `weft demo`, `weft explain FILE.py:NAME`, `weft bench`."""
+"""The command line: `weft demo`, `weft explain FILE.py:NAME`, `weft bench`, `weft fuzz`."""
 
 from __future__ import annotations
 
@@ -110,6 +110,29 @@ def bench(rounds: int, quick: bool, out: Path | None) -> None:
     """
     size, rounds = (examples.QUICK, 3) if quick else (examples.FULL, rounds)
     _study(size, rounds, out, inductor=not quick, listings=False)
+
+
+@main.command()
+@click.option("--count", type=click.IntRange(min=1), default=200, show_default=True, help="How many programs.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the first; then one more each."
+)
+@click.option("--operations", type=click.IntRange(min=1), help="About how many in each program  [default: 3 to 10]")
+@click.option("--compiled", is_flag=True, help="Also build each program's kernels and judge their results.")
+@_reporting
+def fuzz(count: int, seed: int, operations: int | None, compiled: bool) -> None:
+    """Check random programs: every rewrite, random schedules and, if asked, kernels, each beside what was written.
+
+    Exits with 1 where one computes something else; prints its seed, and the smallest program that fails alike.
+    """
+    from weft.api.fuzz import campaign
+
+    tally = campaign(
+        count, seed, compiled=compiled, operations=operations, show=lambda failure: click.echo(f"{failure}\n", err=True)
+    )
+    _console().print(tally.table())
+    if tally.failures:
+        raise SystemExit(1)
 
 
 def _study(size: examples.Size, rounds: int, out: Path | None, *, inductor: bool, listings: bool) -> None:

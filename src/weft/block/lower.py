@@ -260,6 +260,9 @@ class _Lowering:
 
         def leaf(made: dict[Axis, Axis], names: tuple[str, ...], out: str) -> list[BlockNode]:
             blocked = [made[a] for a in over if not self.axes.is_unit(a)]
+            if not blocked:  # one element of the axis in each iteration: it is its own partial result
+                dims, dtype = self._dims(made, node.axes), node.dtype.accumulator
+                return [Pointwise(out, Arg(0), names, dims, dtype, node.location)]
             steps = [*(f"{out}.{i}" for i in range(len(blocked) - 1)), out]
             args = [names[0], *steps]
             return [

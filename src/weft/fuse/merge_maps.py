@@ -76,8 +76,8 @@ def merge_maps(graph: Graph, first: Map, second: Map) -> Rewrite:
         else:
             names[feed.inner] = make(feed.inner)
             added.append(replace(feed, inner=names[feed.inner]))
-    for name in values_of(second.body) - set(second.body.inputs):
-        names[name] = make(name)
+    for node in second.body.nodes:  # in order, for a name depends on those given before
+        names.update({name: make(name) for name in results(node)})
     renamed = rename_body(_with_fresh_state(second, {n: make(n) for n in sorted(_state_names(second))}), names)
     kept = tuple(o for o in first.outputs if not _only_for(graph, o.outer, second))
     merged = replace(

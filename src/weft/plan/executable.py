@@ -24,14 +24,14 @@ from weft.errors import CacheFolderError, CompilerError, Location, UnknownOption
 from weft.options import Options
 from weft.plan.cuts import Cuts
 from weft.plan.kernel import Kernel
+from weft.plan.laws_check import laws_refuted
 from weft.plan.partition import Call, Region
 from weft.plan.region import CompiledRegion, build_region
 from weft.plan.select import Example, Selection, select
 from weft.run import stats
 from weft.tensor.axes import Affine
 from weft.tensor.laws import View, normalize, numbered, views
-from weft.tensor.program import Cast, Input, Opaque, TensorProgram
-from weft.verify import equivalent
+from weft.tensor.program import Input, Opaque, TensorProgram
 
 Runner = Callable[..., Sequence[Any]]
 
@@ -76,7 +76,7 @@ def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, options: O
         refused = (captured.refused,) if captured.refused is not None else ()
         return _in_pytorch(captured, (*captured.fallbacks, *refused), eager)
     program = normalize(captured.program)
-    refuted = _laws_refuted(captured.program, program)
+    refuted = laws_refuted(captured.program, program)
     if refuted is not None:
         return _in_pytorch(captured, (*captured.fallbacks, Fallback("graph", refuted)), eager)
     tensors = _inputs(captured, program, arguments)
@@ -117,21 +117,6 @@ def _plain(region: Region) -> tuple[TensorProgram, TensorProgram, tuple[View, ..
     viewed, made = views(region.program)
     plain, old_names = numbered(replace(viewed, derived=()))  # a view shows its own size
     return plain, viewed, made, old_names
-
-
-def _laws_refuted(written: TensorProgram, program: TensorProgram) -> str | None:
-    """Why `program`, what the laws made of `written`, must not run; None where it is equal over a finite field.
-
-    Programs with parts that PyTorch runs, with casts (which no field can judge) or with slices rest on the laws' own tests.
-    """
-    if any(isinstance(n, Cast) for n in written.nodes):
-        return None
-    if written.derived or any(isinstance(n, Opaque) for n in written.nodes):
-        return None
-    sizes = {s.name: s.fixed or 3 + i % 3 for i, s in enumerate(written.spaces())}
-    shapes = {n.name: tuple(a.space.size(sizes) for a in n.axes) for n in written.inputs}
-    verdict = equivalent(written, program, [shapes])
-    return None if verdict else f"the laws on tensor programs changed what is computed: {verdict}"
 
 
 def _in_pytorch(captured: Captured, fallbacks: tuple[Fallback, ...], eager: Runner) -> Plan:

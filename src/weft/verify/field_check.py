@@ -1,7 +1,8 @@
 """Checking a block program against the tensor program that it came from, over finite fields.
 
 Both are run on random field elements at small sizes that exercise every edge: less than a block, one block, whole blocks and a
-rest, segments of unequal length. Algebraic identities hold exactly there; the check says nothing about rounding.
+rest, segments of unequal length; and, at the first of them, on inputs that are numbers the program compares with. Algebraic
+identities hold exactly there; the check says nothing about rounding.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import numpy as np
 from weft.block.interpret import interpret
 from weft.block.program import BlockProgram, Graph, Map, Place, Rest, Segment, maps
 from weft.errors import WeftError
+from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate, returned
 from weft.tensor.field import CHAIN, FieldDomain, FieldElements
 from weft.tensor.program import Elementwise, TensorProgram
 from weft.tensor.scalar import operation_count
+from weft.verify.inputs import ORDERING, literals, random_inputs, turns, with_numbers
 
 # Residues modulo the last prime are what is compared.
 _PRIME = CHAIN[-1]
@@ -66,19 +69,19 @@ def verify(program: TensorProgram, applied: BlockProgram, trials: int = 2, seed:
     """
     tried: list[Mapping[str, int]] = []
     applied = small_tiles(applied)
-    depth = _exponentials(program)
     given = {rule.space.name for rule in program.derived}
     for chosen in edge_sizes(applied):
         sizes = program.sizes({name: size for name, size in chosen.items() if name not in given})
         if 0 in sizes.values():
             continue  # a slice that is empty at this size
-        for trial in range(trials):
-            domain = FieldDomain(hash((seed, trial)) & 0x7FFFFFFF, depth)
+        # More of them at the first sizes, with the numbers that the program compares with among the inputs.
+        for trial in range(trials + (0 if tried else turns((program,), sizes))):
+            domain = field_for((program,), hash((seed, trial)) & 0x7FFFFFFF)
             rng = np.random.default_rng((seed, trial, *sizes.values()))
             try:
-                inputs = {
-                    n.name: domain.random([a.space.size(sizes) for a in n.axes], n.dtype, rng) for n in program.inputs
-                }
+                inputs = random_inputs(program, sizes, domain, rng)
+                if trial >= trials:
+                    inputs = with_numbers(inputs, (program,), domain, rng, trial - trials)
                 wanted = evaluate(program, inputs, domain, sizes=sizes)
                 found, _ = interpret(applied, inputs, sizes, domain)
             except (WeftError, ValueError, IndexError, KeyError, ArithmeticError, AssertionError) as error:
@@ -114,13 +117,22 @@ def equivalent(
     if dtypes[0] != dtypes[1]:
         kinds = [", ".join(map(str, found)) or "nothing" for found in dtypes]
         return Verdict(False, 1.0, f"the first gives {kinds[0]}, the second {kinds[1]}")
-    depth = max(_exponentials(first), _exponentials(second))
     known = {n.name: n.dtype for p in (first, second) for n in p.inputs}
-    for chosen in shapes:
-        for trial in range(trials):
-            domain = FieldDomain(hash((seed, trial)) & 0x7FFFFFFF, depth)
+    programs = (first, second)
+    for number, chosen in enumerate(shapes):
+        # More of them at the first shapes, with the numbers that the programs compare with among the inputs.
+        sizes = {
+            a.space.name: size
+            for p in programs
+            for n in p.inputs
+            for a, size in zip(n.axes, chosen[n.name], strict=True)
+        }
+        for trial in range(trials + (turns(programs, sizes) if number == 0 else 0)):
+            domain = field_for(programs, hash((seed, trial)) & 0x7FFFFFFF)
             rng = np.random.default_rng((seed, trial))
             values = {name: domain.random(chosen[name], dtype, rng) for name, dtype in known.items()}
+            if trial >= trials:
+                values = with_numbers(values, programs, domain, rng, trial - trials)
             try:
                 one, other = (
                     returned(p, evaluate(p, {n.name: values[n.name] for n in p.inputs}, domain), domain)
@@ -136,13 +148,10 @@ def equivalent(
     return Verdict(True, probability, reason + (_caveat(first) or _caveat(second)))
 
 
-_ORDERING = ("maximum", "minimum", "lt", "le", "gt", "ge", "eq", "ne", "sign", "abs")
-
-
 def _caveat(program: TensorProgram) -> str:
     """What the probability does not cover: what a comparison selects is only seen where a random order selects it."""
     exprs = [n.expr for n in program.nodes if isinstance(n, Elementwise)]
-    if not any(operation_count(expr, op) for expr in exprs for op in _ORDERING):
+    if not any(operation_count(expr, op) for expr in exprs for op in ORDERING):
         return ""
     return "; comparisons and maxima under random orders, where ties and bounds that few numbers reach do not show"
 
@@ -150,14 +159,15 @@ def _caveat(program: TensorProgram) -> str:
 def small_tiles(applied: BlockProgram) -> BlockProgram:
     """`applied` with small tiles in place of large ones, in the same order for each space.
 
-    A tile is a parameter of an applied program: no rewrite and no emitter looks at its value, so small ones exercise the
-    same loops, edges, segments and merges at a cost that does not depend on what the machine likes.
+    A tile is a parameter of an applied program: no rewrite and no emitter looks at its value, but for 1, which stays 1 (such a loop
+    has no edge). So small ones exercise the same loops, edges, segments and merges at a cost that does not depend on what the
+    machine likes.
     """
     wanted: dict[str, set[int]] = {}
     for node in maps(applied.graph):
         if node.tile is not None and not node.unit:
             wanted.setdefault(node.axis.space.name, set()).add(node.tile)
-    small = {name: dict(zip(sorted(tiles), _SMALL, strict=False)) for name, tiles in wanted.items()}
+    small = {name: {1: 1, **dict(zip(sorted(tiles - {1}), _SMALL, strict=False))} for name, tiles in wanted.items()}
 
     def shrunk(graph: Graph) -> Graph:
         return replace(graph, nodes=tuple(_shrunk(n) if isinstance(n, Map) else n for n in graph.nodes))
@@ -173,7 +183,8 @@ def edge_sizes(applied: BlockProgram) -> tuple[Mapping[str, int], ...]:
     """Sizes that reach every edge of `applied`: rests at every level, single elements, and whole blocks only.
 
     A space's sizes follow from the tiles of all loops over it: the sum of distinct tiles and one more leaves a rest at each
-    level; with segments, or after a first block on its own, there are enough blocks for more than one, and the last is short.
+    level; with segments there are two blocks for each but the last, which has one short block; and several after a first block
+    on its own.
     """
     tiles: dict[str, set[int]] = {}
     segments: dict[str, int] = {}
@@ -195,10 +206,23 @@ def edge_sizes(applied: BlockProgram) -> tuple[Mapping[str, int], ...]:
     for name, found in tiles.items():
         widest = max(found, default=2)
         rests[name] = (
-            sum(found) + 1 if name not in segments else max(sum(found) + 1, widest * segments[name] - widest + 1)
+            sum(found) + 1 if name not in segments else max(sum(found) + 1, 2 * widest * (segments[name] - 1) + 1)
         )
         exact[name] = widest
     return (rests, dict.fromkeys(tiles, 1), exact)
+
+
+def field_for(programs: Sequence[TensorProgram], seed: int) -> FieldDomain:
+    """A field for values of `programs`, with as many residues as their exponentials take.
+
+    Its order knows their numbers from the start. It learns a number where it first meets it; then what an element like 1/2 is
+    taken for would depend on what ran before, and two runs of one program could differ.
+    """
+    domain = FieldDomain(seed, max(map(_exponentials, programs), default=0))
+    for program in programs:
+        for number in literals(program):
+            domain.constant(float(number), DType.float64)
+    return domain
 
 
 def _exponentials(program: TensorProgram) -> int:

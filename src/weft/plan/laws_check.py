@@ -1,0 +1,74 @@
+"""Whether the laws on tensor programs left what is computed as it was: checked for each captured graph, before anything runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from weft.tensor.program import Cast, Input, Node, Opaque, TensorProgram, axes_of
+from weft.verify import equivalent
+
+# Elements that one operation may run over where it is checked: more take longer than the check is worth.
+_LARGEST = 1 << 18
+_LEAST_SIZES = (3, 8, 20, 70)
+
+
+def laws_refuted(written: TensorProgram, program: TensorProgram) -> str | None:
+    """Why `program`, what the laws made of `written`, must not run; None where it is equal over a finite field.
+
+    What PyTorch runs stands as an input, and what it reads as an output. Casts between floats are taken for the identity, as no
+    field has roundings: where the laws leave a rounding rests on their own tests. Other casts must be the same in both. Sizes are
+    small where slices allow that, else the example's; where those are large too, nothing is checked.
+    """
+    calls = [n.name for n in program.nodes if isinstance(n, Opaque)]
+    before, after = (_comparable(p, calls) for p in (written, program))
+    undecided: str | None = None
+    for sizes in _sizes(before):
+        shapes = {n.name: tuple(a.space.size(sizes) for a in n.axes) for n in before.inputs}
+        verdict = equivalent(before, after, [shapes])
+        if verdict.equal is None:
+            undecided = undecided or str(verdict)  # a slice may leave no such size anything to read
+            continue
+        return None if verdict else f"the laws on tensor programs changed what is computed: {verdict}"
+    if undecided is None or written.derived:
+        return None
+    return f"whether the laws on tensor programs changed what is computed is {undecided}"
+
+
+def _comparable(program: TensorProgram, calls: list[str]) -> TensorProgram:
+    """`program` without opaque operations and roundings: their results inputs, what those in `calls` read outputs."""
+    opaque = {n.name: n for n in program.nodes if isinstance(n, Opaque)}
+    values = program.values()
+    read = tuple(name for call in calls for name in opaque[call].uses)
+    dims = (*program.output_dims, *(values[name].axes for name in read)) if program.output_dims else ()
+    return replace(
+        program,
+        inputs=(*program.inputs, *(Input(n.name, n.axes, n.dtype) for n in opaque.values())),
+        nodes=tuple(_unrounded(n, values) for n in program.nodes if n.name not in opaque),
+        outputs=(*program.outputs, *read),
+        output_dims=dims,
+    )
+
+
+def _unrounded(node: Node, values: Mapping[str, Node]) -> Node:
+    floats = isinstance(node, Cast) and node.dtype.is_float and values[node.arg.value].dtype.is_float
+    return replace(node, semantic=False) if isinstance(node, Cast) and floats else node
+
+
+def _sizes(program: TensorProgram) -> Iterator[dict[str, int]]:
+    """Choices of sizes of all spaces that agree with what slices leave, small ones first, the example's last."""
+    given = {rule.space.name for rule in program.derived}
+    free = [s for s in program.spaces() if s.name not in given]
+    choices = [{s.name: s.fixed or least + i % 3 for i, s in enumerate(free)} for least in _LEAST_SIZES]
+    choices.append({s.name: s.fixed or s.example or 3 for s in free})
+    for choice in choices:
+        sizes = program.sizes(choice)
+        known = all(s.name in sizes for s in program.spaces())
+        if known and program.consistent(sizes) and 0 not in sizes.values() and _affordable(program, sizes):
+            yield sizes
+
+
+def _affordable(program: TensorProgram, sizes: Mapping[str, int]) -> bool:
+    every = (*program.inputs, *program.nodes)
+    return all(math.prod(a.space.size(sizes) for a in axes_of(n)) <= _LARGEST for n in every)

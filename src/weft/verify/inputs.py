@@ -1,0 +1,143 @@
+"""Inputs on which a program is tried: random ones, and ones that meet the numbers that stand in the program."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar, assert_never
+
+import numpy as np
+
+from weft.tensor.domain import Array, Domain, Structural
+from weft.tensor.dtypes import DType
+from weft.tensor.program import Constant, Elementwise, TensorProgram
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
+
+V = TypeVar("V")
+
+ORDERING = ("maximum", "minimum", "lt", "le", "gt", "ge", "eq", "ne", "sign", "abs")
+"""Operations of the table whose results depend on an order, or on whether two values are the same."""
+_SHARE = 0.5
+_MOST_TURNS = 8
+# Integers are compared with indices too, and those are small where programs are checked.
+_INDICES = range(8)
+
+
+def random_inputs(
+    program: TensorProgram, sizes: Mapping[str, int], domain: Domain[V], rng: np.random.Generator
+) -> dict[str, V]:
+    """A random value of `domain` for each input of `program`, by name, with the dimensions of its axes."""
+    return {n.name: domain.random([a.space.size(sizes) for a in n.axes], n.dtype, rng) for n in program.inputs}
+
+
+def with_numbers(
+    values: Mapping[str, V],
+    programs: Sequence[TensorProgram],
+    domain: Domain[V],
+    rng: np.random.Generator,
+    turn: int = 0,
+) -> dict[str, V]:
+    """`values`, inputs of `programs` by name, with about half of the elements exchanged for numbers that stand in a program.
+
+    Random integers rarely are the one that `where(i == 50256, ..)` waits for, and random elements rarely lie above 1e6. Integers
+    become small indices, literals, and literals plus and minus 1; floats, literals of comparisons, maxima and minima and the
+    numbers on both sides of them. Literals that are only added or multiplied are left out of floats: 0 and 1 would hide mistakes.
+    What is compared is rarely an input itself; of what is computed first, nothing is promised.
+
+    Args:
+        turn: after `turns` of them, counted from 0, every number has been in every input that has elements.
+    """
+    found = dict(values)
+    for node in {n.name: n for p in programs for n in p.inputs}.values():
+        numbers = numbers_of_interest(programs, node.dtype)
+        shape = domain.shape(values[node.name])
+        count = math.prod(shape)
+        if numbers and count:
+            exchanged = _exchanged(count)
+            choice = np.full(count, -1)
+            choice[rng.permutation(count)[:exchanged]] = (turn * exchanged + np.arange(exchanged)) % len(numbers)
+            constants = [domain.full((), number, node.dtype) for number in numbers]
+            found[node.name] = domain.lift(_mixed(choice.reshape(shape)), values[node.name], *constants)
+    return found
+
+
+def turns(programs: Sequence[TensorProgram], sizes: Mapping[str, int]) -> int:
+    """How many times to draw `with_numbers` until every input has had every number, 8 at most; 0 where there are none."""
+    wanted = 0
+    for program in programs:
+        for node in program.inputs:
+            exchanged = _exchanged(math.prod(a.space.size(sizes) for a in node.axes))
+            wanted = max(wanted, -(-len(numbers_of_interest(programs, node.dtype)) // exchanged))
+    return min(wanted, _MOST_TURNS)
+
+
+def _exchanged(count: int) -> int:
+    """How many of `count` elements become numbers of the program."""
+    return max(1, round(count * _SHARE))
+
+
+def numbers_of_interest(programs: Sequence[TensorProgram], dtype: DType) -> tuple[float | int, ...]:
+    """The numbers that inputs of `dtype` should be now and then for branches of `programs` to be taken; none for bools."""
+    if dtype is DType.bool:
+        return ()
+    found = sorted({float(v) for p in programs for v in literals(p, everywhere=not dtype.is_float) if math.isfinite(v)})
+    if dtype.is_float:
+        return tuple(dict.fromkeys(number for v in found for number in _beside(v, dtype)))
+    bits = 8 * dtype.bytes
+    low, high = (0, 2**bits - 1) if dtype is DType.uint8 else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    near = [math.floor(v) + d for v in found for d in (0, 1, -1)]
+    compared = bool(found) or any(isinstance(n, Elementwise) and _compares(n.expr) for p in programs for n in p.nodes)
+    return tuple(n for n in dict.fromkeys((*near, *(_INDICES if compared else ()))) if low <= n <= high)
+
+
+def _beside(value: float, dtype: DType) -> tuple[float, float, float]:
+    """`value` and the numbers of `dtype` (or nearly) on both sides of it."""
+    step = max(abs(value), 2.0**-14) * max(dtype.eps, 2.0**-30)
+    return (value - step, value, value + step)
+
+
+def _mixed(choice: Array) -> Structural:
+    """Constant number `choice` where that is not negative."""
+
+    def mix(values: Array, *constants: Array) -> Array:
+        return np.where(choice < 0, values, np.stack(constants)[choice])
+
+    return mix
+
+
+def literals(program: TensorProgram, *, everywhere: bool = True) -> Iterator[float | int]:
+    """The numbers that operations of `program` have or read; all, or only those that something is compared with."""
+    constants = {n.name: n.value for n in program.nodes if isinstance(n, Constant)}
+    for node in program.nodes:
+        if isinstance(node, Elementwise):
+            args = tuple(constants.get(use.value) for use in node.args)
+            yield from _in_expression(node.expr, args, everywhere, counted=everywhere)
+
+
+def _in_expression(
+    expr: Scalar, args: tuple[float | int | bool | None, ...], everywhere: bool, *, counted: bool
+) -> Iterator[float | int]:
+    match expr:
+        case Arg() | Lit():
+            value = args[expr.index] if isinstance(expr, Arg) else expr.value
+            if counted and value is not None and not isinstance(value, bool):
+                yield value
+        case Apply(op, inner):
+            for arg in inner:
+                yield from _in_expression(arg, args, everywhere, counted=everywhere or op in ORDERING)
+        case Convert(_, inner):
+            yield from _in_expression(inner, args, everywhere, counted=counted)
+        case _:
+            assert_never(expr)
+
+
+def _compares(expr: Scalar) -> bool:
+    match expr:
+        case Arg() | Lit():
+            return False
+        case Apply(op, args):
+            return op in ORDERING or any(map(_compares, args))
+        case Convert(_, inner):
+            return _compares(inner)
+        case _:
+            assert_never(expr)

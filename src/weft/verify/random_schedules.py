@@ -1,0 +1,104 @@
+"""Random schedules, for checks of everything that comes after scheduling."""
+
+from __future__ import annotations
+
+import random
+
+from weft.block.program import BlockProgram, Dot, Final, First, Graph, Map, Rest, maps
+from weft.errors import ScheduleError
+from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, begins_where, grid_maps, tied
+from weft.tensor.axes import Axis
+
+TILES = (1, 2, 3, 4, 5, 8, 16)
+
+
+def random_schedule(program: BlockProgram, rng: random.Random, tiles: tuple[int, ...] = TILES) -> Schedule:
+    """A schedule that may use every place, several levels, peeling, one split, and staging.
+
+    It need not fit the program: `apply` refuses a grid loop that other work stands beside, with ScheduleError.
+    """
+    loops: list[tuple[str, LoopSchedule]] = []
+    splittable = {
+        m.name for m in maps(program.graph) if m.state is not None and _parallel_around(program.graph, m.name)
+    }
+    peeled = any(isinstance(m.range, First) for m in maps(program.graph))
+    if peeled:  # many loops here hand out lists beside their state: `apply` would refuse nearly everything
+        splittable = set[str]()
+    split = rng.choice(sorted(splittable)) if splittable and rng.random() < 0.4 else None
+    grid = set(grid_maps(program.graph))
+    first, whole = dict[Axis, int](), set[Axis]()
+    together = _together(program, rng, tiles)
+    for node in maps(program.graph):
+        plain = not peeled or all(isinstance(o, Final) for o in node.outputs)
+        stateful = node.state is not None
+        levels = [Level(LevelPlace.split, rng.choice((1, 2, 3)))] if node.name == split else []
+        if node.unit:
+            levels.append(Level(LevelPlace.grid if node.name in grid else LevelPlace.loop, 1))
+        elif node.axis in together:
+            size, outer = together[node.axis], LevelPlace.grid if node.name in grid else LevelPlace.loop
+            levels = [Level(LevelPlace.whole) if size is None else Level(outer, size)]
+        elif node.range.after in whole if isinstance(node.range, Rest) else rng.random() < 0.15:
+            levels.append(Level(LevelPlace.whole))
+            whole.add(node.axis)
+        else:
+            sizes = sorted(rng.sample(tiles, rng.choice((1, 1, 2))), reverse=True)
+            if isinstance(node.range, Rest):  # the outermost blocks are those of the first
+                sizes = [first[node.range.after], *(s for s in sizes[1:] if s < first[node.range.after])]
+            first[node.axis] = sizes[0]
+            if isinstance(node.range, First) or (stateful and not plain):
+                sizes = sizes[:1]
+            outer = LevelPlace.grid if node.name in grid else LevelPlace.loop
+            levels += [Level(outer if i == 0 else LevelPlace.loop, size) for i, size in enumerate(sizes)]
+        peel = (
+            stateful
+            and plain
+            and not isinstance(node.range, First)
+            and levels[-1].place is LevelPlace.loop
+            and rng.random() < 0.5
+        )
+        loops.append((node.name, LoopSchedule(tuple(levels), peel)))
+    dots = [n.name for n in _dots(program.graph)]
+    staged = [frozenset(d for d in dots if rng.random() < 0.5) for _ in range(2)]
+    return Schedule(tuple(loops), *staged)
+
+
+def _together(program: BlockProgram, rng: random.Random, tiles: tuple[int, ...]) -> dict[Axis, int | None]:
+    """One tile, or None for the whole, for all loops that share blocks on every level."""
+    groups: list[set[Axis]] = [{*pair} for pair in tied(program)]
+    for pair in (*groups, *({*p} for p in begins_where(program).items())):
+        touched = [g for g in groups if g & pair]
+        groups = [g for g in groups if g not in touched] + ([set[Axis]().union(pair, *touched)] if touched else [])
+    chosen = [None if rng.random() < 0.15 else rng.choice(tiles) for _ in groups]
+    return {axis: size for group, size in zip(groups, chosen, strict=True) for axis in group}
+
+
+def _dots(graph: Graph) -> list[Dot]:
+    found = [n for n in graph.nodes if isinstance(n, Dot)]
+    return found + [d for n in graph.nodes if isinstance(n, Map) for d in _dots(n.body)]
+
+
+def _parallel_around(graph: Graph, name: str) -> bool:
+    """Whether every map around the map `name` is parallel."""
+    for node in graph.nodes:
+        if isinstance(node, Map):
+            if node.name == name:
+                return True
+            if any(m.name == name for m in maps(node.body)):
+                return node.state is None and _parallel_around(node.body, name)
+    return False
+
+
+def fitting_schedule(program: BlockProgram, rng: random.Random, tries: int = 50) -> tuple[Schedule, BlockProgram]:
+    """The first random schedule that fits `program`, and what `apply` makes of both.
+
+    Raises:
+        ScheduleError: none of `tries` fits.
+    """
+    for rest in reversed(range(tries)):
+        schedule = random_schedule(program, rng)
+        try:
+            return schedule, apply(program, schedule)
+        except ScheduleError:
+            if not rest:
+                raise
+    raise ScheduleError("no schedule was tried")

@@ -1,0 +1,66 @@
+"""What the laws on tensor programs make of a graph is checked: a law that is wrong is caught, in programs of every kind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import weft
+from weft.plan import executable
+from weft.tensor.laws import normalize
+from weft.tensor.program import Elementwise, Node, TensorProgram
+from weft.tensor.scalar import Apply
+
+
+def short(x, y):
+    """Roundings between operations, which the laws drop."""
+    return torch.relu(x.bfloat16() + y.bfloat16()) * 2
+
+
+def around_a_call(x, y):
+    """What PyTorch runs reads one sum and gives another."""
+    return torch.cumsum(x + y, 0) * 3
+
+
+def after_a_call(x, y):
+    return torch.cumsum(x, 0) + y
+
+
+def sliced(x, y):
+    return x[:, 2:5] + y[:, 1:4]
+
+
+def from_the_end(x, y):
+    return x[-3:] + y[:3]
+
+
+def counted(x, y):
+    """Casts that are no roundings."""
+    return (x > 0).to(torch.int64) + (y > 1).sum()
+
+
+FUNCTIONS = {f.__name__: f for f in (short, around_a_call, after_a_call, sliced, from_the_end, counted)}
+
+
+def wrong(program: TensorProgram) -> TensorProgram:
+    """Sums that are differences."""
+
+    def node(of: Node) -> Node:
+        if isinstance(of, Elementwise) and isinstance(of.expr, Apply) and of.expr.op == "add":
+            return replace(of, expr=Apply("sub", of.expr.args))
+        return of
+
+    return replace(program, nodes=tuple(map(node, program.nodes)))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_wrong_law_is_caught_before_anything_runs(monkeypatch, name):
+    fn, given = FUNCTIONS[name], (torch.randn(6, 5), torch.randn(6, 5))
+    assert not any("the laws" in f.reason for f in weft.optimize(fn, given).fallbacks)
+    monkeypatch.setattr(executable, "normalize", lambda program: wrong(normalize(program)))
+    program = weft.optimize(fn, given)
+    assert any("the laws on tensor programs changed what is computed: refuted" in f.reason for f in program.fallbacks)
+    assert program.kernels == ()
+    torch.testing.assert_close(program(*given), fn(*given))

@@ -1,0 +1,178 @@
+"""Random programs: right ones pass, whatever is made of them, and each planted defect is found and made small."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from weft.api import fuzz
+from weft.api.cli import main
+from weft.api.fuzz import Failure, campaign
+from weft.block.program import BlockProgram, Graph, Map, Pointwise, sealed
+from weft.errors import UnsupportedError
+from weft.fuse import EXTENSION, PRIORITY
+from weft.fuse.rule import Rewrite
+from weft.tensor.program import Elementwise, Extent, TensorProgram
+from weft.tensor.scalar import Apply, Arg, Scalar
+from weft.tensor.wellformed import well_formed
+from weft.verify.random_programs import minimised, random_program
+
+
+def test_random_programs_pass_and_every_rule_fires():
+    tally = campaign(60, seed=0)
+    assert not tally.failures, str(tally.failures[0])
+    assert tally.snapshots > tally.programs - sum(tally.refused.values())
+    assert tally.schedules > 80
+    assert set(tally.rules) == {rule.name for rule in (*PRIORITY, *EXTENSION)}
+
+
+def test_compiled_random_programs_keep_the_error_rule():
+    tally = campaign(8, seed=59, operations=1, compiled=True)
+    assert not tally.failures, str(tally.failures[0])
+    assert tally.kernels >= 8
+
+
+def test_the_seed_says_all():
+    texts = {str(random_program(random.Random(7))) for _ in range(3)}
+    assert len(texts) == 1
+    assert str(random_program(random.Random(8))) not in texts
+
+
+@pytest.mark.parametrize("seed", range(0, 300, 50))
+def test_programs_are_well_formed(seed):
+    for own in range(seed, seed + 50):
+        program = random_program(random.Random(own))
+        well_formed(program)
+        assert 2 <= len(program.nodes) <= 20
+        assert program.outputs
+
+
+# Defects: what is changed (module, name), and into what.
+
+
+def scale_forgotten(op: str, *args: Scalar) -> Scalar:
+    """Rule 4 leaves the product as it is: its scale is gone."""
+    del op
+    return args[0]
+
+
+def shift_forgotten(op: str, *args: Scalar) -> Scalar:
+    """Rule 5 adds nothing to the product of what was shifted."""
+    return args[1] if op == "add" else Apply(op, args)
+
+
+def feed_dropped(graph: Graph, first: Map, second: Map) -> Rewrite:
+    """Merged maps lose the last value that they read."""
+    rewrite = import_module("weft.fuse.merge_maps").merge_maps(graph, first, second)
+    nodes = [
+        sealed(replace(n, inputs=n.inputs[:-1])) if isinstance(n, Map) and n.name == first.name else n
+        for n in rewrite.graph.nodes
+    ]
+    return replace(rewrite, graph=replace(rewrite.graph, nodes=tuple(nodes)))
+
+
+def first_function_forgotten(first: Pointwise, second: Pointwise) -> Pointwise:
+    """Rule 9 keeps the second function alone."""
+    place = second.args.index(first.name)
+    item = next(n for n in first.args)
+    return replace(second, args=(*second.args[:place], item, *second.args[place + 1 :]))
+
+
+def list_of_others_gone(graph: Graph, name: str, reader: Map) -> bool:
+    """Merging drops a list although others read it."""
+    return True
+
+
+def padding_left(program: BlockProgram) -> BlockProgram:
+    """Nothing is put where blocks are not full."""
+    return program
+
+
+DEFECTS: dict[str, tuple[str, str, Callable[..., Any], int, str]] = {
+    "rule 4 forgets the scale": ("weft.fuse.swap_scale_dot", "apply", scale_forgotten, 10, "swap_scale_dot"),
+    "rule 5 forgets the shift": ("weft.fuse.swap_shift_dot", "apply", shift_forgotten, 0, "swap_shift_dot"),
+    "rule 1 drops a feed": ("weft.fuse.fuse_consecutive_maps", "merge_maps", feed_dropped, 0, "InvalidProgramError"),
+    "rule 9 forgets a function": (
+        "weft.fuse.fuse_consecutive_elementwise", "_composed", first_function_forgotten, 2, "consecutive_elementwise",
+    ),
+    "a list is lost": ("weft.fuse.merge_maps", "_only_for", list_of_others_gone, 0, "InvalidProgramError"),
+    "edges are not padded": ("weft.schedule.apply", "fill_edges", padding_left, 0, "padding along"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_planted_defects_are_found(monkeypatch, defect):
+    module, name, change, seed, said = DEFECTS[defect]
+    monkeypatch.setattr(import_module(module), name, change)
+    failure = first_failure(seed)
+    assert said in failure.what
+    assert len(failure.minimal.nodes) <= 3
+    assert str(failure).startswith(f"seed {failure.seed}, {failure.stage}: ")
+    assert str(failure.minimal) in str(failure)
+
+
+def first_failure(seed: int) -> Failure:
+    for own in range(seed, seed + 20):
+        tally = campaign(1, own)
+        if tally.failures:
+            return tally.failures[0]
+    pytest.fail("not found in 20 programs")
+
+
+def test_wrong_kernels_are_found(monkeypatch):
+    compile_region = fuzz.compile_region
+
+    def wrong(*args):
+        region = compile_region(*args)
+        changed = (replace(k, launch=lambda *t, k=k: [x * 1.001 for x in k.launch(*t)]) for k in region.kernels)
+        return replace(region, kernels=tuple(changed))
+
+    monkeypatch.setattr(fuzz, "compile_region", wrong)
+    monkeypatch.setattr(fuzz, "minimised", lambda program, fails: program)
+    (failure,) = campaign(1, 59, operations=1, compiled=True).failures
+    assert failure.stage == "kernel"
+    assert "times the bound" in failure.what
+
+
+def test_what_is_refused_is_counted_not_a_failure(monkeypatch):
+    def refuse(program):
+        raise UnsupportedError("the sum of products t3 has no axis")
+
+    monkeypatch.setattr(fuzz, "lower", refuse)
+    tally = campaign(2)
+    assert not tally.failures
+    assert tally.refused == {"lower: the sum of products .. has no axis": 2}
+
+
+def test_a_failing_program_becomes_small():
+    """Whatever holds a division of two values fails: one is left, and nothing else but the number of elements it may read."""
+
+    def divides(program: TensorProgram) -> bool:
+        return any(isinstance(n, Elementwise) and n.expr == Apply("div", (Arg(0), Arg(1))) for n in program.nodes)
+
+    programs = [p for s in range(30) if divides(p := random_program(random.Random(s)))]
+    assert len(programs) > 3
+    for program in programs:
+        small = minimised(program, divides)
+        well_formed(small)
+        assert divides(small)
+        assert [type(n) for n in small.nodes if not isinstance(n, Extent)] == [Elementwise]
+        assert len(small.outputs) == 1
+
+
+def test_the_command_prints_the_table_and_fails_where_a_program_does(monkeypatch):
+    good = CliRunner().invoke(main, ["fuzz", "--count", "2", "--seed", "10"])
+    assert (good.exit_code, good.exception) == (0, None)
+    assert "fuse_consecutive_maps" in good.output
+    monkeypatch.setattr(import_module("weft.fuse.swap_scale_dot"), "apply", scale_forgotten)
+    seed = first_failure(10).seed
+    bad = CliRunner().invoke(main, ["fuzz", "--count", "1", "--seed", str(seed)])
+    assert bad.exit_code == 1
+    assert f"seed {seed}, snapshot" in bad.stderr
+    assert "smallest program that fails so" in bad.stderr
