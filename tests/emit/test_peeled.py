@@ -172,5 +172,5 @@ def test_triton_refuses_what_it_would_drop(name: str) -> None:
     """What a first iteration hands on would have to lie in memory: no kernel rather than a wrong one."""
     applied = blocks(ALTERNATIVES[name])
     unit = units(applied, "kernel")[0]
-    with pytest.raises(UnsupportedError, match="list|leave the first iteration"):
+    with pytest.raises(UnsupportedError, match=r"list|leave the first iteration"):
         triton.emit(applied, unit.kernel, "kernel", unit.dims)

@@ -70,9 +70,7 @@ def entered(body: Body, node: Map, scope: Scope) -> Body:
     """The body of `node`, a map in `body`'s graph, with what it sees of its inputs."""
     for output in node.outputs:
         if isinstance(output, Once):
-            raise UnsupportedError(
-                f"{output.outer!r} would have to leave the first iteration of {node.name!r}: Triton kernels keep it"
-            )
+            raise UnsupportedError(f"{output.outer!r} would have to leave the first iteration of {node.name!r}")
     around = body.around.inside(node)
     kinds = body_types(node, body.types)
     values = {
