@@ -11,12 +11,14 @@ import torch
 
 from block import paper
 from block.programs import axes, matmul
-from emit.harness import compiled
+from emit.harness import compiled, units
 from emit.test_schedules import compare, inputs_for, scheduled
 from fuse import peelable
 from weft.block.copies import canonical
 from weft.block.lower import lower
 from weft.block.program import BlockNode, BlockProgram, First, Graph, Join, Map, Place, maps, spaces
+from weft.emit import triton
+from weft.errors import UnsupportedError
 from weft.fuse import fuse
 from weft.fuse.safety import make_safe
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, grid_maps, kernels
@@ -163,3 +165,12 @@ def test_a_list_of_two_parts_that_stays_in_the_kernel(tmp_path: Path) -> None:
 def bodies(program: BlockProgram) -> list[BlockNode]:
     """The operators right inside the top-level maps of `program`."""
     return [n for m in program.graph.nodes if isinstance(m, Map) for n in m.body.nodes]
+
+
+@pytest.mark.parametrize("name", ["attention_1", "rmsnorm_2", "one_query_1"])
+def test_triton_refuses_what_it_would_drop(name: str) -> None:
+    """What a first iteration hands on would have to lie in memory: no kernel rather than a wrong one."""
+    applied = blocks(ALTERNATIVES[name])
+    unit = units(applied, "kernel")[0]
+    with pytest.raises(UnsupportedError, match=r"list|leave the first iteration"):
+        triton.emit(applied, unit.kernel, "kernel", unit.dims)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.block.check import Scope, body_types, infer, update_types
-from weft.block.program import BlockProgram, BlockType, Broadcast, Dot, Feed, Graph, Map, State, maps
+from weft.block.program import All, BlockProgram, BlockType, Broadcast, Dot, Feed, Graph, Map, State, maps
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, begins_where, grid_maps, tied
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -75,7 +75,8 @@ def _repeating(graph: Graph) -> Iterator[Axis]:
     One block that covers such an axis does the work once, as the paper's D = L = 1 for attention.
     """
     for node in maps(graph):
-        if node.state is None and not node.unit and any(node.axis not in d.dims for d in _dots(node.body)):
+        parallel = node.state is None and node.range == All()  # a first block is one, and the rest begins where it ends
+        if parallel and not node.unit and any(node.axis not in d.dims for d in _dots(node.body)):
             yield node.axis
 
 

@@ -16,6 +16,7 @@ from weft.block.program import (
     Grouped,
     Iterate,
     Map,
+    Once,
     Part,
     Place,
     Stacked,
@@ -67,6 +68,9 @@ def iteration(body: Body, node: Map, scope: Scope, places: Mapping[str, Memory],
 
 def entered(body: Body, node: Map, scope: Scope) -> Body:
     """The body of `node`, a map in `body`'s graph, with what it sees of its inputs."""
+    for output in node.outputs:
+        if isinstance(output, Once):
+            raise UnsupportedError(f"{output.outer!r} would have to leave the first iteration of {node.name!r}")
     around = body.around.inside(node)
     kinds = body_types(node, body.types)
     values = {
