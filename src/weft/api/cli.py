@@ -10,7 +10,7 @@ import logging
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, version
@@ -22,17 +22,20 @@ import click
 import torch
 from rich.console import Console
 
-from weft.api import demo as examples
-from weft.api.measure import Setting, setting
+from weft.api import demo as study
+from weft.api import examples
+from weft.api.derivation import DERIVED, Compiled, Derived, show
+from weft.api.measure import setting, settle
 from weft.api.optimize import optimize
 from weft.api.program import Program
 from weft.errors import Location, UnknownOptionError, WeftError
+from weft.run.compiler import find_compiler
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-_WIDTH = 110
+_WIDTH = 152
 # More than this many processes ready to run before it begins, and a benchmark's times say little.
 _QUIET = 0.5
 
@@ -88,14 +91,35 @@ def main() -> None:
 @main.command()
 @click.option("--quick", is_flag=True, help="Small sizes, few rounds, without Inductor.")
 @click.option("--json", "out", type=click.Path(dir_okay=False, path_type=Path), help="Also write the results here.")
+@click.option(
+    "--derivation", type=click.Choice(sorted(DERIVED)), help="Only this derivation, with every program on the way."
+)
 @_reporting
-def demo(quick: bool, out: Path | None) -> None:
-    """Compile four functions in fp32 and bf16; show what was fused, how it was checked, time and error.
+def demo(quick: bool, out: Path | None, derivation: str | None) -> None:
+    """Derive attention step by step; compile four functions in fp32 and bf16; show what was fused, checked, time and error.
 
     Exits with 1 where a result is wrong, or where anything was left to PyTorch.
     """
-    size, rounds = (examples.QUICK, 3) if quick else (examples.FULL, 20)
-    _study(size, rounds, out, inductor=not quick, listings=True)
+    console = _console()
+    find_compiler()  # before anything is printed
+    settle()
+    derived = _derived(console, derivation or "attention", every=derivation is not None)
+    if derivation is None:
+        console.print()
+        _study(examples.EXAMPLES, 3 if quick else 20, out, quick=quick, derived=derived)
+    elif out is not None:
+        _write(out, {"setting": asdict(setting(_version())), "derivation": asdict(derived)})
+    if not derived.right:
+        click.echo(f"{derived.function} is not right", err=True)
+        raise SystemExit(1)
+
+
+def _derived(console: Console, name: str, *, every: bool) -> Derived:
+    """Derive and show the example of the paper with this name."""
+    compiled = Compiled.of(name)
+    found = compiled.found()
+    show(console, compiled, found, every=every)
+    return found
 
 
 @main.command()
@@ -104,12 +128,11 @@ def demo(quick: bool, out: Path | None) -> None:
 @click.option("--json", "out", type=click.Path(dir_okay=False, path_type=Path), help="Also write the results here.")
 @_reporting
 def bench(rounds: int, quick: bool, out: Path | None) -> None:
-    """Time the example functions beside eager PyTorch and Inductor, and judge their errors in the same run.
+    """Time the example functions beside eager PyTorch, Inductor and, for attention, PyTorch's own kernel, and judge all errors.
 
     Exits with 1 where a result is wrong, or where anything was left to PyTorch.
     """
-    size, rounds = (examples.QUICK, 3) if quick else (examples.FULL, rounds)
-    _study(size, rounds, out, inductor=not quick, listings=False)
+    _study(examples.SUITE, 3 if quick else rounds, out, quick=quick, derived=None)
 
 
 @main.command()
@@ -135,26 +158,33 @@ def fuzz(count: int, seed: int, operations: int | None, compiled: bool) -> None:
         raise SystemExit(1)
 
 
-def _study(size: examples.Size, rounds: int, out: Path | None, *, inductor: bool, listings: bool) -> None:
-    """Run the examples, print what was found, write it to `out`; exit with 1 unless all is right."""
+def _study(
+    chosen: Sequence[examples.Example], rounds: int, out: Path | None, *, quick: bool, derived: Derived | None
+) -> None:
+    """Run examples, print what was found, write it to `out`; exit with 1 unless all is right.
+
+    With a derivation this is a demonstration: what was fused is shown too.
+    """
     console = _console()
     here = setting(_version())
-    console.print(f"weft {here.weft}, PyTorch {here.torch}, {here.threads} threads of {here.processor}; sizes {size}\n")
-    if not listings and here.load > _QUIET:
+    console.print(f"weft {here.weft}, PyTorch {here.torch}, {here.threads} threads of {here.processor}\n")
+    if derived is None and here.load > _QUIET:
         console.print(f"The machine is busy (load {here.load}): times will say little.\n")
-    found: list[examples.Outcome] = []
-    for outcome in examples.outcomes(size, rounds, inductor=inductor):
+    found: list[study.Outcome] = []
+    for outcome in study.outcomes(chosen, rounds, quick=quick):
         found.append(outcome)
-        if listings:
-            examples.show(console, outcome, with_listing=len(found) == 1)
+        if derived is not None:
+            study.show(console, outcome, with_listing=len(found) == 1)
             console.print()
         else:
-            console.print(f"measured {outcome.function}, {outcome.dtype}")
-    for table in examples.tables(found):
+            console.print(f"measured {outcome.function}, {outcome.size}, {outcome.dtype}")
+    for table in study.tables(found):
         console.print(table)
     if out is not None:
-        _write(out, here, size, found)
-    wrong = list(examples.complaints(found))
+        results = [{**asdict(outcome), "right": outcome.right} for outcome in found]
+        more = {} if derived is None else {"derivation": asdict(derived)}
+        _write(out, {"setting": asdict(here), "results": results, **more})
+    wrong = list(study.complaints(found))
     for line in wrong:
         click.echo(line, err=True)
     if wrong:
@@ -167,11 +197,9 @@ def _console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=_WIDTH)
 
 
-def _write(path: Path, here: Setting, size: examples.Size, found: Sequence[examples.Outcome]) -> None:
-    results = [{**asdict(outcome), "right": outcome.right} for outcome in found]
-    text = json.dumps({"setting": asdict(here), "size": asdict(size), "results": results}, indent=1)
+def _write(path: Path, found: Mapping[str, object]) -> None:
     try:
-        path.write_text(f"{text}\n", encoding="utf-8")
+        path.write_text(f"{json.dumps(found, indent=1)}\n", encoding="utf-8")
     except OSError as error:
         raise _unwritable(path, error) from error
 

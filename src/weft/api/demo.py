@@ -1,4 +1,4 @@
-"""The example functions: compiled, shown, judged and timed beside eager PyTorch and Inductor (`weft demo`, `weft bench`)."""
+"""The example functions compiled, shown, judged and timed beside eager PyTorch, Inductor and their own peers."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from rich.text import Text
 from torch import nn
 from torch._dynamo.exc import TorchDynamoException
 
+from weft.api.examples import Example, Sizes
 from weft.api.measure import Timing, compare, judged, settle
 from weft.api.optimize import optimize
 from weft.api.program import Program
@@ -24,73 +25,6 @@ from weft.verify.judge import Judgement
 
 DTYPES = (torch.float32, torch.bfloat16)
 _TORCH: Any = torch  # the type of torch.compile is only partly known
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """x is rows × inner, w and v inner × columns, b columns."""
-
-    rows: int
-    inner: int
-    columns: int
-
-    def __str__(self) -> str:
-        return f"{self.rows}x{self.inner}x{self.columns}"
-
-
-FULL = Size(512, 1024, 1024)
-QUICK = Size(32, 64, 48)
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """A function to compile.
-
-    Attributes:
-        title: as one would write it.
-        make: the function, or a new module.
-        operands: which of x, w, v, b it takes.
-    """
-
-    title: str
-    make: Callable[[Size], Callable[..., Any]]
-    operands: str
-
-
-def relu_linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """A product, a bias and a relu."""
-    return torch.relu(x @ w + b)
-
-
-def gated(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Two products of the same rows, one gating the other."""
-    return nn.functional.silu(x @ w) * (x @ v)
-
-
-def sum_of_squares(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """A product of which only a sum along each row is wanted."""
-    return ((x @ w) ** 2).sum(-1)
-
-
-class TwoLayers(nn.Module):
-    """A multi-layer perceptron: inner → columns → inner."""
-
-    def __init__(self, size: Size) -> None:
-        super().__init__()
-        self.first = nn.Linear(size.inner, size.columns)
-        self.second = nn.Linear(size.columns, size.inner)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x: rows × inner, as the result."""
-        return self.second(torch.relu(self.first(x)))
-
-
-EXAMPLES = (
-    Example("relu(x @ w + b)", lambda _: relu_linear, "xwb"),
-    Example("silu(x @ w) * (x @ v)", lambda _: gated, "xwv"),
-    Example("((x @ w) ** 2).sum(-1)", lambda _: sum_of_squares, "xw"),
-    Example("two-layer MLP module", TwoLayers, "x"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,19 +49,20 @@ class Outcome:
     """What became of one example in one dtype.
 
     Attributes:
-        function, dtype: which.
+        function, size, dtype: which.
         kernels: launches that replace it.
         rewrites: how often each rule was applied.
         fused: listings of its fused block programs.
         equal, error_probability: of all verdicts together.
         fallbacks: what PyTorch would run, and why.
         compile_s: seconds that `weft.optimize` took; `cached` of the kernels came from the cache.
-        errors: by candidate (weft, Inductor).
-        times: by candidate (eager, Inductor, weft).
+        errors: by candidate, but for eager.
+        times: by candidate (eager, Inductor, the example's own peers, weft).
         missing: why there is no Inductor, where it was asked for and failed.
     """
 
     function: str
+    size: str
     dtype: str
     kernels: int
     rewrites: Mapping[str, int]
@@ -147,28 +82,29 @@ class Outcome:
         return self.errors["weft"].right and self.equal and self.kernels > 0 and not self.fallbacks
 
 
-def outcomes(size: Size, rounds: int, *, inductor: bool) -> Iterator[Outcome]:
+def outcomes(examples: Sequence[Example], rounds: int, *, quick: bool) -> Iterator[Outcome]:
     """Compile, judge and time every example in every dtype, one after the other.
 
     Args:
-        size: of the operands.
+        examples: which, each beside eager, its own peers and what `torch.compile(fn)` makes of it, as that is used by default.
         rounds: timed calls of each candidate.
-        inductor: also compile with `torch.compile(fn)`, as it is used by default.
+        quick: at small sizes, without `torch.compile(fn)`.
     """
     settle()
-    for example in EXAMPLES:
+    for example in examples:
         for dtype in DTYPES:
-            yield _outcome(example, size, dtype, rounds, inductor=inductor)
+            sizes = example.quick if quick else example.full
+            yield _outcome(example, sizes, dtype, rounds, inductor=not quick)
 
 
-def _outcome(example: Example, size: Size, dtype: torch.dtype, rounds: int, *, inductor: bool) -> Outcome:
+def _outcome(example: Example, sizes: Sizes, dtype: torch.dtype, rounds: int, *, inductor: bool) -> Outcome:
     torch.default_generator.manual_seed(0)  # of a module's parameters
-    fn = example.make(size)
+    fn = example.make(sizes)
     if isinstance(fn, nn.Module):
         fn = fn.to(dtype).eval()
 
     def make_inputs(number: int) -> tuple[torch.Tensor, ...]:
-        return operands(example, size, dtype, number)
+        return example.inputs(sizes, dtype, number)
 
     start = time.perf_counter()
     program = optimize(fn, make_inputs(0))
@@ -183,11 +119,15 @@ def _outcome(example: Example, size: Size, dtype: torch.dtype, rounds: int, *, i
             candidates["Inductor"] = theirs
         except (TorchDynamoException, RuntimeError) as error:  # its own compiler or headers are not there
             missing = next(iter(str(error).splitlines()), type(error).__name__)
+    for name, peer in example.peers.items():
+        candidates[name] = peer
+        errors[name] = Checked.of(judged(peer, fn, make_inputs))
     candidates["weft"] = program
     errors["weft"] = Checked.of(judged(program, fn, make_inputs))
     verdicts = [k.verdict for plan in program.plans for region in plan.regions for k in region.kernels[:1]]
     return Outcome(
         function=example.title,
+        size="x".join(map(str, sizes)),
         dtype=str(dtype).removeprefix("torch."),
         kernels=len(program.kernels),
         rewrites=dict(Counter(step.rule for step in program.trace)),
@@ -201,19 +141,6 @@ def _outcome(example: Example, size: Size, dtype: torch.dtype, rounds: int, *, i
         times=compare(candidates, make_inputs, rounds),
         missing=missing,
     )
-
-
-def operands(example: Example, size: Size, dtype: torch.dtype, number: int) -> tuple[torch.Tensor, ...]:
-    """The random operands with this number: x and b of variance 1, w and v such that products have it too."""
-    random = torch.Generator().manual_seed(number)
-    shapes = {
-        "x": (size.rows, size.inner),
-        "w": (size.inner, size.columns),
-        "v": (size.inner, size.columns),
-        "b": (size.columns,),
-    }
-    made = {name: torch.randn(shapes[name], generator=random) for name in example.operands}
-    return tuple((t * size.inner**-0.5 if name in "wv" else t).to(dtype) for name, t in made.items())
 
 
 def _listings(program: Program) -> tuple[str, ...]:
@@ -230,11 +157,11 @@ def show(console: Console, outcome: Outcome, *, with_listing: bool) -> None:
     chance = f"equal over finite fields, wrong with probability at most {outcome.error_probability:.1e}"
     verdict = chance if outcome.equal else "NOT shown equal to what was written"
     built = f", {outcome.cached} from the cache" if outcome.cached else ""
-    console.print(Text.assemble((outcome.function, "bold"), f"  {outcome.dtype}"))
+    console.print(Text.assemble((outcome.function, "bold"), f"  {outcome.size} {outcome.dtype}"))
     _line(console, "fused", f"{kernels}; rewrites: {rules}")
     if with_listing:
         for text in outcome.fused:
-            console.print(Padding(Text(text, "cyan"), (0, 0, 0, 6)))
+            console.print(Padding(Text(text, "cyan"), (0, 0, 0, 6), expand=False))
     _line(console, "checked", verdict)
     _line(console, "compiled", f"in {outcome.compile_s:.2f} s{built}")
     if outcome.fallbacks:
@@ -244,30 +171,29 @@ def show(console: Console, outcome: Outcome, *, with_listing: bool) -> None:
 
 
 def _line(console: Console, head: str, text: str) -> None:
-    console.print(Padding(Text(f"{head}: {text}"), (0, 0, 0, 2)))
+    console.print(Padding(Text(f"{head}: {text}"), (0, 0, 0, 2), expand=False))
 
 
 def tables(found: Sequence[Outcome]) -> tuple[Table, Table]:
     """Times, and errors, of all outcomes."""
     names = list(dict.fromkeys(name for outcome in found for name in outcome.times))
-    times = Table("function", "dtype", title="time, ms: median (best) of alternating calls")
+    times = Table("function", "size", "dtype", title="time, ms: median (best) of alternating calls")
     for name in names:
         times.add_column(name, justify="right")
     times.add_column("weft / best peer", justify="right")
-    errors = Table("function", "dtype", title="error: largest |result - fp64| over 4 random inputs")
+    errors = Table("function", "size", "dtype", title="error: largest |result - fp64| over 4 random inputs")
     for head in ("eager", *(n for n in names if n != "eager"), "allowed", "right"):
         errors.add_column(head, justify="right")
     for outcome in found:
+        which = (outcome.function, outcome.size, outcome.dtype)
         cells = [_time(outcome.times.get(name)) for name in names]
         peers = min(t.median_ms for name, t in outcome.times.items() if name != "weft")
         ratio = f"{outcome.times['weft'].median_ms / peers:.2f}"
-        times.add_row(outcome.function, outcome.dtype, *cells, ratio)
+        times.add_row(*which, *cells, ratio)
         weft = outcome.errors["weft"]
         others = [f"{outcome.errors[n].error:.2g}" if n in outcome.errors else "-" for n in names if n != "eager"]
         right = Text("yes", "green") if outcome.right else Text("NO", "bold red")
-        errors.add_row(
-            outcome.function, outcome.dtype, f"{weft.eager_error:.2g}", *others, f"{weft.allowed:.2g}", right
-        )
+        errors.add_row(*which, f"{weft.eager_error:.2g}", *others, f"{weft.allowed:.2g}", right)
     return times, errors
 
 

@@ -10,8 +10,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from weft.api.left_out import left_out
+from weft.block import lower
 from weft.block.listing import listing
+from weft.block.program import BlockProgram
+from weft.errors import UnsupportedError
 from weft.plan import CompiledRegion, Kernel, Plan
+from weft.tensor.laws import cancel_shifts
+from weft.tensor.program import TensorProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +70,45 @@ def _plan(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _region(region: CompiledRegion) -> Iterator[tuple[str, str]]:
-    yield "block program before fusion", listing(region.lowered)
+    yield "candidates", _candidates(region)
+    start = region.trace[0].before if region.trace else region.lowered
+    shifted = _shifted(region, start)
+    if shifted is not None:
+        yield "tensor program after the law of shifts", str(shifted)
+    yield "block program before fusion", listing(start)
     yield "rewrites", "\n".join(f"{i}. {step}" for i, step in enumerate(region.trace, 1)) or "none applied"
+    yield "left out", "\n".join(left_out(region.program)) or "nothing: no law or rule that cancels would apply"
     yield "block program after fusion", listing(region.fused)
     for kernel in region.kernels[:1]:
         yield "schedule", str(kernel.schedule)
         yield "scheduled program", listing(kernel.block_program)
     for kernel in region.kernels:
         yield f"kernel {kernel.name}", _kernel(kernel)
+
+
+def _candidates(region: CompiledRegion) -> str:
+    """Each with its predicted time and how much more than the chosen one's that is, or why it cannot be a kernel."""
+    best = next(c.seconds for c in region.considered if c.origin == region.origin and c.seconds is not None)
+    lines: list[str] = []
+    for each in region.considered:
+        verdict = ""
+        if each.origin == region.origin:
+            verdict = "; chosen: the least"
+        elif each.seconds is not None:
+            verdict = f"; {each.seconds / best:.3g} times the chosen one's"
+        lines.append(f"{each}{' predicted' if each.seconds is not None else ''}{verdict}")
+    return "\n".join(lines)
+
+
+def _shifted(region: CompiledRegion, start: BlockProgram) -> TensorProgram | None:
+    """The tensor program without shifts that cancel, where `start`, what the chosen candidate began with, is made of it."""
+    if start == region.lowered:
+        return None
+    shifted = cancel_shifts(region.program)
+    try:
+        return shifted if lower(shifted) == start else None
+    except UnsupportedError:
+        return None
 
 
 def _kernel(kernel: Kernel) -> str:
