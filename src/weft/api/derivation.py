@@ -30,7 +30,7 @@ from weft.tensor.program import TensorProgram
 from weft.verify.judge import OutputJudgement, reference
 
 DERIVED: Mapping[str, tuple[Example, Sizes]] = {
-    "attention": (ATTENTION, (48, 16)),
+    "attention": (ATTENTION, (96, 32)),
     "layernorm": (LAYERNORM, (48, 64, 40)),
     "rmsnorm": (RMSNORM, (32, 24, 40)),
 }
@@ -246,10 +246,8 @@ def _safety(console: Console, safe: Safe) -> None:
         text = f"numerical safety: {pairs} of significand and exponent; loops carry the largest exponent so far"
         _said(console, text, listing(safe.program))
     if left:
-        _line(
-            console,
-            f"numerical safety: {left} exponential{'s' * (left > 1)} stay as written, no factor of them cancels",
-        )
+        stay = "1 exponential stays" if left == 1 else f"{left} exponentials stay"
+        _line(console, f"numerical safety: {stay} as written: the result needs the value, no factor of it cancels")
     if not count and not left:
         _line(console, "numerical safety: there is no exponential")
 
