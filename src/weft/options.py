@@ -94,6 +94,11 @@ class Options:
         True, _YES_NO, "after a second size, PyTorch traces for all sizes; false: anew for each", in_key=True
     )
     seed: int = _option(0, _integer(0), "seed of every random choice weft makes", in_key=True)
+    measure: Literal["auto", "never"] = _option(
+        "auto",
+        _choice("auto", "never"),
+        '"auto": the first call of what `weft.compile` made is timed against PyTorch, and the faster runs; "never": weft does',
+    )
     brgemm: Literal["auto", "off"] = _option(
         "auto", _choice("auto", "off"), "libtorch's blocked matrix products in kernels", in_key=True
     )
@@ -121,7 +126,7 @@ class Options:
         """Stable text for cache keys: the options on which a cached kernel or verdict depends.
 
         That is compiler, threads, verify_trials, dynamic, seed and brgemm. Left out, since an entry
-        is as good under another value of them: cache_dir, verify, log, debug_checks.
+        is as good under another value of them: cache_dir, verify, measure, log, debug_checks.
         """
         in_key = sorted(entry.name for entry in fields(self) if entry.metadata["in_key"])
         return ";".join(f"{name}={getattr(self, name)!r}" for name in in_key)

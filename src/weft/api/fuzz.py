@@ -28,6 +28,7 @@ from weft.block.lower import lower
 from weft.block.program import BlockProgram
 from weft.errors import ScheduleError, UnsupportedError, WeftError
 from weft.fuse import RULES_IN_PLANS, Fusion, fuse
+from weft.fuse.safety import make_safe
 from weft.options import current, options
 from weft.plan.region import Example, compile_region
 from weft.schedule import Schedule
@@ -167,7 +168,7 @@ def _examine(program: TensorProgram, seed: int, tally: Tally, compiled: bool) ->
         tally.rules.update(step.rule for step in fusion.steps)
         tally.snapshots += len(fusion.snapshots)
         _staged("snapshot", tally, lambda: _check_snapshots(program, fusion, rng))
-        chosen = rng.choice(fusion.snapshots).program
+        chosen = make_safe(rng.choice(fusion.snapshots).program).program
         found = _staged("schedule", tally, lambda: _check_schedule(program, canonical(plain.last), rng, tally))
         _staged("schedule", tally, lambda: _check_schedule(program, canonical(chosen), rng, tally))
         if compiled and found is not None:
@@ -206,6 +207,16 @@ def _check_snapshots(program: TensorProgram, fusion: Fusion, rng: random.Random)
         wrong = next((step for step in fusion.steps if trial.difference(step.after) is not None), None)
         by = "before any rewrite" if wrong is None else f"since {wrong}"
         raise _WrongError("snapshot", f"snapshot {number}, {by}: {different}")
+    for number, other in enumerate(fusion.alternatives):
+        different = trial.difference(other.program)
+        if different is not None:
+            raise _WrongError("snapshot", f"alternative {number}, with the first iteration peeled off: {different}")
+    for program_ in (*(s.program for s in fusion.snapshots), *(a.program for a in fusion.alternatives)):
+        safe = make_safe(program_).program
+        check(safe)
+        different = trial.difference(safe)
+        if different is not None:
+            raise _WrongError("safety", f"with significand-exponent pairs: {different}")
 
 
 def _check_schedule(

@@ -160,9 +160,13 @@ class Arguments:
 
     def axis(self, size: Any) -> Axis:
         """An axis of an input that is as long as the symbolic `size` whatever the inputs' sizes."""
-        found = self._inputs.get(expression(size))
+        return self.axis_of(expression(size))
+
+    def axis_of(self, expr: Any) -> Axis:
+        """`axis` of SymPy's expression of a size."""
+        found = self._inputs.get(expr)
         if found is None:
-            raise UnsupportedError(f"{size} is not the size of any input")
+            raise UnsupportedError(f"{expr} is not the size of any input")
         return found
 
     def size(self, size: Any) -> Size:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import assert_never
+from typing import Any, assert_never
 
 import numpy as np
 import torch
 
-from weft.capture.arguments import Arguments
+from weft.capture.arguments import Arguments, expression
+from weft.capture.numbers import number_of_sizes
 from weft.errors import UnsupportedError
 from weft.tensor.builder import Builder, Ref, promote
 from weft.tensor.dtypes import DType
@@ -110,11 +111,27 @@ class _Operands:
             dtype = self.arguments.dtype
             dtype = dtype.accumulator if dtype.is_float else DType.int64
             ref = self._builder.extent(self.arguments.axis(value), dtype)
+        elif isinstance(value, torch.SymFloat):
+            ref = self._computed(value)
         else:
             ref = self.arguments.ref(name)
         self._positions.append(position)
         self.refs.append(ref)
         return Arg(len(self.refs) - 1)
+
+    def _computed(self, value: torch.SymFloat) -> Ref:
+        """A number that Python computed from sizes: a value of its own, of rank 0, as precise as sums are."""
+        dtype = self.arguments.dtype.accumulator
+        if not dtype.is_float:
+            raise UnsupportedError(f"a number that is computed from sizes, for a result of type {self.arguments.dtype}")
+        sizes: list[Ref] = []
+
+        def size(symbol: Any) -> Scalar:
+            sizes.append(self._builder.extent(self.arguments.axis_of(symbol), dtype))
+            return Arg(len(sizes) - 1)
+
+        expr = number_of_sizes(expression(value), size)
+        return self._builder.elementwise(expr, sizes, dtype, self.arguments.location)
 
 
 def _primitive(found: Row, scalars: list[Scalar], arguments: Arguments) -> Scalar:

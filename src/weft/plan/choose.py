@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft.block.check import Scope, body_types, infer, update_types
 from weft.block.program import All, BlockProgram, BlockType, Broadcast, Dot, Feed, Graph, Map, State, maps
@@ -67,6 +67,16 @@ def choose(
     rows = frozenset(p.name for p in products if not p.row_operand_dense)
     panels = frozenset(p.name for p in products if not _few_rows(p, sizes))
     return Schedule(tuple(loops), rows, panels)
+
+
+def off_the_grid(schedule: Schedule) -> Schedule:
+    """`schedule` on one thread: one launch where each parallel loop was one, which pays where there is little to do."""
+
+    def moved(level: Level) -> Level:
+        return replace(level, place=LevelPlace.loop) if level.place is LevelPlace.grid else level
+
+    loops = tuple((name, replace(loop, levels=tuple(map(moved, loop.levels)))) for name, loop in schedule.loops)
+    return replace(schedule, loops=loops)
 
 
 def _repeating(graph: Graph) -> Iterator[Axis]:

@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 from weft.errors import WeftError
 from weft.plan.partition import Call, Region, Stage, joined, partition
 from weft.plan.select import Selection
-from weft.tensor.program import Contraction, TensorProgram
+from weft.tensor.program import Contraction, Reduction, TensorProgram
 
 # A join must be predicted to save this share: the model is a model, and two kernels are what is known to work.
 _GAIN = 0.1
+# But where the second contracts what the first reduces along, the first has whole rows in one kernel as it is: a join takes
+# no loop off the grid, it only saves the list between and a launch, and is left only where it is predicted clearly slower.
+_LOSS = 0.1
 # Fusing looks at every pair of operators, again after every rewrite: beyond this many, a join costs more to find than it saves.
 _MOST_NODES, _MOST_CONTRACTIONS = 40, 4
 
@@ -61,6 +64,9 @@ class Cuts:
         whole = self._known(region)
         if whole is None or any(p is None for p in parts):
             return False
+        if _contracts_what_is_reduced(first.program, second.program):
+            apart = sum(p.chosen.cost.predicted_seconds for p in parts if p is not None)
+            return whole.chosen.cost.predicted_seconds < (1 + _LOSS) * apart
         return whole.work_seconds < (1 - _GAIN) * sum(p.work_seconds for p in parts if p is not None)
 
     def _known(self, region: Region) -> Selection | None:
@@ -70,3 +76,9 @@ class Cuts:
             except WeftError:
                 self.known[region.program] = None
         return self.known[region.program]
+
+
+def _contracts_what_is_reduced(first: TensorProgram, second: TensorProgram) -> bool:
+    """Whether a contraction of `second` runs along a space that a reduction of `first` runs along."""
+    reduced = {a.space for n in first.nodes if isinstance(n, Reduction) for a in n.over}
+    return any(a.space in reduced for n in second.nodes if isinstance(n, Contraction) for a in n.over)

@@ -25,6 +25,7 @@ class Kernel:
         reads, writes: values of the tensor program.
         launch: takes the tensors read, gives those written.
         from_cache: neither emitted nor compiled now.
+        key: of its entry in the cache.
     """
 
     name: str
@@ -37,3 +38,4 @@ class Kernel:
     writes: tuple[str, ...]
     launch: Launcher
     from_cache: bool
+    key: str

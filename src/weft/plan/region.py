@@ -131,7 +131,9 @@ def _build(
         assert isinstance(probability, float)
         verdict = checked.known or Verdict(True, probability, str(binary.meta["verdict"]))
     cost = estimate(applied, example.sizes, Machine.here(example.threads))[index]
-    return Kernel(name, binary.text, applied, schedule, cost, verdict, reads, writes, binary.launch, binary.from_cache)
+    return Kernel(
+        name, binary.text, applied, schedule, cost, verdict, reads, writes, binary.launch, binary.from_cache, binary.key
+    )
 
 
 def _given(part: KernelNodes) -> tuple[int, ...]:

@@ -13,9 +13,9 @@ from weft.errors import ScheduleError, UnsupportedError
 from weft.fuse import RULES_IN_PLANS, RULES_THAT_KEEP_PRECISION, Fusion, Step, fuse
 from weft.fuse.safety import Safe, make_safe
 from weft.options import Options
-from weft.plan.choose import choose
+from weft.plan.choose import choose, off_the_grid
 from weft.schedule import Schedule, apply, kernels
-from weft.tensor.laws import cancel_shifts
+from weft.tensor.laws import cancel_shifts, sizes_in_place
 from weft.tensor.program import TensorProgram
 
 
@@ -98,27 +98,36 @@ def select(program: TensorProgram, example: Example, options: Options, schedule:
         UnsupportedError: no candidate has a block program or a kernel; the reason is the first one's.
     """
     machine = Machine.here(example.threads)
-    lowered = lower(program)
+    lowered = lower(sizes_in_place(program))
     found: list[Candidate] = []
     considered: list[Considered] = []
     failure: UnsupportedError | ScheduleError | None = None
     for origin, fused, trace in _fused(program, lowered, options, only_exact=schedule is not None):
         try:
             given = schedule or choose(fused, example.sizes, example.innermost, example.threads)
-            applied = apply(fused, given)
-            cost = total(estimate(applied, example.sizes, machine))
+            ways = [_scheduled(fused, given, example, machine)]
+            if schedule is None and len(kernels(ways[0][1])) > 1:
+                ways.append(_scheduled(fused, off_the_grid(given), example, machine))
         except (UnsupportedError, ScheduleError) as error:
             if schedule is not None:
                 raise
             failure = failure or error
             considered.append(Considered(origin, None, error.what))
             continue
+        given, applied, cost = min(ways, key=lambda o: o[2].predicted_seconds)
         found.append(Candidate(origin, fused, trace, given, applied, cost))
         considered.append(Considered(origin, cost.predicted_seconds, ""))
     if not found:
         raise failure or UnsupportedError("no candidate")
     chosen = min(found, key=lambda c: c.cost.predicted_seconds)  # the first of equals
     return Selection(program, example, lowered, chosen, tuple(considered))
+
+
+def _scheduled(
+    fused: BlockProgram, schedule: Schedule, example: Example, machine: Machine
+) -> tuple[Schedule, BlockProgram, Cost]:
+    applied = apply(fused, schedule)
+    return schedule, applied, total(estimate(applied, example.sizes, machine))
 
 
 _Fused = tuple[str, BlockProgram, tuple[Step, ...]]
@@ -138,7 +147,7 @@ def _fused(program: TensorProgram, lowered: BlockProgram, options: Options, *, o
     if cancelled == program:
         fusion = fuse(lowered, RULES_THAT_KEEP_PRECISION, checked=options.debug_checks)
     else:
-        fusion = fuse(lower(cancelled), RULES_THAT_KEEP_PRECISION, checked=options.debug_checks)
+        fusion = fuse(lower(sizes_in_place(cancelled)), RULES_THAT_KEEP_PRECISION, checked=options.debug_checks)
     plain = make_safe(written).plain
     for origin, snapshot, trace in _snapshots(fusion):
         safe: Safe = make_safe(snapshot)

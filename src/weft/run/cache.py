@@ -107,13 +107,14 @@ class CacheFolder:
         self._private: Path | None = None
         _make_folder(self.path)
 
-    def lookup(self, key: str) -> Entry | None:
-        """The entry of `key` if it is there and every byte of it is what was written, else None."""
+    def lookup(self, key: str, *, counted: bool = True) -> Entry | None:
+        """The entry of `key` if it is there and every byte of it is what was written, else None; `counted`: as a hit."""
         _demand_key(key)
         for root in self._roots():
             entry = _read(root, key, persistent=root == self.path)
             if entry is not None:
-                stats.count("cache_hits")
+                if counted:
+                    stats.count("cache_hits")
                 return entry
         return None
 

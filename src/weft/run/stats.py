@@ -6,7 +6,9 @@ import threading
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-Counter: TypeAlias = Literal["binaries_emitted", "cache_hits", "compiles", "fallbacks", "cache_write_failures"]
+Counter: TypeAlias = Literal[
+    "binaries_emitted", "cache_hits", "compiles", "fallbacks", "cache_write_failures", "slower"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,7 @@ class Stats:
         compiles: runs of a compiler, those that failed included.
         fallbacks: parts of programs that were left to PyTorch.
         cache_write_failures: entries that the cache folder did not take (read-only, full).
+        slower: compiled graphs that PyTorch runs after all, since it was measured to be faster.
     """
 
     binaries_emitted: int = 0
@@ -26,6 +29,7 @@ class Stats:
     compiles: int = 0
     fallbacks: int = 0
     cache_write_failures: int = 0
+    slower: int = 0
 
 
 class Counters:

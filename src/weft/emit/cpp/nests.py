@@ -18,6 +18,7 @@ from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
 
 _INDICES = ("i", "j")
+_SIXTEEN_BITS = (DType.bfloat16, DType.float16)
 
 
 def run(frame: Frame, scope: Scope, stores: Sequence[Store], reductions: Sequence[Lazy] = ()) -> None:
@@ -116,6 +117,7 @@ class _Printer:
         self.local: dict[Value, Text] = {}
         self.buffers: dict[Lazy, Memory] = {}
         self.unit: dict[str, str] = {}
+        self.narrow: dict[Memory, str] = {}
 
     def print(self) -> None:
         """The nest, and the notes where its values lie."""
@@ -202,17 +204,39 @@ class _Printer:
             self.out.line(" ".join(["#pragma omp simd", *clauses]))
         name, valid = self.index[axis], self.scope[axis].valid
         head = f"for (i64 {name} = 0; {name} < {valid}; ++{name})"
-        tail = "}"
         if lanes:
-            head, tail = f"weft::in_lanes({valid}, [&](i64 {name}, i64 lane)", "});"
-        with self.out.block(head, tail):
+            head = f"weft::in_lanes({valid}, [&](i64 {name}, i64 lane)"
+            self.narrow = self._narrow(works, axis)
+        with self.out.block(head, "}" if not lanes else "});" if not self.narrow else "}, [&](i64 start, i64 count) {"):
             self._level(works, depth + 1)
+        if self.narrow:
+            self._put_lanes(name)
         for value, array in arrays.items():
             assert isinstance(value, Lazy)
             assert isinstance(value.node, Collapse)
             whole = f"weft::{value.node.monoid.name}_of_lanes({array.text.removesuffix('[lane]')})"
             self.out.line(f"const float {results[value].text} = {whole};")
         self.local.update(results)
+
+    def _narrow(self, works: Sequence[Work], axis: Axis) -> dict[Memory, str]:
+        """Arrays for the lanes of what the loop over `axis` stores as dense 16-bit numbers."""
+        found: dict[Memory, str] = {}
+        for work in works:
+            target = None if work.store is None else work.store.target
+            if target is not None and target.dtype in _SIXTEEN_BITS and target.strides.get(axis) == "1":
+                found[target] = self.frame.names.make(f"{target.base}_lanes")
+                self.out.line(f"float {found[target]}[weft::kLanes];")
+        return found
+
+    def _put_lanes(self, name: str) -> None:
+        """Store what lanes hold, after so many elements; closes the loop."""
+        first = {a: "start" if i == name else i for a, i in self.index.items()}
+        self.out.depth += 1
+        for target, array in self.narrow.items():
+            self.out.line(f"weft::store_lanes(&{_at(target, first)}, {array}, count);")
+        self.out.depth -= 1
+        self.out.line("});")
+        self.narrow = {}
 
     def _hoist(self, works: Sequence[Work], depth: int) -> None:
         """Locals for the elements of vectors that inner loops read but do not run over."""
@@ -266,6 +290,9 @@ class _Printer:
         if len(stores) > 1:
             values = [self._held(v) for v in values]
         for store, value in zip(stores, values, strict=True):
+            if store.target in self.narrow:
+                self.out.line(f"{self.narrow[store.target]}[lane] = {stripped(coerced(value, 'float'))};")
+                continue
             self.out.line(stored(_at(store.target, self.index, self.unit), store.target.dtype, value))
 
     def _held(self, value: Text) -> Text:

@@ -346,19 +346,47 @@ static inline float remainder(float x, float y) {
 #pragma omp declare reduction(weft_min:float : omp_out = minimum(omp_out, omp_in)) initializer(omp_priv = WEFT_INFINITY)
 
 // Reductions along a row in as many partial results as a vector has lanes: short chains, so that sums are as exact as eager's, and
-// one tree at the end. body(j, lane) works on element j, in lane number `lane`.
+// one tree at the end. body(j, lane) works on element j, in lane number `lane`; after(start, count) on what so many lanes hold.
 constexpr i64 kLanes = 32;
 
-template <class Body>
-static inline __attribute__((always_inline)) void in_lanes(i64 n, Body body) {
+template <class Body, class After>
+static inline __attribute__((always_inline)) void in_lanes(i64 n, Body body, After after) {
   i64 start = 0;
   for (; start + kLanes <= n; start += kLanes) {
 #pragma omp simd
     for (i64 lane = 0; lane < kLanes; ++lane) body(start + lane, lane);
+    after(start, kLanes);
   }
 #pragma omp simd
   for (i64 j = start; j < n; ++j) body(j, j - start);
+  if (start < n) after(start, n - start);
 }
+template <class Body>
+static inline __attribute__((always_inline)) void in_lanes(i64 n, Body body) {
+  in_lanes(n, body, [](i64, i64) {});
+}
+// Writes `count` lanes as 16-bit numbers. In a loop of their own, they do not halve the vectors of the arithmetic before; and the
+// machine's own rounding takes one instruction (numbers below the normal ones become 0).
+template <class T>
+static inline void store_lanes(T* at, const float (&lanes)[kLanes], i64 count) {
+#pragma omp simd
+  for (i64 lane = 0; lane < count; ++lane) store(&at[lane], lanes[lane]);
+}
+#ifdef __AVX512BF16__
+typedef float Floats512 __attribute__((vector_size(64)));
+typedef uint16_t Halves256 __attribute__((vector_size(32)));
+static inline void store_lanes(bf16* at, const float (&lanes)[kLanes], i64 count) {
+  if (count < kLanes) return store_lanes<bf16>(at, lanes, count);
+#pragma GCC unroll 2
+  for (i64 half = 0; half < kLanes; half += 16) {
+    Floats512 wide;
+    Halves256 narrow;
+    __builtin_memcpy(&wide, lanes + half, sizeof wide);
+    __asm__("vcvtneps2bf16 %1, %0" : "=v"(narrow) : "v"(wide));
+    __builtin_memcpy(at + half, &narrow, sizeof narrow);
+  }
+}
+#endif
 static inline void fill_lanes(float (&lanes)[kLanes], float value) {
   for (i64 lane = 0; lane < kLanes; ++lane) lanes[lane] = value;
 }

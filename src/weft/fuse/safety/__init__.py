@@ -38,9 +38,10 @@ class Safe:
 def make_safe(program: BlockProgram, share: Share = Share.row) -> Safe:
     """`program` with significand-exponent pairs for the exponentials whose factors cancel.
 
-    exp(x) is the pair (1, x); products, quotients, sums, maxima, contractions and reductions work on pairs; where elements
-    are added up, they share an exponent: their maximum. A loop's state carries the largest so far. Where a plain value is
-    wanted and the exponents have not cancelled, the exponential stays as the user wrote it.
+    exp(x) is the pair (1, x); products, quotients, sums and contractions work on pairs; where elements are added up, they
+    share an exponent: their maximum. A loop's state carries the largest so far. Where a plain value is wanted and the
+    exponents have not cancelled, the exponential stays as the user wrote it. Extrema want plain values: that a positive
+    factor leaves the order as it is, no field can check.
 
     Args:
         program: fused, without places.
@@ -49,7 +50,7 @@ def make_safe(program: BlockProgram, share: Share = Share.row) -> Safe:
     Returns:
         The program: equal to `program` over the reals, whatever the exponents are; no significand exceeds the magnitude
         that 1 had before, so that nothing overflows that does not in exact arithmetic. Rows of -inf give what 0/0 gives; +inf
-        and NaN give NaN in their row.
+        and NaN give NaN in their row. `program` itself where no exponential becomes a pair.
     """
     reduced = reduced_axes(program.graph)
     plain: frozenset[int] = frozenset()
@@ -61,6 +62,8 @@ def make_safe(program: BlockProgram, share: Share = Share.row) -> Safe:
         if not policy.exposed:
             break
         plain |= policy.exposed
+    if not policy.converted:
+        return Safe(program, 0, policy.count)
     outputs = tuple(work.values[o].significand or o for o in program.graph.outputs)
     graph = Graph(program.graph.inputs, tuple(work.nodes), outputs)
     return Safe(replace(program, graph=graph), len(policy.converted), policy.count - len(policy.converted))

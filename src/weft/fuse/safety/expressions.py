@@ -84,7 +84,7 @@ def _applied(of: Expression, op: str, args: tuple[Sym, ...]) -> Sym:
             return Sym(quotient(left.expr, right.expr), combined(left.terms, right.terms, -1))
         case "neg", (inner,):
             return Sym(apply("neg", inner.expr), inner.terms)
-        case (("add" | "sub" | "maximum" | "minimum"), (left, right)):
+        case (("add" | "sub"), (left, right)):
             one, other, terms = of.together(left, right)
             return Sym(apply(op, one, other), terms)
         case "where", (condition, left, right):

@@ -39,8 +39,6 @@ from weft.fuse.safety.work import Policy, Work
 from weft.tensor.axes import Axis
 from weft.tensor.program import Monoid
 
-_MONOIDS = (Monoid.sum, Monoid.max, Monoid.min)
-
 
 def graph_of(
     policy: Policy, graph: Graph, types: dict[str, BlockType], scope: Scope, given: Inputs, plain: frozenset[str]
@@ -100,7 +98,7 @@ def _node(work: Work, node: BlockNode, scope: Scope, plain: frozenset[str]) -> N
 
 def _collapse(work: Work, node: Collapse) -> Pair:
     pair, dims = work.values[node.arg], work.dims(node.arg)
-    if node.monoid not in _MONOIDS:
+    if node.monoid is not Monoid.sum:
         pair = Pair(work.plain(pair, dims))
     pair = work.shared(pair, frozenset((node.over,)), dims)
     name = node.name if not pair.terms else work.make(node.name)

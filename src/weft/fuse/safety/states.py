@@ -56,8 +56,9 @@ def safe_state(body: Work, stacked: frozenset[str], state: State) -> SafeState:
     """
     monoids = state.monoids
     pairs = [body.values[f] for f in state.feeds]
-    if monoids is None or Monoid.prod in monoids or state.resume is not None:
-        pairs = [Pair(body.plain(p, body.dims(f))) for p, f in zip(pairs, state.feeds, strict=True)]
+    for place, feed in enumerate(state.feeds):
+        if monoids is None or monoids[place] is not Monoid.sum or state.resume is not None:
+            pairs[place] = Pair(body.plain(pairs[place], body.dims(feed)))
     fed = [body.significand(p, body.dims(f)) for p, f in zip(pairs, state.feeds, strict=True)]
     if monoids is None or not any(p.terms for p in pairs):
         return SafeState(replace(state, feeds=tuple(fed)), tuple(body.nodes), {}, {})

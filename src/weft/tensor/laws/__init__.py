@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from weft.tensor.laws.casts import drop_precision_casts
 from weft.tensor.laws.cleaning import merge_equal, remove_dead
-from weft.tensor.laws.elementwise import numbered, split_elementwise
+from weft.tensor.laws.elementwise import numbered, sizes_in_place, split_elementwise
 from weft.tensor.laws.expansion import expand_sums
 from weft.tensor.laws.factors import scale_rows_last
 from weft.tensor.laws.reindexing import inline_reindexing
@@ -29,6 +29,7 @@ __all__ = [
     "numbered",
     "remove_dead",
     "scale_rows_last",
+    "sizes_in_place",
     "split_elementwise",
     "views",
 ]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from weft.tensor import optable
 from weft.tensor.dtypes import DType
-from weft.tensor.program import Cast, Elementwise, Node, TensorProgram, Use
+from weft.tensor.laws.cleaning import remove_dead
+from weft.tensor.program import Cast, Elementwise, Extent, Node, TensorProgram, Use
 from weft.tensor.rename import with_values
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, arguments, substitute
 
@@ -131,3 +133,38 @@ def numbered(program: TensorProgram) -> tuple[TensorProgram, dict[str, str]]:
     nodes = tuple(replace(with_values(n, name), name=new[n.name]) for n in program.nodes)
     outputs = tuple(map(name, program.outputs))
     return replace(program, nodes=nodes, outputs=outputs), {made: old for old, made in new.items()}
+
+
+def sizes_in_place(program: TensorProgram) -> TensorProgram:
+    """Functions of nothing but sizes, computed where they are read.
+
+        s = sqrt(extent(K));  y[m, n] = x[m, n] / s     ==>     y[m, n] = x[m, n] / sqrt(extent(K))
+
+    so that no kernel is needed for a number that every kernel knows. Condition: elementwise readers; others keep the value.
+    Conditioning: none, the same operations on the same values.
+    """
+    known: dict[str, Elementwise] = {}
+    sizes = {n.name for n in program.nodes if isinstance(n, Extent)}
+    nodes: list[Node] = []
+    for old in program.nodes:
+        node = _with_inlined(old, known) if isinstance(old, Elementwise) else old
+        of_sizes = isinstance(node, Elementwise) and node.args and sizes.issuperset(u.value for u in node.args)
+        if isinstance(node, Elementwise) and of_sizes and node.dtype.is_float:
+            known[node.name] = node
+        nodes.append(node)
+    return remove_dead(replace(program, nodes=tuple(nodes))) if known else program
+
+
+def _with_inlined(node: Elementwise, known: Mapping[str, Elementwise]) -> Elementwise:
+    if not any(u.value in known for u in node.args):
+        return node
+    args = list(dict.fromkeys(a for u in node.args for a in (known[u.value].args if u.value in known else (u,))))
+
+    def inlined(index: int) -> Scalar:
+        use = node.args[index]
+        if use.value not in known:
+            return Arg(args.index(use))
+        inner = known[use.value]
+        return substitute(inner.expr, lambda i: Arg(args.index(inner.args[i])))
+
+    return replace(node, expr=substitute(node.expr, inlined), args=tuple(args))

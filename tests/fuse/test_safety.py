@@ -1,0 +1,240 @@
+"""Significand-exponent pairs: equal over the reals whatever the exponents are, and finite where plain exponentials are not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from block import paper
+from fuse import exponentials
+from fuse.exponentials import CONVERTED, PLAIN, Narrow
+from fuse.same import assert_same, run
+from fuse.test_front_ends import attention, attention_by_hand, attention_shifted_by_the_mean, captured
+from schedules import random_schedule
+from weft.block.check import check
+from weft.block.copies import canonical
+from weft.block.interpret import interpret
+from weft.block.listing import signature
+from weft.block.lower import lower
+from weft.block.program import BlockProgram, Final, Graph, Map, Pointwise, Stacked, maps, spaces
+from weft.errors import ScheduleError
+from weft.fuse import Fusion, fuse
+from weft.fuse.safety import Share, make_safe
+from weft.schedule import apply
+from weft.tensor.laws import cancel_shifts, normalize
+from weft.tensor.program import TensorProgram
+from weft.tensor.scalar import operation_count
+from weft.verify import verify
+
+PROGRAMS = {**CONVERTED, **PLAIN, "attention": paper.attention}
+EVERY = pytest.mark.parametrize("name", PROGRAMS)
+
+
+def stages(made: Callable[[], TensorProgram]) -> list[BlockProgram]:
+    """The program unfused, and all snapshots and alternatives of its fusion."""
+    lowered = lower(made())
+    fusion: Fusion = fuse(lowered)
+    return [lowered, *(s.program for s in fusion.snapshots), *(a.program for a in fusion.alternatives)]
+
+
+def last(made: Callable[[], TensorProgram]) -> BlockProgram:
+    return fuse(lower(made())).last
+
+
+def exps(program: BlockProgram) -> int:
+    """How many plain exponentials are computed in `program`."""
+
+    def of(graph: Graph) -> int:
+        count = sum(operation_count(n.expr, "exp") for n in graph.nodes if isinstance(n, Pointwise))
+        for node in graph.nodes:
+            if isinstance(node, Map):
+                count += of(node.body) + (of(node.state.update) if node.state else 0)
+        return count
+
+    return of(program.graph)
+
+
+def narrow(program: BlockProgram, *inputs: np.ndarray, tile: int = 4) -> tuple[np.ndarray, ...]:
+    """What `program` gives in its own element types, by blocks of `tile` columns and all rows, and two of anything else."""
+    sizes = {s.name: n for (_, k), v in zip(program.inputs, inputs, strict=True)
+             for s, n in zip((a.space for a in k.lists), v.shape, strict=True)}  # fmt: skip
+    blocks = {name: tile if name == "N" else size for name, size in sizes.items()}
+    given = {name: v for (name, _), v in zip(program.inputs, inputs, strict=True)}
+    return interpret(program, given, sizes, Narrow(), blocks)[0]
+
+
+def eager_softmax(x: np.ndarray) -> np.ndarray:
+    """As PyTorch computes it, in fp64."""
+    with np.errstate(invalid="ignore"):
+        e = np.exp(x - x.max(-1, keepdims=True))
+        return e / e.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize("share", Share, ids=lambda s: s.name)
+@EVERY
+def test_before_and_after_are_the_same(name, share):
+    rng = random.Random(f"{name} {share}")
+    for program in stages(PROGRAMS[name]):
+        safe = make_safe(program, share).program
+        check(safe)
+        for _ in range(2):
+            blocks = {s.name: rng.randint(1, 3) for s in spaces(program)}
+            sizes = {space: size * rng.randint(1, 3) for space, size in blocks.items()}
+            assert_same(program, safe, sizes, blocks)
+
+
+@EVERY
+def test_safe_programs_are_verified_under_random_schedules(name):
+    rng, tensors, done = random.Random(name), PROGRAMS[name](), 0
+    for program in stages(PROGRAMS[name]):
+        safe = canonical(make_safe(program).program)
+        for _ in range(4):
+            try:
+                applied = apply(safe, random_schedule(safe, rng, (1, 2, 3, 4)))
+            except ScheduleError:
+                continue
+            check(applied)
+            assert (verdict := verify(tensors, applied, trials=1)), verdict
+            done += 1
+    assert done >= 3
+
+
+@pytest.mark.parametrize("name", [*CONVERTED, "attention"])
+def test_exponentials_that_cancel_are_pairs(name):
+    for program in stages(PROGRAMS[name]):
+        safe = make_safe(program)
+        assert (safe.converted > 0, safe.plain) == (True, 0)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_exponentials_that_do_not_cancel_stay(name):
+    for program in stages(PROGRAMS[name]):
+        safe = make_safe(program)
+        assert (safe.converted, safe.plain > 0) == (0, True)
+        assert canonical(safe.program) == canonical(program)
+
+
+@pytest.mark.parametrize("name", ["layernorm", "rmsnorm"])
+def test_a_program_whose_exponentials_stay_or_that_has_none_is_left_as_it_is(name):
+    for program in stages(paper.EXAMPLES[name]):
+        safe = make_safe(program)
+        assert safe.converted == 0
+        assert canonical(safe.program) == canonical(program)
+
+
+@EVERY
+def test_twice_is_as_once(name):
+    for program in stages(PROGRAMS[name]):
+        once = make_safe(program).program
+        twice = make_safe(once).program
+        sizes, blocks = {s.name: 4 for s in spaces(program)}, {s.name: 2 for s in spaces(program)}
+        for one, two in zip(run(once, Narrow(), sizes, blocks), run(twice, Narrow(), sizes, blocks), strict=True):
+            np.testing.assert_allclose(two, one, rtol=1e-6)
+
+
+def test_safe_attention_is_one_loop_with_three_components_and_no_list():
+    safe = make_safe(last(paper.attention)).program
+    loops = {m.axis.space.name: m for m in maps(safe.graph)}
+    assert sorted(m.axis.space.name for m in maps(safe.graph)) == ["D", "L", "M", "N"]
+    state = loops["N"].state
+    assert state is not None
+    assert len(state.components) == 3
+    assert exps(safe) == 0
+    for name in ("N", "D"):
+        assert all(isinstance(o, Final) for o in loops[name].outputs)
+    assert [type(o) for o in loops["M"].outputs] == [Stacked]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_every_shift_leads_to_one_program(dtype):
+    functions = (attention, attention_by_hand, attention_shifted_by_the_mean)
+    found = [fuse(lower(cancel_shifts(normalize(captured(f, dtype))))).last for f in functions]
+    safe = [make_safe(program) for program in found]
+    assert [(s.converted, s.plain) for s in safe] == [(1, 0)] * 3
+    assert len({signature(s.program) for s in safe}) == 1
+
+
+# In numbers.
+
+
+def rows(*of: tuple[float, ...]) -> np.ndarray:
+    return np.asarray(of, np.float64)
+
+
+def test_an_exponent_for_the_block_underflows_where_one_for_each_row_does_not():
+    x = rows((0, 1, 2, 3, 1, 0, 2, 3), (-200, -199, -198, -197, -199, -200, -198, -197))
+    program = last(exponentials.softmax)
+    (right,) = narrow(make_safe(program, Share.row).program, x)
+    np.testing.assert_allclose(right, eager_softmax(x), rtol=1e-5)
+    (lost,) = narrow(make_safe(program, Share.block).program, x)
+    np.testing.assert_allclose(lost[0], eager_softmax(x)[0], rtol=1e-5)
+    assert np.isnan(lost[1]).all()
+
+
+@pytest.mark.parametrize("magnitude", [100.0, 1e4])
+def test_large_numbers_neither_overflow_nor_vanish(magnitude):
+    x = np.random.default_rng(0).standard_normal((6, 8)) * magnitude
+    x[1], x[2] = magnitude, -magnitude
+    x[3] = np.where(np.arange(8) % 2, magnitude, -magnitude)
+    program = last(exponentials.softmax)
+    (found,) = narrow(make_safe(program).program, x)
+    np.testing.assert_allclose(found, eager_softmax(x.astype(np.float32).astype(np.float64)), rtol=1e-3, atol=1e-30)
+    assert not np.isfinite(narrow(program, x)[0]).all()
+
+
+def test_attention_with_large_logits():
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal(s) * f for s, f in (((6, 4), 100.0), ((8, 4), 100.0), ((2, 8), 1.0)))
+    k[5] = 0.0  # no row's maximum, and in a block with large ones
+    q, k = (np.round(a) for a in (q, k))  # scores are exact in fp32, up to their scale
+    wanted = eager_softmax((q @ k.T).astype(np.float32) * 0.5) @ v.T
+    for program in stages(paper.attention):
+        (found,) = narrow(make_safe(program).program, q, k, v)
+        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-6)
+
+
+INF, NAN = np.inf, np.nan
+SPECIAL = rows(
+    (-INF, -INF, -INF, -INF, 1, 2, -INF, 3),  # the first block is masked
+    (1, 2, 3, -INF, -INF, -INF, -INF, -INF),  # the last
+    (-INF,) * 8,
+    (1, 2, INF, 3, 4, 5, 6, 7),
+    (1, 2, 3, 4, 5, NAN, 6, 7),
+    (-INF, -INF, -INF, -INF, -INF, -INF, INF, 0),
+    (0, 1, 2, 3, 4, 5, 6, 7),
+)
+
+
+@pytest.mark.parametrize("name", ["softmax", "times_the_inverse"])
+def test_infinities_and_nan_come_out_where_eager_gives_them(name):
+    for program in stages(CONVERTED[name]):
+        (found,) = narrow(make_safe(program).program, SPECIAL)
+        np.testing.assert_allclose(found, eager_softmax(SPECIAL), rtol=1e-5)  # NaN equals NaN, nothing else does
+    assert [bool(np.isnan(r).all()) for r in eager_softmax(SPECIAL)] == [False, False, True, True, True, True, False]
+
+
+def test_what_a_mask_leaves_out_is_an_exact_zero_whatever_it_was():
+    x = rows((1, 2, 3, 4, 5, 6, 7, 80), (-90, -91, -92, -93, -91, -92, -90, 5))
+    mask = np.ones((2, 8), bool)
+    mask[:, 7] = False
+    (found,) = narrow(make_safe(last(exponentials.masked_by_zero)).program, x, mask)
+    assert (found[:, 7] == 0.0).all()
+    np.testing.assert_allclose(found[0, :7], eager_softmax(x[:1, :7])[0], rtol=1e-4)
+
+
+def test_headroom_keeps_more_of_float16():
+    x = rows((0, -11, -12, -13, -14, -15, -16, -17))
+    v = rows((0, 1, 1, 1, 1, 1, 1, 1), (0, 0, 0, 0, 0, 0, 1, 1))  # what is small is what counts
+    program = last(exponentials.in_half)
+    (found,) = narrow(make_safe(program).program, x, v)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("weft.fuse.safety._NARROW_HEADROOM", 0.0)
+        (less,) = narrow(make_safe(program).program, x, v)
+    wanted = eager_softmax(x) @ v.T
+    error, other = (np.max(np.abs(f - wanted) / wanted) for f in (found, less))
+    assert error < 2e-3
+    assert other > 20 * error
