@@ -26,6 +26,7 @@ from weft.block.listing import listing
 from weft.block.program import BlockProgram
 from weft.fuse import Conditioning, Fusion, fuse
 from weft.fuse.safety import Safe, make_safe
+from weft.tensor.laws import sizes_in_place
 from weft.tensor.program import TensorProgram
 from weft.verify.judge import OutputJudgement, reference
 
@@ -80,7 +81,7 @@ def derive(program: TensorProgram) -> Derivation:
         if changed != made:
             made = changed
             laws.append((law, made))
-    lowered = lower(made)
+    lowered = lower(sizes_in_place(made))
     fusion = fuse(lowered)
     return Derivation(program, tuple(laws), lowered, fusion, make_safe(fusion.last))
 
