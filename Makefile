@@ -21,10 +21,10 @@ help: ## list the targets
 
 venv: $(DEV_STAMP) ## make the virtual environment in .venv
 
-demo: $(RUN_STAMP) ## compile the example functions; print what was fused, proven and measured
+demo: $(RUN_STAMP) ## derive attention; compile example functions; print what was fused, proven and measured
 	$(BIN)/weft demo
 
-bench: $(RUN_STAMP) ## measure against eager and Inductor
+bench: $(RUN_STAMP) ## measure against eager, Inductor and PyTorch's own attention
 	$(BIN)/weft bench
 
 test: lint check ## everything CI runs: lint, then the tests

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import sys
 import textwrap
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from click.testing import CliRunner, Result
 
 import weft
-from weft.api import demo, measure
+from weft.api import demo, examples, measure
 from weft.api.cli import main
 
 USER_FILE = """
@@ -86,7 +87,7 @@ def quick(tmp_path_factory):
 def test_demo_fuses_all_four_functions_and_judges_them_right(quick):
     _, written = quick
     found = {(r["function"], r["dtype"]): r for r in written["results"]}
-    expected = dict(zip((e.title for e in demo.EXAMPLES), (1, 1, 1, 2), strict=True))
+    expected = dict(zip((e.title for e in examples.EXAMPLES), (1, 1, 1, 2), strict=True))
     assert {key: r["kernels"] for key, r in found.items()} == {
         (title, dtype): count for title, count in expected.items() for dtype in ("float32", "bfloat16")
     }
@@ -102,7 +103,7 @@ def test_demo_fuses_all_four_functions_and_judges_them_right(quick):
 
 
 def test_demo_prints_the_fused_program_the_verdict_and_both_tables(quick):
-    output, _ = quick
+    output = quick[0].partition("relu(x @ w + b)")[2]  # after the derivation
     assert output.count("t3 += dot(t1,t2)") == 1  # the first function's listing, in the first dtype only
     assert output.count("equal over finite fields, wrong with probability at most") == 8
     assert output.count("1 kernel; rewrites: fuse_consecutive_maps") == 6
@@ -114,7 +115,7 @@ def test_demo_fails_where_a_result_is_wrong(monkeypatch):
     def without_bias(fn, inputs):
         return weft.optimize(lambda x, w, b: torch.relu(x @ w), inputs)
 
-    monkeypatch.setattr(demo, "EXAMPLES", demo.EXAMPLES[:1])
+    monkeypatch.setattr(examples, "EXAMPLES", examples.EXAMPLES[:1])
     monkeypatch.setattr(demo, "optimize", without_bias)
     result = run("demo", "--quick")
     assert result.exit_code == 1
@@ -130,20 +131,44 @@ def test_demo_fails_where_a_result_is_wrong(monkeypatch):
     ],
 )
 def test_demo_fails_where_pytorch_runs_a_part(monkeypatch, fn, verdict):
-    monkeypatch.setattr(demo, "EXAMPLES", (demo.Example("sorted", lambda _: fn, "x"),))
+    one = examples.Example("sorted", lambda _: fn, lambda _: (examples.Operand((4, 6)),))
+    monkeypatch.setattr(examples, "EXAMPLES", (one,))
     result = run("demo", "--quick")
     assert result.exit_code == 1
     assert verdict in result.stdout
     assert "left to PyTorch: aten.sort" in result.stderr
 
 
-def test_bench_times_and_writes_what_it_found(monkeypatch, tmp_path):
-    monkeypatch.setattr(demo, "EXAMPLES", demo.EXAMPLES[:1])
+def test_bench_times_and_judges_the_papers_functions_beside_their_peers(monkeypatch, tmp_path):
+    monkeypatch.setattr(examples, "SUITE", examples.SUITE[len(examples.EXAMPLES) :])
+    monkeypatch.setattr(demo, "DTYPES", (torch.float32,))
     out = tmp_path / "bench.json"
     result = run("bench", "--quick", "--json", out)
     assert result.exit_code == 0, result.output
-    assert [r["dtype"] for r in json.loads(out.read_text())["results"]] == ["float32", "bfloat16"]
+    found = json.loads(out.read_text())["results"]
+    assert [(r["function"], r["size"]) for r in found] == [
+        ("attention", "1x2x256x64"), ("LayerNorm + matmul", "32x64x48"), ("RMSNorm + SwiGLU", "32x64x48")
+    ]  # fmt: skip
+    assert [list(r["times"]) for r in found] == [["eager", "SDPA", "weft"], ["eager", "weft"], ["eager", "weft"]]
+    assert 0 < found[0]["errors"]["SDPA"]["error"] <= found[0]["errors"]["SDPA"]["allowed"]
+    assert all(most >= r["kernels"] > 0 for r, most in zip(found, (1, 2, 2), strict=True))
     assert "weft / best peer" in result.output
+
+
+def test_examples_have_new_operands_for_each_number_and_products_of_variance_1():
+    for example in examples.SUITE:
+        one, other = (example.inputs((64, 512, 512), torch.float32, number) for number in (1, 2))
+        assert all(not torch.equal(a, b) for a, b in zip(one, other, strict=True))
+        weights = [t for t in one[1:] if t.ndim == 2 and example is not examples.ATTENTION]
+        assert all(abs((one[0] @ w).std() - 1) < 0.1 for w in weights)
+
+
+def test_python_m_weft_is_the_command(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["weft", "--help"])
+    with pytest.raises(SystemExit) as left:
+        runpy.run_module("weft", run_name="__main__")
+    assert left.value.code == 0
+    assert "Usage: weft" in capsys.readouterr().out
 
 
 def test_a_missing_compiler_is_said_before_anything_runs():

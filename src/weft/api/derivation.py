@@ -26,11 +26,12 @@ from weft.block.listing import listing
 from weft.block.program import BlockProgram
 from weft.fuse import Conditioning, Fusion, fuse
 from weft.fuse.safety import Safe, make_safe
+from weft.tensor.laws import sizes_in_place
 from weft.tensor.program import TensorProgram
 from weft.verify.judge import OutputJudgement, reference
 
 DERIVED: Mapping[str, tuple[Example, Sizes]] = {
-    "attention": (ATTENTION, (48, 16)),
+    "attention": (ATTENTION, (96, 32)),
     "layernorm": (LAYERNORM, (48, 64, 40)),
     "rmsnorm": (RMSNORM, (32, 24, 40)),
 }
@@ -80,7 +81,7 @@ def derive(program: TensorProgram) -> Derivation:
         if changed != made:
             made = changed
             laws.append((law, made))
-    lowered = lower(made)
+    lowered = lower(sizes_in_place(made))
     fusion = fuse(lowered)
     return Derivation(program, tuple(laws), lowered, fusion, make_safe(fusion.last))
 
@@ -246,10 +247,8 @@ def _safety(console: Console, safe: Safe) -> None:
         text = f"numerical safety: {pairs} of significand and exponent; loops carry the largest exponent so far"
         _said(console, text, listing(safe.program))
     if left:
-        _line(
-            console,
-            f"numerical safety: {left} exponential{'s' * (left > 1)} stay as written, no factor of them cancels",
-        )
+        stay = "1 exponential stays" if left == 1 else f"{left} exponentials stay"
+        _line(console, f"numerical safety: {stay} as written: the result needs the value, no factor of it cancels")
     if not count and not left:
         _line(console, "numerical safety: there is no exponential")
 

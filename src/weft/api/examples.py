@@ -145,7 +145,7 @@ ATTENTION = Example(
     lambda _: attention,
     _heads,
     (1, 8, 2048, 64),
-    (1, 2, 24, 16),
+    (1, 2, 256, 64),
     {"SDPA": functional.scaled_dot_product_attention},
     "softmax(q @ k.T / sqrt(d)) @ v",
 )

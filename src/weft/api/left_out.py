@@ -10,7 +10,7 @@ from weft.block import lower
 from weft.block.program import Map
 from weft.errors import UnsupportedError
 from weft.fuse import EXTENSION, PRIORITY, Conditioning, Rule, Step, fuse
-from weft.tensor.laws import cancel_shifts, expand_sums, scale_rows_last
+from weft.tensor.laws import cancel_shifts, expand_sums, scale_rows_last, sizes_in_place
 from weft.tensor.program import TensorProgram
 
 RULES = {rule.name: rule for rule in (*PRIORITY, *EXTENSION)}
@@ -88,7 +88,7 @@ def _line(rule: Rule, where: str, after: str) -> str:
 def _cancelling(program: TensorProgram) -> Iterator[tuple[Rule, str]]:
     """Each rule that cancels among the steps of fusing `program`, with where it first matched."""
     try:
-        steps = fuse(lower(program)).steps
+        steps = fuse(lower(sizes_in_place(program))).steps
     except UnsupportedError:
         return
     seen: set[str] = set()

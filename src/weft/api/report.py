@@ -16,7 +16,7 @@ from weft.block.listing import listing
 from weft.block.program import BlockProgram
 from weft.errors import UnsupportedError
 from weft.plan import CompiledRegion, Kernel, Plan
-from weft.tensor.laws import cancel_shifts
+from weft.tensor.laws import cancel_shifts, sizes_in_place
 from weft.tensor.program import TensorProgram
 
 
@@ -106,7 +106,7 @@ def _shifted(region: CompiledRegion, start: BlockProgram) -> TensorProgram | Non
         return None
     shifted = cancel_shifts(region.program)
     try:
-        return shifted if lower(shifted) == start else None
+        return shifted if lower(sizes_in_place(shifted)) == start else None
     except UnsupportedError:
         return None
 
