@@ -1,8 +1,9 @@
-"""Attention in one kernel at any shape, normalisations and gated layers in at most two, right by the error rule and for infinities."""
+"""Attention in one kernel at any shape, normalised and gated layers in at most two, right by the error rule and for infinities."""
 
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 import torch
@@ -29,7 +30,7 @@ SHAPES = (*FLAT, *BATCHED)
 
 
 def attention(q, k, v):
-    return torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]), -1) @ v
+    return torch.softmax(q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5, -1) @ v
 
 
 def attention_by_hand(q, k, v):
@@ -83,15 +84,21 @@ def test_there_are_forty_shapes_with_the_sizes_that_hurt():
 def test_attention_is_one_kernel_and_right(part, dtype):
     for index, shape in list(enumerate(SHAPES))[part::4]:
         fn = FUNCTIONS[index // 4 % 2]
-        draws = [tensors(shape, dtype, index % 3) for _ in range(4)]
+        draws = [tensors(shape, dtype, (0, 0, 1, 0, 2)[index % 5]) for _ in range(4)]
         checked(fn, draws, 1)
 
 
 @EVERY_DTYPE
 def test_attention_by_either_softmax_is_one_kernel(dtype):
     draws = [tensors((2, 3, 130, 65, 64), dtype, 0)]
-    one, other = (checked(f, draws, 1).kernels[0] for f in FUNCTIONS)
-    assert one.source.replace(one.name, "f") == other.source.replace(other.name, "f")
+    one, other = (_code(checked(f, draws, 1).kernels[0].source) for f in FUNCTIONS)
+    assert one == other
+    assert "decay" in one
+
+
+def _code(source: str) -> str:
+    """`source` without the user's lines in its comments."""
+    return re.sub(r"//.*", "", source)
 
 
 # Normalisations.
@@ -186,12 +193,14 @@ def test_masked_rows_and_what_is_no_number_come_out_as_eager_gives_them(batch, d
         q, k, v = tensors((*batch, queries, keys, 64), dtype, 0)
         mask = ruined(torch.zeros(queries, keys).to(dtype))
         found, eager = compiled(q, k, v, mask), masked(q, k, v, mask)
-        rows = eager.isnan().all(-1)
-        assert torch.equal(found.isnan(), eager.isnan())
-        assert rows[..., 2:5].all()
-        assert not rows[..., :2].any()
         reference = masked(*(t.double() for t in (q, k, v, mask)))
-        kept = [torch.where(t.isnan(), 0.0, t) for t in (found, eager, reference)]
-        assert weft.judge(*kept).ok
+        if dtype is torch.float32:
+            assert torch.equal(found.isnan(), eager.isnan())
+        # In bfloat16 the product of some libraries lets the NaN of one row into the next.
+        assert torch.equal(found.isnan(), reference.isnan())
+        assert found.isnan().all(-1).sum() == 3 * math.prod(batch)
+        assert found[..., 2:5, :].isnan().all()
+        eager = torch.where(eager.isnan(), reference.to(dtype), eager)
+        assert weft.judge(*(t.nan_to_num(nan=0.0) for t in (found, eager, reference))).ok
     program = weft.optimize(masked, (q, k, v, mask))
     assert (len(program.kernels), program.fallbacks) == (1, ())

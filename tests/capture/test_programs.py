@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -255,3 +257,26 @@ def test_comparison_is_with_the_number_that_eager_sees(weft):
     # 0.7 is no bfloat16: eager compares with the nearest one, which is below it.
     x = torch.tensor([0.7, 0.7], dtype=torch.bfloat16)
     assert weft.run(lambda x: x >= 0.7, x).tolist() == (x >= 0.7).tolist() == [True, True]
+
+
+NUMBERS_OF_SIZES = {
+    "sqrt": lambda x: x / math.sqrt(x.shape[-1]),
+    "power": lambda x: x * x.shape[-1] ** -0.5,
+    "root": lambda x: x / x.shape[-1] ** 0.5,
+    "cube": lambda x: x + float(x.shape[0]) ** 3,
+    "quotient": lambda x: x + x.shape[0] / x.shape[1],
+    "sum": lambda x: x * (1.5 * x.shape[0] + x.shape[1] * 0.25 - 3),
+    "inverse": lambda x: x * (1.0 / math.sqrt(x.shape[1])),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS_OF_SIZES)
+def test_numbers_that_python_computes_from_sizes_are_sizes(weft, name):
+    captured = weft.compare(NUMBERS_OF_SIZES[name], torch.randn(5, 7), dynamic=True)
+    assert captured.fallbacks == ()
+    assert "extent" in str(captured.program)
+
+
+def test_other_functions_of_sizes_are_left_to_pytorch(weft):
+    (fallback,) = weft.compare(lambda x: x * float(x.shape[-1] // 2), torch.randn(5, 7), dynamic=True).fallbacks
+    assert "computed from sizes" in fallback.reason

@@ -32,8 +32,15 @@ class Narrow(Fp64Domain):
             else super().elementwise(expr, args, dtype)
         )
 
-    def contract(self, *args) -> Array:
-        return rounded(super().contract(*args), DType.float32)
+    def contract(
+        self,
+        left: Array,
+        left_axes: Sequence[int],
+        right: Array,
+        right_axes: Sequence[int],
+        out_axes: Sequence[int],
+    ) -> Array:
+        return rounded(super().contract(left, left_axes, right, right_axes, out_axes), DType.float32)
 
     def reduce(self, monoid: Monoid, v: Array, dims: Sequence[int]) -> Array:
         found = super().reduce(monoid, v, dims)
@@ -53,6 +60,12 @@ def _tensors(*nodes: Node, inputs=(X,), outputs=("out",)) -> TensorProgram:
 def softmax() -> TensorProgram:
     """exp(x) / row_sum(exp(x))."""
     return _tensors(over("e", EXP, "x"), row_sum("t", "e", M, N), over("out", DIV, "e", "t"))
+
+
+def bounded(shift: float = 0.0) -> TensorProgram:
+    """A softmax of 20 tanh(x) + shift, which lies within 20 of it."""
+    power = apply("add", apply("mul", apply("tanh", Arg(0)), Lit(20.0)), Lit(shift))
+    return _tensors(over("e", apply("exp", power), "x"), row_sum("t", "e", M, N), over("out", DIV, "e", "t"))
 
 
 def two_row_sums() -> TensorProgram:

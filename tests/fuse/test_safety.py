@@ -31,6 +31,7 @@ from weft.tensor.scalar import operation_count
 from weft.verify import verify
 
 PROGRAMS = {**CONVERTED, **PLAIN, "attention": paper.attention}
+INF, NAN = np.inf, np.nan
 EVERY = pytest.mark.parametrize("name", PROGRAMS)
 
 
@@ -175,6 +176,25 @@ def test_an_exponent_for_the_block_underflows_where_one_for_each_row_does_not():
     assert np.isnan(lost[1]).all()
 
 
+def test_an_exponent_for_the_block_carries_nan_into_other_rows():
+    x = rows((0, 1, 2, NAN), (1, 2, 3, 4))
+    program = last(exponentials.softmax)
+    np.testing.assert_allclose(narrow(make_safe(program, Share.row).program, x)[0], eager_softmax(x), rtol=1e-5)
+    assert np.isnan(narrow(make_safe(program, Share.block).program, x)[0]).all()
+
+
+@pytest.mark.parametrize("shift", [0.0, -10.0, 11.0, 1e4])
+def test_what_is_bounded_needs_no_exponent(shift):
+    x = np.concatenate([np.random.default_rng(0).standard_normal((2, 8)) * 3, rows((NAN, *(1,) * 7), (INF, -INF) * 4)])
+    for program in stages(lambda: exponentials.bounded(shift)):
+        safe = make_safe(program)
+        needed = shift > 10.0
+        assert (safe.converted, safe.plain, safe.harmless) == ((1, 0, 0) if needed else (0, 0, 1))
+        assert (safe.program is program) != needed
+        wanted = eager_softmax((20 * np.tanh(x) + shift).astype(np.float32).astype(np.float64))
+        np.testing.assert_allclose(narrow(safe.program, x)[0], wanted, rtol=1e-4, atol=1e-30)
+
+
 @pytest.mark.parametrize("magnitude", [100.0, 1e4])
 def test_large_numbers_neither_overflow_nor_vanish(magnitude):
     x = np.random.default_rng(0).standard_normal((6, 8)) * magnitude
@@ -197,7 +217,6 @@ def test_attention_with_large_logits():
         np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-6)
 
 
-INF, NAN = np.inf, np.nan
 SPECIAL = rows(
     (-INF, -INF, -INF, -INF, 1, 2, -INF, 3),  # the first block is masked
     (1, 2, 3, -INF, -INF, -INF, -INF, -INF),  # the last

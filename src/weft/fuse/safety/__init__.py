@@ -28,11 +28,13 @@ class Safe:
         program: with pairs.
         converted: how many exponentials are pairs now.
         plain: how many stayed as written: something reads their plain value, which a pair would not keep from overflowing.
+        harmless: how many stayed because what they raise is bounded, as tanh and clamp are.
     """
 
     program: BlockProgram
     converted: int
     plain: int
+    harmless: int
 
 
 def make_safe(program: BlockProgram, share: Share = Share.row) -> Safe:
@@ -45,7 +47,8 @@ def make_safe(program: BlockProgram, share: Share = Share.row) -> Safe:
 
     Args:
         program: fused, without places.
-        share: which elements share an exponent where they must: of a row, unless the range of the numbers is known.
+        share: which elements share an exponent where they must. Of a row: a block's would carry the NaN of one row into
+            the others, and lose rows far below the greatest.
 
     Returns:
         The program: equal to `program` over the reals, whatever the exponents are; no significand exceeds the magnitude
@@ -63,10 +66,11 @@ def make_safe(program: BlockProgram, share: Share = Share.row) -> Safe:
             break
         plain |= policy.exposed
     if not policy.converted:
-        return Safe(program, 0, policy.count)
+        return Safe(program, 0, policy.count - len(policy.harmless), len(policy.harmless))
     outputs = tuple(work.values[o].significand or o for o in program.graph.outputs)
     graph = Graph(program.graph.inputs, tuple(work.nodes), outputs)
-    return Safe(replace(program, graph=graph), len(policy.converted), policy.count - len(policy.converted))
+    converted, harmless = len(policy.converted), len(policy.harmless)
+    return Safe(replace(program, graph=graph), converted, policy.count - converted - harmless, harmless)
 
 
 def _headroom(program: BlockProgram) -> float:

@@ -6,8 +6,14 @@ from typing import assert_never
 
 from weft.block.program import Pointwise
 from weft.fuse.safety.pairs import Pair, combined, product, quotient
-from weft.fuse.safety.work import Expression, Sym, Work
+from weft.fuse.safety.work import Expression, Policy, Sym, Work
+from weft.tensor.optable import row
+from weft.tensor.optable.intervals import EVERYTHING
+from weft.tensor.optable.row import Interval
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply, arguments, substitute
+
+_HARMLESS = 30.0
+"""exp of it is 1e13: float32 has room for sums of 1e25 of them, and for inverses."""
 
 
 def rewritten(work: Work, node: Pointwise) -> Pair:
@@ -58,11 +64,13 @@ def _pair(of: Expression, expr: Scalar) -> Sym:
 
 
 def _exponential(of: Expression, inner: Sym) -> Sym:
-    """exp(x) is the pair (1, x), where x is not a number known beforehand."""
+    """exp(x) is the pair (1, x), unless x is known to stay where nothing overflows: an exponent would be work for nothing."""
     policy, power = of.work.policy, of.plain(inner)
     number = policy.count
     policy.count += 1
-    if number in policy.plain or not arguments(power):
+    if _harmless(policy, power):
+        policy.harmless.add(number)
+    if number in policy.plain | policy.harmless:
         return Sym(apply("exp", power))
     own = Expression(of.work, of.node, list(of.args))
     name = own.value(Sym(power), "x")
@@ -93,3 +101,24 @@ def _applied(of: Expression, op: str, args: tuple[Sym, ...]) -> Sym:
             return Sym(apply(op, chosen, one, other), terms)
         case _:
             return Sym(Apply(op, tuple(of.plain(a) for a in args)))
+
+
+def _harmless(policy: Policy, power: Scalar) -> bool:
+    """Whether exp(power), and sums of any length of it, are ordinary numbers whatever the arguments are."""
+    low, high = _bounds(power)
+    return not arguments(power) or (not policy.headroom and low >= -_HARMLESS and high <= _HARMLESS)
+
+
+def _bounds(expr: Scalar) -> Interval:
+    """Bounds of an expression over arguments of which nothing is known."""
+    match expr:
+        case Arg():
+            return EVERYTHING
+        case Lit(value):
+            return (float(value), float(value))
+        case Convert(dtype, inner):
+            return _bounds(inner) if dtype.is_float else EVERYTHING
+        case Apply(op, args):
+            return row(op).interval(*(_bounds(a) for a in args))
+        case _:
+            assert_never(expr)

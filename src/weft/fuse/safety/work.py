@@ -37,6 +37,7 @@ class Policy:
         plain: exponentials that stay as written, by number.
         exposed: exponentials found to reach a place that needs their plain value: nothing is gained by a pair there.
         converted: exponentials that became pairs.
+        harmless: exponentials that stay as written because what they raise is bounded.
     """
 
     share: Share
@@ -45,6 +46,7 @@ class Policy:
     plain: frozenset[int]
     exposed: set[int] = field(default_factory=set[int])
     converted: set[int] = field(default_factory=set[int])
+    harmless: set[int] = field(default_factory=set[int])
     count: int = 0
 
 

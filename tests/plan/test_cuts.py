@@ -1,0 +1,77 @@
+"""Which regions become one, and what little work runs on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from block import paper, programs
+from weft.options import current
+from weft.plan.choose import off_the_grid
+from weft.plan.cuts import Cuts
+from weft.plan.partition import Region, Stage, partition
+from weft.plan.select import Example, Selection, select
+from weft.schedule import LevelPlace, kernels
+from weft.tensor.program import Contraction, Elementwise, Reduction, TensorProgram
+
+
+def cuts(program: TensorProgram, size: int, seconds: float = 1.0) -> Cuts:
+    """The cuts of `program` where every size is `size`; joined regions are predicted to take `seconds` times what they do."""
+
+    def prepare(region: Region) -> Selection:
+        known = program.spaces()
+        spaces = {s.name: size for s in known}
+        innermost = {n.name: len(n.axes) - 1 for n in region.program.inputs}
+        found = select(region.program, Example(spaces, innermost, 2), current())
+        if sum(isinstance(n, Contraction) for n in region.program.nodes) < 2:
+            return found
+        cost = replace(found.chosen.cost, predicted_seconds=found.chosen.cost.predicted_seconds * seconds)
+        return replace(found, chosen=replace(found.chosen, cost=cost))
+
+    return Cuts(program, prepare)
+
+
+def stages(program: TensorProgram, size: int, seconds: float = 1.0) -> tuple[Stage, ...]:
+    return cuts(program, size, seconds).stages()
+
+
+@pytest.mark.parametrize("size", [2, 7, 64, 130, 513])
+def test_rows_that_are_reduced_and_then_contracted_stay_in_one_kernel(size):
+    assert len(partition(paper.attention())) == 2
+    assert len(stages(paper.attention(), size)) == 1
+
+
+def test_but_not_where_that_is_predicted_clearly_slower():
+    assert len(stages(paper.attention(), 130, seconds=2.0)) == 2
+
+
+@pytest.mark.parametrize("size", [64, 513])
+def test_rows_that_are_only_contracted_are_joined_for_a_clear_gain_alone(size):
+    assert not any(isinstance(n, Reduction) for n in programs.two_layers().nodes)
+    assert len(stages(programs.two_layers(), size)) == 2
+    assert len(stages(programs.two_layers(), size, seconds=0.1)) == 1
+
+
+def single_query() -> TensorProgram:
+    """A dot product of two vectors, and a third times it: no loop is around both."""
+    m, n = programs.axes("m", "n")
+    x, y, v = programs.tensor("x", m), programs.tensor("y", m), programs.tensor("v", n)
+    use = paper.Use
+    return TensorProgram((x, y, v), (
+        Contraction("dot", (), programs.F32, use("x", (m,)), use("y", (m,)), (m,)),
+        Elementwise("out", (n,), programs.F32, programs.MUL, (use("v", (n,)), use("dot", ()))),
+    ), ("out",))  # fmt: skip
+
+
+def test_little_work_takes_one_launch_and_much_work_the_grid():
+    few, many = (
+        select(single_query(), Example({"M": n, "N": n}, {"x": 0, "y": 0, "v": 0}, 2), current()) for n in (64, 1 << 22)
+    )
+    assert len(kernels(few.chosen.applied)) == 1
+    assert len(kernels(many.chosen.applied)) == 2
+    alone = off_the_grid(many.chosen.schedule)
+    assert [[level.size for level in loop.levels] for _, loop in alone.loops] == [
+        [level.size for level in loop.levels] for _, loop in many.chosen.schedule.loops
+    ]
+    assert not any(level.place is LevelPlace.grid for _, loop in alone.loops for level in loop.levels)
