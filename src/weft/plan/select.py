@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from weft.block import lower
 from weft.block.copies import canonical
-from weft.block.program import BlockProgram
+from weft.block.program import BlockProgram, Rest, maps
 from weft.cost import Cost, Machine, estimate, total
 from weft.errors import ScheduleError, UnsupportedError
 from weft.fuse import RULES_IN_PLANS, RULES_THAT_KEEP_PRECISION, Fusion, Step, fuse
@@ -127,7 +128,17 @@ def _scheduled(
     fused: BlockProgram, schedule: Schedule, example: Example, machine: Machine
 ) -> tuple[Schedule, BlockProgram, Cost]:
     applied = apply(fused, schedule)
+    _demand_rests(applied, example)
     return schedule, applied, total(estimate(applied, example.sizes, machine))
+
+
+def _demand_rests(applied: BlockProgram, example: Example) -> None:
+    """Raise `ScheduleError` where a first iteration was peeled off, and is all that there is at the example's sizes."""
+    for node in maps(applied.graph):
+        if isinstance(node.range, Rest) and node.axis.space.size(example.sizes) <= (node.tile or math.inf):
+            raise ScheduleError(
+                f"after the first block of {node.axis.space.name} nothing is left: extending repeats nothing"
+            )
 
 
 _Fused = tuple[str, BlockProgram, tuple[Step, ...]]

@@ -1,0 +1,56 @@
+"""Which candidate becomes the kernel: the cheapest by the cost model, whatever made it."""
+
+from __future__ import annotations
+
+import torch
+
+import weft
+from weft.api.program import Program
+from weft.plan import CompiledRegion
+
+
+def regions(program: Program) -> list[CompiledRegion]:
+    return [region for plan in program.plans for region in plan.regions]
+
+
+def weighted(x, w, u):
+    """Rows of hidden values, weighted: their product with a wide matrix, over their sum."""
+    hidden = torch.relu(x @ w)
+    return (hidden @ u) / (hidden.sum(-1, keepdim=True) + 1.0)
+
+
+def attention(q, k, v):
+    return torch.softmax(q @ k.T * 0.125, -1) @ v
+
+
+def right(program, function, inputs) -> bool:
+    exact = function(*(t.double() for t in inputs))
+    return weft.judge(program(*inputs), function(*inputs), exact).ok
+
+
+def test_the_peeled_snapshot_is_taken_where_it_is_the_cheapest():
+    """The result is too wide to be one block: extending repeats the hidden product, not fusing reads the list once more."""
+    inputs = (torch.randn(512, 64), torch.randn(64, 512) / 8, torch.randn(512, 4096) / 20)
+    program = weft.optimize(weighted, inputs)
+    (region,) = regions(program)
+    seconds = {c.origin: c.seconds for c in region.considered if c.seconds is not None}
+    assert region.origin.startswith("peeled"), seconds
+    extended = max(int(o.split()[2]) for o in seconds if o.startswith("snapshot"))
+    assert seconds[region.origin] < seconds[f"snapshot after {extended} steps"]
+    assert "peel_first_iteration" in [step.rule for step in region.trace]
+    assert right(program, weighted, inputs)
+
+
+def test_attention_takes_the_last_snapshot():
+    inputs = tuple(torch.randn(512, 64) for _ in range(3))
+    (region,) = regions(weft.optimize(attention, inputs))
+    steps = [int(c.origin.split()[2]) for c in region.considered if c.origin.startswith("snapshot")]
+    assert region.origin == f"snapshot after {max(steps)} steps"
+    assert len(region.kernels) == 1
+
+
+def test_candidates_that_cannot_be_kernels_say_why():
+    inputs = (torch.randn(512, 64), torch.randn(64, 512) / 8, torch.randn(512, 4096) / 20)
+    (region,) = regions(weft.optimize(weighted, inputs))
+    assert all(c.seconds is not None or c.reason for c in region.considered)
+    assert len({c.origin for c in region.considered}) == len(region.considered)
