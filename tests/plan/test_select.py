@@ -31,7 +31,7 @@ def right(program, function, inputs) -> bool:
 def test_the_peeled_snapshot_is_taken_where_it_is_the_cheapest():
     """The result is too wide to be one block: extending repeats the hidden product, not fusing reads the list once more."""
     inputs = (torch.randn(512, 64), torch.randn(64, 512) / 8, torch.randn(512, 4096) / 20)
-    program = weft.optimize(weighted, inputs)
+    program = weft.optimize(weighted, inputs, threads=2)
     (region,) = regions(program)
     seconds = {c.origin: c.seconds for c in region.considered if c.seconds is not None}
     assert region.origin.startswith("peeled"), seconds
@@ -43,7 +43,7 @@ def test_the_peeled_snapshot_is_taken_where_it_is_the_cheapest():
 
 def test_attention_takes_the_last_snapshot():
     inputs = tuple(torch.randn(512, 64) for _ in range(3))
-    (region,) = regions(weft.optimize(attention, inputs))
+    (region,) = regions(weft.optimize(attention, inputs, threads=2))
     steps = [int(c.origin.split()[2]) for c in region.considered if c.origin.startswith("snapshot")]
     assert region.origin == f"snapshot after {max(steps)} steps"
     assert len(region.kernels) == 1
@@ -51,6 +51,6 @@ def test_attention_takes_the_last_snapshot():
 
 def test_candidates_that_cannot_be_kernels_say_why():
     inputs = (torch.randn(512, 64), torch.randn(64, 512) / 8, torch.randn(512, 4096) / 20)
-    (region,) = regions(weft.optimize(weighted, inputs))
+    (region,) = regions(weft.optimize(weighted, inputs, threads=2))
     assert all(c.seconds is not None or c.reason for c in region.considered)
     assert len({c.origin for c in region.considered}) == len(region.considered)
