@@ -94,6 +94,14 @@ def largest_of_pairs() -> TensorProgram:
     )  # fmt: skip
 
 
+def clamped_below() -> TensorProgram:
+    """max(exp(x), 0) / sum(exp(x))."""
+    return _tensors(
+        over("e", EXP, "x"), row_sum("t", "e", M, N), over("w", apply("maximum", Arg(0), Lit(0.0)), "e"),
+        over("out", DIV, "w", "t"),
+    )  # fmt: skip
+
+
 def masked_by_zero() -> TensorProgram:
     """A softmax in which what a mask leaves out is an exact 0."""
     chosen = Elementwise("w", (M, N), F32, apply("where", Arg(0), Arg(1), Lit(0.0)),
@@ -173,5 +181,5 @@ CONVERTED = {
               rows_plus_columns, in_half, times_the_inverse)
 }  # fmt: skip
 """Programs in which every exponential becomes a pair."""
-PLAIN = {f.__name__: f for f in (given_away, gate, largest_of_pairs, sum_of_both, inverse_pair)}
+PLAIN = {f.__name__: f for f in (given_away, gate, largest_of_pairs, clamped_below, sum_of_both, inverse_pair)}
 """Programs in which every exponential stays as it is."""
