@@ -177,6 +177,7 @@ def test_the_key_holds_what_a_kernel_depends_on_and_nothing_else() -> None:
     free: dict[str, object] = {
         "cache_dir": "x",
         "verify": "always",
+        "measure": "never",
         "log": "info",
         "debug_checks": True,
     }
