@@ -12,6 +12,7 @@ from weft.block.program import BlockProgram, Rest, maps
 from weft.cost import Cost, Machine, estimate, total
 from weft.errors import ScheduleError, UnsupportedError
 from weft.fuse import RULES_IN_PLANS, RULES_THAT_KEEP_PRECISION, Fusion, Step, fuse
+from weft.fuse.round_where_made import round_where_made
 from weft.fuse.safety import Safe, make_safe
 from weft.options import Options
 from weft.plan.choose import choose, off_the_grid
@@ -147,7 +148,7 @@ _Fused = tuple[str, BlockProgram, tuple[Step, ...]]
 def _fused(program: TensorProgram, lowered: BlockProgram, options: Options, *, only_exact: bool) -> Iterator[_Fused]:
     """Where each candidate comes from, its program in canonical names, and its trace."""
     exact = fuse(lowered, RULES_IN_PLANS, (), checked=options.debug_checks)
-    written = canonical(exact.last)
+    written = canonical(round_where_made(exact.last))
     yield "rules that keep every rounding", written, exact.steps
     empty = any(s.example == 0 for s in program.spaces())
     if only_exact or empty:
@@ -164,7 +165,7 @@ def _fused(program: TensorProgram, lowered: BlockProgram, options: Options, *, o
         safe: Safe = make_safe(snapshot)
         if safe.plain > plain:
             continue  # an exponential lost its shift and would overflow: the program as written does not
-        made = canonical(safe.program)
+        made = canonical(round_where_made(safe.program))
         if made not in seen:
             seen.add(made)
             yield origin, made, trace
