@@ -68,6 +68,22 @@ def test_a_list_that_something_reads_as_it_is_stays():
     assert round_where_made(before) == before
 
 
+def test_a_list_of_lists_stays():
+    """What the outer map of a nest stacks is a list already: it has no items to round."""
+    m, n, p = axes("m", "n", "p")
+    program = TensorProgram(
+        (tensor("x", n, m), tensor("y", p, m), tensor("z", p, dtype=BF16)),
+        (
+            Contraction("t", (p, n), F32, Use("y", (p, m)), Use("x", (n, m)), (m,)),
+            Cast("r", (p, n), BF16, Use("t", (p, n)), semantic=False),
+            Contraction("out", (n,), F32, Use("r", (p, n)), Use("z", (p,)), (p,)),
+        ),
+        ("out",),
+    )
+    for block in (lower(program), block_of(program)):
+        check(round_where_made(block))
+
+
 def test_twice_is_once():
     once = round_where_made(block_of(prepared()))
     assert round_where_made(once) == once

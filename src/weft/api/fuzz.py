@@ -28,6 +28,7 @@ from weft.block.lower import lower
 from weft.block.program import BlockProgram
 from weft.errors import ScheduleError, UnsupportedError, WeftError
 from weft.fuse import RULES_IN_PLANS, Fusion, fuse
+from weft.fuse.round_where_made import round_where_made
 from weft.fuse.safety import make_safe
 from weft.options import current, options
 from weft.plan.region import Example, compile_region
@@ -168,7 +169,7 @@ def _examine(program: TensorProgram, seed: int, tally: Tally, compiled: bool) ->
         tally.rules.update(step.rule for step in fusion.steps)
         tally.snapshots += len(fusion.snapshots)
         _staged("snapshot", tally, lambda: _check_snapshots(program, fusion, rng))
-        chosen = make_safe(rng.choice(fusion.snapshots).program).program
+        chosen = round_where_made(make_safe(rng.choice(fusion.snapshots).program).program)
         found = _staged("schedule", tally, lambda: _check_schedule(program, canonical(plain.last), rng, tally))
         _staged("schedule", tally, lambda: _check_schedule(program, canonical(chosen), rng, tally))
         if compiled and found is not None:
@@ -212,7 +213,7 @@ def _check_snapshots(program: TensorProgram, fusion: Fusion, rng: random.Random)
         if different is not None:
             raise _WrongError("snapshot", f"alternative {number}, with the first iteration peeled off: {different}")
     for program_ in (*(s.program for s in fusion.snapshots), *(a.program for a in fusion.alternatives)):
-        safe = make_safe(program_).program
+        safe = round_where_made(make_safe(program_).program)
         check(safe)
         different = trial.difference(safe)
         if different is not None:

@@ -28,8 +28,9 @@ def round_where_made(program: BlockProgram) -> BlockProgram:
         forall k: store(f(load(A[k])), I[k])                      forall k: store(bfloat16(f(load(A[k]))), I[k])
         forall n: for k: s += dot(bfloat16(load(I[k])), ..)  ==>  forall n: for k: s += dot(load(I[k]), ..)
 
-    Condition: all readers round to one type, and nothing else reads the list. Every element is rounded once, as before, but by one
-    operator instead of one for each reader and iteration, and the list takes less memory: exact.
+    Condition: all readers round to one type, nothing else reads the list, and the map that stacks it makes its items. Every element
+    is rounded once, as before, but by one operator instead of one for each reader and iteration, and the list takes less
+    memory: exact.
     """
     return replace(program, graph=_rounded(program.graph, dict(program.inputs), Scope({}, applied=False)))
 
@@ -43,8 +44,9 @@ def _rounded(graph: Graph, inputs: dict[str, BlockType], scope: Scope) -> Graph:
             if isinstance(output, Stacked) and output.outer not in graph.outputs:
                 found = _readers(graph, output.outer)
                 made = types[output.outer].dtype
-                if found is not None and len(found) == 1 and made.is_float and min(found, key=str).bytes < made.bytes:
-                    inner = infer(node.body, body_types(node, types), scope.inside(node))[output.inner]
+                inner = infer(node.body, body_types(node, types), scope.inside(node))[output.inner]
+                narrower = found is not None and len(found) == 1 and all(d.bytes < made.bytes for d in found)
+                if found is not None and narrower and made.is_float and not inner.buffered:
                     maker = _making(node, output, inner, next(iter(found)))
                     rest = replace(graph, nodes=tuple(maker if n is node else n for n in graph.nodes))
                     return _rounded(_without(rest, output.outer), inputs, scope)
