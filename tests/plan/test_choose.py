@@ -45,6 +45,15 @@ def test_every_thread_gets_a_block():
     assert many["n"].levels[0].place is LevelPlace.grid
 
 
+def test_blocks_are_smaller_where_the_cache_is():
+    block = fused(programs.linear_relu())
+    sizes = {s.name: 4096 for s in programs.linear_relu().spaces()}
+    large, small = (
+        dict(choose(block, sizes, dict.fromkeys("xwb", 1), 2, cache).loops) for cache in (2 << 20, 256 << 10)
+    )
+    assert large["m"].levels[0].size > small["m"].levels[0].size >= 32
+
+
 def test_it_is_the_same_in_every_process():
     """Sets have another order in every process, unless their hash is seeded; a schedule must not show it."""
     text = (

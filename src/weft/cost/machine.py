@@ -56,6 +56,11 @@ class Machine:
     operation_seconds: float = 50e-9
     launch_seconds: float = 5e-6
 
+    @property
+    def near_bytes(self) -> float:
+        """Of one core's second-level cache."""
+        return self.levels[min(1, len(self.levels) - 1)].bytes / self.cores
+
     def holding(self, size: float) -> Level:
         """The fastest level that holds `size` bytes."""
         return next((level for level in self.levels if size <= level.bytes), self.levels[-1])

@@ -44,7 +44,11 @@ class Product:
 
 
 def choose(
-    program: BlockProgram, sizes: Mapping[str, int], innermost: Mapping[str, int | None], threads: int
+    program: BlockProgram,
+    sizes: Mapping[str, int],
+    innermost: Mapping[str, int | None],
+    threads: int,
+    cache_bytes: float = 2 << 20,
 ) -> Schedule:
     """A schedule for `program` on a CPU.
 
@@ -53,10 +57,11 @@ def choose(
         sizes: example sizes by space name; they pick the class.
         innermost: for each input, which of its dimensions has stride 1 (None: none, or not known).
         threads: how many will run the grid.
+        cache_bytes: of one core's second-level cache; blocks of products are made to fit it.
     """
     products = tuple(find_products(program, innermost))
     whole = frozenset(_repeating(program.graph))
-    tiles = _tiles(program, products, sizes, threads, whole)
+    tiles = _tiles(program, products, sizes, threads, whole, cache_bytes)
     _even_out(program, tiles)
     grid = set(grid_maps(program.graph))
     loops: list[tuple[str, LoopSchedule]] = []
@@ -161,6 +166,7 @@ def _tiles(
     sizes: Mapping[str, int],
     threads: int,
     whole: frozenset[Axis],
+    cache_bytes: float,
 ) -> dict[Axis, int]:
     """Elements per iteration of each loop."""
     extent = {m.axis: m.axis.space.size(sizes) for m in maps(program.graph)}
@@ -177,7 +183,7 @@ def _tiles(
     tiles = dict.fromkeys(extent, _ROW)
     for product in products:
         tiles[product.over] = _DIRECT_DEPTH if direct else _DEPTH.get(product.dtype, 256)
-    most = _most_rows(extent, whole, chained)
+    most = _most_rows(extent, whole, chained, cache_bytes)
     for axis in rows:
         tiles[axis] = next((t for t in (8, 64) if extent[axis] <= t), most)
     for axis in columns:
@@ -192,12 +198,12 @@ def _tiles(
     return tiles
 
 
-def _most_rows(extent: Mapping[Axis, int], whole: frozenset[Axis], chained: Sequence[Axis]) -> int:
-    """How many rows a block takes: what it holds for each row must fit the second-level cache."""
+def _most_rows(extent: Mapping[Axis, int], whole: frozenset[Axis], chained: Sequence[Axis], cache_bytes: float) -> int:
+    """How many rows a block takes: what it holds for each row, in fp32, has a quarter of the second-level cache."""
     held = max((extent[a] for a in whole), default=0)
     held = max(held, _CHAINED if chained else 0, _COLUMNS)
     rows = _ROWS
-    while rows > 32 and rows * held > 2 * _ROWS * _COLUMNS:
+    while rows > 32 and rows * held * 4 > cache_bytes / 4:
         rows //= 2
     return rows
 

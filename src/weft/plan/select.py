@@ -106,7 +106,7 @@ def select(program: TensorProgram, example: Example, options: Options, schedule:
     failure: UnsupportedError | ScheduleError | None = None
     for origin, fused, trace in _fused(program, lowered, options, only_exact=schedule is not None):
         try:
-            given = schedule or choose(fused, example.sizes, example.innermost, example.threads)
+            given = schedule or choose(fused, example.sizes, example.innermost, example.threads, machine.near_bytes)
             ways = [_scheduled(fused, given, example, machine)]
             if schedule is None and len(kernels(ways[0][1])) > 1:
                 ways.append(_scheduled(fused, off_the_grid(given), example, machine))
