@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch.utils import _pytree as pytree  # no public name
 from torch.utils._sympy.printers import PythonPrinter  # no public name
 
-from weft.capture.arguments import Arguments, Handler, dtype_of, expression, hint, symbolic
+from weft.capture.arguments import Arguments, Handler, dtype_of, expression, hint
 from weft.capture.captured import (
     Captured,
     Fallback,
@@ -30,6 +30,7 @@ from weft.capture.indices import INDICES
 from weft.capture.products import PRODUCTS
 from weft.capture.record import Call, Recording, Slot
 from weft.capture.reductions import REDUCTIONS
+from weft.capture.sizes import symbolic
 from weft.capture.views import VIEWS, copy
 from weft.errors import UnsupportedError, WeftError
 from weft.tensor.axes import Axis
@@ -40,6 +41,13 @@ _HANDLERS: dict[str, Handler] = {**CREATION, **INDICES, **PRODUCTS, **REDUCTIONS
 
 _BY_STRIDE = ("aten.as_strided", "aten._reshape_alias")
 """Operations that see strides, which a computed value need not share with eager's."""
+
+
+def meaning(packet: str) -> Literal["work", "view"] | None:
+    """What weft makes of calls of an overload packet: operations, another look at the same elements, or nothing."""
+    if packet in VIEWS:
+        return "view"
+    return "work" if packet in _HANDLERS or is_elementwise(packet) else None
 
 
 def translate(recording: Recording, names: Sequence[str]) -> Captured:
