@@ -334,22 +334,83 @@ def _mse_loss(tensor: torch.Tensor, target: torch.Tensor, reduction: int = 1) ->
     return square if reduction == 0 else square.mean() if reduction == 1 else square.sum()
 
 
+def _count_nonzero(tensor: torch.Tensor, dim: Sequence[int] | None = None) -> torch.Tensor:
+    return (tensor != 0).sum(_dims(tensor, dim))
+
+
+def _clamp(
+    tensor: torch.Tensor,
+    min: torch.Tensor | None = None,  # noqa: A002 - ATen's name
+    max: torch.Tensor | None = None,  # noqa: A002 - ATen's name
+) -> torch.Tensor:
+    above = tensor if min is None else torch.maximum(tensor, min)
+    return above if max is None else torch.minimum(above, max)
+
+
+def _nan_to_num(
+    tensor: torch.Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Any:
+    if not tensor.is_floating_point():
+        return NotImplemented
+    limits = torch.finfo(tensor.dtype)
+    low, high = limits.min if neginf is None else neginf, limits.max if posinf is None else posinf
+    bounded = torch.where(tensor == math.inf, high, torch.where(tensor == -math.inf, low, tensor))
+    return torch.where(tensor.isnan(), nan or 0.0, bounded)
+
+
+def _logit(tensor: torch.Tensor, eps: float | None = None) -> Any:
+    if not tensor.is_floating_point():
+        return NotImplemented
+    inside = _wide(tensor) if eps is None else _wide(tensor).clamp(eps, 1 - eps)
+    return (inside / (1 - inside)).log().to(tensor.dtype)
+
+
+def _isfinite(tensor: torch.Tensor) -> Any:
+    if not tensor.is_floating_point():
+        return NotImplemented
+    return tensor.abs() < math.inf  # false of NaN
+
+
+def _isposinf(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor == math.inf
+
+
+def _isneginf(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor == -math.inf
+
+
+def _prelu(tensor: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    per_channel = weight.reshape(-1, *(1 for _ in tensor.shape[2:])) if tensor.ndim > 1 else weight.reshape(())
+    return torch.where(tensor > 0, tensor, per_channel * tensor)
+
+
 PARTS: dict[str, Callable[..., Any]] = {
     "aten.addbmm.default": _addbmm,
     "aten.addmv.default": _addmv,
     "aten.addr.default": _addr,
     "aten.aminmax.default": _aminmax,
     "aten.batch_norm.default": _batch_norm,
+    "aten.clamp.Tensor": _clamp,
+    "aten.clamp_max.Tensor": torch.minimum,
+    "aten.clamp_min.Tensor": torch.maximum,
+    "aten.count_nonzero.default": _count_nonzero,
+    "aten.count_nonzero.dim_IntList": _count_nonzero,
     "aten.glu.default": _glu,
     "aten.group_norm.default": _group_norm,
     "aten.linalg_vector_norm.default": _vector_norm,
     "aten.logsumexp.default": _logsumexp,
+    "aten.isfinite.default": _isfinite,
+    "aten.isneginf.default": _isneginf,
+    "aten.isposinf.default": _isposinf,
+    "aten.logit.default": _logit,
     "aten.mse_loss.default": _mse_loss,
+    "aten.nan_to_num.default": _nan_to_num,
     "aten.nansum.default": _nansum,
     "aten.norm.Scalar": _norm,
     "aten.norm.ScalarOpt_dim": _norm,
     "aten.norm.ScalarOpt_dim_dtype": _norm,
     "aten.norm.ScalarOpt_dtype": _norm,
+    "aten.prelu.default": _prelu,
     "aten.repeat.default": _repeat,
     "aten.repeat_interleave.self_int": _repeat_interleave,
     "aten.scaled_dot_product_attention.default": _attention,

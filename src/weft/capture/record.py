@@ -241,6 +241,16 @@ class _Recorder(TorchDispatchMode):
         """An in-place call on memory that nobody else sees, as one that returns the new value."""
         functional = self._functional(func, args)
         target = cast("torch.Tensor", args[0])
+        made = self._in_parts(functional, args, kwargs)
+        if isinstance(made, torch.Tensor) and (made.dtype, made.shape, made.stride()) == (
+            target.dtype,
+            target.shape,
+            target.stride(),
+        ):
+            with self.fake_mode:
+                result = func(*args, **kwargs)
+            self._slots[id(target)] = self._slots[id(made)]
+            return result
         held = pytree.tree_map(self.placeheld, (args, kwargs))
         with self.fake_mode:
             fake: torch.Tensor = functional(*args, **kwargs)
