@@ -29,6 +29,7 @@ _ALIASES = {
     "aten.multiply": "aten.mul",
     "aten.negative": "aten.neg",
     "aten.not_equal": "aten.ne",
+    "aten.sgn": "aten.sign",
     "aten.special_erf": "aten.erf",
     "aten.special_expit": "aten.sigmoid",
     "aten.special_expm1": "aten.expm1",
