@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from weft.block.check import Scope, body_types, infer, update_types
-from weft.block.program import All, BlockProgram, BlockType, Broadcast, Dot, Feed, Graph, Map, State, maps
+from weft.block.program import All, Band, BlockProgram, BlockType, Broadcast, Dot, Feed, Graph, Map, State, maps
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, begins_where, grid_maps, tied
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -70,7 +70,11 @@ def choose(
     for node in maps(program.graph):
         place = LevelPlace.grid if node.name in grid else LevelPlace.loop
         level = Level(place, 1 if node.unit else tiles[node.axis])
-        loops.append((node.name, LoopSchedule((Level(LevelPlace.whole) if node.axis in whole else level,))))
+        if node.axis in whole:
+            level = Level(LevelPlace.whole)
+        # Blocks that lie wholly in a band have no mask to compute.
+        peel = isinstance(node.range, Band) and level.place is LevelPlace.loop
+        loops.append((node.name, LoopSchedule((level,), peel)))
     rows = frozenset(p.name for p in products if not p.row_operand_dense)
     panels = frozenset(p.name for p in products if not _few_rows(p, sizes))
     return Schedule(tuple(loops), rows, panels)
