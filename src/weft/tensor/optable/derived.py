@@ -139,7 +139,11 @@ def _gelu(x: Scalar, approximate: str) -> Scalar:
 
 
 def _remainder(x: Scalar, y: Scalar) -> Scalar:
-    return apply("sub", x, _mul(apply("floor", _div(x, y)), y))
+    # The rest has the divisor's sign; it is exact, however large the quotient is.
+    rest = apply("fmod", x, y)
+    zero = Lit(0.0)
+    other = apply("ne", apply("lt", rest, zero), apply("lt", y, zero))
+    return apply("where", apply("logical_and", apply("ne", rest, zero), other), _add(rest, y), rest)
 
 
 def _whole_remainder(x: Scalar, y: Scalar) -> Scalar:
