@@ -145,9 +145,11 @@ def _result_types(node: BlockNode, types: Types, scope: Scope) -> dict[str, Bloc
     match node:
         case Map():
             return _map_types(node, types, scope)
-        case Index(name, axis):
-            _demand(axis in scope.maps, name, "an index is over the axis of a map around it", str(axis))
-            return {name: BlockType((), (axis,), DType.int64)}
+        case Index(name, axis, unit):
+            around = scope.maps.get(axis)
+            _demand(around is not None, name, "an index is over the axis of a map around it", str(axis))
+            _demand(around is None or around.unit == unit, name, "the index of a unit map is one number", str(axis))
+            return {name: BlockType((), node.dims, DType.int64)}
         case Literal(name, value, dtype):
             return {name: BlockType((), (), dtype, float(value))}
         case Extent(name, _, dtype):

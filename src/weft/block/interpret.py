@@ -207,10 +207,11 @@ class _Interpreter(Generic[V]):
                 item = self.item(values, node.arg)
                 array = domain.reduce(node.monoid, item.array, [item.dims.index(node.over)])
                 return _Item(array, tuple(a for a in item.dims if a != node.over), item.dtype.accumulator)
-            case Index(_, axis):
+            case Index(_, axis, unit):
                 step = scope[axis]
                 numbers = domain.iota(step.base + step.lanes, DType.int64)
-                return _Item(domain.lift(at(slice(step.base, None)), numbers), (axis,), DType.int64)
+                own = step.base if unit else slice(step.base, None)
+                return _Item(domain.lift(at(own), numbers), node.dims, DType.int64)
             case Literal(_, value, dtype):
                 return _Item(domain.constant(value, dtype), (), dtype)
             case Extent(_, space, dtype):

@@ -448,7 +448,7 @@ def _result_dims(node: Pointwise | Collapse | Dot | Index | Fill | Stage, frame:
         case Collapse():
             return tuple(a for a in frame.item(node.arg).dims if a != node.over)
         case Index():
-            return (node.axis,)
+            return node.dims
         case Fill():
             return frame.item(node.arg).dims
         case _:

@@ -218,10 +218,16 @@ class Collapse:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """The element numbers along the current block of `axis`, a vector of int64."""
+    """The element numbers along the current block of `axis`, a vector of int64; of a `unit` map the one number, a scalar."""
 
     name: str
     axis: Axis
+    unit: bool = False
+
+    @property
+    def dims(self) -> tuple[Axis, ...]:
+        """The axes of the item."""
+        return () if self.unit else (self.axis,)
 
 
 @dataclass(frozen=True, slots=True)

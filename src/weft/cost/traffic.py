@@ -260,8 +260,8 @@ class _Walk:
                 item = values[arg]
                 self.flops[name] += times * _elements(item.dims, scope)
                 return _item(tuple(a for a in item.dims if a != over), item.dtype.accumulator)
-            case Index(_, axis):
-                return _item((axis,), DType.int64)
+            case Index():
+                return _item(node.dims, DType.int64)
             case Literal(_, _, dtype) | Extent(_, _, dtype):
                 return _item((), dtype)
             case Fill(name, arg) | Stage(name, arg):

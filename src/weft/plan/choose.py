@@ -24,6 +24,8 @@ _DEPTH = {DType.bfloat16: 512, DType.float16: 512}
 _OTHER_DEPTH = 256
 # Columns of a block product that another product contracts: both blocks stay in the second-level cache.
 _CHAINED = 512
+# Rows of a block beside a band.
+_BANDED = 128
 _DIRECT_DEPTH = 2048
 # With fewer rows than this, staging a panel costs more than it saves (by element type of the operands).
 _FEW_ROWS = {DType.bfloat16: 2, DType.float16: 2}
@@ -192,6 +194,9 @@ def _tiles(
     most = _most_rows(extent, whole, chained, cache_bytes)
     for axis in rows:
         tiles[axis] = next((t for t in (8, 64) if extent[axis] <= t), most)
+    beside = {m.range.outer for m in maps(program.graph) if isinstance(m.range, Band)}
+    for axis in rows:  # half of a block that the band's edge crosses is work for nothing
+        tiles[axis] = min(tiles[axis], _BANDED) if axis in beside else tiles[axis]
     for axis in columns:
         wide = sixteen_bit and extent[axis] >= 8 * _COLUMNS * threads
         plain = 2 * _COLUMNS if wide else _COLUMNS
