@@ -105,7 +105,8 @@ def _row_of(name: str, arguments: Arguments) -> Row | DerivedRow:
     if name == "aten.div" and arguments.has("rounding_mode"):
         return _rounded_division(arguments)
     found = primitive(name) or derived(name)
-    if found is None or (isinstance(found, Row) and "divisor" in found.samples and arguments.dtype.is_float):
+    whole = isinstance(found, Row) and "int" in found.samples
+    if found is None or (whole and arguments.dtype.kind != "int"):
         raise UnsupportedError(f"{name} has no row in the table of operations for {arguments.dtype}")
     return found
 
