@@ -139,7 +139,15 @@ def _gelu(x: Scalar, approximate: str) -> Scalar:
 
 
 def _remainder(x: Scalar, y: Scalar) -> Scalar:
-    return apply("sub", x, _mul(apply("floor", _div(x, y)), y))
+    # The rest has the divisor's sign; it is exact, however large the quotient is.
+    rest = apply("fmod", x, y)
+    zero = Lit(0.0)
+    other = apply("ne", apply("lt", rest, zero), apply("lt", y, zero))
+    return apply("where", apply("logical_and", apply("ne", rest, zero), other), _add(rest, y), rest)
+
+
+def _whole_remainder(x: Scalar, y: Scalar) -> Scalar:
+    return apply("sub", x, _mul(apply("floor_divide", x, y), y))
 
 
 def _rsub(x: Scalar, y: Scalar, alpha: float) -> Scalar:
@@ -240,7 +248,7 @@ DERIVED: tuple[DerivedRow, ...] = (
     DerivedRow("mish", ("aten.mish",), ("real",), _mish),
     DerivedRow("log_sigmoid", ("aten.log_sigmoid",), ("real",), _log_sigmoid),
     DerivedRow("gelu", ("aten.gelu",), ("real",), _gelu, (("approximate", "none"),)),
-    DerivedRow("remainder", ("aten.remainder",), ("real", "nonzero"), _remainder),
+    DerivedRow("remainder", ("aten.remainder",), ("real", "nonzero"), _remainder, integers=_whole_remainder),
     DerivedRow("rsub", ("aten.rsub",), ("real", "real"), _rsub, (("alpha", 1),)),
     DerivedRow("addcmul", ("aten.addcmul",), ("real", "real", "real"), _addcmul, (("value", 1),)),
     DerivedRow("addcdiv", ("aten.addcdiv",), ("real", "real", "nonzero"), _addcdiv, (("value", 1),)),
