@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,6 +28,7 @@ from weft.plan.laws_check import laws_refuted
 from weft.plan.partition import Call, Region
 from weft.plan.region import CompiledRegion
 from weft.plan.regions import Prepared, Regions, calls_of
+from weft.plan.sizes import Found, found
 from weft.run import stats
 from weft.run.compiler import compiler_works
 from weft.tensor.axes import Affine
@@ -98,17 +99,18 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     failed: dict[int, str] = {}
     try:
         cuts = Cuts(program, known.selection)
+        there = {n.name for n in program.inputs}
         for stage in cuts.stages():
             if isinstance(stage, Call):
                 steps.append(_CallStep(captured.calls[stage.name], _aliases(captured.program, program, stage.name)))
-                continue
-            try:
-                region = known.built(stage)
-            except Exception as error:  # noqa: BLE001 - whatever it is, this region alone goes to PyTorch
-                failed |= _left_to_pytorch(captured, stage, error)
-                continue
-            regions.append(region)
-            steps += _region_steps(known.prepared(stage), region)
+            else:
+                try:
+                    region = known.built(stage)
+                    steps += _region_steps(known.prepared(stage), region, program, there)
+                    regions.append(region)
+                except Exception as error:  # noqa: BLE001 - whatever it is, this region alone goes to PyTorch
+                    failed |= _left_to_pytorch(captured, stage, error)
+            there.update(stage.results)
     except (CompilerError, CacheFolderError, UnknownOptionError):
         raise
     except Exception as error:  # noqa: BLE001 - a defect of weft's must not stop what eager can run; it is reported
@@ -141,11 +143,25 @@ def reason_of(error: Exception) -> str:
     return error.what if isinstance(error, WeftError) else f"weft failed: {type(error).__name__}: {error}"
 
 
-def _region_steps(prepared: Prepared, region: CompiledRegion) -> list[_Step]:
-    """The steps that run `region`, built for this region or another one of its form."""
+def _region_steps(
+    prepared: Prepared, region: CompiledRegion, program: TensorProgram, values: Collection[str]
+) -> list[_Step]:
+    """The steps that run `region`, built for this region or another one of its form.
+
+    Args:
+        prepared, region: the region and what was built.
+        program: the whole one.
+        values: names of its values that are there before the region runs.
+
+    Raises:
+        UnsupportedError: a kernel needs a size that none of these shows.
+    """
     reads = zip(region.program.inputs, prepared.viewed.inputs, strict=True)
     writes = zip(region.program.outputs, prepared.viewed.outputs, strict=True)
-    step = _RegionStep(region, tuple((own.name, its.name) for own, its in reads), tuple(writes))
+    spaces = zip(region.program.spaces(), prepared.viewed.spaces(), strict=True)
+    passed = {name for kernel in region.kernels for name in kernel.sizes}
+    sizes = {own.name: found(its, program, values) for own, its in spaces if own.name in passed}
+    step = _RegionStep(region, tuple((own.name, its.name) for own, its in reads), tuple(writes), sizes)
     return [_ViewStep(prepared.viewed, prepared.made), step] if prepared.made else [step]
 
 
@@ -230,17 +246,22 @@ def _backwards(index: Affine) -> Affine:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RegionStep:
-    """The kernels of a region; `reads` and `writes`: what its values are called in it, and in the whole program."""
+    """The kernels of a region; `reads` and `writes`: what its values are called in it, and in the whole program.
+
+    `sizes`: for each size that a kernel is passed, where it is found.
+    """
 
     region: CompiledRegion
     reads: tuple[tuple[str, str], ...]
     writes: tuple[tuple[str, str], ...]
+    sizes: Mapping[str, Found]
 
     def __call__(self, values: dict[str, torch.Tensor], arguments: Sequence[Any]) -> None:
         del arguments
         own = {name: values[outer] for name, outer in self.reads}
         for kernel in self.region.kernels:
-            own.update(zip(kernel.writes, kernel.launch(*[own[n] for n in kernel.reads]), strict=True))
+            sizes = [self.sizes[name].size(values) for name in kernel.sizes]
+            own.update(zip(kernel.writes, kernel.launch(*[own[n] for n in kernel.reads], *sizes), strict=True))
         for name, outer in self.writes:
             values[outer] = own[name]
 
