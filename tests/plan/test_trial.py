@@ -12,7 +12,6 @@ from weft.api.backend import compile_graph
 from weft.options import current
 from weft.plan import trial
 
-
 NOW = [0.0]
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
@@ -204,21 +205,22 @@ class CacheFolder:
 def _chosen_folder(path: Path | str | None) -> Path | None:
     """The folder that is asked for, else the platform's; None where nothing is asked for and the user has no home."""
     stated = path or current().cache_dir
-    asked = stated is not None
-    if stated is None:
-        # Imported here: a process that never compiles, or names its folder, need not pay for it.
-        from platformdirs import user_cache_path
-
-        stated = user_cache_path("weft", appauthor=False)
     try:
-        return Path(stated).expanduser().absolute()
-    except RuntimeError as error:  # "~" of a user whom the system does not know
-        if not asked:
+        return Path(stated or _platform_folder()).expanduser().absolute()
+    except RuntimeError as error:  # the home of a user whom the system does not know
+        if stated is None:
             return None
         raise CacheFolderError(
             f"the cache folder {stated} cannot be found: {error}",
             todo="name a folder by its full path in WEFT_CACHE_DIR",
         ) from error
+
+
+def _platform_folder() -> Path:
+    # Imported here: a process that never compiles, or names its folder, need not pay for it.
+    from platformdirs import user_cache_path
+
+    return user_cache_path("weft", appauthor=False)
 
 
 def _make_folder(path: Path) -> None:
@@ -259,6 +261,9 @@ def _write(root: Path, manifest: Manifest, files: Mapping[str, bytes]) -> None:
         _write_once(root, manifest, files)
     except FileNotFoundError:  # someone cleared the cache meanwhile
         _write_once(root, manifest, files)
+    except IsADirectoryError:  # in the place of one of the entry's files, which weft never puts there
+        shutil.rmtree(root / manifest["key"], ignore_errors=True)
+        _write_once(root, manifest, files)
 
 
 def _write_once(root: Path, manifest: Manifest, files: Mapping[str, bytes]) -> None:
@@ -287,8 +292,8 @@ def _read(root: Path, key: str, *, persistent: bool) -> Entry | str:
                 return f"{name} is not what was written"
         used = datetime.fromtimestamp(path.stat().st_mtime, UTC)
     except OSError as error:
-        where = Path(error.filename).name if error.filename else key
-        return f"{where}: {error.strerror}"
+        where = f"{Path(error.filename).name}: " if isinstance(error.filename, str) else ""
+        return f"{where}{error.strerror}"
     return _entry(root, manifest, persistent=persistent, used=used)
 
 

@@ -55,13 +55,16 @@ def read_file(path: Path, most: int) -> bytes:
     """
     # Without O_NONBLOCK, a pipe that lies there would be waited for.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(file.fileno())
+    try:
+        found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & OTHERS_MAY_WRITE:
             raise OSError(errno.EPERM, "not a plain file that only this user can write to", str(path))
         if found.st_size > most:
             raise OSError(errno.EFBIG, "longer than it was written", str(path))
-        return file.read()
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)
 
 
 def claim(folder: Path) -> None:

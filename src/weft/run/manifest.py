@@ -99,6 +99,10 @@ def _has_form(fields: Mapping[str, Any]) -> bool:
             pass
         case _:
             return False
+    try:
+        datetime.fromisoformat(fields["created"])
+    except ValueError:
+        return False
     for name in ("parts", "versions", "files"):
         if not isinstance(fields.get(name), dict):
             return False
