@@ -41,6 +41,11 @@ _BY_STRIDE = ("aten.as_strided", "aten._reshape_alias")
 """Operations that see strides, which a computed value need not share with eager's."""
 
 
+def is_translated(packet: str) -> bool:
+    """Whether weft has a handler or a row for the overload packet ("aten.add"): for some of its arguments at least."""
+    return packet in _HANDLERS or is_elementwise(packet)
+
+
 def translate(recording: Recording, names: Sequence[str]) -> Captured:
     """The tensor program of `recording`.
 
