@@ -64,7 +64,7 @@ def _entry(op: Any, dtypes: Sequence[torch.dtype], layouts: Sequence[str], most:
     counts, reasons, kernels, told = Counter[str](), Counter[str](), set[str](), set[str]()
     for dtype in dtypes:
         for layout in layouts:
-            limit = min(most, FEW) if layout in ("compiled", "symbolic") else most
+            limit = min(most, FEW) if layout in ("special", "compiled", "symbolic") else most
             for case in cases(op, dtype, layout):
                 if case.number >= limit:
                     break

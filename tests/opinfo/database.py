@@ -18,8 +18,14 @@ from torch.utils._python_dispatch import TorchDispatchMode  # no public name
 from weft.capture.translate import is_translated
 
 DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
-LAYOUTS = ("contiguous", "noncontiguous", "compiled", "symbolic")
-"""Tensors as the database makes them; with gaps; the first few by way of torch.compile, with fixed and with symbolic sizes."""
+LAYOUTS = ("contiguous", "noncontiguous", "special", "compiled", "symbolic")
+"""Tensors as the database makes them; with gaps. Of the first few samples also: with infinities, NaN and numbers at the ends
+of the type's range in place of theirs; by way of torch.compile; the same with symbolic sizes."""
+
+SPECIAL = {
+    "float": (float("nan"), 1.5, float("-inf"), -0.0, 88.75, 0.0, float("inf"), -104.0, 1e-40, -1.0, 0.5, 3e38, 2.5, -3e38),
+    "int": (0, -(2**63), 1, 2**63 - 1, -1, 2, 7, -7, 2**31, -(2**31) - 1, 63, 2**53 + 1),
+}
 
 SOME, FEW = 24, 3
 
@@ -110,7 +116,22 @@ def cases(op: Any, dtype: torch.dtype, layout: str) -> Iterator[Case]:
         warnings.simplefilter("ignore")
         for number, made in enumerate(op.sample_inputs("cpu", dtype, requires_grad=False)):
             sample = made.noncontiguous() if layout == "noncontiguous" else made
+            if layout == "special":
+                sample = made.transform(_special)
             yield Case(name_of(op), dtype, layout, number, op, (sample.input, *sample.args), dict(sample.kwargs))
+
+
+def _special(leaf: Any) -> Any:
+    """A tensor of the same shape and strides with the numbers of SPECIAL, in an order of its own."""
+    if not isinstance(leaf, torch.Tensor) or leaf.layout != torch.strided or leaf.dtype is torch.bool or leaf.is_complex():
+        return leaf
+    numbers = SPECIAL["float" if leaf.is_floating_point() else "int"]
+    if not leaf.is_floating_point() and leaf.dtype is not torch.int64:
+        return leaf
+    order = torch.randint(len(numbers), leaf.shape)
+    made = torch.empty_like(leaf)
+    made.copy_(torch.tensor(numbers, dtype=torch.float64 if leaf.is_floating_point() else torch.int64)[order])
+    return made
 
 
 class _Packets(TorchDispatchMode):
