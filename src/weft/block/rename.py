@@ -9,7 +9,7 @@ from typing import assert_never
 from weft.block.program import (
     Access,
     All,
-    Below,
+    Band,
     BlockNode,
     BlockProgram,
     Broadcast,
@@ -178,8 +178,8 @@ def _range(of: Range, axes: Axes) -> Range:
             return of
         case Within(outer, part):
             return Within(axes.get(outer, outer), part)
-        case Below(outer, part):
-            return Below(axes.get(outer, outer), part)
+        case Band(outer):
+            return replace(of, outer=axes.get(outer, outer))
         case Segment(index, count, part):
             return Segment(axes.get(index, index), count, part)
         case Rest(after, part):

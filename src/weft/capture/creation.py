@@ -10,7 +10,8 @@ from weft.tensor.scalar import Arg, Lit, Scalar, apply
 
 
 def _full(b: Builder, a: Arguments, value: Number) -> Ref:
-    return b.expand(b.constant(value, a.dtype), [a.size(n) for n in a.fake.shape], a.location)
+    exact = {"float": float, "int": int, "bool": bool}[a.dtype.kind](value)
+    return b.expand(b.constant(exact, a.dtype), [a.size(n) for n in a.fake.shape], a.location)
 
 
 def _zeros(b: Builder, a: Arguments) -> Ref:

@@ -17,6 +17,7 @@ from torch._ops import OpOverload  # no public name
 from torch.utils import _pytree as pytree  # no public name
 from torch.utils._python_dispatch import TorchDispatchMode  # no public name
 
+from weft.capture.parts import PARTS
 from weft.capture.source import location_of
 from weft.errors import Location, UnsupportedError
 
@@ -181,6 +182,15 @@ class _Recorder(TorchDispatchMode):
         if func.overloadpacket in _DROPOUTS and not _draws(func, args, kwargs):
             # Fake tensors make a copy where real ones come back themselves.
             return args[0]
+        if func is _ATEN.detach.default and storage_of(args[0]) not in self.input_storages:
+            # Factory functions detach what they made: the tensor itself serves, and shares no memory.
+            return args[0]
+        parts = PARTS.get(str(func.overloadpacket))
+        if parts is not None:
+            with self:
+                made = parts(*args, **kwargs)
+            if made is not NotImplemented:
+                return made
         held = pytree.tree_map(self.placeheld, (args, kwargs))
         with torch.inference_mode(False), torch.no_grad(), self.fake_mode:
             result = func(*args, **kwargs)

@@ -7,7 +7,7 @@ from weft.errors import UnsupportedError
 from weft.tensor.builder import Builder, Ref
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
-from weft.tensor.scalar import Arg, Lit, apply
+from weft.tensor.scalar import Arg, Lit, Scalar, apply
 
 
 def _reducer(monoid: Monoid) -> Handler:
@@ -25,6 +25,20 @@ def _reducer(monoid: Monoid) -> Handler:
         return b.reduce(monoid, ref, a.dims("dim"), a.flag("keepdim"), dtype, a.location)
 
     return reducer
+
+
+def _test(monoid: Monoid) -> Handler:
+    """Whether any element, or every one, is not 0: the extremum of ones and zeros."""
+
+    def test(b: Builder, a: Arguments) -> Ref:
+        ref = a.ref("self")
+        found: Scalar = Arg(0) if ref.dtype is DType.bool else apply("ne", Arg(0), Lit(0))
+        ones = b.elementwise(apply("where", found, Lit(1.0), Lit(0.0)), (ref,), DType.float32, a.location)
+        best = b.reduce(monoid, ones, a.dims("dim"), a.flag("keepdim"), None, a.location)
+        made = b.elementwise(apply("gt", Arg(0), Lit(0.0)), (best,), DType.bool, a.location)
+        return b.cast(made, a.dtype, None, a.location)
+
+    return test
 
 
 def _mean(b: Builder, a: Arguments) -> Ref:
@@ -100,8 +114,10 @@ def _rms_norm(b: Builder, a: Arguments) -> Ref:
 REDUCTIONS: dict[str, Handler] = {
     "aten._log_softmax": _log_softmax,
     "aten._softmax": _softmax,
+    "aten.all": _test(Monoid.min),
     "aten.amax": _reducer(Monoid.max),
     "aten.amin": _reducer(Monoid.min),
+    "aten.any": _test(Monoid.max),
     "aten.layer_norm": _layer_norm,
     "aten.log_softmax": _log_softmax,
     "aten.max": _reducer(Monoid.max),

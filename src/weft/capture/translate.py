@@ -26,6 +26,7 @@ from weft.capture.captured import (
 )
 from weft.capture.creation import CREATION
 from weft.capture.elementwise import elementwise, is_elementwise
+from weft.capture.indices import INDICES
 from weft.capture.products import PRODUCTS
 from weft.capture.record import Call, Recording, Slot
 from weft.capture.reductions import REDUCTIONS
@@ -35,7 +36,7 @@ from weft.tensor.axes import Axis
 from weft.tensor.builder import Builder, Ref
 from weft.tensor.program import Opaque, TensorProgram, uses
 
-_HANDLERS: dict[str, Handler] = {**CREATION, **PRODUCTS, **REDUCTIONS, **VIEWS}
+_HANDLERS: dict[str, Handler] = {**CREATION, **INDICES, **PRODUCTS, **REDUCTIONS, **VIEWS}
 
 _BY_STRIDE = ("aten.as_strided", "aten._reshape_alias")
 """Operations that see strides, which a computed value need not share with eager's."""

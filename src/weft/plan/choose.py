@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from weft.block.check import Scope, body_types, infer, update_types
-from weft.block.program import All, BlockProgram, BlockType, Broadcast, Dot, Feed, Graph, Map, State, maps
+from weft.block.program import All, Band, BlockProgram, BlockType, Broadcast, Dot, Feed, Graph, Map, State, maps
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, begins_where, grid_maps, tied
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -23,6 +23,8 @@ _ROWS, _COLUMNS = 512, 128
 _DEPTH = {DType.float32: 256, DType.bfloat16: 512, DType.float16: 512}
 # Columns of a block product that another product contracts: both blocks stay in the second-level cache.
 _CHAINED = 512
+# Rows of a block beside a band.
+_BANDED = 128
 _DIRECT_DEPTH = 2048
 # With fewer rows than this, staging a panel costs more than it saves (by element type of the operands).
 _FEW_ROWS = {DType.float32: 8, DType.bfloat16: 2, DType.float16: 2}
@@ -68,7 +70,11 @@ def choose(
     for node in maps(program.graph):
         place = LevelPlace.grid if node.name in grid else LevelPlace.loop
         level = Level(place, 1 if node.unit else tiles[node.axis])
-        loops.append((node.name, LoopSchedule((Level(LevelPlace.whole) if node.axis in whole else level,))))
+        if node.axis in whole:
+            level = Level(LevelPlace.whole)
+        # Blocks that lie wholly in a band have no mask to compute.
+        peel = isinstance(node.range, Band) and level.place is LevelPlace.loop
+        loops.append((node.name, LoopSchedule((level,), peel)))
     rows = frozenset(p.name for p in products if not p.row_operand_dense)
     panels = frozenset(p.name for p in products if not _few_rows(p, sizes))
     return Schedule(tuple(loops), rows, panels)
@@ -186,6 +192,9 @@ def _tiles(
     most = _most_rows(extent, whole, chained, cache_bytes)
     for axis in rows:
         tiles[axis] = next((t for t in (8, 64) if extent[axis] <= t), most)
+    beside = {m.range.outer for m in maps(program.graph) if isinstance(m.range, Band)}
+    for axis in rows:  # half of a block that the band's edge crosses is work for nothing
+        tiles[axis] = min(tiles[axis], _BANDED) if axis in beside else tiles[axis]
     for axis in columns:
         wide = sixteen_bit and extent[axis] >= 8 * _COLUMNS * threads
         plain = 2 * _COLUMNS if wide else _COLUMNS

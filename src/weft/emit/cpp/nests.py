@@ -310,6 +310,8 @@ class _Printer:
         match value:
             case Memory():
                 return loaded(_at(value, self.index, self.unit), value.dtype)
+            case Lazy(node=Index(axis=axis, unit=True)):
+                return Text(self.scope[axis].base, "int")
             case Lazy(node=Index(axis=axis)):
                 return Text(f"({self.scope[axis].base} + {self.index[axis]})", "int")
             case Lazy(node=Literal(value=literal, dtype=dtype)):

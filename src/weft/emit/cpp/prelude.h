@@ -35,6 +35,7 @@ namespace weft {
 using i64 = int64_t;  // sizes, strides, positions
 
 static inline i64 min_index(i64 a, i64 b) { return a < b ? a : b; }
+static inline i64 max_index(i64 a, i64 b) { return a > b ? a : b; }
 static inline i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
 static inline i64 round_up(i64 a, i64 b) { return ceil_div(a, b) * b; }
 

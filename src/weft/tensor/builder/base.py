@@ -63,7 +63,7 @@ class Base:
 
         `shape` is that of the example.
         """
-        dims = tuple(None if n == 1 else self._spaces.axis(self._spaces.space(n)) for n in shape)
+        dims = tuple(None if n == 1 else self._spaces.axis(self._spaces.space(n, shown=True)) for n in shape)
         node = Input(name, present(dims), dtype, dims)
         self._inputs.append(node)
         self._own[name] = node.axes
@@ -111,7 +111,7 @@ class Base:
             return self._spaces.axis(size.space)
         if size == 1:
             return None
-        return self._spaces.axis(self._spaces.space(size, fixed=not shown))
+        return self._spaces.axis(self._spaces.space(size, fixed=not shown, shown=shown))
 
     def shape(self, ref: Ref) -> tuple[int, ...]:
         """The sizes in the example."""

@@ -23,6 +23,7 @@ class _Class:
 
     hint: int
     fixed: bool
+    shown: bool
     sliced: tuple[Sliced, ...]
 
 
@@ -38,14 +39,14 @@ class Spaces:
         self._classes: dict[str, _Class] = {}
         self._axes = 0
 
-    def space(self, hint: int, *, fixed: bool = False, sliced: Sliced | None = None) -> Space:
-        """A fresh space that has `hint` elements in the example, always so if `fixed`.
+    def space(self, hint: int, *, fixed: bool = False, shown: bool = False, sliced: Sliced | None = None) -> Space:
+        """A fresh space that has `hint` elements in the example.
 
-        Otherwise a tensor shows its size at run time, or it is `sliced`.
+        Always so if the program says it (`fixed`), unless a tensor shows its size at run time (`shown`), or it is `sliced`.
         """
         name = str(len(self._parent))
         self._parent[name] = name
-        self._classes[name] = _Class(hint, fixed, () if sliced is None else (sliced,))
+        self._classes[name] = _Class(hint, fixed, shown, () if sliced is None else (sliced,))
         return Space(name)
 
     def axis(self, space: Space) -> Axis:
@@ -65,8 +66,13 @@ class Spaces:
         return self._of(space).hint
 
     def fixed(self, space: Space) -> bool:
-        """True where the program itself says the size."""
-        return self._of(space).fixed
+        """True where the program alone says the size.
+
+        A number in the program that a tensor's size must equal is no more than that size: where the tensor is of another size,
+        PyTorch traces the program anew, with another number.
+        """
+        found = self._of(space)
+        return found.fixed and not found.shown
 
     def sliced(self, space: Space) -> tuple[Sliced, ...]:
         """How the size follows from other, larger spaces' sizes."""
@@ -81,6 +87,7 @@ class Spaces:
         if old != new:
             self._parent[new] = old
             a.fixed |= b.fixed
+            a.shown |= b.shown
             a.sliced += b.sliced
         return True
 
