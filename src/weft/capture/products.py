@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from weft.capture.arguments import Arguments, Handler
+from weft.capture.elementwise import integral
 from weft.errors import UnsupportedError
-from weft.tensor.builder import Builder, Ref
+from weft.tensor.builder import Builder, Number, Ref
 from weft.tensor.dtypes import DType
-
-_FLOATS = (DType.float32, DType.bfloat16, DType.float16)
+from weft.tensor.scalar import Lit
 
 
 def _factor(a: Arguments, name: str) -> Ref:
     ref = a.ref(name)
-    if ref.dtype not in _FLOATS:
-        raise UnsupportedError(f"a product of {ref.dtype} tensors")
+    if ref.dtype is DType.bool:
+        raise UnsupportedError("a product of masks")
     return ref
+
+
+def _scale(a: Arguments, name: str) -> Number:
+    """A factor of a sum of products; PyTorch truncates those of integers.
+
+    Raises:
+        UnsupportedError: the integer type does not have the number.
+    """
+    value = a.number(name)
+    if a.dtype.is_float:
+        return value
+    whole = integral(Lit(value), a.dtype, wraps=False)
+    assert isinstance(whole, Lit)
+    return whole.value
 
 
 def _mm(b: Builder, a: Arguments) -> Ref:
@@ -36,12 +50,12 @@ def _linear(b: Builder, a: Arguments) -> Ref:
 
 def _addmm(b: Builder, a: Arguments) -> Ref:
     left, right = _factor(a, "mat1"), _factor(a, "mat2")
-    return b.addmm(a.ref("self"), left, right, a.number("beta"), a.number("alpha"), a.location)
+    return b.addmm(a.ref("self"), left, right, _scale(a, "beta"), _scale(a, "alpha"), a.location)
 
 
 def _baddbmm(b: Builder, a: Arguments) -> Ref:
     left, right = _factor(a, "batch1"), _factor(a, "batch2")
-    return b.baddbmm(a.ref("self"), left, right, a.number("beta"), a.number("alpha"), a.location)
+    return b.baddbmm(a.ref("self"), left, right, _scale(a, "beta"), _scale(a, "alpha"), a.location)
 
 
 PRODUCTS: dict[str, Handler] = {

@@ -142,6 +142,10 @@ def _remainder(x: Scalar, y: Scalar) -> Scalar:
     return apply("sub", x, _mul(apply("floor", _div(x, y)), y))
 
 
+def _whole_remainder(x: Scalar, y: Scalar) -> Scalar:
+    return apply("sub", x, _mul(apply("floor_divide", x, y), y))
+
+
 def _rsub(x: Scalar, y: Scalar, alpha: float) -> Scalar:
     return apply("sub", y, x if alpha == 1 else _mul(x, Lit(alpha)))
 
@@ -195,7 +199,7 @@ DERIVED: tuple[DerivedRow, ...] = (
     DerivedRow("mish", ("aten.mish",), ("real",), _mish),
     DerivedRow("log_sigmoid", ("aten.log_sigmoid",), ("real",), _log_sigmoid),
     DerivedRow("gelu", ("aten.gelu",), ("real",), _gelu, (("approximate", "none"),)),
-    DerivedRow("remainder", ("aten.remainder",), ("real", "nonzero"), _remainder),
+    DerivedRow("remainder", ("aten.remainder",), ("real", "nonzero"), _remainder, integers=_whole_remainder),
     DerivedRow("rsub", ("aten.rsub",), ("real", "real"), _rsub, (("alpha", 1),)),
     DerivedRow("addcmul", ("aten.addcmul",), ("real", "real", "real"), _addcmul, (("value", 1),)),
     DerivedRow("addcdiv", ("aten.addcdiv",), ("real", "real", "nonzero"), _addcdiv, (("value", 1),)),

@@ -11,6 +11,7 @@ import numpy as np
 
 from weft.tensor.optable import intervals, meanings
 from weft.tensor.optable.row import Array, Interval, Row, Samples
+from weft.tensor.optable.whole import WHOLE
 
 _Unary: TypeAlias = Callable[[Array], Array]
 _Binary: TypeAlias = Callable[[Array, Array], Array]
@@ -500,4 +501,4 @@ _CHOICE = (
 # exp(x) for x <= 0, as significands are made: what would be below the normal numbers may be 0, which costs a machine less.
 _DECAY = replace(_FUNCTIONS[0], name="decay", aten=(), cpp="weft::decay({0})", triton="tl.exp({0})", abstract="exp")
 
-PRIMITIVES: tuple[Row, ...] = (*_ARITHMETIC, *_FUNCTIONS, _DECAY, *_ROUNDING, *_CHOICE)
+PRIMITIVES: tuple[Row, ...] = (*_ARITHMETIC, *_FUNCTIONS, _DECAY, *_ROUNDING, *_CHOICE, *WHOLE)
