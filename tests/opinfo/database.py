@@ -29,15 +29,18 @@ SPECIAL = {
 
 SOME, FEW = 24, 3
 
+UNSET = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_", "resize_as_")
+"""Entries whose results are whatever the memory holds."""
+
 INFERENCE = frozenset(
     """
     addbmm addmv addr all any argmax argmin argsort atan2 bernoulli bitwise_left_shift bitwise_right_shift broadcast_tensors
     bucketize cat celu chunk column_stack combinations contiguous copysign cosh count_nonzero cummax cumprod cumsum
-    diag diag_embed diagonal dsplit dstack einsum empty_like erfc expand_copy fliplr flipud float_power floor_divide fmax fmin
+    diag diag_embed diagonal dsplit dstack einsum erfc expand_copy fliplr flipud float_power floor_divide fmax fmin
     fmod frac gather gradient heaviside histc hsplit hstack hypot index_add index_copy index_fill index_put index_select inner
     isclose isfinite isin isneginf isposinf isreal kron ldexp linalg.norm linalg.vector_norm linspace logaddexp logaddexp2
     logcumsumexp logit logsumexp masked_scatter masked_select matrix_exp median meshgrid movedim msort multinomial nan_to_num
-    nanmean nansum narrow narrow_copy native_layer_norm new_empty nn.functional.adaptive_avg_pool2d nn.functional.avg_pool2d
+    nanmean nansum narrow narrow_copy native_layer_norm nn.functional.adaptive_avg_pool2d nn.functional.avg_pool2d
     nn.functional.batch_norm nn.functional.bilinear nn.functional.celu nn.functional.conv1d nn.functional.conv2d
     nn.functional.cosine_similarity nn.functional.cross_entropy nn.functional.dropout nn.functional.embedding
     nn.functional.embedding_bag nn.functional.glu nn.functional.group_norm nn.functional.hardshrink nn.functional.instance_norm
@@ -101,6 +104,8 @@ def share(op: Any) -> int | None:
     All, where weft has a handler or a row for every ATen operation that the entry's first samples call, or inference uses it;
     SOME, where it has one for some of the operations.
     """
+    if op.name in UNSET:
+        return None
     known = [is_translated(packet) for packet in _packets(op)]
     if op.name in INFERENCE or (known and all(known)):
         return 10**6
