@@ -151,15 +151,18 @@ def _rsub(x: Scalar, y: Scalar, alpha: float) -> Scalar:
 
 
 def _addcmul(x: Scalar, a: Scalar, b: Scalar, value: float) -> Scalar:
-    return _add(x, _mul(Lit(value), _mul(a, b)))
+    return _add(x, _mul(_mul(Lit(value), a), b))
 
 
 def _addcdiv(x: Scalar, a: Scalar, b: Scalar, value: float) -> Scalar:
-    return _add(x, _mul(Lit(value), _div(a, b)))
+    return _add(x, _div(_mul(Lit(value), a), b))
 
 
 def _lerp(a: Scalar, b: Scalar, weight: Scalar) -> Scalar:
-    return _add(a, _mul(weight, apply("sub", b, a)))
+    # From the nearer end, so that a weight of 1 gives b itself.
+    apart = apply("sub", b, a)
+    upper = apply("sub", b, _mul(apart, apply("sub", Lit(1.0), weight)))
+    return apply("where", apply("lt", apply("abs", weight), Lit(0.5)), _add(a, _mul(weight, apart)), upper)
 
 
 DERIVED: tuple[DerivedRow, ...] = (
