@@ -36,10 +36,6 @@ def _rsqrt(x: Scalar) -> Scalar:
     return _div(Lit(1.0), apply("sqrt", x))
 
 
-def _exp2(x: Scalar) -> Scalar:
-    return apply("exp", _mul(x, Lit(math.log(2.0))))
-
-
 def _log2(x: Scalar) -> Scalar:
     return _mul(apply("log", x), Lit(1.0 / math.log(2.0)))
 
@@ -139,7 +135,11 @@ def _gelu(x: Scalar, approximate: str) -> Scalar:
 
 
 def _remainder(x: Scalar, y: Scalar) -> Scalar:
-    return apply("sub", x, _mul(apply("floor", _div(x, y)), y))
+    # The rest has the divisor's sign; it is exact, however large the quotient is.
+    rest = apply("fmod", x, y)
+    zero = Lit(0.0)
+    other = apply("ne", apply("lt", rest, zero), apply("lt", y, zero))
+    return apply("where", apply("logical_and", apply("ne", rest, zero), other), _add(rest, y), rest)
 
 
 def _whole_remainder(x: Scalar, y: Scalar) -> Scalar:
@@ -169,7 +169,6 @@ DERIVED: tuple[DerivedRow, ...] = (
     DerivedRow("square", ("aten.square",), ("real",), _square),
     DerivedRow("reciprocal", ("aten.reciprocal",), ("nonzero",), _reciprocal),
     DerivedRow("rsqrt", ("aten.rsqrt",), ("positive",), _rsqrt),
-    DerivedRow("exp2", ("aten.exp2",), ("real",), _exp2),
     DerivedRow("log2", ("aten.log2",), ("positive",), _log2),
     DerivedRow("log10", ("aten.log10",), ("positive",), _log10),
     DerivedRow("tan", ("aten.tan",), ("small",), _tan),
