@@ -32,6 +32,7 @@ _ALIASES = {
     "aten.not_equal": "aten.ne",
     "aten.sgn": "aten.sign",
     "aten.special_erf": "aten.erf",
+    "aten.special_exp2": "aten.exp2",
     "aten.special_expit": "aten.sigmoid",
     "aten.special_expm1": "aten.expm1",
     "aten.special_log1p": "aten.log1p",
