@@ -8,7 +8,18 @@ from weft.block.program import Collapse, Extent, Index, Literal, Pointwise
 from weft.emit.cpp.frame import Frame
 from weft.emit.cpp.phases import Phases, phases
 from weft.emit.cpp.plan import Nest, Store, Work, crossing, overwritten, plan
-from weft.emit.cpp.scalar import CTYPE, Text, coerced, combined, expression, loaded, number, reduction_clause, stored
+from weft.emit.cpp.scalar import (
+    CTYPE,
+    HELD,
+    Text,
+    coerced,
+    combined,
+    expression,
+    loaded,
+    number,
+    reduction_clause,
+    stored,
+)
 from weft.emit.cpp.values import Lazy, Memory, Panel, Value, resolved
 from weft.emit.kinds import Kind, kind_of
 from weft.emit.ranges import Scope
@@ -76,8 +87,7 @@ def variable(frame: Frame, wish: str, dtype: DType, value: float | None) -> Memo
     name, kind = frame.names.make(wish), kind_of(dtype)
     start = "" if value is None else f" = {number(value, kind)}"
     frame.out.line(f"{CTYPE[kind]} {name}{start};")
-    held = {"float": DType.float32, "int": DType.int64, "bool": DType.bool}[kind]
-    return Memory(name, held, {}, (), {}, variable=True, owned=True)
+    return Memory(name, HELD[kind], {}, (), {}, variable=True, owned=True)
 
 
 def _keep(frame: Frame, scope: Scope, lazy: Lazy) -> Store:

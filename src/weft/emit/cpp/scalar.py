@@ -15,6 +15,8 @@ from weft.tensor.program import Monoid
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 
 CTYPE: dict[Kind, str] = {"float": "float", "int": "i64", "bool": "bool"}
+HELD: dict[Kind, DType] = {"float": DType.float32, "int": DType.int64, "bool": DType.bool}
+"""The element type that holds all values of a kind."""
 
 _ELEMENT = {
     DType.float32: "float",
