@@ -106,15 +106,15 @@ def test_several_results_of_one_call(weft):
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        (lambda x: x.double() @ x.double().t(), "a product of float64 tensors"),
-        (lambda x: x.long() @ x.long().t(), "a product of int64 tensors"),
         (lambda x: x.max(dim=1).indices, "with indices"),
         (lambda x: x.view(2, 2, 6) * 2, "splits or merges dimensions"),
         (lambda x: x.view(torch.int32) + 1, "weft makes it float32[4, 6], PyTorch int32[4, 6]"),
         (lambda x: x.round(decimals=1), "with decimals"),
-        (lambda x: x.long() // 2, "not in weft's table yet"),
-        (lambda x: x.long() & 1, "bit operations on integers"),
-        (lambda x: (x > 0) * (x < 1), "mul with a result of type bool"),
+        (lambda x: x.long() // x.long().abs().clamp(min=1), "whose divisor may be 0"),
+        (lambda x: x.long() % (x.long() * 0 + 1), "whose divisor may be 0"),
+        (lambda x: torch.div(x, 3.0, rounding_mode="floor"), "a quotient of floats rounded down"),
+        (lambda x: x // 3.0, "has no row in the table of operations for float32"),
+        (lambda x: x.to(torch.uint8).clamp(min=-1), "-1 is not a number of type uint8"),
     ],
 )
 def test_reasons(weft, function, reason):

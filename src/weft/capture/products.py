@@ -6,19 +6,33 @@ from collections.abc import Sequence
 from itertools import chain
 
 from weft.capture.arguments import Arguments, Handler
+from weft.capture.elementwise import integral
 from weft.errors import UnsupportedError
-from weft.tensor.builder import Builder, Ref
+from weft.tensor.builder import Builder, Number, Ref
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
-
-_FLOATS = (DType.float32, DType.bfloat16, DType.float16)
+from weft.tensor.scalar import Lit
 
 
 def _factor(a: Arguments, name: str) -> Ref:
     ref = a.ref(name)
-    if ref.dtype not in _FLOATS:
-        raise UnsupportedError(f"a product of {ref.dtype} tensors")
+    if ref.dtype is DType.bool:
+        raise UnsupportedError("a product of masks")
     return ref
+
+
+def _scale(a: Arguments, name: str) -> Number:
+    """A factor of a sum of products; PyTorch truncates those of integers.
+
+    Raises:
+        UnsupportedError: the integer type does not have the number.
+    """
+    value = a.number(name)
+    if a.dtype.is_float:
+        return value
+    whole = integral(Lit(value), a.dtype, wraps=False)
+    assert isinstance(whole, Lit)
+    return whole.value
 
 
 def _mm(b: Builder, a: Arguments) -> Ref:
@@ -40,18 +54,18 @@ def _linear(b: Builder, a: Arguments) -> Ref:
 
 def _addmm(b: Builder, a: Arguments) -> Ref:
     left, right = _factor(a, "mat1"), _factor(a, "mat2")
-    return b.addmm(a.ref("self"), left, right, a.number("beta"), a.number("alpha"), a.location)
+    return b.addmm(a.ref("self"), left, right, _scale(a, "beta"), _scale(a, "alpha"), a.location)
 
 
 def _baddbmm(b: Builder, a: Arguments) -> Ref:
     left, right = _factor(a, "batch1"), _factor(a, "batch2")
-    return b.baddbmm(a.ref("self"), left, right, a.number("beta"), a.number("alpha"), a.location)
+    return b.baddbmm(a.ref("self"), left, right, _scale(a, "beta"), _scale(a, "alpha"), a.location)
 
 
 def _einsum(b: Builder, a: Arguments) -> Ref:
     """Pairwise from the left; what only one operand has, and nobody wants, is summed first."""
     refs = list(a.refs("tensors"))
-    if any(ref.dtype not in _FLOATS for ref in refs):
+    if not all(ref.dtype.is_float for ref in refs):
         raise UnsupportedError("of tensors that are not floating-point")
     labels, kept = _subscripts(a.plain("equation"), [len(ref.dims) for ref in refs])
     ref, own = refs[0], labels[0]

@@ -58,6 +58,18 @@ class Base:
         self._own: dict[str, tuple[Axis, ...]] = {}
         self._count = 0
 
+    def mark(self) -> tuple[int, int]:
+        """What has been made and demanded so far, for `made_since` and `undo`."""
+        return len(self._nodes), self._spaces.unified
+
+    def made_since(self, mark: tuple[int, int]) -> tuple[str, ...]:
+        """The names of the values made since."""
+        return tuple(n.name for n in self._nodes[mark[0] :])
+
+    def undo(self, mark: tuple[int, int]) -> None:
+        """Forget what was demanded since of sizes; what was made stays, for nobody to read."""
+        self._spaces.undo(mark[1])
+
     def input(self, name: str, shape: Sequence[int], dtype: DType) -> Ref:
         """A tensor that the program is called with; each dimension is a space of its own.
 
@@ -132,6 +144,7 @@ class Base:
         dtype: eager's, by default that to which `refs` promote.
         """
         dtype = promote(*refs) if dtype is None else dtype
+        refs = [self._in_double(ref, dtype, location) for ref in refs]
         return self._rounded(self._pointwise(expr, refs, dtype.accumulator, location), dtype, location)
 
     def cast(
@@ -141,11 +154,14 @@ class Base:
         semantic: bool | None = None,
         location: Location | None = None,
     ) -> Ref:
-        """Another element type. By default precision between floats, else semantic."""
+        """Another element type. By default precision between floats, else semantic.
+
+        To and from float64 it is semantic too: who asks for fp64 wants its digits there, and its cost nowhere else.
+        """
         if dtype is ref.dtype:
             return ref
         if semantic is None:
-            semantic = not (dtype.is_float and ref.dtype.is_float)
+            semantic = dtype.accumulator is not ref.dtype.accumulator or not dtype.is_float
         axes = self._own[ref.value]
         made = self._add(Cast(self._name(), axes, dtype, Use(ref.value, axes), semantic, location))
         return replace(made, dims=ref.dims)
@@ -173,6 +189,11 @@ class Base:
 
     def _rounded(self, ref: Ref, dtype: DType, location: Location | None) -> Ref:
         return self.cast(ref, dtype, None, location)
+
+    def _in_double(self, ref: Ref, dtype: DType, location: Location | None) -> Ref:
+        """`ref` for an operation of type `dtype`: where one of the two is fp64 it becomes what the other is computed in."""
+        crossing = ref.dtype.is_float and dtype.is_float and DType.float64 in (ref.dtype, dtype)
+        return self.cast(ref, dtype.accumulator, None, location) if crossing else ref
 
     def _size(self, axis: Axis | None) -> int:
         return 1 if axis is None else self._spaces.hint(axis.space)
