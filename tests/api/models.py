@@ -140,7 +140,9 @@ class VisionTransformer(nn.Module):
         x = self.patches(image).flatten(2).transpose(1, 2)
         x = torch.cat((self.token.expand(x.shape[0], -1, -1), x), dim=1)
         batch, steps, width = x.shape
-        q, k, v = self.all(self.norm(x)).reshape(batch, steps, 3, HEADS, width // HEADS).permute(2, 0, 3, 1, 4).unbind(0)
+        q, k, v = (
+            self.all(self.norm(x)).reshape(batch, steps, 3, HEADS, width // HEADS).permute(2, 0, 3, 1, 4).unbind(0)
+        )
         mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, steps, width)
         x = x + self.out(mixed)
         x = x + self.mlp(self.after(x))
