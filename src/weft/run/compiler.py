@@ -12,13 +12,12 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
 
 from weft.errors import CompilerError
 from weft.options import current
-from weft.run.scratch import scratch_base
+from weft.run.scratch import compile_folder
 
 COMPILE_SECONDS = 300.0
 """A compiler that takes longer than this is stopped; a kernel takes about one second."""
@@ -134,8 +133,7 @@ def compile_shared_library(
     # The source stands before the libraries: a linker that drops what is not needed reads in order.
     command = [*compiler.command, *includes, "-o", "kernel.so", "kernel.cpp", *flags()]
     try:
-        with TemporaryDirectory(prefix="weft-compile-", dir=scratch_base()) as name:
-            folder = Path(name)
+        with compile_folder() as folder:
             (folder / "kernel.cpp").write_text(source, encoding="utf-8")
             _run(command, folder, seconds)
             return (folder / "kernel.so").read_bytes()
