@@ -49,8 +49,10 @@ def with_numbers(
         turn: after `turns` of them, counted from 0, every number has been in every input that has elements.
     """
     found = dict(values)
-    for node in {n.name: n for p in programs for n in p.inputs}.values():
-        numbers = numbers_of_interest(programs, node.dtype)
+    nodes = {n.name: n for p in programs for n in p.inputs}.values()
+    of_type = {dtype: numbers_of_interest(programs, dtype) for dtype in {n.dtype for n in nodes}}
+    for node in nodes:
+        numbers = of_type[node.dtype]
         shape = domain.shape(values[node.name])
         count = math.prod(shape)
         if numbers and count:
@@ -65,10 +67,11 @@ def with_numbers(
 def turns(programs: Sequence[TensorProgram], sizes: Mapping[str, int]) -> int:
     """How many times to draw `with_numbers` until every input has had every number, 8 at most; 0 where there are none."""
     wanted = 0
-    for program in programs:
-        for node in program.inputs:
-            exchanged = _exchanged(math.prod(a.space.size(sizes) for a in node.axes))
-            wanted = max(wanted, -(-len(numbers_of_interest(programs, node.dtype)) // exchanged))
+    nodes = [n for p in programs for n in p.inputs]
+    counts = {dtype: len(numbers_of_interest(programs, dtype)) for dtype in {n.dtype for n in nodes}}
+    for node in nodes:
+        exchanged = _exchanged(math.prod(a.space.size(sizes) for a in node.axes))
+        wanted = max(wanted, -(-counts[node.dtype] // exchanged))
     return min(wanted, _MOST_TURNS)
 
 
