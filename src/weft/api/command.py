@@ -71,8 +71,10 @@ def console() -> Console:
 
 def write_json(path: Path, found: Mapping[str, object]) -> None:
     """Write `found` to `path`. Raises CommandError."""
+    beside = path.with_name(f"{path.name}.new")  # whoever stops the command finds whole results
     try:
-        path.write_text(f"{json.dumps(found, indent=1)}\n", encoding="utf-8")
+        beside.write_text(f"{json.dumps(found, indent=1)}\n", encoding="utf-8")
+        beside.replace(path)
     except OSError as error:
         raise unwritable(path, error) from error
 

@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias
 import torch
 
 from weft.api.command import package_version
-from weft.api.measure import first_line, judged, processor
+from weft.api.measure import Standard, first_line, processor
 from weft.api.optimize import optimize
 from weft.emit.cpp import INCLUDE_DIR
 from weft.errors import UnknownOptionError, WeftError
@@ -214,7 +214,7 @@ def _kernel() -> Iterator[Finding]:
             return
         again = optimize(layer, inputs(0))
         yield _proved(program.kernels[0].verdict.equal, program.kernels[0].verdict.reason)
-        judgement = judged(program, layer, inputs)
+        judgement = Standard.of(layer, inputs).judge(program)
         yield Finding(
             "kernel, run",
             "ok" if judgement else "fail",

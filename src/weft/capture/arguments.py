@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, cast
 import torch
 
 from weft.capture.record import Call, Slot, by_name
+from weft.capture.sizes import symbolic
 from weft.errors import Location, UnsupportedError
 from weft.tensor.axes import Axis
 from weft.tensor.builder import Builder, Number, Ref, Size
@@ -43,11 +44,6 @@ def hint(size: Any) -> int:
         # A dimension has an axis or has none: that cannot depend on the inputs.
         raise UnsupportedError(f"a size that is {found} for these inputs only")
     return int(found)
-
-
-def symbolic(size: Any) -> bool:
-    """Whether a size is known only when the program runs; as typed, a size is always an int."""
-    return not isinstance(size, int)
 
 
 def expression(size: Any) -> Any:
@@ -127,6 +123,16 @@ class Arguments:
         """A tensor argument, None where it is None."""
         return self.ref(name) if self.has(name) else None
 
+    def refs(self, name: str) -> tuple[Ref, ...]:
+        """A list of tensors."""
+        value = self._values[name]
+        if not isinstance(value, list | tuple):
+            raise UnsupportedError(f"its argument {name} is {type(value).__name__}")
+        slots = cast("Sequence[Any]", value)
+        if not all(isinstance(slot, Slot) for slot in slots):
+            raise UnsupportedError(f"{name} is not made of tensors")
+        return tuple(self._refs[slot] for slot in slots)
+
     def number(self, name: str) -> Number:
         """A Python number."""
         return cast("Number", self._kind(name, (bool, int, float)))
@@ -157,6 +163,10 @@ class Arguments:
     def element(self, name: str) -> DType | None:
         """An element type, None where it is None or the overload has no such argument."""
         return dtype_of(cast("torch.dtype", self._values[name])) if self.has(name) else None
+
+    def is_size(self, size: Any) -> bool:
+        """Whether an input is as long as the symbolic `size`, whatever the inputs' sizes."""
+        return expression(size) in self._inputs
 
     def axis(self, size: Any) -> Axis:
         """An axis of an input that is as long as the symbolic `size` whatever the inputs' sizes."""

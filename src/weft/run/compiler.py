@@ -145,6 +145,21 @@ def compile_shared_library(
         ) from error
 
 
+def compiler_works() -> bool:
+    """Whether the compiler in use compiles the least there is: where it does, a kernel that it refuses is at fault."""
+    try:
+        _probe(find_compiler(), flags())
+    except CompilerError:
+        return False
+    return True
+
+
+@functools.lru_cache(maxsize=8)
+def _probe(compiler: Compiler, own_flags: tuple[str, ...]) -> None:
+    del compiler, own_flags  # what the answer depends on
+    compile_shared_library('extern "C" void weft_probe() {}\n')
+
+
 def _run(command: Sequence[str], folder: Path, seconds: float) -> None:
     # English messages; intermediate files beside the source, where there is room.
     environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(folder)}

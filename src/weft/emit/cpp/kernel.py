@@ -44,7 +44,7 @@ def emit(program: BlockProgram, kernel: KernelNodes, name: str, dims: Dims) -> s
         dims: for each tensor read or written, its dimensions in memory order; None for one of size 1.
 
     Raises:
-        UnsupportedError: something that C++ kernels do not do (float64, products of integers).
+        UnsupportedError: something that C++ kernels do not do (products of bools, or of items with many axes).
     """
     return emit_many([Unit(program, kernel, name, dims)])
 

@@ -8,7 +8,18 @@ from weft.block.program import Collapse, Extent, Index, Literal, Pointwise
 from weft.emit.cpp.frame import Frame
 from weft.emit.cpp.phases import Phases, phases
 from weft.emit.cpp.plan import Nest, Store, Work, crossing, overwritten, plan
-from weft.emit.cpp.scalar import CTYPE, Text, coerced, combined, expression, loaded, number, reduction_clause, stored
+from weft.emit.cpp.scalar import (
+    CTYPE,
+    HELD,
+    Text,
+    coerced,
+    combined,
+    expression,
+    loaded,
+    number,
+    reduction_clause,
+    stored,
+)
 from weft.emit.cpp.values import Lazy, Memory, Panel, Value, resolved
 from weft.emit.kinds import Kind, kind_of
 from weft.emit.ranges import Scope
@@ -76,8 +87,7 @@ def variable(frame: Frame, wish: str, dtype: DType, value: float | None) -> Memo
     name, kind = frame.names.make(wish), kind_of(dtype)
     start = "" if value is None else f" = {number(value, kind)}"
     frame.out.line(f"{CTYPE[kind]} {name}{start};")
-    held = {"float": DType.float32, "int": DType.int64, "bool": DType.bool}[kind]
-    return Memory(name, held, {}, (), {}, variable=True, owned=True)
+    return Memory(name, HELD[kind], {}, (), {}, variable=True, owned=True)
 
 
 def _keep(frame: Frame, scope: Scope, lazy: Lazy) -> Store:
@@ -180,7 +190,7 @@ class _Printer:
         axis = self.nest.order[depth]
         sums = [w for w in works if w.collapsed == axis and not w.leaves_array and len(w.order) == depth + 1]
         innermost = all(len(w.order) == depth + 1 for w in works)
-        lanes = [w for w in sums if innermost and w.lazy is not None and _carried(w.lazy) == "float"]
+        lanes = [w for w in sums if innermost and w.lazy is not None and _carried(w.lazy) != "int"]
         clauses: list[str] = []
         results: dict[Value, Text] = {}
         arrays: dict[Value, Text] = {}
@@ -194,7 +204,7 @@ class _Printer:
             if work in lanes:
                 array = self.frame.names.make(f"{name}_lanes")
                 arrays[work.lazy] = Text(f"{array}[lane]", kind)
-                self.out.line(f"float {array}[weft::kLanes];")
+                self.out.line(f"{CTYPE[kind]} {array}[weft::kLanes];")
                 self.out.line(f"weft::fill_lanes({array}, {stripped(start)});")
             else:
                 self.out.line(f"{CTYPE[kind]} {name} = {start};")
@@ -215,7 +225,7 @@ class _Printer:
             assert isinstance(value, Lazy)
             assert isinstance(value.node, Collapse)
             whole = f"weft::{value.node.monoid.name}_of_lanes({array.text.removesuffix('[lane]')})"
-            self.out.line(f"const float {results[value].text} = {whole};")
+            self.out.line(f"const {CTYPE[results[value].kind]} {results[value].text} = {whole};")
         self.local.update(results)
 
     def _narrow(self, works: Sequence[Work], axis: Axis) -> dict[Memory, str]:
@@ -259,8 +269,8 @@ class _Printer:
         assert lazy is not None
         match lazy.node:
             case Pointwise(name=name, expr=expr):
-                made = expression(expr, [self._value(a) for a in lazy.args])
                 kind = kind_of(lazy.dtype)
+                made = expression(expr, [_widened(self._value(a), kind) for a in lazy.args])
                 local = self.frame.names.make(name)
                 self.out.line(f"const {CTYPE[kind]} {local} = {stripped(coerced(made, kind))};")
                 self.local[lazy] = Text(local, kind)
@@ -324,6 +334,11 @@ class _Printer:
                 raise AssertionError(value)
 
 
+def _widened(value: Text, kind: Kind) -> Text:
+    """An argument of an operation that is computed as `kind`: in fp64 all of it is, not only from the first fp64 argument on."""
+    return Text(coerced(value, kind), kind) if (value.kind, kind) == ("float", "double") else value
+
+
 def _carried(lazy: Lazy) -> Kind:
     """What a reduction is computed in: bools are counted as integers."""
-    return "float" if lazy.dtype.is_float else "int"
+    return kind_of(lazy.dtype.accumulator) if lazy.dtype.is_float else "int"
