@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, cast
 import torch
 
 from weft.capture.record import Call, Slot, by_name
+from weft.capture.sizes import symbolic
 from weft.errors import Location, UnsupportedError
 from weft.tensor.axes import Axis
 from weft.tensor.builder import Builder, Number, Ref, Size
@@ -43,11 +44,6 @@ def hint(size: Any) -> int:
         # A dimension has an axis or has none: that cannot depend on the inputs.
         raise UnsupportedError(f"a size that is {found} for these inputs only")
     return int(found)
-
-
-def symbolic(size: Any) -> bool:
-    """Whether a size is known only when the program runs; as typed, a size is always an int."""
-    return not isinstance(size, int)
 
 
 def expression(size: Any) -> Any:
@@ -126,6 +122,16 @@ class Arguments:
     def maybe_ref(self, name: str) -> Ref | None:
         """A tensor argument, None where it is None."""
         return self.ref(name) if self.has(name) else None
+
+    def refs(self, name: str) -> tuple[Ref, ...]:
+        """A list of tensors."""
+        value = self._values[name]
+        if not isinstance(value, list | tuple):
+            raise UnsupportedError(f"its argument {name} is {type(value).__name__}")
+        slots = cast("Sequence[Any]", value)
+        if not all(isinstance(slot, Slot) for slot in slots):
+            raise UnsupportedError(f"{name} is not made of tensors")
+        return tuple(self._refs[slot] for slot in slots)
 
     def number(self, name: str) -> Number:
         """A Python number."""

@@ -64,10 +64,12 @@ class Operand:
     Attributes:
         value: its name.
         kept: per dimension of PyTorch's tensor: True for the value's next axis, False for size 1.
+        order: the value's axes in the order in which PyTorch's tensor has them; None where that is their own.
     """
 
     value: str
     kept: tuple[bool, ...]
+    order: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,8 +106,9 @@ class OpaqueCall:
 
         def fill(leaf: Any) -> Any:
             match leaf:
-                case Operand(value, kept):
-                    return _with_units(values[value], kept)
+                case Operand(value, kept, order):
+                    tensor = values[value]
+                    return _with_units(tensor if order is None else tensor.permute(order), kept)
                 case Number():
                     return leaf.value(arguments)
                 case _:

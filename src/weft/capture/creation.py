@@ -48,8 +48,17 @@ def _arange(b: Builder, a: Arguments) -> Ref:
     return b.cast(made, a.dtype, None, a.location)
 
 
+def _eye(b: Builder, a: Arguments) -> Ref:
+    """1 where the row's number is the column's."""
+    rows, columns = (b.iota(a.size(size), DType.int64) for size in a.fake.shape)
+    one, none = {"float": (1.0, 0.0), "int": (1, 0), "bool": (True, False)}[a.dtype.kind]
+    expr = apply("where", apply("eq", Arg(0), Arg(1)), Lit(one), Lit(none))
+    return b.elementwise(expr, (b.unsqueeze(rows, 1), columns), a.dtype, a.location)
+
+
 CREATION: dict[str, Handler] = {
     "aten.arange": _arange,
+    "aten.eye": _eye,
     "aten.fill": _fill,
     "aten.full": _filled,
     "aten.full_like": _filled,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch.utils import _pytree as pytree  # no public name
 from torch.utils._sympy.printers import PythonPrinter  # no public name
 
-from weft.capture.arguments import Arguments, Handler, dtype_of, expression, hint, symbolic
+from weft.capture.arguments import Arguments, Handler, dtype_of, expression, hint
 from weft.capture.captured import (
     Captured,
     Fallback,
@@ -28,8 +28,9 @@ from weft.capture.creation import CREATION
 from weft.capture.elementwise import elementwise, is_elementwise
 from weft.capture.indices import INDICES
 from weft.capture.products import PRODUCTS
-from weft.capture.record import Call, Recording, Slot
+from weft.capture.record import Call, Recording, Slot, storage_of
 from weft.capture.reductions import REDUCTIONS
+from weft.capture.sizes import symbolic
 from weft.capture.views import VIEWS, copy
 from weft.errors import UnsupportedError, WeftError
 from weft.tensor.axes import Axis
@@ -38,13 +39,18 @@ from weft.tensor.program import Opaque, TensorProgram, uses
 
 _HANDLERS: dict[str, Handler] = {**CREATION, **INDICES, **PRODUCTS, **REDUCTIONS, **VIEWS}
 
+_VIEW, _RESHAPE = torch.ops.aten.view.default, torch.ops.aten.reshape.default
+_OF_ROWS = ("aten.view_as_complex", "aten.view_as_real")
+"""Views that want the last dimension to be the innermost, as it is in a tensor that eager computed."""
 _BY_STRIDE = ("aten.as_strided", "aten._reshape_alias")
 """Operations that see strides, which a computed value need not share with eager's."""
 
 
-def is_translated(packet: str) -> bool:
-    """Whether weft has a handler or a row for the overload packet ("aten.add"): for some of its arguments at least."""
-    return packet in _HANDLERS or is_elementwise(packet)
+def meaning(packet: str) -> Literal["work", "view"] | None:
+    """What weft makes of calls of an overload packet: operations, another look at the same elements, or nothing."""
+    if packet in VIEWS:
+        return "view"
+    return "work" if packet in _HANDLERS or is_elementwise(packet) else None
 
 
 def translate(recording: Recording, names: Sequence[str]) -> Captured:
@@ -148,9 +154,15 @@ class _Translation:
         name = f"{call.packet.removeprefix('aten.').replace('::', '_')}_{number}"
         if call.packet in _BY_STRIDE and not set(call.reads()) <= set(self.inputs):
             raise UnsupportedError(f"{call.packet} on a computed tensor")
+        in_order = call.packet in _OF_ROWS or self._copies(call)
         for slot in call.reads():
-            # Once, so that every view of it is one of the same memory.
-            self.refs[slot] = self.builder.dense(self.refs[slot])
+            if in_order or self.builder.order(self.refs[slot]) is None:
+                # Once, so that every view of it is one of the same memory.
+                self.refs[slot] = self.builder.dense(self.refs[slot])
+        target = call.target
+        if target is _VIEW and not call.pinned:
+            # A computed tensor need not have the strides that eager's has: where they do not allow a view, a copy.
+            target = _RESHAPE
         args, kwargs = pytree.tree_map(self._held, (call.args, call.kwargs))
         refs = [self.refs[slot] for slot in call.reads()]
         results: list[Operand | None] = []
@@ -170,13 +182,20 @@ class _Translation:
             )
             self.refs[slot] = ref
             results.append(_operand(ref))
-        self.calls[name] = OpaqueCall(name, call.target, args, kwargs, tuple(results), call.random, call.pinned)
+        self.calls[name] = OpaqueCall(name, target, args, kwargs, tuple(results), call.random, call.pinned)
         self.fallbacks.append(Fallback(call.packet, reason, call.location))
+
+    def _copies(self, call: Call) -> bool:
+        """Whether the call is a reshape that eager copies for: a kernel that makes the operand had better write it so."""
+        memory = [{storage_of(self.fakes[s]) for s in slots if s is not None} for slots in (call.reads(), call.results)]
+        return call.packet in VIEWS and memory[0].isdisjoint(memory[1])
 
     def _held(self, leaf: Any) -> Any:
         match leaf:
             case Slot():
-                return _operand(self.refs[leaf])
+                order = self.builder.order(self.refs[leaf])
+                plain = order is None or order == tuple(range(len(order)))
+                return replace(_operand(self.refs[leaf]), order=None if plain else order)
             case torch.SymInt() | torch.SymFloat():
                 return self._number(leaf)
             case torch.SymBool():

@@ -71,7 +71,14 @@ class Start:
     component: str
 
 
-Value: TypeAlias = Number | Linear | Start | None
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """The magnitude of an integer."""
+
+    of: Linear
+
+
+Value: TypeAlias = Number | Linear | Distance | Start | None
 """None: nothing is known."""
 
 
@@ -142,11 +149,9 @@ def _applied(op: str, values: list[Value], facts: Facts) -> Value:
         case "where", [_, first, second]:
             return first if first == second and isinstance(first, Number) else None
         case (("lt" | "le" | "gt" | "ge"), [left, right]):
-            a, b = _linear(left), _linear(right)
-            if a is not None and b is not None:
-                times_a, times_b, constant = _COMPARISONS[op]
-                found = facts.decide(Linear(constant=constant).plus(a, times_a).plus(b, times_b))
-                return None if found is None else Number(found)
+            return _compared(op, left, right, facts)
+        case "abs", [Linear() as linear]:
+            return Distance(linear)
         case (("add" | "sub" | "mul"), [left, right]) if _linear(left) is not None and _linear(right) is not None:
             return _sum(op, left, right)
         case _:
@@ -154,6 +159,25 @@ def _applied(op: str, values: list[Value], facts: Facts) -> Value:
     if all(isinstance(v, Number) for v in values):
         return _computed(op, [v.value for v in values if isinstance(v, Number)])
     return _partly(op, values)
+
+
+def _compared(op: str, left: Value, right: Value, facts: Facts) -> Value:
+    match left, right:
+        case Distance(of), _ if op in ("lt", "le"):  # |a| <= b is a <= b and -a <= b
+            both = [_compared(op, one, right, facts) for one in (of, Linear().plus(of, -1))]
+            return Number(value=False) if Number(value=False) in both else both[0] if both[0] == both[1] else None
+        case Distance(), _:
+            found = _compared({"gt": "le", "ge": "lt"}[op], left, right, facts)
+            return Number(not found.value) if isinstance(found, Number) else None
+        case _, Distance():
+            return _compared({"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}[op], right, left, facts)
+        case _:
+            a, b = _linear(left), _linear(right)
+            if a is None or b is None:
+                return None
+            times_a, times_b, constant = _COMPARISONS[op]
+            decided = facts.decide(Linear(constant=constant).plus(a, times_a).plus(b, times_b))
+            return None if decided is None else Number(decided)
 
 
 def _linear(value: Value) -> Linear | None:

@@ -11,6 +11,9 @@ from weft.masks.known import Facts, Linear, Values
 from weft.masks.values import unchanged, values_inside, values_of
 from weft.tensor.axes import Axis
 
+_FARTHEST = 512
+"""Elements off the diagonal that a band may lie: the check of what was left out runs at sizes that reach it."""
+
 
 def limit(program: BlockProgram) -> BlockProgram:
     """`program` with each loop that carries a state limited to the band where its iterations change that state.
@@ -68,6 +71,8 @@ def _conditions(node: Map, known: Values, scope: Scope) -> Iterator[tuple[Axis, 
         factors = dict(asked.indices)
         own = factors.pop(node.axis, 0)
         outer = next(iter(factors), None)
+        if abs(asked.constant) > _FARTHEST:
+            continue
         if outer is None or len(factors) != 1 or outer not in scope.maps or {own, factors[outer]} != {1, -1}:
             continue
         for idle in (asked, asked.negated()):

@@ -96,8 +96,11 @@ class Base:
         reason: str,
         location: Location | None = None,
     ) -> Ref:
-        """One result of an operation that runs in PyTorch; ints of `shape` are the example's."""
-        uses = tuple(self.dense(r).value for r in refs)
+        """One result of an operation that runs in PyTorch; ints of `shape` are the example's.
+
+        It reads the values of `refs` as they lie; one that is expanded must have been copied (`dense`).
+        """
+        uses = tuple(r.value for r in refs)
         dims = tuple(self.axis(s, shown=True) for s in shape)
         node = Opaque(self._name(), present(dims), dtype, target, call, uses, reason, location)
         return replace(self._add(node), dims=dims)
@@ -156,6 +159,11 @@ class Base:
         if self._own[ref.value] == present(ref.dims):
             return ref
         return self._pointwise(Arg(0), (ref,), ref.dtype, None)
+
+    def order(self, ref: Ref) -> tuple[int, ...] | None:
+        """Which of its value's axes each dimension of `ref` that is not of size 1 is; None where it has others too."""
+        own = self._own[ref.value]
+        return tuple(own.index(a) for a in present(ref.dims)) if len(own) == len(present(ref.dims)) else None
 
     def _name(self) -> str:
         while (name := f"t{self._count}") in self._own:
