@@ -107,7 +107,8 @@ def _row_of(name: str, arguments: Arguments) -> Row | DerivedRow:
     if name == "aten.div" and arguments.has("rounding_mode"):
         return _rounded_division(arguments)
     found = primitive(name) or derived(name)
-    if found is None or (isinstance(found, Row) and "divisor" in found.samples and arguments.dtype.is_float):
+    whole = isinstance(found, Row) and "int" in found.samples
+    if found is None or (whole and arguments.dtype.kind != "int"):
         raise UnsupportedError(f"{name} has no row in the table of operations for {arguments.dtype}")
     return found
 
@@ -151,8 +152,11 @@ class _Operands:
             return Lit(value)
         if isinstance(value, torch.SymInt):
             dtype = self.arguments.dtype
-            dtype = dtype.accumulator if dtype.is_float else DType.int64
-            ref = self._builder.extent(self.arguments.axis(value), dtype)
+            if dtype.is_float and not self.arguments.is_size(value):
+                ref = self._computed(value)
+            else:
+                dtype = dtype.accumulator if dtype.is_float else DType.int64
+                ref = self._builder.extent(self.arguments.axis(value), dtype)
         elif isinstance(value, torch.SymFloat):
             ref = self._computed(value)
         else:
@@ -161,7 +165,7 @@ class _Operands:
         self.refs.append(ref)
         return Arg(len(self.refs) - 1)
 
-    def _computed(self, value: torch.SymFloat) -> Ref:
+    def _computed(self, value: torch.SymInt | torch.SymFloat) -> Ref:
         """A number that Python computed from sizes: a value of its own, of rank 0, as precise as sums are."""
         dtype = self.arguments.dtype.accumulator
         if not dtype.is_float:

@@ -65,7 +65,7 @@ def _baddbmm(b: Builder, a: Arguments) -> Ref:
 def _einsum(b: Builder, a: Arguments) -> Ref:
     """Pairwise from the left; what only one operand has, and nobody wants, is summed first."""
     refs = list(a.refs("tensors"))
-    if any(not ref.dtype.is_float for ref in refs):
+    if not all(ref.dtype.is_float for ref in refs):
         raise UnsupportedError("of tensors that are not floating-point")
     labels, kept = _subscripts(a.plain("equation"), [len(ref.dims) for ref in refs])
     ref, own = refs[0], labels[0]

@@ -7,7 +7,7 @@ from weft.errors import UnsupportedError
 from weft.tensor.builder import Builder, Ref
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
-from weft.tensor.scalar import Arg, Lit, Scalar, apply
+from weft.tensor.scalar import Arg, Lit, apply
 
 
 def _reducer(monoid: Monoid) -> Handler:
@@ -16,12 +16,13 @@ def _reducer(monoid: Monoid) -> Handler:
         if "other" in a.names:
             expr = apply(monoid.value, Arg(0), Arg(1))
             return b.elementwise(expr, (ref, a.ref("other")), a.dtype, a.location)
-        extremum = monoid in (Monoid.max, Monoid.min)
-        if extremum and ref.dtype is DType.bool:
-            raise UnsupportedError("an extremum of masks")
         if any(slot is not None for slot in a.call.results[1:]):
             raise UnsupportedError("with indices")
         dtype = a.element("dtype")
+        if monoid in (Monoid.max, Monoid.min) and ref.dtype is DType.bool:
+            whole = b.cast(ref, DType.int64, None, a.location)
+            best = b.reduce(monoid, whole, a.dims("dim"), a.flag("keepdim"), None, a.location)
+            return b.cast(best, DType.bool, None, a.location)
         return b.reduce(monoid, ref, a.dims("dim"), a.flag("keepdim"), dtype, a.location)
 
     return reducer
@@ -32,8 +33,9 @@ def _test(monoid: Monoid) -> Handler:
 
     def test(b: Builder, a: Arguments) -> Ref:
         ref = a.ref("self")
-        found: Scalar = Arg(0) if ref.dtype is DType.bool else apply("ne", Arg(0), Lit(0))
-        ones = b.elementwise(apply("where", found, Lit(1.0), Lit(0.0)), (ref,), DType.float32, a.location)
+        if ref.dtype is not DType.bool:  # looked at in its own type: fp64 has numbers that fp32 takes for 0
+            ref = b.elementwise(apply("ne", Arg(0), Lit(0)), (ref,), DType.bool, a.location)
+        ones = b.elementwise(apply("where", Arg(0), Lit(1.0), Lit(0.0)), (ref,), DType.float32, a.location)
         best = b.reduce(monoid, ones, a.dims("dim"), a.flag("keepdim"), None, a.location)
         made = b.elementwise(apply("gt", Arg(0), Lit(0.0)), (best,), DType.bool, a.location)
         return b.cast(made, a.dtype, None, a.location)
