@@ -84,7 +84,7 @@ def elementwise(builder: Builder, arguments: Arguments) -> Ref:
             expr = found.expand(*scalars, integral=dtype.kind == "int", **_parameters(found, arguments))
         case _:
             assert_never(found)
-    if dtype.kind == "int":
+    if not dtype.is_float:
         expr = integral(expr, dtype, wraps=isinstance(found, Row) and found.name in _WRAPPED)
     _check_closed(expr, dtype)
     refs = [
@@ -271,7 +271,8 @@ def _of_kind(builder: Builder, ref: Ref, dtype: DType, arguments: Arguments, *, 
 
 
 def integral(expr: Scalar, dtype: DType, *, wraps: bool) -> Scalar:
-    """`expr`, computed in the integer type `dtype`, with the numbers that eager makes of its numbers: it truncates them.
+    """`expr`, computed in the integer type `dtype`, or on masks, with the numbers that eager makes of its numbers: it truncates
+    them; as a mask, any but 0 is true.
 
     wraps: a number that the type does not have becomes the one that equals it modulo the number of its values.
 
@@ -294,6 +295,8 @@ def integral(expr: Scalar, dtype: DType, *, wraps: bool) -> Scalar:
 def _whole(literal: Lit, dtype: DType, *, wraps: bool) -> Lit:
     if isinstance(literal.value, bool):
         return literal
+    if dtype is DType.bool:
+        return Lit(literal.value != 0)
     if not math.isfinite(literal.value):
         raise UnsupportedError(f"{literal.value} among integers")
     value = int(literal.value)

@@ -50,12 +50,7 @@ def meaning(packet: str) -> Literal["work", "view"] | None:
     """What weft makes of calls of an overload packet: operations, another look at the same elements, or nothing."""
     if packet in VIEWS:
         return "view"
-    return "work" if is_translated(packet) else None
-
-
-def is_translated(packet: str) -> bool:
-    """Whether weft has a handler or a row for the overload packet ("aten.add"): for some of its arguments at least."""
-    return packet in _HANDLERS or is_elementwise(packet)
+    return "work" if packet in _HANDLERS or is_elementwise(packet) else None
 
 
 def translate(recording: Recording, names: Sequence[str], left: Mapping[int, str] | None = None) -> Captured:
