@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,13 +11,6 @@ import torch
 from weft.capture import (
     Captured,
     Fallback,
-    FromArgument,
-    FromNothing,
-    FromProgram,
-    FromSizes,
-    OpaqueCall,
-    in_order,
-    with_dims,
     without_units,
 )
 from weft.errors import CacheFolderError, CompilerError, Location, UnknownOptionError, WeftError
@@ -27,13 +20,11 @@ from weft.plan.kernel import Kernel
 from weft.plan.laws_check import laws_refuted
 from weft.plan.partition import Call, Region
 from weft.plan.region import CompiledRegion, build_region
+from weft.plan.runner import CallStep, RegionStep, Runner, Step, ViewStep, kept_dims, runner
 from weft.plan.select import Example, Selection, select
 from weft.run import stats
-from weft.tensor.axes import Affine
 from weft.tensor.laws import View, normalize, numbered, views
-from weft.tensor.program import Input, Opaque, TensorProgram
-
-Runner = Callable[..., Sequence[Any]]
+from weft.tensor.program import Opaque, TensorProgram
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +72,7 @@ def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, options: O
         return _in_pytorch(captured, (*captured.fallbacks, Fallback("graph", refuted)), eager)
     tensors = _inputs(captured, program, arguments)
     layouts = {name: _layout(t) for name, t in tensors.items()}
-    steps: list[_Step] = []
+    steps: list[Step] = []
     regions: list[CompiledRegion] = []
 
     def prepare(region: Region) -> Selection:
@@ -93,13 +84,13 @@ def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, options: O
         for stage in cuts.stages():
             match stage:
                 case Call(name):
-                    steps.append(_CallStep(captured.calls[name], _aliases(captured.program, program, name)))
+                    steps.append(CallStep(captured.calls[name], _aliases(captured.program, program, name)))
                 case Region():
                     _, viewed, made, old_names = _plain(stage)
                     region = build_region(cuts.selection(stage), options)
                     regions.append(region)
-                    steps += [_ViewStep(viewed, made)] if made else []
-                    steps.append(_RegionStep(region, old_names))
+                    steps += [ViewStep(viewed, made)] if made else []
+                    steps.append(RegionStep(region, old_names))
     except (CompilerError, CacheFolderError, UnknownOptionError):
         raise
     except WeftError as error:
@@ -109,7 +100,7 @@ def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, options: O
         reason = Fallback("graph", f"weft failed: {type(error).__name__}: {error}")
         return _in_pytorch(captured, (*captured.fallbacks, reason), eager)
     stats.count("fallbacks", len(captured.fallbacks))
-    return Plan(captured, program, tuple(regions), captured.fallbacks, _runner(captured, program, steps))
+    return Plan(captured, program, tuple(regions), captured.fallbacks, runner(captured, program, steps))
 
 
 def _plain(region: Region) -> tuple[TensorProgram, TensorProgram, tuple[View, ...], Mapping[str, str]]:
@@ -127,7 +118,7 @@ def _in_pytorch(captured: Captured, fallbacks: tuple[Fallback, ...], eager: Runn
 def _inputs(captured: Captured, program: TensorProgram, arguments: Sequence[Any]) -> dict[str, torch.Tensor]:
     """The tensors of the program's inputs, as its values are held: without dimensions of size 1."""
     return {
-        node.name: without_units(arguments[index], _kept(node))
+        node.name: without_units(arguments[index], kept_dims(node))
         for node, index in zip(program.inputs, captured.arguments, strict=True)
     }
 
@@ -144,11 +135,6 @@ def _example(program: TensorProgram, innermost: Mapping[str, int | None], thread
     return Example(sizes, innermost, threads or torch.get_num_threads())
 
 
-def _kept(node: Input) -> tuple[bool, ...]:
-    """For each dimension of the tensor whether it has an axis: a dimension of size 1 has none."""
-    return tuple(axis is not None for axis in node.dims or node.axes)
-
-
 def _layout(tensor: torch.Tensor) -> int | None:
     """The dimension of `tensor` that has stride 1: the last such; None where there is none."""
     return next((d for d in reversed(range(tensor.ndim)) if tensor.stride(d) == 1), None)
@@ -162,106 +148,3 @@ def _innermost(
     return {
         node.name: None if node.name in known else layouts.get(node.name, len(node.axes) - 1) for node in program.inputs
     }
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _CallStep:
-    """A call into PyTorch; `aliases` says which value stands, after the laws, for each one that the call names."""
-
-    call: OpaqueCall
-    aliases: Mapping[str, str]
-
-    def __call__(self, values: dict[str, torch.Tensor], arguments: Sequence[Any]) -> None:
-        named = {**values, **{old: values[new] for old, new in self.aliases.items()}}
-        values.update(self.call.run(named, arguments))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _ViewStep:
-    """The views that a region reads: the memory of its other inputs, no copy unless an index runs backwards."""
-
-    program: TensorProgram
-    made: tuple[View, ...]
-
-    def __call__(self, values: dict[str, torch.Tensor], arguments: Sequence[Any]) -> None:
-        del arguments
-        own = {v.name for v in self.made}
-        given = {
-            axis.space.name: size
-            for node in self.program.inputs
-            if node.name not in own
-            for axis, size in zip(node.axes, values[node.name].shape, strict=True)
-        }
-        sizes = self.program.sizes(given)
-        for view in self.made:
-            values[view.name] = _view(view, values[view.source], [a.space.size(sizes) for a in view.axes])
-
-
-def _view(view: View, source: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """The tensor that `view` describes. PyTorch has no negative strides: a dimension that runs backwards is flipped, a copy."""
-    strides = view.strides(source.stride())
-    if min(strides, default=0) >= 0:
-        return source.as_strided(shape, strides, source.storage_offset() + view.offset(source.shape, source.stride()))
-    backwards = [d for d, i in zip(view.dims, view.index, strict=True) if any(c < 0 for _, c in i.terms)]
-    source = source.flip(backwards)
-    turned = tuple(_backwards(i) if d in backwards else i for d, i in zip(view.dims, view.index, strict=True))
-    return _view(replace(view, index=turned), source, shape)
-
-
-def _backwards(index: Affine) -> Affine:
-    """The same element, counted from the other end."""
-    terms = tuple((axis, -coefficient) for axis, coefficient in index.terms)
-    return Affine(terms, -index.offset, not index.from_end)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _RegionStep:
-    """The kernels of a region; `old_names` says what its values are called in the whole program."""
-
-    region: CompiledRegion
-    old_names: Mapping[str, str]
-
-    def __call__(self, values: dict[str, torch.Tensor], arguments: Sequence[Any]) -> None:
-        del arguments
-        own = {n.name: values[n.name] for n in self.region.program.inputs}
-        for kernel in self.region.kernels:
-            own.update(zip(kernel.writes, kernel.launch(*[own[n] for n in kernel.reads]), strict=True))
-        for name in self.region.program.outputs:
-            values[self.old_names.get(name, name)] = own[name]
-
-
-_Step = _CallStep | _ViewStep | _RegionStep
-
-
-def _runner(captured: Captured, program: TensorProgram, steps: Sequence[_Step]) -> Runner:
-    """The function that runs `steps` on the graph's arguments and hands its results out."""
-    inputs = tuple((n.name, index, _kept(n)) for n, index in zip(program.inputs, captured.arguments, strict=True))
-    values_of = program.values()
-    outputs = tuple(
-        (name, values_of[name].axes, program.output_dims[i] if program.output_dims else values_of[name].axes)
-        for i, name in enumerate(program.outputs)
-    )
-
-    def run(*arguments: Any) -> list[Any]:
-        values: dict[str, torch.Tensor] = {}
-        for name, index, kept in inputs:
-            tensor = arguments[index]
-            values[name] = without_units(tensor, kept)
-        for step in steps:
-            step(values, arguments)
-        results: list[Any] = []
-        for result in captured.results:
-            match result:
-                case FromProgram(index, order):
-                    name, axes, dims = outputs[index]
-                    tensor = values[name] if dims == axes else with_dims(values[name], axes, dims)
-                    results.append(tensor if order is None else in_order(tensor, order))
-                case FromArgument(index):
-                    results.append(arguments[index])
-                case FromSizes(number):
-                    results.append(number.value(arguments))
-                case FromNothing(value):
-                    results.append(value)
-        return results
-
-    return run
