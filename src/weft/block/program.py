@@ -514,11 +514,22 @@ def consumers(graph: Graph, name: str) -> int:
 
 
 def spaces(program: BlockProgram) -> tuple[Space, ...]:
-    """The spaces of all loops and inputs, in order of appearance."""
+    """The spaces of all inputs, of all loops, and those whose size alone is asked for, in order of appearance."""
     seen: dict[Space, None] = {}
     for _, kind in program.inputs:
         for axis in (*kind.lists, *kind.dims):
             seen.setdefault(axis.space)
     for node in maps(program.graph):
         seen.setdefault(node.axis.space)
+    seen.update(dict.fromkeys(_asked_for(program.graph)))
     return tuple(seen)
+
+
+def _asked_for(graph: Graph) -> Iterator[Space]:
+    for node in graph.nodes:
+        if isinstance(node, Extent):
+            yield node.space
+        elif isinstance(node, Map):
+            inner = () if node.state is None else (node.state.update, node.state.merge, node.state.finish)
+            for each in (node.body, *inner):
+                yield from _asked_for(each)

@@ -164,6 +164,10 @@ class Arguments:
         """An element type, None where it is None or the overload has no such argument."""
         return dtype_of(cast("torch.dtype", self._values[name])) if self.has(name) else None
 
+    def is_size(self, size: Any) -> bool:
+        """Whether an input is as long as the symbolic `size`, whatever the inputs' sizes."""
+        return expression(size) in self._inputs
+
     def axis(self, size: Any) -> Axis:
         """An axis of an input that is as long as the symbolic `size` whatever the inputs' sizes."""
         return self.axis_of(expression(size))

@@ -168,6 +168,8 @@ class Captured:
         fallbacks: what PyTorch runs, and why.
         refused: why there is no program.
         empty: an array of no elements is involved: the graph's own forward is the way to run it.
+        made_by: values of the program, and the number of the ATen call that each is a part of.
+        leaving: the same graph captured again, with these calls left to PyTorch, by number, for the reasons given.
     """
 
     program: TensorProgram | None
@@ -177,6 +179,8 @@ class Captured:
     fallbacks: tuple[Fallback, ...] = ()
     refused: Fallback | None = None
     empty: bool = False
+    made_by: Mapping[str, int] = field(default_factory=dict[str, int])
+    leaving: Callable[[Mapping[int, str]], Captured] | None = None
 
 
 def without_units(tensor: torch.Tensor, kept: Sequence[bool]) -> torch.Tensor:

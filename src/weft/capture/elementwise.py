@@ -32,6 +32,7 @@ _ALIASES = {
     "aten.not_equal": "aten.ne",
     "aten.sgn": "aten.sign",
     "aten.special_erf": "aten.erf",
+    "aten.special_exp2": "aten.exp2",
     "aten.special_expit": "aten.sigmoid",
     "aten.special_expm1": "aten.expm1",
     "aten.special_log1p": "aten.log1p",
@@ -151,8 +152,11 @@ class _Operands:
             return Lit(value)
         if isinstance(value, torch.SymInt):
             dtype = self.arguments.dtype
-            dtype = dtype.accumulator if dtype.is_float else DType.int64
-            ref = self._builder.extent(self.arguments.axis(value), dtype)
+            if dtype.is_float and not self.arguments.is_size(value):
+                ref = self._computed(value)
+            else:
+                dtype = dtype.accumulator if dtype.is_float else DType.int64
+                ref = self._builder.extent(self.arguments.axis(value), dtype)
         elif isinstance(value, torch.SymFloat):
             ref = self._computed(value)
         else:
@@ -161,7 +165,7 @@ class _Operands:
         self.refs.append(ref)
         return Arg(len(self.refs) - 1)
 
-    def _computed(self, value: torch.SymFloat) -> Ref:
+    def _computed(self, value: torch.SymInt | torch.SymFloat) -> Ref:
         """A number that Python computed from sizes: a value of its own, of rank 0, as precise as sums are."""
         dtype = self.arguments.dtype.accumulator
         if not dtype.is_float:

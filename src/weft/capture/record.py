@@ -105,7 +105,8 @@ def record(gm: fx.GraphModule, meaning: Meaning) -> Recording:
         raise UnsupportedError("no tensor goes into the graph")
     recorder = _Recorder(cast("Any", tensors[0]).fake_mode, meaning)
     inputs = tuple(recorder.enter(e) if isinstance(e, torch.Tensor) else e for e in examples)
-    # The graph may switch gradients on or off; inference mode ends as it began.
+    # The graph may switch gradients on or off; inference mode ends as it began. Fake tensors themselves run outside of it
+    # (`_Recorder`): within, PyTorch's shape functions refuse symbolic sizes.
     with torch.inference_mode(), recorder:
         result: Any = _Interpreter(gm, recorder).run(*examples)
     outputs = tuple(recorder.placeheld(leaf) for leaf in pytree.tree_leaves(result))
@@ -197,7 +198,7 @@ class _Recorder(TorchDispatchMode):
         if made is not NotImplemented:
             return made
         held = pytree.tree_map(self.placeheld, (args, kwargs))
-        with self.fake_mode:
+        with torch.inference_mode(False), torch.no_grad(), self.fake_mode:
             result = func(*args, **kwargs)
         leaves = pytree.tree_leaves(result)
         new = [isinstance(leaf, torch.Tensor) and id(leaf) not in self._slots for leaf in leaves]
@@ -252,7 +253,7 @@ class _Recorder(TorchDispatchMode):
             self._slots[id(target)] = self._slots[id(made)]
             return result
         held = pytree.tree_map(self.placeheld, (args, kwargs))
-        with self.fake_mode:
+        with torch.inference_mode(False), torch.no_grad(), self.fake_mode:
             fake: torch.Tensor = functional(*args, **kwargs)
             result = func(*args, **kwargs)
         converts = fake.dtype != target.dtype

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, cast
 
@@ -50,27 +50,41 @@ def meaning(packet: str) -> Literal["work", "view"] | None:
     """What weft makes of calls of an overload packet: operations, another look at the same elements, or nothing."""
     if packet in VIEWS:
         return "view"
-    return "work" if packet in _HANDLERS or is_elementwise(packet) else None
+    return "work" if is_translated(packet) else None
 
 
-def translate(recording: Recording, names: Sequence[str]) -> Captured:
+def is_translated(packet: str) -> bool:
+    """Whether weft has a handler or a row for the overload packet ("aten.add"): for some of its arguments at least."""
+    return packet in _HANDLERS or is_elementwise(packet)
+
+
+def translate(recording: Recording, names: Sequence[str], left: Mapping[int, str] | None = None) -> Captured:
     """The tensor program of `recording`.
 
     Args:
         recording: of a graph on plain CPU tensors.
         names: of the graph's placeholders.
+        left: calls that PyTorch is to run although weft knows them, by number (`Captured.made_by`), and why.
 
     Raises:
         UnsupportedError: an element type or a size has no place in a tensor program.
     """
-    return _Translation(_alive(recording), names).captured()
+    left = dict(left or {})
+    captured = _Translation(_alive(recording), names, left).captured()
+
+    def leaving(more: Mapping[int, str]) -> Captured:
+        return translate(recording, names, {**left, **more})
+
+    return replace(captured, leaving=leaving)
 
 
 class _Translation:
     """One recording on its way."""
 
-    def __init__(self, recording: Recording, names: Sequence[str]) -> None:
+    def __init__(self, recording: Recording, names: Sequence[str], left: Mapping[int, str]) -> None:
         self.recording = recording
+        self.left = left
+        self.made_by: dict[str, int] = {}
         self.builder = Builder()
         self.inputs = {s: i for i, s in enumerate(recording.inputs) if isinstance(s, Slot)}
         self.fakes = {Slot(i): fake for i, fake in enumerate(recording.fakes)}
@@ -89,12 +103,14 @@ class _Translation:
     def captured(self) -> Captured:
         """Everything, once each call has been translated."""
         for number, call in enumerate(self.recording.calls):
+            known = self.builder.mark()
             self._translate(call, number)
+            self.made_by.update(dict.fromkeys(self.builder.made_since(known), number))
         outputs: list[Ref] = []
         results = tuple(self._result(leaf, outputs) for leaf in self.recording.outputs)
         program = _pruned(self.builder.finish(outputs), self.calls)
         fallbacks = tuple(self.fallbacks)
-        return Captured(program, tuple(self.arguments), self.calls, results, fallbacks)
+        return Captured(program, tuple(self.arguments), self.calls, results, fallbacks, made_by=self.made_by)
 
     def _input(self, index: int, slot: Slot, name: str) -> None:
         fake = self.fakes[slot]
@@ -109,24 +125,30 @@ class _Translation:
         self.arguments.append(index)
 
     def _translate(self, call: Call, number: int) -> None:
+        known = self.builder.mark()
         try:
-            slot, ref = self._handled(call)
+            slot, ref = self._handled(call, number)
         except WeftError as error:
             reason = error.what
+        except Exception as error:  # noqa: BLE001 - a defect of weft's costs this call alone; it is reported
+            reason = f"weft failed: {type(error).__name__}: {error}"
         else:
             self.refs[slot] = ref
             return
+        self.builder.undo(known)
         try:
             self._opaque(call, number, reason)
         except UnsupportedError as error:
             raise UnsupportedError(error.what, where=call.location) from error
 
-    def _handled(self, call: Call) -> tuple[Slot, Ref]:
+    def _handled(self, call: Call, number: int) -> tuple[Slot, Ref]:
         """The one result of `call` that is used, made by weft.
 
         Raises:
             WeftError: weft has nothing for it, or not for these arguments.
         """
+        if number in self.left:
+            raise UnsupportedError(self.left[number])
         if call.random:
             raise UnsupportedError("it draws random numbers")
         if call.pinned:

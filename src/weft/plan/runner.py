@@ -20,6 +20,7 @@ from weft.capture import (
     without_units,
 )
 from weft.plan.region import CompiledRegion
+from weft.plan.sizes import Found
 from weft.tensor.axes import Affine
 from weft.tensor.laws import View
 from weft.tensor.program import Input, TensorProgram
@@ -85,18 +86,24 @@ def _backwards(index: Affine) -> Affine:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RegionStep:
-    """The kernels of a region; `old_names` says what its values are called in the whole program."""
+    """The kernels of a region; `reads` and `writes`: what its values are called in it, and in the whole program.
+
+    `sizes`: for each size that a kernel is passed, where it is found.
+    """
 
     region: CompiledRegion
-    old_names: Mapping[str, str]
+    reads: tuple[tuple[str, str], ...]
+    writes: tuple[tuple[str, str], ...]
+    sizes: Mapping[str, Found]
 
     def __call__(self, values: dict[str, torch.Tensor], arguments: Sequence[Any]) -> None:
         del arguments
-        own = {n.name: values[n.name] for n in self.region.program.inputs}
+        own = {name: values[outer] for name, outer in self.reads}
         for kernel in self.region.kernels:
-            own.update(zip(kernel.writes, kernel.launch(*[own[n] for n in kernel.reads]), strict=True))
-        for name in self.region.program.outputs:
-            values[self.old_names.get(name, name)] = own[name]
+            sizes = [self.sizes[name].size(values) for name in kernel.sizes]
+            own.update(zip(kernel.writes, kernel.launch(*[own[n] for n in kernel.reads], *sizes), strict=True))
+        for name, outer in self.writes:
+            values[outer] = own[name]
 
 
 Step = CallStep | ViewStep | RegionStep

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from weft.block.interpret import interpret
-from weft.block.program import Band, BlockProgram, Graph, Map, Place, Rest, Segment, maps
+from weft.block.program import Band, BlockProgram, Graph, Map, Place, Rest, Segment, maps, spaces
 from weft.errors import WeftError
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate, returned
@@ -86,7 +86,7 @@ def verify(program: TensorProgram, applied: BlockProgram, trials: int = 2, seed:
                 found, _ = interpret(applied, inputs, sizes, domain)
             except (WeftError, ValueError, IndexError, KeyError, ArithmeticError, AssertionError) as error:
                 # A program that cannot even be run is not shown equal to anything: fail closed, and say why.
-                return Verdict(None, 1.0, f"could not be run at {dict(sizes)}: {error}", tuple(tried))
+                return Verdict(None, 1.0, f"could not be run at {dict(sizes)}: {getattr(error, 'what', error)}", tuple(tried))
             different = _first_difference(domain, wanted, found)
             if different is not None:
                 return Verdict(False, 1.0, f"output {different} differs at sizes {dict(sizes)}", (*tried, sizes))
@@ -139,7 +139,7 @@ def equivalent(
                     for p in (first, second)
                 )
             except (WeftError, ValueError, IndexError, KeyError, ArithmeticError) as error:
-                return Verdict(None, 1.0, f"could not be run at {dict(chosen)}: {error}")
+                return Verdict(None, 1.0, f"could not be run at {dict(chosen)}: {getattr(error, 'what', error)}")
             different = _first_difference(domain, one, other)
             if different is not None:
                 return Verdict(False, 1.0, f"output {different} differs at shapes {dict(chosen)}")
@@ -204,11 +204,9 @@ def edge_sizes(applied: BlockProgram) -> tuple[Mapping[str, int], ...]:
     """
     tiles: dict[str, set[int]] = {}
     segments: dict[str, int] = {}
-    for name, kind in applied.inputs:
-        del name
-        for axis in (*kind.lists, *kind.dims):
-            if axis.space.fixed is None:
-                tiles.setdefault(axis.space.name, set())
+    for space in spaces(applied):
+        if space.fixed is None:
+            tiles.setdefault(space.name, set())
     for node in maps(applied.graph):
         space = node.axis.space
         if space.fixed is None:

@@ -373,6 +373,7 @@ WEFT_VECTOR double log(double) noexcept;
 WEFT_VECTOR double sin(double) noexcept;
 WEFT_VECTOR double cos(double) noexcept;
 WEFT_VECTOR double pow(double, double) noexcept;
+WEFT_VECTOR_2_35 double exp2(double) noexcept;
 WEFT_VECTOR_2_35 double expm1(double) noexcept;
 WEFT_VECTOR_2_35 double log1p(double) noexcept;
 WEFT_VECTOR_2_35 double tanh(double) noexcept;
@@ -404,6 +405,7 @@ static inline float fmod(float x, float y) { return fmodf(x, y); }
 
 static inline double exp(double x) { return ::exp(x); }
 static inline double decay(double x) { return x < -708.0 ? 0.0 : ::exp(x); }
+static inline double exp2(double x) { return ::exp2(x); }
 static inline double expm1(double x) { return ::expm1(x); }
 static inline double log(double x) { return ::log(x); }
 static inline double log1p(double x) { return ::log1p(x); }

@@ -58,6 +58,18 @@ class Base:
         self._own: dict[str, tuple[Axis, ...]] = {}
         self._count = 0
 
+    def mark(self) -> tuple[int, int]:
+        """What has been made and demanded so far, for `made_since` and `undo`."""
+        return len(self._nodes), self._spaces.unified
+
+    def made_since(self, mark: tuple[int, int]) -> tuple[str, ...]:
+        """The names of the values made since."""
+        return tuple(n.name for n in self._nodes[mark[0] :])
+
+    def undo(self, mark: tuple[int, int]) -> None:
+        """Forget what was demanded since of sizes; what was made stays, for nobody to read."""
+        self._spaces.undo(mark[1])
+
     def input(self, name: str, shape: Sequence[int], dtype: DType) -> Ref:
         """A tensor that the program is called with; each dimension is a space of its own.
 

@@ -17,7 +17,7 @@ class Sliced:
     step: int
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class _Class:
     """What is known of a class of unified spaces."""
 
@@ -38,6 +38,20 @@ class Spaces:
         self._parent: dict[str, str] = {}
         self._classes: dict[str, _Class] = {}
         self._axes = 0
+        # Of each unification: the class that went, the one that stayed, and that as it was before.
+        self._done: list[tuple[str, str, _Class]] = []
+
+    @property
+    def unified(self) -> int:
+        """How many unifications there have been."""
+        return len(self._done)
+
+    def undo(self, unified: int) -> None:
+        """Take back all but the first `unified` unifications."""
+        while len(self._done) > unified:
+            gone, stayed, before = self._done.pop()
+            self._parent[gone] = gone
+            self._classes[stayed] = before
 
     def space(self, hint: int, *, fixed: bool = False, shown: bool = False, sliced: Sliced | None = None) -> Space:
         """A fresh space that has `hint` elements in the example.
@@ -85,10 +99,9 @@ class Spaces:
         if a.hint != b.hint:
             return False
         if old != new:
+            self._done.append((new, old, a))
             self._parent[new] = old
-            a.fixed |= b.fixed
-            a.shown |= b.shown
-            a.sliced += b.sliced
+            self._classes[old] = _Class(a.hint, a.fixed or b.fixed, a.shown or b.shown, a.sliced + b.sliced)
         return True
 
     def _of(self, space: Space) -> _Class:

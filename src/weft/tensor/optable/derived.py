@@ -36,10 +36,6 @@ def _rsqrt(x: Scalar) -> Scalar:
     return _div(Lit(1.0), apply("sqrt", x))
 
 
-def _exp2(x: Scalar) -> Scalar:
-    return apply("exp", _mul(x, Lit(math.log(2.0))))
-
-
 def _log2(x: Scalar) -> Scalar:
     return _mul(apply("log", x), Lit(1.0 / math.log(2.0)))
 
@@ -155,15 +151,18 @@ def _rsub(x: Scalar, y: Scalar, alpha: float) -> Scalar:
 
 
 def _addcmul(x: Scalar, a: Scalar, b: Scalar, value: float) -> Scalar:
-    return _add(x, _mul(Lit(value), _mul(a, b)))
+    return _add(x, _mul(_mul(Lit(value), a), b))
 
 
 def _addcdiv(x: Scalar, a: Scalar, b: Scalar, value: float) -> Scalar:
-    return _add(x, _mul(Lit(value), _div(a, b)))
+    return _add(x, _div(_mul(Lit(value), a), b))
 
 
 def _lerp(a: Scalar, b: Scalar, weight: Scalar) -> Scalar:
-    return _add(a, _mul(weight, apply("sub", b, a)))
+    # From the nearer end, so that a weight of 1 gives b itself.
+    apart = apply("sub", b, a)
+    upper = apply("sub", b, _mul(apart, apply("sub", Lit(1.0), weight)))
+    return apply("where", apply("lt", apply("abs", weight), Lit(0.5)), _add(a, _mul(weight, apart)), upper)
 
 
 def _celu(x: Scalar, alpha: float) -> Scalar:
@@ -215,7 +214,6 @@ DERIVED: tuple[DerivedRow, ...] = (
     DerivedRow("square", ("aten.square",), ("real",), _square),
     DerivedRow("reciprocal", ("aten.reciprocal",), ("nonzero",), _reciprocal),
     DerivedRow("rsqrt", ("aten.rsqrt",), ("positive",), _rsqrt),
-    DerivedRow("exp2", ("aten.exp2",), ("real",), _exp2),
     DerivedRow("log2", ("aten.log2",), ("positive",), _log2),
     DerivedRow("log10", ("aten.log10",), ("positive",), _log10),
     DerivedRow("tan", ("aten.tan",), ("small",), _tan),
