@@ -13,7 +13,7 @@ import torch
 from click.testing import CliRunner, Result
 
 import weft
-from weft.api import demo, examples, measure
+from weft.api import demo, examples, measure, workloads
 from weft.api.cli import main
 
 USER_FILE = """
@@ -139,8 +139,11 @@ def test_demo_fails_where_pytorch_runs_a_part(monkeypatch, fn, verdict):
     assert "left to PyTorch: aten.sort" in result.stderr
 
 
+BLOCKBUSTER = (workloads.ATTENTION, workloads.LAYERNORM, workloads.RMSNORM)
+
+
 def test_bench_times_and_judges_the_papers_functions_beside_their_peers(monkeypatch, tmp_path):
-    monkeypatch.setattr(examples, "SUITE", examples.SUITE[len(examples.EXAMPLES) :])
+    monkeypatch.setattr(workloads, "SUITE", BLOCKBUSTER)
     monkeypatch.setattr(demo, "DTYPES", (torch.float32,))
     out = tmp_path / "bench.json"
     result = run("bench", "--quick", "--json", out)
@@ -152,15 +155,78 @@ def test_bench_times_and_judges_the_papers_functions_beside_their_peers(monkeypa
     assert [list(r["times"]) for r in found] == [["eager", "SDPA", "weft"], ["eager", "weft"], ["eager", "weft"]]
     assert 0 < found[0]["errors"]["SDPA"]["error"] <= found[0]["errors"]["SDPA"]["allowed"]
     assert all(most >= r["kernels"] > 0 for r, most in zip(found, (1, 2, 2), strict=True))
-    assert "weft / best peer" in result.output
+    assert "weft / best peer over 3 rows: geometric mean" in result.output
+
+
+def test_bench_resumes_after_the_rows_that_its_file_has(monkeypatch, tmp_path):
+    monkeypatch.setattr(workloads, "SUITE", BLOCKBUSTER)
+    monkeypatch.setattr(demo, "DTYPES", (torch.float32,))
+    out = tmp_path / "bench.json"
+    run("bench", "--quick", "--only", "layernorm", "--json", out)
+    first = json.loads(out.read_text())["results"]
+    assert [r["function"] for r in first] == ["LayerNorm + matmul"]
+    result = run("bench", "--quick", "--only", "norm", "--resume", "--json", out)
+    assert result.exit_code == 0, result.output
+    both = json.loads(out.read_text())["results"]
+    assert both[:1] == first
+    assert [r["function"] for r in both[1:]] == ["RMSNorm + SwiGLU"]
+    assert result.stdout.count("measured ") == 1
+
+
+def test_bench_lists_what_is_left_to_pytorch_and_fails_only_where_a_result_is_wrong(monkeypatch):
+    one = examples.Example(
+        "sorted", lambda _: lambda x: torch.relu(torch.sort(x)[0]), lambda _: (examples.Operand((4, 6)),)
+    )
+    monkeypatch.setattr(workloads, "SUITE", (one,))
+    monkeypatch.setattr(demo, "DTYPES", (torch.float32,))
+    result = run("bench", "--quick")
+    assert result.exit_code == 0, result.output
+    assert "left to PyTorch in sorted" in result.stdout
+    monkeypatch.setattr(demo, "optimize", lambda fn, inputs: weft.optimize(lambda x: torch.sort(x)[0], inputs))
+    result = run("bench", "--quick")
+    assert result.exit_code == 1
+    assert "sorted in float32 is not right: error" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--only", "nothing"), "no function's name contains nothing"),
+        (("--resume",), "--json"),
+        (("--resume", "--json", "FILE"), "holds no results"),
+    ],
+)
+def test_bench_says_what_it_cannot_do(options, says, tmp_path):
+    other = tmp_path / "other.json"
+    other.write_text("[]")
+    result = run("bench", "--quick", *(other if o == "FILE" else o for o in options))
+    assert result.exit_code == 2
+    assert says in result.stderr
+    assert "what to do" in result.stderr
 
 
 def test_examples_have_new_operands_for_each_number_and_products_of_variance_1():
-    for example in examples.SUITE:
-        one, other = (example.inputs((64, 512, 512), torch.float32, number) for number in (1, 2))
+    for example in workloads.SUITE:
+        one, other = (example.inputs(example.quick, torch.float32, number) for number in (1, 2))
         assert all(not torch.equal(a, b) for a, b in zip(one, other, strict=True))
-        weights = [t for t in one[1:] if t.ndim == 2 and example is not examples.ATTENTION]
-        assert all(abs((one[0] @ w).std() - 1) < 0.1 for w in weights)
+    for example in (*examples.EXAMPLES[:3], workloads.RMSNORM):
+        x, *weights = example.inputs((64, 512, 512), torch.float32, 1)
+        assert all(abs((x @ w).std() - 1) < 0.1 for w in weights if w.ndim == 2)
+
+
+def test_experts_that_nearly_tie_may_change_places():
+    route = next(e for e in workloads.SUITE if e.title == "routing to experts (R1)")
+    x, w = route.inputs((64, 32, 16), torch.float32, 0)
+    w[:, 1] = w[:, 0]  # experts 0 and 1 tie in every row
+    assert route.gaps is not None
+    _, gap = route.gaps(x, w)
+    shares, experts = workloads.route(x, w)
+    swapped = torch.where(experts < 2, 1 - experts, experts)
+    exact = workloads.route(x.double(), w.double())
+    tied = (experts == 0) | (experts == 1)
+    assert (gap.gap[tied] <= gap.bound).any()
+    assert weft.judge((shares, swapped), (shares, experts), exact, gaps=(None, gap)).ok
+    assert not weft.judge((shares, experts.flip(-1)), (shares, experts), exact, gaps=(None, gap)).ok
 
 
 def test_python_m_weft_is_the_command(monkeypatch, capsys):
@@ -268,3 +334,5 @@ def test_compare_alternates_and_times_only_the_second_call(monkeypatch):
     timed = calls[6:]  # after the round of the pool that warms up
     assert [name for name, _ in timed] == [*"aabb", *"bbaa", *"aabb"]
     assert [number for _, number in timed] == [0] * 4 + [1] * 4 + [2] * 4
+    clock[0] = 0.0
+    assert measure.compare({"b": candidate("b", 3.0)}, lambda i: (i,), rounds=50, pool=1, seconds=9.0)["b"].rounds == 10

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from opinfo.check import check
 from opinfo.database import DTYPES, FEW, LAYOUTS, cases, entries, name_of, share
 
@@ -43,7 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if most is None:
             continue
         start, before = time.perf_counter(), bad
-        for line in _entry(op, [known[d] for d in given.dtypes.split(",")], given.layouts.split(","), min(most, given.most), results):
+        for line in _entry(
+            op, [known[d] for d in given.dtypes.split(",")], given.layouts.split(","), min(most, given.most), results
+        ):
             bad += 1
             print(f"  BAD {line}", flush=True)
         found = results.get(name_of(op), {})
@@ -59,7 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if bad else 0
 
 
-def _entry(op: Any, dtypes: Sequence[torch.dtype], layouts: Sequence[str], most: int, results: dict[str, Any]) -> Iterator[str]:
+def _entry(
+    op: Any, dtypes: Sequence[torch.dtype], layouts: Sequence[str], most: int, results: dict[str, Any]
+) -> Iterator[str]:
     """Runs one entry, adds what became of its samples to `results`, and gives a line for each that is bad."""
     counts, reasons, kernels, told = Counter[str](), Counter[str](), set[str](), set[str]()
     for dtype in dtypes:

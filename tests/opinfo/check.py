@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from opinfo.database import Case, tensors_of
 from torch._subclasses.fake_tensor import FakeTensorMode  # no public name
 from torch.utils import _pytree as pytree  # no public name
 
+from opinfo.database import Case, tensors_of
 from weft.api.backend import compile_graph
 from weft.plan import Plan
 from weft.verify.judge import judge
@@ -68,7 +68,9 @@ def _check(case: Case) -> Outcome:
         return Outcome("pytorch", ("Dynamo leaves it to PyTorch",))
     kernels = any(plan.kernels for plan in plans)
     if not reasons:
-        return Outcome("weft" if kernels else "pytorch", () if kernels else ("nothing to compute: views, or no elements",))
+        return Outcome(
+            "weft" if kernels else "pytorch", () if kernels else ("nothing to compute: views, or no elements",)
+        )
     return Outcome("partly" if kernels else "pytorch", reasons)
 
 
@@ -178,7 +180,9 @@ def _reference(case: Case, given: Sequence[torch.Tensor], wanted: Any) -> list[t
     return [a.double() if b.is_floating_point() and not a.is_complex() else b for a, b in pairs]
 
 
-def _difference(found: Any, wanted: Any, exact: list[torch.Tensor], seen: list[torch.Tensor], own: list[torch.Tensor]) -> str:
+def _difference(
+    found: Any, wanted: Any, exact: list[torch.Tensor], seen: list[torch.Tensor], own: list[torch.Tensor]
+) -> str:
     """In what the results are not eager's; "" where in nothing."""
     ours, theirs = tensors_of(found), tensors_of(wanted)
     if len(ours) != len(theirs):
@@ -191,7 +195,9 @@ def _difference(found: Any, wanted: Any, exact: list[torch.Tensor], seen: list[t
         if theirs[i].is_complex() and not torch.equal(*(torch.view_as_real(t[i]).nan_to_num() for t in (ours, theirs))):
             return "another complex number"
     keep = [i for i in range(len(theirs)) if i not in unjudged]
-    judgement = judge([_excused(ours[i], theirs[i], exact[i]) for i in keep], [theirs[i] for i in keep], [exact[i] for i in keep])
+    judgement = judge(
+        [_excused(ours[i], theirs[i], exact[i]) for i in keep], [theirs[i] for i in keep], [exact[i] for i in keep]
+    )
     if not judgement.ok:
         return judgement.reason
     for i in keep:

@@ -24,13 +24,37 @@ LAYOUTS = ("contiguous", "noncontiguous", "special", "compiled", "symbolic")
 of the type's range in place of theirs; by way of torch.compile; the same with symbolic sizes."""
 
 SPECIAL = {
-    "float": (float("nan"), 1.5, float("-inf"), -0.0, 88.75, 0.0, float("inf"), -104.0, 1e-40, -1.0, 0.5, 3e38, 2.5, -3e38),
+    "float": (
+        float("nan"),
+        1.5,
+        float("-inf"),
+        -0.0,
+        88.75,
+        0.0,
+        float("inf"),
+        -104.0,
+        1e-40,
+        -1.0,
+        0.5,
+        3e38,
+        2.5,
+        -3e38,
+    ),
     "int": (0, -(2**63), 1, 2**63 - 1, -1, 2, 7, -7, 2**31, -(2**31) - 1, 63, 2**53 + 1),
 }
 
 SOME, FEW = 24, 3
 
-UNSET = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_", "resize_as_")
+UNSET = (
+    "empty",
+    "empty_like",
+    "empty_permuted",
+    "empty_strided",
+    "new_empty",
+    "new_empty_strided",
+    "resize_",
+    "resize_as_",
+)
 """Entries whose results are whatever the memory holds."""
 
 INFERENCE = frozenset(
@@ -133,7 +157,12 @@ def cases(op: Any, dtype: torch.dtype, layout: str) -> Iterator[Case]:
 
 def _special(leaf: Any, largest: float) -> Any:
     """A tensor of the same shape and strides with the numbers of SPECIAL, in an order of its own."""
-    if not isinstance(leaf, torch.Tensor) or leaf.layout != torch.strided or leaf.dtype is torch.bool or leaf.is_complex():
+    if (
+        not isinstance(leaf, torch.Tensor)
+        or leaf.layout != torch.strided
+        or leaf.dtype is torch.bool
+        or leaf.is_complex()
+    ):
         return leaf
     every = SPECIAL["float" if leaf.is_floating_point() else "int"]
     numbers = [n for n in every if not largest < abs(n) < math.inf]
@@ -166,7 +195,7 @@ def _packets(op: Any) -> set[str]:
             try:
                 with torch.inference_mode(), found:
                     op(*case.args, **case.kwargs)
-            except Exception:  # noqa: BLE001, S112 - the database has entries for other devices too
+            except Exception:  # noqa: BLE001 - the database has entries for other devices too
                 continue
     return found.names
 

@@ -23,7 +23,7 @@ import torch
 from rich.console import Console
 
 from weft.api import demo as study
-from weft.api import examples
+from weft.api import examples, workloads
 from weft.api.derivation import DERIVED, Compiled, Derived, show
 from weft.api.measure import setting, settle
 from weft.api.optimize import optimize
@@ -125,14 +125,39 @@ def _derived(console: Console, name: str, *, every: bool) -> Derived:
 @main.command()
 @click.option("--rounds", type=click.IntRange(min=1), default=50, show_default=True, help="Timed calls of each peer.")
 @click.option("--quick", is_flag=True, help="Small sizes, few rounds, without Inductor: to see that it works.")
-@click.option("--json", "out", type=click.Path(dir_okay=False, path_type=Path), help="Also write the results here.")
+@click.option(
+    "--json", "out", type=click.Path(dir_okay=False, path_type=Path), help="Write each result here as it comes."
+)
+@click.option("--only", multiple=True, metavar="TEXT", help="Functions with this in their name; may be given again.")
+@click.option("--resume", is_flag=True, help="Keep the results that the --json file has, and measure what it lacks.")
 @_reporting
-def bench(rounds: int, quick: bool, out: Path | None) -> None:
-    """Time the example functions beside eager PyTorch, Inductor and, for attention, PyTorch's own kernel, and judge all errors.
+def bench(rounds: int, quick: bool, out: Path | None, only: tuple[str, ...], resume: bool) -> None:
+    """Time the papers' functions beside eager PyTorch, Inductor and, for attention, PyTorch's own kernel; judge all errors.
 
-    Exits with 1 where a result is wrong, or where anything was left to PyTorch.
+    Exits with 1 where a result is wrong. What is left to PyTorch is listed.
     """
-    _study(examples.SUITE, 3 if quick else rounds, out, quick=quick, derived=None)
+    chosen = [e for e in workloads.SUITE if not only or any(text.lower() in e.title.lower() for text in only)]
+    if not chosen:
+        titles = ", ".join(e.title for e in workloads.SUITE)
+        raise CommandError(
+            f"no function's name contains {' or '.join(only)}", where="--only", todo=f"there are: {titles}"
+        )
+    if resume and out is None:
+        raise CommandError("there is no file to resume", where="--resume", todo="give --json FILE too")
+    before = _results(out) if resume and out is not None and out.exists() else []
+    _study(chosen, 3 if quick else rounds, out, quick=quick, derived=None, before=before)
+
+
+def _results(path: Path) -> list[study.Outcome]:
+    """What an earlier run wrote."""
+    try:
+        return [study.Outcome.read(each) for each in json.loads(path.read_text(encoding="utf-8"))["results"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CommandError(
+            f"{path} holds no results of this benchmark: {type(error).__name__}: {error}",
+            where=str(path),
+            todo="name a file that `weft bench --json` wrote, or leave --resume out",
+        ) from error
 
 
 @main.command()
@@ -159,32 +184,49 @@ def fuzz(count: int, seed: int, operations: int | None, compiled: bool) -> None:
 
 
 def _study(
-    chosen: Sequence[examples.Example], rounds: int, out: Path | None, *, quick: bool, derived: Derived | None
+    chosen: Sequence[examples.Example],
+    rounds: int,
+    out: Path | None,
+    *,
+    quick: bool,
+    derived: Derived | None,
+    before: Sequence[study.Outcome] = (),
 ) -> None:
-    """Run examples, print what was found, write it to `out`; exit with 1 unless all is right.
+    """Run examples, print what was found, write it to `out` as it comes; exit with 1 unless all is right.
 
-    With a derivation this is a demonstration: what was fused is shown too.
+    With a derivation this is a demonstration: what was fused is shown too, and nothing may be left to PyTorch.
     """
     console = _console()
     here = setting(_version())
     console.print(f"weft {here.weft}, PyTorch {here.torch}, {here.threads} threads of {here.processor}\n")
     if derived is None and here.load > _QUIET:
         console.print(f"The machine is busy (load {here.load}): times will say little.\n")
-    found: list[study.Outcome] = []
-    for outcome in study.outcomes(chosen, rounds, quick=quick):
+    found = [*before]
+    more = {} if derived is None else {"derivation": asdict(derived)}
+    for outcome in study.outcomes(chosen, rounds, quick=quick, known={o.row for o in before}):
         found.append(outcome)
         if derived is not None:
             study.show(console, outcome, with_listing=len(found) == 1)
             console.print()
         else:
-            console.print(f"measured {outcome.function}, {outcome.size}, {outcome.dtype}")
+            console.print(f"measured {', '.join(outcome.row)}: weft / best peer {outcome.ratio:.2f}")
+        if out is not None:
+            _write(out, {"setting": asdict(here), "results": [each.written() for each in found], **more})
+    _concluded(console, found, parts=derived is None)
+
+
+def _concluded(console: Console, found: Sequence[study.Outcome], *, parts: bool) -> None:
+    """Print the tables; exit with 1 where something is wrong. With `parts` PyTorch may run some: that is listed."""
     for table in study.tables(found):
         console.print(table)
-    if out is not None:
-        results = [{**asdict(outcome), "right": outcome.right} for outcome in found]
-        more = {} if derived is None else {"derivation": asdict(derived)}
-        _write(out, {"setting": asdict(here), "results": results, **more})
-    wrong = list(study.complaints(found))
+    if parts:
+        console.print(study.summary(found))
+        for outcome in found:
+            if outcome.fallbacks:
+                console.print(
+                    f"left to PyTorch in {', '.join(outcome.row)}: {'; '.join(dict.fromkeys(outcome.fallbacks))}"
+                )
+    wrong = list(study.complaints(found, parts=parts))
     for line in wrong:
         click.echo(line, err=True)
     if wrong:
@@ -198,8 +240,10 @@ def _console() -> Console:
 
 
 def _write(path: Path, found: Mapping[str, object]) -> None:
+    beside = path.with_name(f"{path.name}.new")  # whoever stops the command finds whole results
     try:
-        path.write_text(f"{json.dumps(found, indent=1)}\n", encoding="utf-8")
+        beside.write_text(f"{json.dumps(found, indent=1)}\n", encoding="utf-8")
+        beside.replace(path)
     except OSError as error:
         raise _unwritable(path, error) from error
 

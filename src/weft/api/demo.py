@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
 
 import torch
 from rich.console import Console
@@ -17,14 +18,20 @@ from torch import nn
 from torch._dynamo.exc import TorchDynamoException
 
 from weft.api.examples import Example, Sizes
-from weft.api.measure import Timing, compare, judged, settle
+from weft.api.measure import Standard, Timing, compare, settle
 from weft.api.optimize import optimize
 from weft.api.program import Program
 from weft.block.listing import listing
 from weft.verify.judge import Judgement
 
+# Rows are many: one that takes longer is measured in fewer rounds.
+_SECONDS = 20.0
 DTYPES = (torch.float32, torch.bfloat16)
 _TORCH: Any = torch  # the type of torch.compile is only partly known
+
+
+Row: TypeAlias = tuple[str, str, str]
+"""Function, size and dtype: which row of a table an outcome is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +46,10 @@ class Checked:
 
     @staticmethod
     def of(judgement: Judgement) -> Checked:
-        """The judgement of a single output."""
-        (only,) = judgement.outputs
-        return Checked(only.error, only.eager_error, only.bound, only.ok, only.reason)
+        """The judgement of all outputs: the figures of the first, which is floating; of the others only what is wrong."""
+        first = judgement.outputs[0]
+        reason = first.reason if len(judgement.outputs) == 1 else judgement.reason
+        return Checked(first.error, first.eager_error, first.bound, judgement.ok, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,28 +85,73 @@ class Outcome:
     missing: str = ""
 
     @property
+    def true(self) -> bool:
+        """Results keep the error rule, and every kernel that there is was proved equal; the rest PyTorch runs."""
+        return self.errors["weft"].right and (self.equal or not self.kernels)
+
+    @property
     def right(self) -> bool:
         """weft compiled all of it, proved it equal, and its results keep the error rule."""
-        return self.errors["weft"].right and self.equal and self.kernels > 0 and not self.fallbacks
+        return self.true and self.kernels > 0 and not self.fallbacks
+
+    @property
+    def row(self) -> Row:
+        """Which row of a table it is."""
+        return self.function, self.size, self.dtype
+
+    @property
+    def ratio(self) -> float:
+        """weft's median over the best peer's."""
+        return self.times["weft"].median_ms / min(t.median_ms for name, t in self.times.items() if name != "weft")
+
+    def written(self) -> dict[str, Any]:
+        """What the results file holds of it."""
+        return {**asdict(self), "right": self.right}
+
+    @staticmethod
+    def read(written: Mapping[str, Any]) -> Outcome:
+        """What `written` gave, back from a file; raises KeyError or TypeError where that holds something else."""
+        own = {name: value for name, value in written.items() if name != "right"}
+        own["errors"] = {name: Checked(**value) for name, value in written["errors"].items()}
+        own["times"] = {name: Timing(**value) for name, value in written["times"].items()}
+        return Outcome(**own)
 
 
-def outcomes(examples: Sequence[Example], rounds: int, *, quick: bool) -> Iterator[Outcome]:
+def _rows(examples: Sequence[Example], *, quick: bool) -> dict[Row, tuple[Example, Sizes, torch.dtype]]:
+    """Every example in every dtype that it is measured in, by row."""
+    return {
+        (e.title, _size(sizes), str(dtype).removeprefix("torch.")): (e, sizes, dtype)
+        for e in examples
+        for sizes in (e.quick if quick else e.full,)
+        for dtype in DTYPES
+        if dtype in e.dtypes
+    }
+
+
+def _size(sizes: Sizes) -> str:
+    return "x".join(map(str, sizes))
+
+
+def outcomes(
+    examples: Sequence[Example], rounds: int, *, quick: bool, known: Collection[Row] = ()
+) -> Iterator[Outcome]:
     """Compile, judge and time every example in every dtype, one after the other.
 
     Args:
         examples: which, each beside eager, its own peers and what `torch.compile(fn)` makes of it, as that is used by default.
         rounds: timed calls of each candidate.
         quick: at small sizes, without `torch.compile(fn)`.
+        known: rows to leave out.
     """
     settle()
-    for example in examples:
-        for dtype in DTYPES:
-            sizes = example.quick if quick else example.full
+    for row, (example, sizes, dtype) in _rows(examples, quick=quick).items():
+        if row not in known:
             yield _outcome(example, sizes, dtype, rounds, inductor=not quick)
 
 
 def _outcome(example: Example, sizes: Sizes, dtype: torch.dtype, rounds: int, *, inductor: bool) -> Outcome:
     torch.default_generator.manual_seed(0)  # of a module's parameters
+    _TORCH.compiler.reset()  # sizes of an earlier row would make this one's sizes dynamic, which is slower
     fn = example.make(sizes)
     if isinstance(fn, nn.Module):
         fn = fn.to(dtype).eval()
@@ -109,25 +162,26 @@ def _outcome(example: Example, sizes: Sizes, dtype: torch.dtype, rounds: int, *,
     start = time.perf_counter()
     program = optimize(fn, make_inputs(0))
     compile_s = time.perf_counter() - start
+    standard = Standard.of(fn, make_inputs, gaps=example.gaps)
     candidates: dict[str, Callable[..., Any]] = {"eager": fn}
     errors: dict[str, Checked] = {}
     missing = ""
     if inductor:
         theirs: Callable[..., Any] = _TORCH.compile(fn)
         try:
-            errors["Inductor"] = Checked.of(judged(theirs, fn, make_inputs))
+            errors["Inductor"] = Checked.of(standard.judge(theirs))
             candidates["Inductor"] = theirs
         except (TorchDynamoException, RuntimeError) as error:  # its own compiler or headers are not there
             missing = next(iter(str(error).splitlines()), type(error).__name__)
     for name, peer in example.peers.items():
         candidates[name] = peer
-        errors[name] = Checked.of(judged(peer, fn, make_inputs))
+        errors[name] = Checked.of(standard.judge(peer))
     candidates["weft"] = program
-    errors["weft"] = Checked.of(judged(program, fn, make_inputs))
+    errors["weft"] = Checked.of(standard.judge(program))
     verdicts = [k.verdict for plan in program.plans for region in plan.regions for k in region.kernels[:1]]
     return Outcome(
         function=example.title,
-        size="x".join(map(str, sizes)),
+        size=_size(sizes),
         dtype=str(dtype).removeprefix("torch."),
         kernels=len(program.kernels),
         rewrites=dict(Counter(step.rule for step in program.trace)),
@@ -138,7 +192,7 @@ def _outcome(example: Example, sizes: Sizes, dtype: torch.dtype, rounds: int, *,
         compile_s=compile_s,
         cached=sum(k.from_cache for k in program.kernels),
         errors=errors,
-        times=compare(candidates, make_inputs, rounds),
+        times=compare(candidates, make_inputs, rounds, seconds=_SECONDS),
         missing=missing,
     )
 
@@ -185,26 +239,41 @@ def tables(found: Sequence[Outcome]) -> tuple[Table, Table]:
     for head in ("eager", *(n for n in names if n != "eager"), "allowed", "right"):
         errors.add_column(head, justify="right")
     for outcome in found:
-        which = (outcome.function, outcome.size, outcome.dtype)
         cells = [_time(outcome.times.get(name)) for name in names]
-        peers = min(t.median_ms for name, t in outcome.times.items() if name != "weft")
-        ratio = f"{outcome.times['weft'].median_ms / peers:.2f}"
-        times.add_row(*which, *cells, ratio)
+        times.add_row(*outcome.row, *cells, f"{outcome.ratio:.2f}")
         weft = outcome.errors["weft"]
         others = [f"{outcome.errors[n].error:.2g}" if n in outcome.errors else "-" for n in names if n != "eager"]
-        right = Text("yes", "green") if outcome.right else Text("NO", "bold red")
-        errors.add_row(*which, f"{weft.eager_error:.2g}", *others, f"{weft.allowed:.2g}", right)
+        right = _right(outcome)
+        errors.add_row(*outcome.row, f"{weft.eager_error:.2g}", *others, f"{weft.allowed:.2g}", right)
     return times, errors
+
+
+def _right(outcome: Outcome) -> Text:
+    if outcome.right:
+        return Text("yes", "green")
+    return Text("in part PyTorch's" if outcome.true and outcome.fallbacks else "NO", "bold red")
+
+
+def summary(found: Sequence[Outcome]) -> str:
+    """How weft's times compare with the best peer's over all outcomes, as one line."""
+    ratios = [outcome.ratio for outcome in found]
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    worst = max(found, key=lambda o: o.ratio)
+    above = sum(ratio > 1.1 for ratio in ratios)
+    return (
+        f"weft / best peer over {len(found)} rows: geometric mean {mean:.2f}, {above} above 1.1, "
+        f"the most {worst.ratio:.2f} ({worst.function}, {worst.size}, {worst.dtype})"
+    )
 
 
 def _time(timing: Timing | None) -> str:
     return "-" if timing is None else f"{timing.median_ms:.3g} ({timing.best_ms:.3g})"
 
 
-def complaints(found: Sequence[Outcome]) -> Iterator[str]:
-    """One line for every outcome that is not right."""
+def complaints(found: Sequence[Outcome], *, parts: bool = False) -> Iterator[str]:
+    """One line for every outcome that is not right; with `parts`, PyTorch may run a part."""
     for outcome in found:
-        if not outcome.right:
+        if not (outcome.true if parts else outcome.right):
             weft = outcome.errors["weft"]
             reasons = [weft.reason] if not weft.right else []
             reasons += [] if outcome.equal else ["not shown equal to what was written"]

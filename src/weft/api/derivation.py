@@ -15,11 +15,12 @@ from rich.padding import Padding
 from rich.text import Text
 
 from weft.api.eager import run_in_pytorch
-from weft.api.examples import ATTENTION, LAYERNORM, RMSNORM, Example, Sizes
+from weft.api.examples import Example, Sizes
 from weft.api.left_out import LAWS, RULES, Law, place
-from weft.api.measure import judged
+from weft.api.measure import Standard
 from weft.api.optimize import optimize
 from weft.api.program import Program
+from weft.api.workloads import ATTENTION, LAYERNORM, RMSNORM
 from weft.block import lower
 from weft.block.copies import canonical
 from weft.block.listing import listing
@@ -162,7 +163,7 @@ class Compiled:
         """What there is to say of it, its results judged on fresh inputs."""
         fn, program, derivation = self.example.make(self.sizes), self.program, self.derivation
         verdicts = [k.verdict for plan in program.plans for region in plan.regions for k in region.kernels[:1]]
-        judgement: OutputJudgement = judged(program, fn, self.inputs, draws=2).outputs[0]
+        judgement: OutputJudgement = Standard.of(fn, self.inputs, draws=2).judge(program).outputs[0]
         equal = bool(verdicts) and all(v.equal is True for v in verdicts)
         regions = [region for plan in program.plans for region in plan.regions]
         return Derived(

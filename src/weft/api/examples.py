@@ -1,8 +1,7 @@
-"""The example functions, in plain PyTorch, with their sizes and random operands."""
+"""What an example is: a function in plain PyTorch, its sizes and random operands; and the functions of the demonstration."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -17,10 +16,25 @@ Sizes: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor of normally distributed numbers: of this shape and deviation."""
+    """A random tensor.
+
+    Attributes:
+        shape: its sizes.
+        deviation: of its normally distributed numbers.
+        about: their mean.
+        below: where it is not 0, the tensor holds int64 indices from 0 to below this.
+    """
 
     shape: tuple[int, ...]
     deviation: float = 1.0
+    about: float = 0.0
+    below: int = 0
+
+    def draw(self, random: torch.Generator, dtype: torch.dtype) -> torch.Tensor:
+        """One such tensor; indices are int64 whatever `dtype` is."""
+        if self.below:
+            return torch.randint(self.below, self.shape, generator=random)
+        return (torch.randn(self.shape, generator=random) * self.deviation + self.about).to(dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +49,8 @@ class Example:
         quick: sizes at which it is quickly seen to work.
         peers: what else computes the same in PyTorch, by name, to be measured beside it.
         formula: as one would write it, where the title does not say it.
+        dtypes: of its floating operands, in which it is measured.
+        gaps: for a function with index outputs, what `weft.judge` must know of near-ties at these operands.
     """
 
     title: str
@@ -44,12 +60,13 @@ class Example:
     quick: Sizes = (32, 64, 48)
     peers: Mapping[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
     formula: str = ""
+    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16)
+    gaps: Callable[..., object] | None = None
 
     def inputs(self, sizes: Sizes, dtype: torch.dtype, number: int) -> tuple[torch.Tensor, ...]:
         """The random operands with this number."""
         random = torch.Generator().manual_seed(number)
-        made = ((torch.randn(o.shape, generator=random), o.deviation) for o in self.operands(sizes))
-        return tuple((tensor * deviation).to(dtype) for tensor, deviation in made)
+        return tuple(operand.draw(random, dtype) for operand in self.operands(sizes))
 
 
 def relu_linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -81,84 +98,38 @@ class TwoLayers(nn.Module):
         return self.second(torch.relu(self.first(x)))
 
 
-def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Softmax attention, of matrices or of any number of heads."""
-    return torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), -1) @ v
+# Operands. Sizes are rows, inner, columns.
 
 
-def layernorm_matmul(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """Rows that are centred and scaled to variance 1, times a matrix."""
-    return functional.layer_norm(x, (x.shape[-1],)) @ w
-
-
-def rmsnorm_swiglu(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
-    """The feed-forward part of a Llama layer, with its normalisation."""
-    h = functional.rms_norm(x, (x.shape[-1],))
-    return (functional.silu(h @ w) * (h @ v)) @ u
-
-
-# Operands. Sizes are rows, inner, columns, but for attention's: of each of its operands. Weights are such that products have
-# variance 1 again.
-
-
-def _weight(inner: int, columns: int) -> Operand:
+def weight(inner: int, columns: int) -> Operand:
+    """A matrix such that products of rows of variance 1 have variance 1 again."""
     return Operand((inner, columns), inner**-0.5)
 
 
 def _linear(sizes: Sizes) -> tuple[Operand, ...]:
     rows, inner, columns = sizes
-    return Operand((rows, inner)), _weight(inner, columns), Operand((columns,))
+    return Operand((rows, inner)), weight(inner, columns), Operand((columns,))
 
 
-def _one_product(sizes: Sizes) -> tuple[Operand, ...]:
+def one_product(sizes: Sizes) -> tuple[Operand, ...]:
+    """Rows, and a matrix."""
     return _linear(sizes)[:2]
 
 
-def _two_products(sizes: Sizes) -> tuple[Operand, ...]:
+def two_products(sizes: Sizes) -> tuple[Operand, ...]:
+    """Rows, and two matrices."""
     rows, inner, columns = sizes
-    return Operand((rows, inner)), _weight(inner, columns), _weight(inner, columns)
-
-
-def _three_products(sizes: Sizes) -> tuple[Operand, ...]:
-    _, inner, columns = sizes
-    return *_two_products(sizes), _weight(columns, inner)
+    return Operand((rows, inner)), weight(inner, columns), weight(inner, columns)
 
 
 def _rows(sizes: Sizes) -> tuple[Operand, ...]:
     return _linear(sizes)[:1]
 
 
-def _heads(sizes: Sizes) -> tuple[Operand, ...]:
-    return (Operand(sizes),) * 3
-
-
 EXAMPLES = (
     Example("relu(x @ w + b)", lambda _: relu_linear, _linear),
-    Example("silu(x @ w) * (x @ v)", lambda _: gated, _two_products),
-    Example("((x @ w) ** 2).sum(-1)", lambda _: sum_of_squares, _one_product),
+    Example("silu(x @ w) * (x @ v)", lambda _: gated, two_products),
+    Example("((x @ w) ** 2).sum(-1)", lambda _: sum_of_squares, one_product),
     Example("two-layer MLP module", TwoLayers, _rows),
 )
 """What `weft demo` compiles."""
-
-ATTENTION = Example(
-    "attention",
-    lambda _: attention,
-    _heads,
-    (1, 8, 2048, 64),
-    (1, 2, 256, 64),
-    {"SDPA": functional.scaled_dot_product_attention},
-    "softmax(q @ k.T / sqrt(d)) @ v",
-)
-LAYERNORM = Example(
-    "LayerNorm + matmul", lambda _: layernorm_matmul, _one_product, formula="layer_norm(x, (x.shape[-1],)) @ w"
-)
-RMSNORM = Example(
-    "RMSNorm + SwiGLU",
-    lambda _: rmsnorm_swiglu,
-    _three_products,
-    (512, 512, 1408),
-    formula="h = rms_norm(x, (x.shape[-1],)); (silu(h @ w) * (h @ v)) @ u",
-)
-
-SUITE = (*EXAMPLES, ATTENTION, LAYERNORM, RMSNORM)
-"""What `weft bench` measures."""

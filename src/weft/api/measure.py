@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import platform
 import shutil
@@ -19,6 +20,8 @@ import torch
 
 from weft.run.compiler import find_compiler
 from weft.verify.judge import Draws, Judgement, judge, reference
+
+_LEAST = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,7 @@ def compare(
     make_inputs: Callable[[int], Sequence[Any]],
     rounds: int = 20,
     pool: int = 4,
+    seconds: float = math.inf,
 ) -> dict[str, Timing]:
     """Time `candidates` on the same inputs, in one run.
 
@@ -69,6 +73,7 @@ def compare(
         make_inputs: the inputs with this number, on every call other random ones.
         rounds: timed calls of each candidate.
         pool: how many different inputs there are.
+        seconds: after so many no further round begins, once there were ten.
     """
     inputs = [tuple(make_inputs(number)) for number in range(pool)]
     names = list(candidates)
@@ -80,7 +85,10 @@ def compare(
                 call(*given)
         gc.disable()
         try:
+            begin = time.perf_counter()
             for number in range(rounds):
+                if number >= _LEAST and time.perf_counter() - begin > seconds:
+                    break
                 given = inputs[number % pool]
                 first = number % len(names)
                 for name in (*names[first:], *names[:first]):
@@ -88,7 +96,7 @@ def compare(
         finally:
             if collecting:
                 gc.enable()
-    return {name: Timing(statistics.median(ts) * 1e3, min(ts) * 1e3, rounds) for name, ts in taken.items()}
+    return {name: Timing(statistics.median(ts) * 1e3, min(ts) * 1e3, len(ts)) for name, ts in taken.items()}
 
 
 def _seconds(call: Callable[..., Any], inputs: Sequence[Any]) -> float:
@@ -98,15 +106,47 @@ def _seconds(call: Callable[..., Any], inputs: Sequence[Any]) -> float:
     return time.perf_counter() - start
 
 
-def judged(
-    call: Callable[..., Any], fn: Callable[..., Any], make_inputs: Callable[[int], Sequence[Any]], draws: int = 4
-) -> Judgement:
-    """`call` under the error rule: beside `fn` in eager PyTorch and in fp64, over `draws` random inputs together."""
-    given = [make_inputs(number) for number in range(draws)]
-    with torch.no_grad():
-        out = [call(*inputs) for inputs in given]
-        eager = [fn(*inputs) for inputs in given]
-    return judge(Draws(out), Draws(eager), Draws([reference(fn, inputs) for inputs in given]))
+@dataclass(frozen=True, slots=True)
+class Standard:
+    """What results are judged by: a function's own in eager PyTorch and in fp64, on several random inputs together.
+
+    Attributes:
+        inputs: of the function.
+        eager, exact: its results; `gaps`: for each, what `weft.judge` must know of near-ties.
+    """
+
+    inputs: tuple[Sequence[Any], ...]
+    eager: Draws[Any]
+    exact: Draws[Any]
+    gaps: Draws[Any] | None
+
+    @staticmethod
+    def of(
+        fn: Callable[..., Any],
+        make_inputs: Callable[[int], Sequence[Any]],
+        draws: int = 4,
+        gaps: Callable[..., Any] | None = None,
+    ) -> Standard:
+        """The standard that `fn` sets.
+
+        Args:
+            fn: takes what `make_inputs` gives.
+            make_inputs: the inputs with this number.
+            draws: how many.
+            gaps: gives, for some inputs, the `gaps` of `weft.judge`.
+        """
+        given = tuple(make_inputs(number) for number in range(draws))
+        with torch.no_grad():
+            eager = Draws([fn(*inputs) for inputs in given])
+            exact = Draws([reference(fn, inputs) for inputs in given])
+            near = None if gaps is None else Draws([gaps(*inputs) for inputs in given])
+        return Standard(given, eager, exact, near)
+
+    def judge(self, call: Callable[..., Any]) -> Judgement:
+        """`call` under the error rule."""
+        with torch.no_grad():
+            out = Draws([call(*inputs) for inputs in self.inputs])
+        return judge(out, self.eager, self.exact, gaps=self.gaps)
 
 
 def settle() -> None:

@@ -86,7 +86,9 @@ def verify(program: TensorProgram, applied: BlockProgram, trials: int = 2, seed:
                 found, _ = interpret(applied, inputs, sizes, domain)
             except (WeftError, ValueError, IndexError, KeyError, ArithmeticError, AssertionError) as error:
                 # A program that cannot even be run is not shown equal to anything: fail closed, and say why.
-                return Verdict(None, 1.0, f"could not be run at {dict(sizes)}: {getattr(error, 'what', error)}", tuple(tried))
+                return Verdict(
+                    None, 1.0, f"could not be run at {dict(sizes)}: {getattr(error, 'what', error)}", tuple(tried)
+                )
             different = _first_difference(domain, wanted, found)
             if different is not None:
                 return Verdict(False, 1.0, f"output {different} differs at sizes {dict(sizes)}", (*tried, sizes))

@@ -26,6 +26,7 @@ from weft.block.program import (
 from weft.emit.cpp import nests
 from weft.emit.cpp.dots import dot, free_axis, stage
 from weft.emit.cpp.frame import Frame
+from weft.emit.cpp.invariant import split
 from weft.emit.cpp.plan import Store
 from weft.emit.cpp.values import Lazy, Memory, Panel, Value, resolved
 from weft.emit.ranges import Scope
@@ -64,7 +65,7 @@ class Body:
         """Note what `node` computes; print it where it is a product or a copy."""
         match node:
             case Pointwise():
-                self._lazy(node, node.args, node.dims, node.dtype)
+                self.values[node.name] = split(node, [self.item(a) for a in node.args])
             case Collapse():
                 arg = self.item(node.arg)
                 lazy = self._lazy(
@@ -121,7 +122,7 @@ class Body:
 
     def _lazy(
         self,
-        node: Pointwise | Collapse | Index | Literal | Extent,
+        node: Collapse | Index | Literal | Extent,
         args: tuple[str, ...],
         dims: tuple[Axis, ...],
         dtype: DType,

@@ -1,0 +1,309 @@
+"""What `weft bench` measures: the functions of the papers' tables at sizes for a CPU, in plain PyTorch.
+
+RedFuser's (appendix A.5, A.6) keep the names of its tables: H multi-head attention, L its latent form, R routing to experts, Q a
+product after quantisation, V variance, I moment of inertia. Mirage's (its table 4) are attention with several, grouped or one head
+of keys, for one new token, for 32 and for 512, and layers for few tokens. Blockbuster's are attention, LayerNorm + matmul and
+RMSNorm + SwiGLU. Sizes are the papers' where a CPU takes 1 to 200 ms for them, else with fewer rows, heads or batches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from weft.api.examples import EXAMPLES, Example, Operand, Sizes, one_product, two_products, weight
+from weft.verify.judge import IndexGap, allowed_error
+
+_FP32 = (torch.float32,)
+_EXPERTS = 8
+
+
+# Attention.
+
+
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Softmax attention, of matrices or of any number of heads; keys may have one head for all."""
+    return torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), -1) @ v
+
+
+def causal_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Attention to no later token, by a mask."""
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    later = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).triu(1)
+    return torch.softmax(scores.masked_fill(later, -math.inf), -1) @ v
+
+
+def grouped_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Attention in which several heads of queries share a head of keys and values."""
+    group = q.shape[1] // k.shape[1]
+    return attention(q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1))
+
+
+def latent_attention(q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
+    """One new token: all heads attend to one latent vector a token, whose last 64 elements (its position) are no value."""
+    return attention(q, kv, kv[..., :-64])
+
+
+def _sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return functional.scaled_dot_product_attention(q, k, v)
+
+
+def _sdpa_causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def _sdpa_grouped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+
+def _sdpa_latent(q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
+    one = kv[:, None]
+    return functional.scaled_dot_product_attention(q[:, None], one, one[..., :-64])[:, 0]
+
+
+def _heads(sizes: Sizes) -> tuple[Operand, ...]:
+    """Sizes of each operand: batch, heads, length, width."""
+    return (Operand(sizes),) * 3
+
+
+def _queries_and_keys(sizes: Sizes) -> tuple[Operand, ...]:
+    """Sizes: batch, heads of queries, heads of keys, queries, keys, width."""
+    batch, heads, key_heads, queries, keys, width = sizes
+    return Operand((batch, heads, queries, width)), *((Operand((batch, key_heads, keys, width)),) * 2)
+
+
+def _latent(sizes: Sizes) -> tuple[Operand, ...]:
+    """Sizes: batch, heads, keys, width of keys."""
+    batch, heads, keys, width = sizes
+    return Operand((batch, heads, width)), Operand((batch, keys, width))
+
+
+_SOFTMAX = "softmax(q @ k.T / sqrt(d)) @ v"
+_Function = Callable[..., Any]
+
+
+def _attention(
+    title: str,
+    full: Sizes,
+    quick: Sizes,
+    fn: _Function = attention,
+    peer: _Function = _sdpa,
+    operands: Callable[[Sizes], tuple[Operand, ...]] = _heads,
+) -> Example:
+    return Example(title, lambda _: fn, operands, full, quick, {"SDPA": peer}, _SOFTMAX)
+
+
+def _modes(name: str, heads: int, key_heads: int, width: int, fn: _Function, peer: _Function) -> tuple[Example, ...]:
+    """Mirage's three: one new token, 32 that are speculated on, 512 of a prompt; 4096 keys."""
+    modes = (("one token", 1), ("32 tokens", 32), ("prompt", 512))
+    few = min(key_heads, 2)
+    return tuple(
+        _attention(
+            f"{name}, {mode}",
+            (1, heads, key_heads, queries, 4096, width),
+            (1, 2 * few if heads > key_heads else few, few, min(queries, 16), 96, 16),
+            fn,
+            peer,
+            _queries_and_keys,
+        )
+        for mode, queries in modes
+    )
+
+
+ATTENTION = _attention("attention", (1, 8, 2048, 64), (1, 2, 256, 64))
+_ATTENTIONS = (
+    ATTENTION,
+    _attention("attention, causal by mask", (1, 8, 2048, 64), (1, 2, 96, 16), causal_attention, _sdpa_causal),
+    _attention("attention, long", (1, 2, 4096, 128), (1, 1, 200, 16)),
+    _attention("attention, BERT (H1)", (4, 8, 512, 64), (2, 2, 64, 16)),
+    _attention("attention, ViT (H6)", (4, 16, 256, 80), (2, 2, 40, 20)),
+    _attention("attention, decode (H9)", (8, 16, 16, 1, 4096, 64), (2, 2, 2, 1, 96, 16), operands=_queries_and_keys),
+    _attention(
+        "latent attention, decode (L9)", (1, 128, 4096, 576), (1, 4, 96, 80), latent_attention, _sdpa_latent, _latent
+    ),
+    *_modes("multi-head", 8, 8, 128, attention, _sdpa),
+    *_modes("grouped-query", 16, 2, 128, grouped_attention, _sdpa_grouped),
+    *_modes("multi-query", 16, 1, 64, attention, _sdpa_grouped),
+)
+
+
+# Layers.
+
+
+def layernorm_matmul(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Rows that are centred and scaled to variance 1, times a matrix."""
+    return functional.layer_norm(x, (x.shape[-1],)) @ w
+
+
+def rmsnorm_linear(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Rows that are scaled to a root mean square of 1, times a matrix."""
+    return functional.rms_norm(x, (x.shape[-1],)) @ w
+
+
+def rmsnorm_swiglu(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+    """The feed-forward part of a Llama layer, with its normalisation."""
+    h = functional.rms_norm(x, (x.shape[-1],))
+    return (functional.silu(h @ w) * (h @ v)) @ u
+
+
+def gated_mlp(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Two products of the same rows, one gating the other."""
+    return functional.silu(x @ w) * (x @ v)
+
+
+def adapter(x: torch.Tensor, down: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """A multi-layer perceptron through a narrow middle, beside what it adapts."""
+    return x + torch.relu(x @ down) @ up
+
+
+def lora(x: torch.Tensor, w: torch.Tensor, down: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """A linear layer with an adaptation of low rank."""
+    return x @ w + (x @ down) @ up
+
+
+def quantised_matmul(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Rows rounded to 255 steps of their own size, times a matrix, and scaled back."""
+    scale = x.abs().amax(-1, keepdim=True) / 127
+    return torch.round(x / scale) @ w * scale
+
+
+def route(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """For each row the experts that it goes to, and their shares."""
+    shares, experts = torch.softmax(x @ w, -1).topk(_EXPERTS)
+    return shares / shares.sum(-1, keepdim=True), experts
+
+
+def _route_gaps(x: torch.Tensor, w: torch.Tensor) -> tuple[None, IndexGap]:
+    """How far each expert's share is from the neighbours' in order, and what error shares may have."""
+    exact = torch.softmax(x.double() @ w.double(), -1)
+    ordered = exact.topk(_EXPERTS + 1).values
+    ahead = ordered[..., :-1] - ordered[..., 1:]
+    behind = torch.cat((torch.full_like(ahead[..., :1], math.inf), ahead[..., :-1]), -1)
+    return None, IndexGap(torch.minimum(ahead, behind), allowed_error(torch.softmax(x @ w, -1), exact))
+
+
+def _three_products(sizes: Sizes) -> tuple[Operand, ...]:
+    _, inner, columns = sizes
+    return *two_products(sizes), weight(columns, inner)
+
+
+def _narrow(sizes: Sizes) -> tuple[Operand, ...]:
+    """Sizes: rows, width, width of the middle."""
+    rows, width, middle = sizes
+    return Operand((rows, width)), weight(width, middle), weight(middle, width)
+
+
+def _low_rank(sizes: Sizes) -> tuple[Operand, ...]:
+    """Sizes: rows, inner, columns, rank."""
+    *plain, rank = sizes
+    return *one_product(tuple(plain)), weight(plain[1], rank), weight(rank, plain[2])
+
+
+def _layer(
+    title: str,
+    fn: _Function,
+    full: Sizes,
+    formula: str = "",
+    operands: Callable[[Sizes], tuple[Operand, ...]] = one_product,
+    quick: Sizes = (32, 64, 48),
+) -> Example:
+    return Example(title, lambda _: fn, operands, full, quick, formula=formula)
+
+
+_SWIGLU = "h = rms_norm(x, (x.shape[-1],)); (silu(h @ w) * (h @ v)) @ u"
+LAYERNORM = _layer(
+    "LayerNorm + matmul", layernorm_matmul, (512, 1024, 1024), formula="layer_norm(x, (x.shape[-1],)) @ w"
+)
+RMSNORM = _layer("RMSNorm + SwiGLU", rmsnorm_swiglu, (512, 512, 1408), _SWIGLU, _three_products)
+_RMS_LINEAR = "rms_norm(x, (x.shape[-1],)) @ w"
+_ROUTE = "p, e = softmax(x @ w).topk(8); p / p.sum(-1), e"
+_LAYERS = (
+    LAYERNORM,
+    RMSNORM,
+    _layer("RMSNorm + SwiGLU, decode", rmsnorm_swiglu, (16, 1024, 2816), _SWIGLU, _three_products),
+    _layer("RMSNorm + linear", rmsnorm_linear, (512, 1024, 1024), _RMS_LINEAR),
+    _layer("RMSNorm + linear, decode", rmsnorm_linear, (16, 2048, 4096), _RMS_LINEAR),
+    _layer("gated MLP, decode", gated_mlp, (16, 2048, 4096), "silu(x @ w) * (x @ v)", two_products),
+    _layer("adapter MLP", adapter, (2048, 1024, 64), "x + relu(x @ w) @ v", _narrow, (32, 64, 8)),
+    _layer("LoRA, decode", lora, (16, 2048, 4096, 16), "x @ w + (x @ a) @ b", _low_rank, (32, 64, 48, 4)),
+    _layer("quantised matmul (Q7)", quantised_matmul, (1024, 768, 2048), "s = amax(|x|) / 127; round(x / s) @ w * s"),
+    Example(
+        "routing to experts (R1)", lambda _: route, one_product, (2048, 768, 128), formula=_ROUTE, gaps=_route_gaps
+    ),
+    Example(
+        "routing to experts (R7)", lambda _: route, one_product, (2048, 2048, 128), formula=_ROUTE, gaps=_route_gaps
+    ),
+)
+
+
+# Cascades of reductions.
+
+
+def variance(x: torch.Tensor) -> torch.Tensor:
+    """The variance of each row."""
+    return ((x - x.mean(-1, keepdim=True)) ** 2).mean(-1)
+
+
+def inertia(m: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
+    """The moment of inertia of masses at points about their centre, of each batch."""
+    mass = m.sum(-1, keepdim=True)
+    centre = (m[..., None] * r).sum(1) / mass
+    return (m * ((r - centre[:, None]) ** 2).sum(-1)).sum(-1)
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    """Each row's softmax."""
+    return torch.softmax(x, -1)
+
+
+def cross_entropy(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """The mean loss of classes that are known."""
+    return functional.cross_entropy(x, target)
+
+
+def log_softmax(x: torch.Tensor) -> torch.Tensor:
+    """Each row's logarithms of probabilities."""
+    return torch.log_softmax(x, -1)
+
+
+def _matrix(sizes: Sizes) -> tuple[Operand, ...]:
+    return (Operand(sizes),)
+
+
+def _bodies(sizes: Sizes) -> tuple[Operand, ...]:
+    """Masses about 1: of masses that sum up to about 0 the centre may be anywhere."""
+    batch, points, space = sizes
+    return Operand((batch, points), 0.25, 1.0), Operand((batch, points, space))
+
+
+def _classes(sizes: Sizes) -> tuple[Operand, ...]:
+    rows, classes = sizes
+    return Operand((rows, classes)), Operand((rows,), below=classes)
+
+
+_VARIANCE = "((x - x.mean(-1)) ** 2).mean(-1)"
+_REDUCTIONS = (
+    Example("variance (V5)", lambda _: variance, _matrix, (512, 8192), (16, 200), formula=_VARIANCE, dtypes=_FP32),
+    Example(
+        "variance, one row (V2)", lambda _: variance, _matrix, (1, 1 << 22), (1, 500), formula=_VARIANCE, dtypes=_FP32
+    ),
+    Example(
+        "inertia (I3)",
+        lambda _: inertia,
+        _bodies,
+        (128, 8192, 3),
+        (4, 100, 3),
+        formula="(m * ((r - (m * r).sum(1) / m.sum(1)) ** 2).sum(-1)).sum(-1)",
+        dtypes=_FP32,
+    ),
+    Example("softmax", lambda _: softmax, _matrix, (1024, 4096), (16, 200)),
+    Example("log-softmax", lambda _: log_softmax, _matrix, (1024, 4096), (16, 200)),
+    Example("cross-entropy", lambda _: cross_entropy, _classes, (256, 32000), (16, 200)),
+)
+
+SUITE = (*EXAMPLES, *_ATTENTIONS, *_LAYERS, *_REDUCTIONS)
+"""What `weft bench` measures."""
