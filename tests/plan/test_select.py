@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 import weft
 from weft.api.program import Program
+from weft.block.program import BlockProgram
+from weft.fuse.safety import Safe, make_safe
 from weft.plan import CompiledRegion
 
 
@@ -54,3 +58,22 @@ def test_candidates_that_cannot_be_kernels_say_why():
     (region,) = regions(weft.optimize(weighted, inputs, threads=2))
     assert all(c.seconds is not None or c.reason for c in region.considered)
     assert len({c.origin for c in region.considered}) == len(region.considered)
+
+
+def test_candidates_whose_exponentials_lost_their_shift_are_listed(monkeypatch):
+    plain: list[int] = []
+
+    def losing(program: BlockProgram) -> Safe:
+        safe = make_safe(program)
+        plain.append(safe.plain)
+        return replace(safe, plain=safe.plain + (len(plain) > 1))  # all but the program as written
+
+    monkeypatch.setattr("weft.plan.select.make_safe", losing)
+    inputs = tuple(torch.randn(64, 32) for _ in range(3))
+    (region,) = regions(weft.optimize(attention, inputs, threads=2))[:1]
+    first, *others = region.considered
+    assert first.seconds is not None
+    assert region.origin == first.origin
+    assert others
+    assert all("lost its shift" in c.reason for c in others)
+    assert "lost its shift" in str(weft.optimize(attention, inputs, threads=2).explain())
