@@ -27,3 +27,11 @@ def test_symbolic_sizes_meet_shape_functions_written_in_python(weft):
     weft.compare(lambda x, y: torch.lerp(x, y, 0.3), x, y, dynamic=True)
     captured = weft.compare(lambda x, y: torch.addcmul(x, y, y, value=2), x, y, dynamic=True)
     assert captured.fallbacks == ()
+
+
+@pytest.mark.parametrize("number", [10, 0, -1, 0.5, float("nan")])
+def test_numbers_among_masks_are_masks(weft, number):
+    x, mask = torch.rand(4, 6) > 0.5, torch.rand(4, 6) > 0.5
+    captured = weft.compare(lambda x, mask: x.masked_fill(mask, number), x, mask)
+    assert captured.fallbacks == ()
+    assert str(captured.program).count(str(number != 0)) == 1

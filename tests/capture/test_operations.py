@@ -191,7 +191,7 @@ def test_infinities_and_nan(weft):
         torch.testing.assert_close(found, wanted, equal_nan=True, check_dtype=False)
 
 
-@pytest.mark.filterwarnings("ignore:var|ignore:std")
+@pytest.mark.filterwarnings("ignore:var", "ignore:std")
 def test_variances_of_too_few(weft):
     x = torch.randn(1, 6)
 

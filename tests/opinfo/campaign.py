@@ -30,20 +30,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--layouts", default=",".join(LAYOUTS))
     parser.add_argument("--most", type=int, default=10**6, help="samples of one entry, dtype and layout")
     parser.add_argument("--part", default="0/1", help="i/n: every n-th entry from the i-th")
-    parser.add_argument("--write", type=Path, help="the file that the results go to")
+    parser.add_argument("--write", type=Path, help="the file that the results are added to")
     given = parser.parse_args(argv)
     os.environ.setdefault("WEFT_MEASURE", "never")
     logging.disable(logging.ERROR)  # PyTorch reports there what it then raises
     first, step = map(int, given.part.split("/"))
     wanted = given.ops.split(",") if given.ops else None
     chosen = [op for op in entries() if not wanted or op.name in wanted or name_of(op) in wanted]
-    results: dict[str, Any] = {}
+    results: dict[str, Any] = json.loads(given.write.read_text("utf-8")) if given.write and given.write.exists() else {}
     bad = 0
     for op in chosen[first::step]:
         most = share(op)
         if most is None:
             continue
-        start, before = time.perf_counter(), bad
+        start = time.perf_counter()
         for line in _entry(
             op, [known[d] for d in given.dtypes.split(",")], given.layouts.split(","), min(most, given.most), results
         ):
@@ -51,8 +51,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"  BAD {line}", flush=True)
         found = results.get(name_of(op), {})
         print(f"{name_of(op)}: {found.get('counts')} {time.perf_counter() - start:.1f} s", flush=True)
-        if bad == before and not found:
-            results.pop(name_of(op), None)
         if given.write:
             given.write.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     totals = Counter[str]()

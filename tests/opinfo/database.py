@@ -16,7 +16,7 @@ import torch
 from torch.utils import _pytree as pytree  # no public name
 from torch.utils._python_dispatch import TorchDispatchMode  # no public name
 
-from weft.capture.translate import is_translated
+from weft.capture.translate import meaning
 
 DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
 LAYOUTS = ("contiguous", "noncontiguous", "special", "compiled", "symbolic")
@@ -131,7 +131,7 @@ def share(op: Any) -> int | None:
     """
     if op.name in UNSET:
         return None
-    known = [is_translated(packet) for packet in _packets(op)]
+    known = [meaning(packet) is not None for packet in _packets(op)]
     if op.name in INFERENCE or (known and all(known)):
         return 10**6
     return SOME if any(known) else None

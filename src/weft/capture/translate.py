@@ -50,12 +50,7 @@ def meaning(packet: str) -> Literal["work", "view"] | None:
     """What weft makes of calls of an overload packet: operations, another look at the same elements, or nothing."""
     if packet in VIEWS:
         return "view"
-    return "work" if is_translated(packet) else None
-
-
-def is_translated(packet: str) -> bool:
-    """Whether weft has a handler or a row for the overload packet ("aten.add"): for some of its arguments at least."""
-    return packet in _HANDLERS or is_elementwise(packet)
+    return "work" if packet in _HANDLERS or is_elementwise(packet) else None
 
 
 def translate(recording: Recording, names: Sequence[str], left: Mapping[int, str] | None = None) -> Captured:
@@ -118,11 +113,15 @@ class _Translation:
         if any(ref.value == name for ref in self.refs.values()):
             name = f"{name}_{index}"
         ref = self.builder.input(name, [hint(n) for n in fake.shape], dtype_of(fake.dtype))
-        for axis, size in zip(ref.dims, fake.shape, strict=True):
+        self._shown(slot, ref)
+        self.arguments.append(index)
+
+    def _shown(self, slot: Slot, ref: Ref) -> None:
+        """Notes the tensor, and the axes that are as long as symbolic sizes that no earlier tensor has."""
+        for axis, size in zip(ref.dims, self.fakes[slot].shape, strict=True):
             if axis is not None and symbolic(size):
                 self.axes.setdefault(expression(size), axis)
         self.refs[slot] = ref
-        self.arguments.append(index)
 
     def _translate(self, call: Call, number: int) -> None:
         known = self.builder.mark()
@@ -133,7 +132,7 @@ class _Translation:
         except Exception as error:  # noqa: BLE001 - a defect of weft's costs this call alone; it is reported
             reason = f"weft failed: {type(error).__name__}: {error}"
         else:
-            self.refs[slot] = ref
+            self._shown(slot, ref)
             return
         self.builder.undo(known)
         try:
@@ -202,7 +201,7 @@ class _Translation:
                 reason,
                 call.location,
             )
-            self.refs[slot] = ref
+            self._shown(slot, ref)
             results.append(_operand(ref))
         self.calls[name] = OpaqueCall(name, target, args, kwargs, tuple(results), call.random, call.pinned)
         self.fallbacks.append(Fallback(call.packet, reason, call.location))
