@@ -55,9 +55,7 @@ def partition(program: TensorProgram) -> tuple[Stage, ...]:
     position = {n.name: i for i, n in enumerate(program.nodes)}
     for members in groups:
         first = members[0]
-        needed = {v for n in members for v in uses(n)} - {n.name for n in members}
-        made = [n for n in program.nodes if n.name in needed and _from_nothing(n)]
-        stage = _call(members) if isinstance(first, Opaque) else _region(program, [*made, *members], values)
+        stage = _call(members) if isinstance(first, Opaque) else _with_numbers(program, members, values)
         stages.append((depth[first.name], position[first.name], stage))
     return tuple(stage for _, _, stage in sorted(stages, key=lambda s: s[:2]))
 
@@ -77,6 +75,23 @@ def joined(program: TensorProgram, stages: Sequence[Stage], first: Region, secon
     region = _region(program, [n for n in program.nodes if n.name in own], program.values())
     rest = [region if s is second else s for s in stages if s is not first]
     return _in_order(rest, {n.name for n in program.inputs})
+
+
+def apart(program: TensorProgram, region: Region) -> tuple[Region, ...]:
+    """`region` in parts with one contraction each, one after the other: what one needs blocks of, another may have as a batch."""
+    values, members = program.values(), [n for n in region.program.nodes if not _from_nothing(n)]
+    starts = [i for i, n in enumerate(members) if isinstance(n, Contraction)][1:]
+    if not starts:
+        return (region,)
+    ends = [*starts, len(members)]
+    return tuple(_with_numbers(program, members[a:b], values) for a, b in zip([0, *starts], ends, strict=True))
+
+
+def _with_numbers(program: TensorProgram, members: Sequence[Node], values: Mapping[str, Node]) -> Region:
+    """The region of `members`, with the numbers, sizes and indices that they read."""
+    needed = {v for n in members for v in uses(n)} - {n.name for n in members}
+    made = [n for n in program.nodes if n.name in needed and _from_nothing(n)]
+    return _region(program, [*made, *members], values)
 
 
 def _in_order(stages: Sequence[Stage], given: set[str]) -> tuple[Stage, ...]:
