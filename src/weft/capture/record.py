@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 import torch
 from torch import fx
+from torch._C import DispatchKey  # no public name
 from torch._ops import OpOverload  # no public name
 from torch.utils import _pytree as pytree  # no public name
 from torch.utils._python_dispatch import TorchDispatchMode  # no public name
@@ -22,6 +23,7 @@ from weft.capture.source import location_of
 from weft.errors import Location, UnsupportedError
 
 _ATEN: Any = torch.ops.aten
+_ARRANGEMENTS = ("aten.broadcast_tensors", "aten.tensor_split", "aten.unsafe_chunk")
 Meaning: TypeAlias = Callable[[str], Literal["work", "view"] | None]
 """What weft makes of a call of an overload packet: operations, another look at the same elements, nothing."""
 _MOST_PARTS = 48
@@ -263,6 +265,8 @@ class _Recorder(TorchDispatchMode):
             return result
         held = pytree.tree_map(self.placeheld, (args, kwargs))
         with torch.inference_mode(False), torch.no_grad(), self.fake_mode:
+            # What was written so far keeps its shape: squeeze_ and its like change that of the tensor itself.
+            self.fakes[self._slots[id(target)].index] = target.detach()
             fake: torch.Tensor = functional(*args, **kwargs)
             result = func(*args, **kwargs)
         converts = fake.dtype != target.dtype
@@ -309,7 +313,14 @@ class _Recorder(TorchDispatchMode):
 
 
 def _composite(func: OpOverload[..., Any]) -> bool:
-    """Whether PyTorch has the call only as calls of other operations."""
+    """Whether PyTorch has the call only as calls of other operations.
+
+    Where it has a second way in Python, for tracing, eager takes the other, whose numbers are not always the same: an
+    interpolation multiplies infinities by 0 in one of them only. Arrangements of tensors are the same either way.
+    """
+    in_python = DispatchKey.CompositeImplicitAutograd in cast("Any", func).py_kernels
+    if in_python and str(func.overloadpacket) not in _ARRANGEMENTS:
+        return False
     try:
         return cast("Any", func)._can_decompose()  # noqa: SLF001 - no public name
     except RuntimeError:  # only TorchScript knows it
