@@ -222,6 +222,8 @@ class _Recorder(TorchDispatchMode):
         try:
             with self:
                 made = parts(*args, **kwargs)
+            if made is not NotImplemented and not self._agrees(made, func, args, kwargs):
+                made = NotImplemented
         except Exception:  # noqa: BLE001 - what its parts need may not be known: the call itself may run all the same
             made = NotImplemented
         if made is not NotImplemented and self._worth(self.calls[calls:]):
@@ -232,6 +234,13 @@ class _Recorder(TorchDispatchMode):
         self._slots = slots
         self.written = {index for index in self.written if index < calls}
         return NotImplemented
+
+    def _agrees(self, made: Any, func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether the parts give tensors of the shapes and element types that the call gives."""
+        with torch.inference_mode(False), torch.no_grad(), self.fake_mode:
+            wanted = pytree.tree_leaves(func(*args, **kwargs))
+        found = pytree.tree_leaves(made)
+        return [_form(leaf) for leaf in found] == [_form(leaf) for leaf in wanted]
 
     def _worth(self, parts: Sequence[Call]) -> bool:
         """Whether weft has something to do among the parts, and it is not a program of its own (an LSTM)."""
@@ -325,6 +334,10 @@ def _draws(func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     named = {name: value for name, (value, _) in by_name(func, args, kwargs).items()}
     probability = named.get("p", named.get("dropout_p"))
     return named.get("train") is not False and probability != 0
+
+
+def _form(leaf: Any) -> Any:
+    return (leaf.dtype, leaf.shape) if isinstance(leaf, torch.Tensor) else None
 
 
 def storage_of(tensor: torch.Tensor) -> int:

@@ -68,15 +68,7 @@ def partition(program: TensorProgram) -> tuple[Stage, ...]:
     position = {n.name: i for i, n in enumerate(program.nodes)}
     for members in groups:
         first = members[0]
-        if isinstance(first, Opaque):
-            stage: Stage = _call(members)
-        else:
-            needed = {v for n in members for v in uses(n)}
-            for node in reversed(program.nodes):
-                if node.name in needed and node.name in local:
-                    needed.update(uses(node))
-            own = {n.name for n in members} | (needed & local)
-            stage = _region(program, [n for n in program.nodes if n.name in own], local, values)
+        stage = _call(members) if isinstance(first, Opaque) else _with_local(program, members, local, values)
         stages.append((depth[first.name], position[first.name], stage))
     return tuple(stage for _, _, stage in sorted(stages, key=lambda s: s[:2]))
 
@@ -96,6 +88,29 @@ def joined(program: TensorProgram, stages: Sequence[Stage], first: Region, secon
     region = _region(program, [n for n in program.nodes if n.name in own], _local(program), program.values())
     rest = [region if s is second else s for s in stages if s is not first]
     return _in_order(rest, {n.name for n in program.inputs})
+
+
+def apart(program: TensorProgram, region: Region) -> tuple[Region, ...]:
+    """`region` in parts with one contraction each, one after the other: what one needs blocks of, another may have as a batch."""
+    values, local = program.values(), _local(program)
+    members = [n for n in region.program.nodes if n.name not in local]
+    starts = [i for i, n in enumerate(members) if isinstance(n, Contraction)][1:]
+    if not starts:
+        return (region,)
+    ends = [*starts, len(members)]
+    return tuple(_with_local(program, members[a:b], local, values) for a, b in zip([0, *starts], ends, strict=True))
+
+
+def _with_local(
+    program: TensorProgram, members: Sequence[Node], local: Collection[str], values: Mapping[str, Node]
+) -> Region:
+    """The region of `members`, with the `local` values that they read."""
+    needed = {v for n in members for v in uses(n)}
+    for node in reversed(program.nodes):
+        if node.name in needed and node.name in local:
+            needed.update(uses(node))
+    own = {n.name for n in members} | needed.intersection(local)
+    return _region(program, [n for n in program.nodes if n.name in own], local, values)
 
 
 def _in_order(stages: Sequence[Stage], given: set[str]) -> tuple[Stage, ...]:
