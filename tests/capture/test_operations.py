@@ -127,15 +127,11 @@ def tensors(shapes, dtype=torch.float32):
     return [torch.randn(shape).to(dtype) for shape in shapes]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, id=name)
-        for group in (SPLITS, POINTWISE, REDUCTIONS, PRODUCTS, NORMS)
-        for name, case in group.items()
-    ],
-)
+OWN = [(name, case, torch.float32) for group in (SPLITS, POINTWISE, PRODUCTS) for name, case in group.items()]
+ROUNDED = [(name, case, torch.bfloat16) for group in (REDUCTIONS, NORMS) for name, case in group.items()]
+
+
+@pytest.mark.parametrize(("case", "dtype"), [pytest.param(case, dtype, id=name) for name, case, dtype in OWN + ROUNDED])
 def test_operation_is_right_and_wefts_own(weft, case, dtype):
     function, shapes = case
     captured = weft.compare(function, *tensors(shapes, dtype))
