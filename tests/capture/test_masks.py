@@ -153,3 +153,15 @@ def test_triangles(weft, name, diagonal, shape):
 def test_triangles_of_other_types(weft, dtype):
     x = torch.arange(24).reshape(4, 6).to(dtype)
     assert weft.compare(lambda x: (x.tril(1), x.triu()), x).fallbacks == ()
+
+
+def test_a_mask_beside_a_cache_is_made_of_the_cache_length(weft):
+    def function(x, past):
+        steps, before = x.shape[0], past.shape[0]
+        both = torch.cat((past, x))
+        later = torch.arange(before + steps)[None, :] > torch.arange(before, before + steps)[:, None]
+        return torch.softmax((x @ both.T).masked_fill(later, -torch.inf), -1) @ both
+
+    for dynamic in (False, True):
+        captured = weft.compare(function, torch.randn(3, 8), torch.randn(5, 8), dynamic=dynamic)
+        assert [f.operation for f in captured.fallbacks] == ["aten.cat"]

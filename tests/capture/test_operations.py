@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 X = (4, 6)
 CUBE = (3, 4, 5)
+PAIRED: Any = ([1, 2], [0, 2])  # PyTorch takes pairs too, its annotation does not say so
 SPLITS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "chunk": (lambda x: torch.chunk(x, 2, -1), (X,)),
     "chunk with a rest": (lambda x: [c * 2 for c in x.chunk(4, 1)], (X,)),
@@ -68,7 +69,7 @@ PRODUCTS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "addr": (lambda b, x, y: torch.addr(b, x, y, beta=0.5), (X, (4,), (6,))),
     "addbmm": (lambda b, x, y: torch.addbmm(b, x, y, alpha=2), ((3, 4), (2, 3, 5), (2, 5, 4))),
     "baddbmm": (lambda b, x, y: torch.baddbmm(b, x, y, beta=2), ((2, 3, 4), (2, 3, 5), (2, 5, 4))),
-    "tensordot": (lambda x, y: torch.tensordot(x, y, dims=([1, 2], [0, 2])), (CUBE, (4, 2, 5))),
+    "tensordot": (lambda x, y: torch.tensordot(x, y, dims=PAIRED), (CUBE, (4, 2, 5))),
     "inner": (torch.inner, (CUBE, (2, 5))),
     "vecdot": (torch.linalg.vecdot, (CUBE, CUBE)),
     "multi_dot": (lambda x, y: torch.linalg.multi_dot((x, y, x)), (X, (6, 4))),

@@ -158,7 +158,7 @@ def _indices(program: TensorProgram) -> dict[str, Node]:
         match node:
             case Iota() | Constant() | Extent():
                 found[node.name] = node
-            case Elementwise() | Cast() if all(n in found for n in uses(node)) and node.axes:
+            case Elementwise() | Cast() if all(n in found for n in uses(node)):
                 if not node.dtype.is_float or (isinstance(node, Elementwise) and _chooses(node.expr)):
                     found[node.name] = node
             case _:

@@ -62,7 +62,7 @@ class Arguments:
         call: the recorded call.
         location: the user's line.
         fake: the first result, without data.
-        shapes: what the graph's inputs are, to find the axis that is as long as a symbolic size.
+        inputs: the axis that is as long as each symbolic size that a tensor so far has.
     """
 
     def __init__(
@@ -169,18 +169,18 @@ class Arguments:
         return expression(size) in self._inputs
 
     def axis(self, size: Any) -> Axis:
-        """An axis of an input that is as long as the symbolic `size` whatever the inputs' sizes."""
+        """An axis of an input, or of an earlier result, that is as long as the symbolic `size` whatever the inputs' sizes."""
         return self.axis_of(expression(size))
 
     def axis_of(self, expr: Any) -> Axis:
         """`axis` of SymPy's expression of a size."""
         found = self._inputs.get(expr)
         if found is None:
-            raise UnsupportedError(f"{expr} is not the size of any input")
+            raise UnsupportedError(f"{expr} is not the size of any tensor before it")
         return found
 
     def size(self, size: Any) -> Size:
-        """A size for the builder: a number, or the axis of an input that is as long."""
+        """A size for the builder: a number, or the axis of a tensor that is as long."""
         return size if isinstance(size, int) else self.axis(size)
 
     def _slot(self, name: str) -> Slot:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from weft.capture.arguments import Arguments, Handler
 from weft.errors import UnsupportedError
 from weft.tensor.builder import Builder, Number, Ref
@@ -35,7 +37,8 @@ def _scalar(b: Builder, a: Arguments) -> Ref:
 
 
 def _arange(b: Builder, a: Arguments) -> Ref:
-    start = a.integer("start") if "start" in a.names else 0
+    first = a.plain("start") if "start" in a.names else 0
+    start = 0 if isinstance(first, torch.SymInt) else a.integer("start") if "start" in a.names else 0
     step = a.integer("step") if "step" in a.names else 1
     if "end" not in a.names:
         raise UnsupportedError("without an end")
@@ -45,6 +48,9 @@ def _arange(b: Builder, a: Arguments) -> Ref:
     expr = expr if start == 0 else apply("add", expr, Lit(start))
     if expr != Arg(0):
         made = b.elementwise(expr, (made,), DType.int64, a.location)
+    if isinstance(first, torch.SymInt):
+        past = b.extent(a.axis(first), DType.int64)
+        made = b.elementwise(apply("add", Arg(0), Arg(1)), (made, past), DType.int64, a.location)
     return b.cast(made, a.dtype, None, a.location)
 
 

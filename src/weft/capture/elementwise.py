@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, assert_never
+from typing import assert_never
 
 import numpy as np
 import torch
 
-from weft.capture.arguments import Arguments, expression
-from weft.capture.numbers import number_of_sizes
+from weft.capture.arguments import Arguments
+from weft.capture.numbers import computed
 from weft.errors import UnsupportedError
 from weft.tensor.builder import Builder, Ref, promote
 from weft.tensor.dtypes import DType
@@ -152,7 +152,7 @@ class _Operands:
             return Lit(value)
         if isinstance(value, torch.SymInt):
             dtype = self.arguments.dtype
-            if dtype.is_float and not self.arguments.is_size(value):
+            if not self.arguments.is_size(value):
                 ref = self._computed(value)
             else:
                 dtype = dtype.accumulator if dtype.is_float else DType.int64
@@ -166,18 +166,11 @@ class _Operands:
         return Arg(len(self.refs) - 1)
 
     def _computed(self, value: torch.SymInt | torch.SymFloat) -> Ref:
-        """A number that Python computed from sizes: a value of its own, of rank 0, as precise as sums are."""
-        dtype = self.arguments.dtype.accumulator
-        if not dtype.is_float:
-            raise UnsupportedError(f"a number that is computed from sizes, for a result of type {self.arguments.dtype}")
-        sizes: list[Ref] = []
-
-        def size(symbol: Any) -> Scalar:
-            sizes.append(self._builder.extent(self.arguments.axis_of(symbol), dtype))
-            return Arg(len(sizes) - 1)
-
-        expr = number_of_sizes(expression(value), size)
-        return self._builder.elementwise(expr, sizes, dtype, self.arguments.location)
+        """A number that Python computed from sizes, as precise as sums are."""
+        dtype = self.arguments.dtype
+        if isinstance(value, torch.SymFloat) and not dtype.is_float:
+            raise UnsupportedError(f"a number that is computed from sizes, for a result of type {dtype}")
+        return computed(self._builder, self.arguments, value, dtype.accumulator if dtype.is_float else DType.int64)
 
 
 def _primitive(found: Row, scalars: list[Scalar], arguments: Arguments) -> Scalar:

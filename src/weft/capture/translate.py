@@ -113,11 +113,15 @@ class _Translation:
         if any(ref.value == name for ref in self.refs.values()):
             name = f"{name}_{index}"
         ref = self.builder.input(name, [hint(n) for n in fake.shape], dtype_of(fake.dtype))
-        for axis, size in zip(ref.dims, fake.shape, strict=True):
+        self._shown(slot, ref)
+        self.arguments.append(index)
+
+    def _shown(self, slot: Slot, ref: Ref) -> None:
+        """Notes the tensor, and the axes that are as long as symbolic sizes that no earlier tensor has."""
+        for axis, size in zip(ref.dims, self.fakes[slot].shape, strict=True):
             if axis is not None and symbolic(size):
                 self.axes.setdefault(expression(size), axis)
         self.refs[slot] = ref
-        self.arguments.append(index)
 
     def _translate(self, call: Call, number: int) -> None:
         known = self.builder.mark()
@@ -128,7 +132,7 @@ class _Translation:
         except Exception as error:  # noqa: BLE001 - a defect of weft's costs this call alone; it is reported
             reason = f"weft failed: {type(error).__name__}: {error}"
         else:
-            self.refs[slot] = ref
+            self._shown(slot, ref)
             return
         self.builder.undo(known)
         try:
@@ -197,7 +201,7 @@ class _Translation:
                 reason,
                 call.location,
             )
-            self.refs[slot] = ref
+            self._shown(slot, ref)
             results.append(_operand(ref))
         self.calls[name] = OpaqueCall(name, target, args, kwargs, tuple(results), call.random, call.pinned)
         self.fallbacks.append(Fallback(call.packet, reason, call.location))

@@ -37,24 +37,25 @@ class Call:
 
 Stage: TypeAlias = Region | Call
 
+# Fusing looks at all pairs of operators, again after each rewrite: a region with more takes longer to find than it saves.
+MOST_NODES = 64
+
 
 def partition(program: TensorProgram) -> tuple[Stage, ...]:
     """Cut `program` into stages, each after those whose values it reads.
 
-    Connected operations stay together up to two cuts: an opaque operation is a stage of its own, and a contraction that would
+    Connected operations stay together up to three cuts: an opaque operation is a stage of its own, a contraction that would
     read, in its own region, what another contraction made starts a new region (one accumulating loop nest a kernel; a later
-    part chooses the cuts by cost).
+    part chooses the cuts by cost), and a region has at most `MOST_NODES` operations.
     """
     values = program.values()
     depth = _depths(program)
-    groups = _connected(program, depth)
+    groups = [part for group in _connected(program, depth) for part in _parts(group)]
     stages: list[tuple[int, int, Stage]] = []
     position = {n.name: i for i, n in enumerate(program.nodes)}
     for members in groups:
         first = members[0]
-        needed = {v for n in members for v in uses(n)} - {n.name for n in members}
-        made = [n for n in program.nodes if n.name in needed and _from_nothing(n)]
-        stage = _call(members) if isinstance(first, Opaque) else _region(program, [*made, *members], values)
+        stage = _call(members) if isinstance(first, Opaque) else _with_numbers(program, members, values)
         stages.append((depth[first.name], position[first.name], stage))
     return tuple(stage for _, _, stage in sorted(stages, key=lambda s: s[:2]))
 
@@ -74,6 +75,23 @@ def joined(program: TensorProgram, stages: Sequence[Stage], first: Region, secon
     region = _region(program, [n for n in program.nodes if n.name in own], program.values())
     rest = [region if s is second else s for s in stages if s is not first]
     return _in_order(rest, {n.name for n in program.inputs})
+
+
+def apart(program: TensorProgram, region: Region) -> tuple[Region, ...]:
+    """`region` in parts with one contraction each, one after the other: what one needs blocks of, another may have as a batch."""
+    values, members = program.values(), [n for n in region.program.nodes if not _from_nothing(n)]
+    starts = [i for i, n in enumerate(members) if isinstance(n, Contraction)][1:]
+    if not starts:
+        return (region,)
+    ends = [*starts, len(members)]
+    return tuple(_with_numbers(program, members[a:b], values) for a, b in zip([0, *starts], ends, strict=True))
+
+
+def _with_numbers(program: TensorProgram, members: Sequence[Node], values: Mapping[str, Node]) -> Region:
+    """The region of `members`, with the numbers, sizes and indices that they read."""
+    needed = {v for n in members for v in uses(n)} - {n.name for n in members}
+    made = [n for n in program.nodes if n.name in needed and _from_nothing(n)]
+    return _region(program, [*made, *members], values)
 
 
 def _in_order(stages: Sequence[Stage], given: set[str]) -> tuple[Stage, ...]:
@@ -133,6 +151,27 @@ def _connected(program: TensorProgram, depth: Mapping[str, int]) -> list[list[No
         if not _from_nothing(node) or node.name in program.outputs or node.name in read_by_calls:
             groups.setdefault(find(node.name), []).append(node)
     return list(groups.values())
+
+
+def _parts(group: list[Node]) -> list[list[Node]]:
+    """`group`, in parts of at most `MOST_NODES`, one after the other; cut where the fewest dimensions go from part to part."""
+    if len(group) <= MOST_NODES or isinstance(group[0], Opaque):
+        return [group]
+    last = {v: i for i, node in enumerate(group) for v in uses(node)}
+    parts: list[list[Node]] = []
+    start = 0
+    while len(group) - start > MOST_NODES:
+        alive = dict[str, int]()
+        best, least = start + MOST_NODES, None
+        for place in range(start, start + MOST_NODES):
+            node = group[place]
+            alive[node.name] = 1 + 2 * len(node.axes)
+            alive = {v: weight for v, weight in alive.items() if last.get(v, -1) > place}
+            if place + 1 >= start + MOST_NODES // 2 and (least is None or sum(alive.values()) <= least):
+                best, least = place + 1, sum(alive.values())
+        parts.append(group[start:best])
+        start = best
+    return [*parts, group[start:]]
 
 
 def _from_nothing(node: Node) -> bool:

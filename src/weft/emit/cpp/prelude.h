@@ -40,6 +40,14 @@ static inline i64 max_index(i64 a, i64 b) { return a > b ? a : b; }
 static inline i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
 static inline i64 round_up(i64 a, i64 b) { return ceil_div(a, b) * b; }
 
+// How many of `threads` have something to do: at most one per program, and one more for each 16384 elements worked on.
+// To wake a thread takes microseconds, and to wait for one on a busy machine milliseconds.
+static inline int team(int threads, i64 programs, double work) {
+  const double useful = 1 + work / 16384;
+  const double most = useful < (double)programs ? useful : (double)programs;
+  return most < 1 ? 1 : most < threads ? (int)most : threads;
+}
+
 template <class To, class From>
 static inline To bits_as(From value) {
   static_assert(sizeof(To) == sizeof(From), "bits_as keeps the size");
@@ -132,6 +140,7 @@ static inline double fma(double a, double b, double c) {
 #endif
 }
 static inline uint64_t fma(uint64_t a, uint64_t b, uint64_t c) { return a * b + c; }
+static inline int32_t fma(int32_t a, int32_t b, int32_t c) { return a * b + c; }
 
 // if-then-else on values: both sides are computed, which keeps a loop in vector form.
 template <class T>
@@ -779,6 +788,22 @@ struct Sums<double> {
 };
 template <class T>
 using Sum = typename Sums<T>::type;
+// What few of them are summed in: products of bytes are small, so that kFew of them fit 32 bits.
+template <class T>
+struct Bytes {
+  using type = Sum<T>;
+};
+template <>
+struct Bytes<int8_t> {
+  using type = int32_t;
+};
+template <>
+struct Bytes<uint8_t> {
+  using type = int32_t;
+};
+template <class T>
+using FewSum = typename Bytes<T>::type;
+constexpr i64 kFew = 32768;
 // An element as it is multiplied.
 template <class T>
 static inline Sum<T> factor(T v) {
@@ -804,11 +829,11 @@ constexpr int kColumns = 2 * kTile;
 
 // One step along k of `Rows` rows times `columns` columns, on a row-major panel and on one of pairs.
 template <int Rows, class T>
-static inline void row_step(Sum<T> (&sum)[Rows][kColumns], const T* a, i64 lda, const T* panel, i64 ld, i64 k, int columns) {
+static inline void row_step(FewSum<T> (&sum)[Rows][kColumns], const T* a, i64 lda, const T* panel, i64 ld, i64 k, int columns) {
   for (int r = 0; r < Rows; ++r) {
-    const Sum<T> x = factor(a[r * lda + k]);
+    const FewSum<T> x = (FewSum<T>)factor(a[r * lda + k]);
 #pragma omp simd
-    for (int n = 0; n < columns; ++n) sum[r][n] = fma(x, factor(panel[k * ld + n]), sum[r][n]);
+    for (int n = 0; n < columns; ++n) sum[r][n] = fma(x, (FewSum<T>)factor(panel[k * ld + n]), sum[r][n]);
   }
 }
 template <int Rows, class T>
@@ -827,7 +852,7 @@ static void plain_rows(Sum<T>* c, i64 ldc, bool add, const T* a, i64 lda, Panel<
   for (i64 n0 = 0; n0 < nb; n0 += kColumns) {
     const int columns = (int)min_index(kColumns, nb - n0);
     const T* from = panel.base + (Pairs ? 2 * n0 : n0);
-    Sum<T> sum[Rows][kColumns] = {};
+    FewSum<T> sum[Rows][kColumns] = {};
     const auto run = [&](int width) {
       if constexpr (Pairs) {
         for (i64 k = 0; k < kb; k += 2) pair_step<Rows>(sum, a, lda, from, panel.ld, k, kb, width);
@@ -841,14 +866,21 @@ static void plain_rows(Sum<T>* c, i64 ldc, bool add, const T* a, i64 lda, Panel<
       run(columns);
     }
     for (int r = 0; r < Rows; ++r)
-      for (int n = 0; n < columns; ++n) c[r * ldc + n0 + n] = add ? c[r * ldc + n0 + n] + sum[r][n] : sum[r][n];
+      for (int n = 0; n < columns; ++n) c[r * ldc + n0 + n] = add ? c[r * ldc + n0 + n] + (Sum<T>)sum[r][n] : (Sum<T>)sum[r][n];
   }
 }
 
 // dot() without a library.
 template <bool Pairs, class T>
 static void plain_dot(Sum<T>* c, i64 ldc, bool add, const T* a, i64 lda, Panel<T> panel, i64 mb, i64 nb, i64 kb) {
+  if (sizeof(T) == 1 && kb > kFew) {
+    for (i64 k = 0; k < kb; k += kFew)
+      plain_dot<Pairs>(c, ldc, add || k > 0, a + k, lda, panel.at(k), mb, nb, min_index(kFew, kb - k));
+    return;
+  }
   i64 i = 0;
+  if constexpr (sizeof(T) == 8 && kTile == 16)  // as many sums as there are registers for
+    for (; i + 6 <= mb; i += 6) plain_rows<6, Pairs>(c + i * ldc, ldc, add, a + i * lda, lda, panel, nb, kb);
   for (; i + 4 <= mb; i += 4) plain_rows<4, Pairs>(c + i * ldc, ldc, add, a + i * lda, lda, panel, nb, kb);
   for (; i < mb; ++i) plain_rows<1, Pairs>(c + i * ldc, ldc, add, a + i * lda, lda, panel, nb, kb);
 }
