@@ -89,21 +89,6 @@ def test_slower_graphs_are_counted_and_still_right(cache):
     assert weft.stats().slower == before + 1
 
 
-def test_a_graph_with_a_call_into_pytorch_is_not_tried(cache):
-    def mixed(x):
-        return torch.exp(x) + torch.cumsum(x, 0)
-
-    seen: list[object] = []
-
-    def compiled(gm, example):
-        seen.append(trial.faster(compile_graph(gm, example), gm.forward, current()))
-        return gm.forward
-
-    torch._dynamo.reset()
-    torch.compile(mixed, backend=compiled)(torch.randn(8))
-    assert not isinstance(seen[0], trial.Trial)
-
-
 def test_never_means_never(cache, monkeypatch):
     monkeypatch.setenv("WEFT_MEASURE", "never")
     torch._dynamo.reset()

@@ -96,8 +96,8 @@ class Trial:
 def faster(plan: Plan, eager: Runner, options: Options) -> Runner:
     """What runs in place of a graph: `plan`, on trial against `eager` where that can be tried.
 
-    A graph that draws random numbers is not tried, since each run draws others; nor is one that calls operations of other libraries,
-    which may do more than return a result.
+    A graph that draws random numbers is not tried, since each run draws others; nor is one that calls operations of other
+    libraries, which may do more than return a result.
     """
     calls = plan.captured.calls.values()
     repeatable = all(not c.random and c.target.namespace == "aten" for c in calls)
