@@ -34,20 +34,28 @@ def slowed(call, seconds: float, calls: list[str], name: str):
     return slow
 
 
-def tried(monkeypatch, *, weft_takes: float, eager_takes: float, calls: list[str], fn=lambda x: (torch.exp(x) + 1,)):
+def tried(
+    monkeypatch,
+    *,
+    weft_takes: float,
+    eager_takes: float,
+    calls: list[str],
+    fn=lambda x: (torch.exp(x) + 1,),
+    dynamic=False,
+):
     """A trial of `fn` whose two sides take the given times."""
     found: list[trial.Trial] = []
 
     def compiled(gm, example):
         plan = compile_graph(gm, example)
         object.__setattr__(plan, "run", slowed(plan.run, weft_takes, calls, "weft"))
-        made = trial.faster(plan, slowed(gm.forward, eager_takes, calls, "eager"), current())
+        made = trial.faster(plan, slowed(gm.forward, eager_takes, calls, "eager"), current(), trial.changing_sizes(gm))
         assert isinstance(made, trial.Trial)
         found.append(made)
         return made
 
     torch._dynamo.reset()
-    torch.compile(fn, backend=compiled, dynamic=False)(torch.randn(64))
+    torch.compile(fn, backend=compiled, dynamic=dynamic)(torch.randn(64))
     return found[0]
 
 
@@ -68,12 +76,20 @@ def test_the_faster_runs_and_a_second_process_measures_nothing(cache, monkeypatc
 
 def test_each_size_class_is_tried_for_itself(cache, monkeypatch):
     calls: list[str] = []
-    made = tried(monkeypatch, weft_takes=0.0, eager_takes=0.01, calls=calls)
+    made = tried(monkeypatch, weft_takes=0.0, eager_takes=0.01, calls=calls, dynamic=True)
     calls.clear()
-    made(torch.randn(64))
-    assert calls == ["weft"]
-    made.choose((99,), (torch.randn(64),))
+    made(64, torch.randn(64))
+    made(65, torch.randn(65))
+    assert calls == ["weft", "weft"], "one class"
+    made(640, torch.randn(640))
     assert calls.count("eager") >= 4
+
+
+def test_where_no_size_changes_none_is_read(cache, monkeypatch):
+    calls: list[str] = []
+    made = tried(monkeypatch, weft_takes=0.0, eager_takes=0.01, calls=calls)
+    assert made.changing == ()
+    assert list(made.chosen) == [()]
 
 
 def test_slower_graphs_are_counted_and_still_right(cache):
@@ -118,7 +134,7 @@ def test_a_graph_that_draws_random_numbers_runs_once(cache):
 
     def compiled(gm, example):
         plan = compile_graph(gm, example)
-        found.append((plan, trial.faster(plan, gm.forward, current())))
+        found.append((plan, trial.faster(plan, gm.forward, current(), trial.changing_sizes(gm))))
         return plan.run
 
     torch._dynamo.reset()

@@ -14,7 +14,7 @@ from weft.capture import capture
 from weft.errors import CacheFolderError, UnknownOptionError
 from weft.options import current
 from weft.options import options as in_force
-from weft.plan import Plan, faster, plan
+from weft.plan import Plan, changing_sizes, faster, plan
 from weft.run import stats
 
 
@@ -35,7 +35,7 @@ def backend(
     del mode
     with in_force(**{**(options or {}), **more}):
         try:
-            return faster(compile_graph(gm, example_inputs), gm.forward, current())
+            return faster(compile_graph(gm, example_inputs), gm.forward, current(), changing_sizes(gm))
         except (CacheFolderError, UnknownOptionError):
             raise  # the user's own setting, and only the user can mend it
         except Exception as error:  # noqa: BLE001 - whatever is wrong, eager still runs; and it is said

@@ -9,6 +9,16 @@ from weft.plan.executable import Plan, plan
 from weft.plan.kernel import Kernel
 from weft.plan.region import CompiledRegion, compile_region
 from weft.plan.select import Considered, Example
-from weft.plan.trial import faster
+from weft.plan.trial import changing_sizes, faster
 
-__all__ = ["CompiledRegion", "Considered", "Example", "Kernel", "Plan", "compile_region", "faster", "plan"]
+__all__ = [
+    "CompiledRegion",
+    "Considered",
+    "Example",
+    "Kernel",
+    "Plan",
+    "changing_sizes",
+    "compile_region",
+    "faster",
+    "plan",
+]

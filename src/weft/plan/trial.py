@@ -45,22 +45,25 @@ class Measured:
 class Trial:
     """The callable that stands for a graph.
 
-    The sizes' magnitudes make the class. What was measured is kept in the cache beside the kernels: another process of this machine
-    measures nothing, and makes the same choice.
+    The sizes' magnitudes make the class; where no size changes from call to call, there is one. What was measured is kept in the
+    cache beside the kernels: another process of this machine measures nothing, and makes the same choice.
     """
 
     plan: Plan
     eager: Runner
     options: Options
     environment: Mapping[str, str]
+    changing: tuple[int, ...]
+    """Which arguments are tensors whose sizes change from call to call."""
     chosen: dict[tuple[int, ...], Runner] = field(default_factory=dict[tuple[int, ...], Runner])
 
     def __call__(self, *arguments: Any) -> Sequence[Any]:
         """The graph's results."""
-        size_class = tuple(a.numel().bit_length() for a in arguments if isinstance(a, torch.Tensor))
-        run = self.chosen.get(size_class)
+        sizes = tuple([arguments[i].numel().bit_length() for i in self.changing])
+        run = self.chosen.get(sizes)
         if run is None:
-            run = self.chosen[size_class] = self.choose(size_class, arguments)
+            size_class = tuple(a.numel().bit_length() for a in arguments if isinstance(a, torch.Tensor))
+            run = self.chosen[sizes] = self.choose(size_class, arguments)
         return run(*arguments)
 
     def choose(self, size_class: tuple[int, ...], arguments: Sequence[Any]) -> Runner:
@@ -93,7 +96,7 @@ class Trial:
         }
 
 
-def faster(plan: Plan, eager: Runner, options: Options) -> Runner:
+def faster(plan: Plan, eager: Runner, options: Options, changing: tuple[int, ...]) -> Runner:
     """What runs in place of a graph: `plan`, on trial against `eager` where that can be tried.
 
     A graph that draws random numbers is not tried, since each run draws others; nor is one that calls operations of other
@@ -103,7 +106,14 @@ def faster(plan: Plan, eager: Runner, options: Options) -> Runner:
     repeatable = all(not c.random and c.target.namespace == "aten" for c in calls)
     if options.measure == "never" or not plan.kernels or not repeatable:
         return plan.run
-    return Trial(plan, eager, options, environment_parts())
+    return Trial(plan, eager, options, environment_parts(), changing)
+
+
+def changing_sizes(gm: torch.fx.GraphModule) -> tuple[int, ...]:
+    """Which arguments of a graph of Dynamo's are tensors whose sizes may be others at the next call."""
+    examples = [n.meta["example_value"] for n in gm.graph.nodes if n.op == "placeholder"]
+    tensors = [(i, e) for i, e in enumerate(examples) if isinstance(e, torch.Tensor)]
+    return tuple(i for i, e in tensors if any(isinstance(size, torch.SymInt) for size in e.shape))
 
 
 def measure(weft: Callable[..., Any], eager: Callable[..., Any], arguments: Sequence[Any]) -> Measured:
