@@ -25,6 +25,7 @@ from weft.options import Options
 from weft.plan.cuts import Cuts
 from weft.plan.kernel import Kernel
 from weft.plan.laws_check import laws_refuted
+from weft.plan.layout import as_in_eager
 from weft.plan.partition import Call, Region
 from weft.plan.region import CompiledRegion, build_region
 from weft.plan.select import Example, Selection, select
@@ -75,7 +76,7 @@ def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, options: O
     if captured.program is None or captured.empty:
         refused = (captured.refused,) if captured.refused is not None else ()
         return _in_pytorch(captured, (*captured.fallbacks, *refused), eager)
-    program = normalize(captured.program)
+    program = as_in_eager(normalize(captured.program), captured.results)
     refuted = laws_refuted(captured.program, program)
     if refuted is not None:
         return _in_pytorch(captured, (*captured.fallbacks, Fallback("graph", refuted)), eager)
