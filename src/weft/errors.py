@@ -73,7 +73,7 @@ class TargetError(WeftError, ValueError):
 class ShapeError(WeftError, RuntimeError):
     """Shapes or dtypes that eager PyTorch refuses too; RuntimeError, as eager raises."""
 
-    advice = "make the shapes agree as eager PyTorch demands"
+    advice = "make the shapes and element types agree as eager PyTorch demands"
 
 
 class CompilerError(WeftError):

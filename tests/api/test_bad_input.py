@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 import weft
 from weft.errors import CacheFolderError, CompilerError, ShapeError, TargetError, UnknownOptionError
@@ -70,6 +71,52 @@ def test_a_shape_error_is_as_catchable_as_eagers():
     x = torch.randn(3, 4)
     with torch.no_grad():
         assert weft.compile(careful)(x, torch.randn(5, 6)) is x
+
+
+def refused(function, *given):
+    with pytest.raises((RuntimeError, IndexError)) as caught:
+        function(*given)
+    return caught.value
+
+
+WRONG_TYPES = {
+    "mm": lambda x: x @ x.bfloat16(),
+    "mm of fp32 and fp64": lambda x: torch.mm(x, x.double()),
+    "bmm": lambda x: torch.bmm(x[None], x[None].half()),
+    "linear": lambda x: F.linear(x, x.long()),
+    "addmm": lambda x: torch.addmm(x[0].bfloat16(), x, x),
+    "dot": lambda x: torch.dot(x[0], x[0].double()),
+    "a product of masks": lambda x: (x > 0) @ (x > 1),
+    "a float as an index": lambda x: x[x],
+    "gather": lambda x: torch.gather(x, 0, x),
+    "another device": lambda x: x + torch.empty(4, 4, device="meta"),
+    "a difference of masks": lambda x: (x > 0) - (x > 1),
+    "bits of floats": lambda x: x & 1,
+    "a mean of integers": lambda x: x.long().mean(),
+    "0 as a divisor": lambda x: x.long() // 0,
+    "a tensor with 0 as a divisor": lambda x: x.long() % (x.long() * 0),
+    "a negative power": lambda x: x.long() ** -1,
+    "a number that the type lacks": lambda x: x.to(torch.int8).clamp(max=300),
+    "a float that scales integers": lambda x: torch.add(x.long(), x.long(), alpha=2.5),
+    "lerp": lambda x: torch.lerp(x, x.double(), 0.5),
+    "a condition that is no mask": lambda x: torch.where(x, x, x),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_TYPES)
+def test_types_and_devices_that_cannot_work_say_what_eager_says(what):
+    function, x = WRONG_TYPES[what], torch.randn(4, 4)
+    wanted = refused(function, x)
+    torch.compiler.reset()
+    with torch.no_grad():
+        found = refused(weft.compile(function), x)
+        early = refused(lambda x: weft.optimize(function, (x,))(x), x)
+    assert str(wanted).splitlines()[0] in str(found)
+    assert str(wanted).splitlines()[0] in str(early)
+    if isinstance(found, ShapeError):
+        assert HERE in str(found)
+    else:  # the call itself raised, from the user's line
+        assert type(found) is type(wanted)
 
 
 @pytest.mark.parametrize("how", ["optimize", "compile", "options"])

@@ -15,12 +15,13 @@ from weft.block.check import check
 from weft.block.lower import lower
 from weft.block.program import (
     All,
-    Below,
+    Band,
     BlockNode,
     BlockProgram,
     BlockType,
     Broadcast,
     Collapse,
+    Diagonal,
     Dot,
     Feed,
     Fill,
@@ -227,7 +228,7 @@ MALFORMED: tuple[tuple[str, str, BlockProgram], ...] = (
     ("items have axes of maps around them", "r",
      nest((Pointwise("r", Arg(0), ("a",), (M, K), F32),), {"a": (M, N)})),
     ("a list is stacked over all blocks of its axis", "n", at(BOTH, "n", lambda m: replace(
-        m, axis=Axis("n2", M.space), range=Below(M), inputs=tuple(
+        m, axis=Axis("n2", M.space), range=Band(M, None, Diagonal()), inputs=tuple(
             replace(f, access=Broadcast()) for f in m.inputs), body=replace(
                 m.body, nodes=(Index("r", M),))))),
     ("a state's graph gives every component", "k",
@@ -235,8 +236,8 @@ MALFORMED: tuple[tuple[str, str, BlockProgram], ...] = (
     ("a component keeps its axes", "k",
      state(lambda s: replace(s, components=(replace(s.components[0], dims=()),)))),
     ("a range refers to a map around it", "k", edit("k", range=Within(N))),
-    ("a range refers to a map around it", "k", edit("k", range=Below(N))),
-    ("a range refers to a map over the same space", "k", edit("k", range=Below(M))),
+    ("a range refers to a map around it", "k", edit("k", range=Band(N, None, Diagonal()))),
+    ("a range refers to a map over the same space", "k", edit("k", range=Within(M))),
     ("a segment is numbered by a map around it", "k", edit("k", range=Segment(GROUPS, 4))),
     ("the segments' map has one iteration a segment", "k", edit("k", range=Segment(M, 4))),
     ("only a loop with state is peeled", "m", edit("m", range=All(Part.full))),

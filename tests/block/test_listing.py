@@ -27,12 +27,13 @@ from weft.block.listing import listing
 from weft.block.lower import lower
 from weft.block.program import (
     All,
-    Below,
+    Band,
     BlockProgram,
     BlockType,
     Broadcast,
     Collapse,
     Component,
+    Diagonal,
     Dot,
     Extent,
     Feed,
@@ -309,7 +310,7 @@ def test_ranges():
     assert _ranged(All()) == "  forall k1 in range(K):"
     assert _ranged(Within(K)) == "  forall k1 in range(K within k):"
     assert _ranged(Within(K, Part.full)) == "  forall k1 in range(K within k, full):"
-    assert _ranged(Below(K)) == "  forall k1 in range(K below k):"
+    assert _ranged(Band(K, None, Diagonal(-1))) == "  forall k1 in range(K to k-1):"
     assert _ranged(Segment(K, 4)) == "  forall k1 in range(K segment k of 4):"
 
 

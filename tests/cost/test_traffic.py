@@ -15,11 +15,12 @@ from weft.block.copies import canonical
 from weft.block.interpret import interpret
 from weft.block.lower import lower
 from weft.block.program import (
-    Below,
+    Band,
     BlockProgram,
     BlockType,
     Broadcast,
     Collapse,
+    Diagonal,
     Dot,
     Feed,
     Fill,
@@ -212,7 +213,7 @@ def causal(outer_tile: int, inner_tile: int) -> BlockProgram:
     inner = sealed(
         Map("k", k, (Feed("x1", "x2", Iterate(own)),),
             Graph((), (Fill("whole", "x2", 0.0), Collapse("part", Monoid.sum, "whole", k)), ()),
-            (Final("total", "s"),), state, Below(m), place=Place.loop, tile=inner_tile)
+            (Final("total", "s"),), state, Band(m, None, Diagonal()), place=Place.loop, tile=inner_tile)
     )  # fmt: skip
     outer = sealed(
         Map("m", m, (Feed("x", "x1", Broadcast()),), Graph((), (inner,), ()),

@@ -27,10 +27,11 @@ from schedules import fused, random_schedule
 from weft.block.copies import canonical
 from weft.block.interpret import interpret
 from weft.block.program import (
-    Below,
+    Band,
     BlockProgram,
     BlockType,
     Collapse,
+    Diagonal,
     Dot,
     Feed,
     Final,
@@ -147,7 +148,7 @@ def triangle() -> BlockProgram:
     state = State.of_monoid(Monoid.sum, "r", (handmade.M,), F32, "s")
     sums = (Collapse("r", Monoid.sum, "x", columns),)
     inner = handmade.loop(columns, {"x": given["x"][1:]}, sums, (Final("o", "s"),), state)
-    inner = replace(inner, range=Below(handmade.M))
+    inner = replace(inner, range=Band(handmade.M, None, Diagonal()))
     outer = handmade.loop(handmade.M, given, (inner,), (Stacked("out", "o"),))
     return handmade.program(outer, over=(handmade.M,), given=given)
 

@@ -195,3 +195,15 @@ def test_one_openmp_runtime_in_the_process(affine: Launcher) -> None:
     affine(torch.randn(64, 64), torch.randn(64, 64), torch.randn(64))
     mapped = [line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()]
     assert len({path for path in mapped if "libgomp" in path}) == 1
+
+
+def test_a_size_that_no_input_shows_is_passed_last() -> None:
+    signature = KernelSignature(
+        "f", (Input("x", 1, F32),), (Size("m"), Size("n", 0, 0)), (Output(("m",), F32), Output(("n",), F32)), given=(1,)
+    )
+    function, seen = recorder(signature)
+    made, given = make_launcher(signature, function, threads=1)(torch.zeros(5), torch.zeros(5), 3)
+    assert made.shape == (3,)
+    assert (seen["size m"], seen["size n"]) == (3, 5)
+    assert seen["output 1"] == given.data_ptr()
+    assert KernelSignature.from_json(json.loads(json.dumps(signature.to_json()))) == signature

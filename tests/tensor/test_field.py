@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from importlib import import_module
 from itertools import pairwise, product
@@ -432,3 +433,52 @@ def test_softmax_of_masked_rows(bench: Bench) -> None:
     assert not np.any(got.last[~keep])
     short = softmax(bench, bench.domain.lift(lambda a: a[1:2, :3], x), False)
     assert bench.domain.equal(bench.domain.lift(lambda a: a[1:2, :3], got), short)
+
+
+def whole(*values: int) -> ExactValue:
+    return ExactValue(np.array(values, np.int64))
+
+
+@pytest.mark.parametrize("dtype", [d for d in DType if d.kind == "int"], ids=str)
+def test_integers_are_exact_modulo_the_number_of_their_values(dtype: DType, bench: Bench) -> None:
+    """Beyond 2^53, where floats end, and beyond 2^63, where they wrap; against Python's integers."""
+    low, high = dtype.bounds
+    numbers = [low, high, high // 3, 2**53 + 1 if high > 2**53 else 7, 3]
+    pairs = [(a, b) for a in numbers for b in numbers]
+    left, right = (whole(*column) for column in zip(*pairs, strict=True))
+    for op, exact in (("add", int.__add__), ("sub", int.__sub__), ("mul", int.__mul__), ("bitwise_xor", int.__xor__)):
+        got = bench.domain.elementwise(Convert(dtype, apply(op, Arg(0), Arg(1))), [left, right], dtype)
+        assert isinstance(got, ExactValue)
+        assert got.array.tolist() == [dtype.wraps(exact(a, b)) for a, b in pairs], op
+    for monoid, wanted in ((Monoid.sum, sum(numbers)), (Monoid.prod, math.prod(numbers)), (Monoid.max, high)):
+        got = bench.domain.reduce(monoid, whole(*numbers), [0])
+        assert isinstance(got, ExactValue)
+        assert int(got.array) == DType.int64.wraps(wanted)
+    product = bench.domain.contract(whole(*numbers), [0], whole(*numbers), [0], [])
+    assert isinstance(product, ExactValue)
+    assert int(product.array) == DType.int64.wraps(sum(n * n for n in numbers))
+
+
+def test_integers_beside_padding_stay_exact(bench: Bench) -> None:
+    """Bits and wrapping, which field elements have not, are those of the valid integers; the padding never agrees."""
+    domain = bench.domain
+
+    def padded() -> Any:
+        return domain.lift(lambda a, b: np.concatenate([a, b]), whole(2**62 + 1), domain.poison((40,), DType.int64))
+
+    expr = apply("bitwise_and", apply("mul", Arg(0), Lit(3)), Lit(-2))
+    one, other = (domain.elementwise(expr, [padded()], DType.int64) for _ in range(2))
+    assert isinstance(one, ExactValue)
+    assert int(one.array[0]) == DType.int64.wraps((2**62 + 1) * 3) & -2
+    assert not domain.equal(one, other)
+
+
+def test_bounds_of_extrema_are_those_of_the_type(bench: Bench) -> None:
+    for dtype in (DType.int8, DType.uint8, DType.int64):
+        for bound, value in zip(dtype.bounds, (float("-inf"), float("inf")), strict=True):
+            assert domain_value(bench.domain.full((), value, dtype)) == bound
+
+
+def domain_value(value: Any) -> int:
+    assert isinstance(value, ExactValue)
+    return int(value.array)

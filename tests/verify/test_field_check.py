@@ -29,9 +29,10 @@ from weft.block.program import (
 from weft.errors import ScheduleError
 from weft.fuse import fuse
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
+from weft.tensor.builder import Builder
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Cast, Contraction, Elementwise, Iota, Node, TensorProgram, Use
-from weft.tensor.scalar import Apply, Arg, Lit, Scalar
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 from weft.tensor.scalar import apply as apply_
 from weft.verify import equivalent, field_check, verify
 from weft.verify.field_check import edge_sizes, small_tiles
@@ -304,3 +305,55 @@ def test_small_tiles_decide_as_real_ones_do(monkeypatch, tiles):
     # Where the innermost block is one element there is no padding, so that it may hold anything.
     harmless = {"none", *(["padding that is not zero"] if tiles == "by ones" else [])}
     assert small == real == {bug: bug in harmless for bug in programs_}
+
+
+@pytest.mark.parametrize("dtype", [d for d in DType if d.kind == "int"], ids=str)
+def test_a_lost_wrap_is_refuted(dtype: DType) -> None:
+    """x * y of integers, halved: right only where the product wraps before, whatever the type's width."""
+    builder = Builder()
+    x, y = (builder.input(name, (6, 5), dtype) for name in "xy")
+    made = builder.elementwise(apply_("mul", Arg(0), Arg(1)), (x, y), dtype)
+    half = builder.elementwise(apply_("floor_divide", Arg(0), Lit(2)), (made,), dtype)
+    program = builder.finish([half])
+    block = fused(program)
+    loops = tuple((m.name, LoopSchedule((Level(LOOP, 3),))) for m in maps(block.graph))
+    placed = apply(block, Schedule(loops))
+    assert verify(program, placed).equal
+    if dtype is not DType.int64:
+        wrong = everywhere(placed, lambda node: unwrapped(node, dtype))
+        assert wrong != placed
+        assert verify(program, wrong).equal is False
+    other = everywhere(placed, doubled_divisor)
+    assert verify(program, other).equal is False
+
+
+def unwrapped(node: BlockNode, dtype: DType) -> BlockNode:
+    """The first cast of the product is left out, the one of the quotient stays."""
+
+    def without(expr: Scalar) -> Scalar:
+        match expr:
+            case Apply("floor_divide", (Convert(_, inner), divisor)):
+                return Apply("floor_divide", (inner, divisor))
+            case Apply(op, args):
+                return Apply(op, tuple(map(without, args)))
+            case Convert(to, inner) if to is dtype:
+                return Convert(to, without(inner))
+            case _:
+                return expr
+
+    return replace(node, expr=without(node.expr)) if isinstance(node, Pointwise) else node
+
+
+def doubled_divisor(node: BlockNode) -> BlockNode:
+    def doubled(expr: Scalar) -> Scalar:
+        match expr:
+            case Apply("floor_divide", (left, Lit(2))):
+                return Apply("floor_divide", (left, Lit(4)))
+            case Apply(op, args):
+                return Apply(op, tuple(map(doubled, args)))
+            case Convert(to, inner):
+                return Convert(to, doubled(inner))
+            case _:
+                return expr
+
+    return replace(node, expr=doubled(node.expr)) if isinstance(node, Pointwise) else node

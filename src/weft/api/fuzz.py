@@ -307,7 +307,8 @@ def _check_kernel(
         exact = tuple(torch.tensor(v) for v in evaluate(program, numbers, Fp64Domain(), sizes=sizes))
         eager = run_in_pytorch(program, values, sizes)
         for kernel in region.kernels:
-            values.update(zip(kernel.writes, kernel.launch(*[values[n] for n in kernel.reads]), strict=True))
+            passed = [sizes[name] for name in kernel.sizes]
+            values.update(zip(kernel.writes, kernel.launch(*[values[n] for n in kernel.reads], *passed), strict=True))
         results.append((tuple(values[n] for n in program.outputs), eager, exact))
     judgement = judge(*(Draws([r[i] for r in results]) for i in range(3)))
     if not judgement.ok:

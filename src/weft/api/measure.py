@@ -162,7 +162,7 @@ def setting(version: str) -> Setting:
     """
     return Setting(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
-        processor=_processor(),
+        processor=processor(),
         processors=os.cpu_count() or 1,
         threads=torch.get_num_threads(),
         vectors=torch.backends.cpu.get_cpu_capability(),
@@ -170,12 +170,12 @@ def setting(version: str) -> Setting:
         python=platform.python_version(),
         torch=torch.__version__,
         weft=version,
-        compiler=_first_line([*find_compiler().command, "--version"]) or "unknown",
+        compiler=first_line([*find_compiler().command, "--version"]) or "unknown",
         commit=_commit(),
     )
 
 
-def _processor() -> str:
+def processor() -> str:
     """The processor's name as the system gives it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -192,10 +192,10 @@ def _commit() -> str | None:
     if git is None or not (root / ".git").exists():
         return None
     describe = ["describe", "--always", "--exclude=*", "--abbrev=40", "--dirty"]
-    return _first_line([git, "--no-optional-locks", "-C", str(root), *describe])
+    return first_line([git, "--no-optional-locks", "-C", str(root), *describe])
 
 
-def _first_line(command: Sequence[str]) -> str | None:
+def first_line(command: Sequence[str]) -> str | None:
     """The first line that `command` writes; None where it fails."""
     try:
         done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30)

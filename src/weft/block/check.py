@@ -12,7 +12,7 @@ from typing import NoReturn, assert_never
 
 from weft.block.program import (
     All,
-    Below,
+    Band,
     BlockNode,
     BlockProgram,
     BlockType,
@@ -145,9 +145,11 @@ def _result_types(node: BlockNode, types: Types, scope: Scope) -> dict[str, Bloc
     match node:
         case Map():
             return _map_types(node, types, scope)
-        case Index(name, axis):
-            _demand(axis in scope.maps, name, "an index is over the axis of a map around it", str(axis))
-            return {name: BlockType((), (axis,), DType.int64)}
+        case Index(name, axis, unit):
+            around = scope.maps.get(axis)
+            _demand(around is not None, name, "an index is over the axis of a map around it", str(axis))
+            _demand(around is None or around.unit == unit, name, "the index of a unit map is one number", str(axis))
+            return {name: BlockType((), node.dims, DType.int64)}
         case Literal(name, value, dtype):
             return {name: BlockType((), (), dtype, float(value))}
         case Extent(name, _, dtype):
@@ -317,7 +319,7 @@ def _joined(node: Join, first: BlockType, rest: BlockType) -> BlockType:
 
 def _stacked(node: Map, kind: BlockType) -> BlockType:
     """The list over the map's axis; but stacking the sub-blocks of a block's list gives the whole list, not a list of lists."""
-    _demand(not isinstance(node.range, Below), node.name, "a list is stacked over all blocks of its axis", "")
+    _demand(not isinstance(node.range, Band), node.name, "a list is stacked over all blocks of its axis", "")
     nested = {m.axis for m in maps(node.body) if isinstance(m.range, Within) and m.range.outer == node.axis}
     if nested & set(kind.lists):
         return replace(kind, pad=None)
@@ -372,11 +374,14 @@ def _same(node: Map, graph: Graph, types: Types, kinds: Types) -> None:
 
 
 def _check_range(node: Map, scope: Scope) -> None:
-    outer = scope.maps.get(node.range.outer) if isinstance(node.range, Within | Below) else None
+    outer = scope.maps.get(node.range.outer) if isinstance(node.range, Within | Band) else None
     match node.range:
         case All() | First() | Rest():
             pass
-        case Within(axis) | Below(axis):
+        case Band(axis, low, _, part):
+            _demand(outer is not None, node.name, "a range refers to a map around it", str(axis))
+            _demand(part is not Part.before or low is not None, node.name, "what begins at 0 has nothing before it", "")
+        case Within(axis):
             _demand(outer is not None, node.name, "a range refers to a map around it", str(axis))
             _demand(axis.space == node.axis.space, node.name, "a range refers to a map over the same space", str(axis))
         case Segment(axis, count):
@@ -384,6 +389,12 @@ def _check_range(node: Map, scope: Scope) -> None:
             _demand(axis.space.fixed == count, node.name, "the segments' map has one iteration a segment", str(count))
         case _:
             assert_never(node.range)
+    _demand(
+        node.range.part is not Part.before or isinstance(node.range, Band),
+        node.name,
+        "only a band has a part before",
+        "",
+    )
     peeled = node.range.part is not Part.all
     _demand(not peeled or node.state is not None, node.name, "only a loop with state is peeled", "")
 

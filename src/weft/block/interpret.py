@@ -15,7 +15,7 @@ import numpy as np
 
 from weft.block.program import (
     All,
-    Below,
+    Band,
     BlockNode,
     BlockProgram,
     Broadcast,
@@ -207,10 +207,11 @@ class _Interpreter(Generic[V]):
                 item = self.item(values, node.arg)
                 array = domain.reduce(node.monoid, item.array, [item.dims.index(node.over)])
                 return _Item(array, tuple(a for a in item.dims if a != node.over), item.dtype.accumulator)
-            case Index(_, axis):
+            case Index(_, axis, unit):
                 step = scope[axis]
                 numbers = domain.iota(step.base + step.lanes, DType.int64)
-                return _Item(domain.lift(at(slice(step.base, None)), numbers), (axis,), DType.int64)
+                own = step.base if unit else slice(step.base, None)
+                return _Item(domain.lift(at(own), numbers), node.dims, DType.int64)
             case Literal(_, value, dtype):
                 return _Item(domain.constant(value, dtype), (), dtype)
             case Extent(_, space, dtype):
@@ -251,14 +252,28 @@ class _Interpreter(Generic[V]):
         """The iterations of `node`, in order."""
         size = node.axis.space.size(self.sizes)
         tile = node.tile if node.tile is not None else 1 if node.unit else self.blocks.get(node.axis.space.name, size)
+        start, stop = self.bounds(node, size, tile, scope)
+        if node.place is Place.whole:
+            return [_Step(start, stop - start, stop - start)] if stop > start else []
+        steps = _blocks(start, stop, tile)
+        match Part.all if isinstance(node.range, Band) else node.range.part:
+            case Part.all:
+                return steps
+            case Part.full:
+                return [s for s in steps if s.valid == tile]
+            case Part.edge | Part.before:
+                return [s for s in steps if s.valid < tile]
+
+    def bounds(self, node: Map, size: int, tile: int, scope: _Scope) -> tuple[int, int]:
+        """Where the iterations of `node` begin and end; of a part of a band, just that part."""
         start, stop = 0, size
         match node.range:
             case All():
                 pass
             case Within(outer):
                 start, stop = scope[outer].base, scope[outer].base + scope[outer].valid
-            case Below(outer):
-                stop = min(size, scope[outer].base + scope[outer].valid)
+            case Band(outer):
+                return node.range.limits(scope[outer].base, scope[outer].valid, size, tile, self.sizes)
             case First():
                 stop = size if node.place is Place.whole else min(size, tile)
             case Rest():
@@ -269,16 +284,7 @@ class _Interpreter(Generic[V]):
                 stop = min(size, start + each)
             case _:
                 assert_never(node.range)
-        if node.place is Place.whole:
-            return [_Step(start, stop - start, stop - start)] if stop > start else []
-        steps = [_Step(base, min(tile, stop - base), tile) for base in range(start, stop, tile)]
-        match node.range.part:
-            case Part.all:
-                return steps
-            case Part.full:
-                return [s for s in steps if s.valid == tile]
-            case Part.edge:
-                return [s for s in steps if s.valid < tile]
+        return start, stop
 
     def loop(self, node: Map, values: _Values[V], scope: _Scope) -> _Values[V]:
         """The outputs of a map."""
@@ -422,6 +428,11 @@ def _nested_axis(node: Map, lists: tuple[Axis, ...]) -> Axis | None:
     """The axis among `lists` whose map runs within the blocks of `node`'s: stacking then joins parts of one list."""
     inside = {m.axis for m in maps(node.body) if isinstance(m.range, Within) and m.range.outer == node.axis}
     return next((a for a in lists if a in inside), None)
+
+
+def _blocks(start: int, stop: int, tile: int) -> list[_Step]:
+    """Elements `start` to before `stop`, block by block."""
+    return [_Step(base, min(tile, stop - base), tile) for base in range(start, stop, tile)]
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -16,11 +16,12 @@ from weft.block.accumulation import Step, needed, steps, uses
 from weft.block.normal import normal_form
 from weft.block.program import (
     All,
-    Below,
+    Band,
     BlockNode,
     BlockProgram,
     Broadcast,
     Collapse,
+    Diagonal,
     Dot,
     Extent,
     Feed,
@@ -311,14 +312,25 @@ class _Printer:
                 word = "rest"
             case Within(axis):
                 text = f" within {self._variables.get(axis, '?')}"
-            case Below(axis):
-                text = f" below {self._variables.get(axis, '?')}"
+            case Band(axis, low, high):
+                text = self._band(self._variables.get(axis, "?"), low, high)
             case Segment(axis, count):
                 text = f" segment {self._variables.get(axis, '?')} of {count}"
             case _:
                 assert_never(node.range)
         text = text if node.range.part is Part.all else f"{text}, {node.range.part.value}"
         return f"{word}({self._spaces[node.axis.space]}{text})"
+
+    def _band(self, outer: str, low: Diagonal | None, high: Diagonal | None) -> str:
+        """`from n-3 to n+0`: the elements beside element n of `outer`."""
+
+        def end(word: str, diagonal: Diagonal | None) -> str:
+            if diagonal is None:
+                return ""
+            sizes = "".join(f"{times:+d}*{self._spaces[space]}" for space, times in diagonal.sizes)
+            return f" {word} {outer}{diagonal.constant:+d}{sizes}"
+
+        return end("from", low) + end("to", high)
 
     def _stacked(
         self, node: Map, frame: _Frame, inner: _Frame
@@ -436,7 +448,7 @@ def _result_dims(node: Pointwise | Collapse | Dot | Index | Fill | Stage, frame:
         case Collapse():
             return tuple(a for a in frame.item(node.arg).dims if a != node.over)
         case Index():
-            return (node.axis,)
+            return node.dims
         case Fill():
             return frame.item(node.arg).dims
         case _:

@@ -7,7 +7,7 @@ partial results over the contracted axis and then reduces that list. All fusion 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from weft.block import program as block
 from weft.block.program import (
@@ -51,7 +51,7 @@ from weft.tensor.program import (
     axes_of,
     uses,
 )
-from weft.tensor.scalar import Arg, Convert, Scalar, substitute
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, substitute
 
 
 def lower(program: TensorProgram) -> BlockProgram:
@@ -60,7 +60,7 @@ def lower(program: TensorProgram) -> BlockProgram:
     Raises:
         UnsupportedError: for an opaque operation, or a reindexing that is not a view of an input: the plan keeps those out.
     """
-    lowering = _Lowering(program, _loop_axes(program), _at_products(program))
+    lowering = _Lowering(program, _loop_axes(program), _at_products(program), _indices(program))
     for node in program.nodes:
         if node.name not in lowering.at_products:
             lowering.add(node)
@@ -148,6 +148,35 @@ def _at_products(program: TensorProgram) -> dict[str, Cast]:
     }
 
 
+def _indices(program: TensorProgram) -> dict[str, Node]:
+    """What indices and sizes alone decide, masks say: made again where it is read, since no memory holds it more cheaply.
+
+    Of floating-point numbers only those that a few comparisons choose between, not what a function computes.
+    """
+    found: dict[str, Node] = {}
+    for node in program.nodes:
+        match node:
+            case Iota() | Constant() | Extent():
+                found[node.name] = node
+            case Elementwise() | Cast() if all(n in found for n in uses(node)):
+                if not node.dtype.is_float or (isinstance(node, Elementwise) and _chooses(node.expr)):
+                    found[node.name] = node
+            case _:
+                pass
+    return found
+
+
+def _chooses(expr: Scalar) -> bool:
+    """Whether `expr` is one of a few numbers."""
+    match expr:
+        case Lit():
+            return True
+        case Apply("where", (_, first, second)):
+            return _chooses(first) and _chooses(second)
+        case _:
+            return False
+
+
 def _uses(node: Node) -> tuple[Use, ...]:
     match node:
         case Elementwise():
@@ -167,13 +196,15 @@ class _Lowering:
     program: TensorProgram
     axes: _LoopAxes
     at_products: dict[str, Cast]
+    indices: dict[str, Node]
     nodes: list[BlockNode] = field(default_factory=list[BlockNode])
     lists: dict[str, tuple[Axis, ...]] = field(default_factory=dict[str, tuple[Axis, ...]])
-    scalars: dict[str, Literal | block.Extent] = field(default_factory=dict[str, "Literal | block.Extent"])
     count: int = 0
 
     def __post_init__(self) -> None:
         self.lists = {n.name: n.axes for n in self.program.inputs}
+        readers = [n for n in self.program.nodes if not isinstance(n, Elementwise | Cast)]
+        self.listed = {name for n in readers for name in uses(n)}.union(self.program.outputs)
 
     def blocked(self, axes: Sequence[Axis]) -> tuple[Axis, ...]:
         """The axes of `axes` that items have."""
@@ -184,45 +215,72 @@ class _Lowering:
         match node:
             case Input():
                 pass
-            case Constant(name, _, dtype, value):
-                self._scalar(Literal(name, value, dtype))
-            case Extent(name, _, dtype, space):
-                self._scalar(block.Extent(name, space, dtype))
-            case Iota(name, (axis,), _) if not self.axes.is_unit(axis):
-                self._nest(_Leaf(name, (axis,), (), lambda made, _, out: [Index(out, made[axis])]))
             case Elementwise():
                 if node.dtype.kind == "int" and node.dtype is not DType.int64:
                     # A kernel's arithmetic is 64 bits wide inside an expression: it would not wrap where eager's does.
                     raise UnsupportedError(f"arithmetic that wraps at {node.dtype}", where=node.location)
-                self._pointwise(node, node.expr, node.args)
+                if not self._in_place_only(node):
+                    self._pointwise(node, node.expr, node.args)
             case Cast():
-                self._pointwise(node, Convert(node.dtype, Arg(0)) if node.semantic else Arg(0), (node.arg,))
+                if not self._in_place_only(node):
+                    self._pointwise(node, _converted(node), (node.arg,))
+            case Constant() | Extent() | Iota():
+                if not self._in_place_only(node):
+                    self._nest(_Leaf(node.name, node.axes, (), lambda made, _, out: [self._source(node, made, out)]))
             case Contraction():
                 self._contraction(node)
             case Reduction():
                 self._reduction(node)
-            case Reindex() | Opaque() | Iota():
+            case Reindex() | Opaque():
                 raise UnsupportedError(f"{type(node).__name__.lower()} {node.name} does not lower to a block program")
 
-    def _scalar(self, node: Literal | block.Extent) -> None:
-        """A number of the program: made again where it is read, so that no edge carries it; an operator if it is a result."""
-        self.scalars[node.name] = node
-        self.lists[node.name] = ()
-        if node.name in self.program.outputs:
-            self.nodes.append(node)
+    def _in_place_only(self, node: Node) -> bool:
+        """Whether `node` is made again wherever it is read, and nothing wants a list of it."""
+        return node.name in self.indices and node.name not in self.listed
 
     def _pointwise(self, node: Elementwise | Cast, expr: Scalar, args: tuple[Use, ...]) -> None:
-        fed = tuple(u for u in args if u.value not in self.scalars)
-        local = tuple(dict.fromkeys(u.value for u in args if u.value in self.scalars))
-        place = {**{u: i for i, u in enumerate(fed)}, **{Use(n, ()): len(fed) + i for i, n in enumerate(local)}}
+        fed = tuple(u for u in args if u.value not in self.indices)
+        local = tuple(dict.fromkeys(u for u in args if u.value in self.indices))
+        place = {u: i for i, u in enumerate((*fed, *local))}
         expr = substitute(expr, lambda i: Arg(place[args[i]]))
 
         def leaf(made: dict[Axis, Axis], names: tuple[str, ...], out: str) -> list[BlockNode]:
-            scalars = [replace(self.scalars[n], name=f"{out}.{i}") for i, n in enumerate(local)]
-            every = (*names, *(n.name for n in scalars))
-            return [*scalars, Pointwise(out, expr, every, self._dims(made, node.axes), node.dtype, node.location)]
+            here: dict[Use, BlockNode] = {}
+            every = (*names, *(self._in_place(u, made, out, here) for u in local))
+            dims = self._dims(made, node.axes)
+            return [*here.values(), Pointwise(out, expr, every, dims, node.dtype, node.location)]
 
         self._nest(_Leaf(node.name, node.axes, fed, leaf))
+
+    def _in_place(self, use: Use, made: dict[Axis, Axis], out: str, here: dict[Use, BlockNode]) -> str:
+        """Makes what `use` reads again in the leaf of `out`, whose operators so far are `here`; the name of the value."""
+        if use in here:
+            return here[use].name
+        node = self.indices[use.value]
+        bound = dict(zip(node.axes, use.axes, strict=True))
+        match node:
+            case Elementwise() | Cast():
+                read = node.args if isinstance(node, Elementwise) else (node.arg,)
+                inner = (Use(u.value, tuple(bound[a] for a in u.axes)) for u in read)
+                names = tuple(self._in_place(u, made, out, here) for u in inner)
+                expr = node.expr if isinstance(node, Elementwise) else _converted(node)
+                dims = self._dims(made, use.axes)
+                here[use] = Pointwise(f"{out}.{len(here)}", expr, names, dims, node.dtype, node.location)
+            case _:
+                here[use] = self._source(node, {own: made[a] for own, a in bound.items()}, f"{out}.{len(here)}")
+        return here[use].name
+
+    def _source(self, node: Node, made: dict[Axis, Axis], name: str) -> BlockNode:
+        """The operator that gives a number of the program, or the indices along an axis."""
+        match node:
+            case Constant(_, _, dtype, value):
+                return Literal(name, value, dtype)
+            case Extent(_, _, dtype, space):
+                return block.Extent(name, space, dtype)
+            case Iota(_, (axis,), _):
+                return Index(name, made[axis], self.axes.is_unit(axis))
+            case _:
+                raise AssertionError(node.name)
 
     def _contraction(self, node: Contraction) -> None:
         over = self.axes.order(node.over)
@@ -306,6 +364,10 @@ class _Lowering:
         state = State.of_monoid(leaf.monoid, "%p", self._dims(made, leaf.axes), leaf.carried, "%s")
         feed = Feed(parts, "%p", Iterate(part.axis))
         return Map(loop.name, loop, (feed,), Graph(("%p",), (), ("%p",)), (Final(result, "%s"),), state, unit=part.unit)
+
+
+def _converted(cast: Cast) -> Scalar:
+    return Convert(cast.dtype, Arg(0)) if cast.semantic else Arg(0)
 
 
 def _through(cast: Cast, use: Use) -> Use:

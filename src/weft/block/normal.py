@@ -19,7 +19,7 @@ from typing import NamedTuple, assert_never
 
 from weft.block.program import (
     All,
-    Below,
+    Band,
     BlockNode,
     BlockProgram,
     BlockType,
@@ -214,8 +214,10 @@ class _Walk:
         match of:
             case All() | First() | Rest():
                 return f"{type(of).__name__.lower()} {of.part.name}"
-            case Within() | Below():
-                return f"{type(of).__name__} {self._axes((of.outer,))} {of.part.name}"
+            case Within():
+                return f"within {self._axes((of.outer,))} {of.part.name}"
+            case Band(outer, low, high, part):
+                return f"band {self._axes((outer,))} {low} {high} {part.name}"
             case Segment():
                 return f"segment {self._axes((of.index,))} of {of.count} {of.part.name}"
             case _:

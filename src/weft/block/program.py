@@ -7,7 +7,7 @@ emitters print it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias, assert_never
@@ -49,9 +49,13 @@ class BlockType:
 
 
 class Part(Enum):
-    """Which iterations of a range: every one, those with a whole block, or the one with less than a block, if any."""
+    """Which iterations of a range: every one, those with a whole block, or the one with less than a block, if any.
+
+    Of a band: those with a whole block that lies in it for every element of the outer block; the blocks before and after these.
+    """
 
     all = "all"
+    before = "before"
     full = "full"
     edge = "edge"
 
@@ -81,11 +85,48 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Below:
-    """The blocks that start at or before the last element of the current block of `outer` (causal loops)."""
+class Diagonal:
+    """A distance between two elements that is the same everywhere: `constant`, and so many times the size of each space."""
+
+    constant: int = 0
+    sizes: tuple[tuple[Space, int], ...] = ()
+
+    def at(self, sizes: Mapping[str, int]) -> int:
+        """The number, given sizes by space name."""
+        return self.constant + sum(times * space.size(sizes) for space, times in self.sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """The elements j with `low` <= j - i <= `high` for an i of the current block of `outer` (causal loops, windows).
+
+    Attributes:
+        outer: a map's axis around this one; the two may run over different spaces.
+        low, high: the diagonals between which the band lies, both in it; None where it has no end on that side.
+    """
 
     outer: Axis
+    low: Diagonal | None = None
+    high: Diagonal | None = None
     part: Part = Part.all
+
+    def limits(self, base: int, valid: int, size: int, tile: int, sizes: Mapping[str, int]) -> tuple[int, int]:
+        """Where this part of the band begins and ends.
+
+        Args:
+            base, valid: the current block of `outer`: its first element, and how many there are.
+            size: elements of the axis that runs over the band; `tile`: of a block of it.
+            sizes: elements of each space, by name.
+        """
+        start = 0 if self.low is None else min(size, max(0, base + self.low.at(sizes)))
+        stop = size if self.high is None else max(start, min(size, base + valid + self.high.at(sizes)))
+        if self.part is Part.all:
+            return start, stop
+        # What lies in the band for every element of the outer block, if anything, and whole blocks of it.
+        begin = start if self.low is None else min(stop, max(start, base + valid - 1 + self.low.at(sizes)))
+        end = stop if self.high is None else max(begin, min(stop, base + self.high.at(sizes) + 1))
+        middle = begin + (end - begin) // tile * tile
+        return {Part.before: (start, begin), Part.full: (begin, middle)}.get(self.part, (middle, stop))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +144,7 @@ class Rest:
     part: Part = Part.all
 
 
-Range: TypeAlias = All | Within | Segment | Below | First | Rest
+Range: TypeAlias = All | Within | Segment | Band | First | Rest
 
 
 # Accesses: what an iteration of a map sees of an input.
@@ -177,10 +218,16 @@ class Collapse:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """The element numbers along the current block of `axis`, a vector of int64."""
+    """The element numbers along the current block of `axis`, a vector of int64; of a `unit` map the one number, a scalar."""
 
     name: str
     axis: Axis
+    unit: bool = False
+
+    @property
+    def dims(self) -> tuple[Axis, ...]:
+        """The axes of the item."""
+        return () if self.unit else (self.axis,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,11 +514,22 @@ def consumers(graph: Graph, name: str) -> int:
 
 
 def spaces(program: BlockProgram) -> tuple[Space, ...]:
-    """The spaces of all loops and inputs, in order of appearance."""
+    """The spaces of all inputs, of all loops, and those whose size alone is asked for, in order of appearance."""
     seen: dict[Space, None] = {}
     for _, kind in program.inputs:
         for axis in (*kind.lists, *kind.dims):
             seen.setdefault(axis.space)
     for node in maps(program.graph):
         seen.setdefault(node.axis.space)
+    seen.update(dict.fromkeys(_asked_for(program.graph)))
     return tuple(seen)
+
+
+def _asked_for(graph: Graph) -> Iterator[Space]:
+    for node in graph.nodes:
+        if isinstance(node, Extent):
+            yield node.space
+        elif isinstance(node, Map):
+            inner = () if node.state is None else (node.state.update, node.state.merge, node.state.finish)
+            for each in (node.body, *inner):
+                yield from _asked_for(each)

@@ -9,7 +9,7 @@ from typing import assert_never
 from weft.block.program import (
     Access,
     All,
-    Below,
+    Band,
     BlockNode,
     BlockProgram,
     Broadcast,
@@ -102,8 +102,10 @@ def rename_body(node: Map, names: Values) -> Map:
 
 
 def rename_axes(graph: Graph, axes: Axes) -> Graph:
-    """`graph` with axes replaced everywhere, inner graphs included."""
-    return replace(graph, nodes=tuple(_axes_in(n, axes) for n in graph.nodes))
+    """`graph` with axes replaced everywhere, inner graphs included; the very same where none of them occurs."""
+    nodes = tuple(_axes_in(n, axes) for n in graph.nodes)
+    same = all(a is b for a, b in zip(nodes, graph.nodes, strict=True))
+    return graph if same else replace(graph, nodes=nodes)
 
 
 def rename_program_axes(program: BlockProgram, axes: Axes) -> BlockProgram:
@@ -127,14 +129,11 @@ def rename_map_axes(node: Map, axes: Axes) -> Map:
             tuple(map(component, state.components)), state.feeds,
             rename_axes(state.update, axes), rename_axes(state.merge, axes), rename_axes(state.finish, axes), state.resume,
         )  # fmt: skip
-    return replace(
-        node,
-        axis=axes.get(node.axis, node.axis),
-        inputs=tuple(Feed(f.outer, f.inner, _access(f.access, axes)) for f in node.inputs),
-        body=rename_axes(node.body, axes),
-        state=state,
-        range=_range(node.range, axes),
-    )
+    body, bounds = rename_axes(node.body, axes), _range(node.range, axes)
+    inputs = tuple(Feed(f.outer, f.inner, _access(f.access, axes)) for f in node.inputs)
+    if state is None and body is node.body and node.axis not in axes and (inputs, bounds) == (node.inputs, node.range):
+        return node
+    return replace(node, axis=axes.get(node.axis, node.axis), inputs=inputs, body=body, state=state, range=bounds)
 
 
 def _axes_in(node: BlockNode, axes: Axes) -> BlockNode:
@@ -143,7 +142,7 @@ def _axes_in(node: BlockNode, axes: Axes) -> BlockNode:
 
     match node:
         case Pointwise() | Stage():
-            return replace(node, dims=tuple(map(new, node.dims)))
+            return node if axes.keys().isdisjoint(node.dims) else replace(node, dims=tuple(map(new, node.dims)))
         case Dot():
             return replace(node, over=new(node.over), dims=tuple(map(new, node.dims)))
         case Collapse():
@@ -178,8 +177,8 @@ def _range(of: Range, axes: Axes) -> Range:
             return of
         case Within(outer, part):
             return Within(axes.get(outer, outer), part)
-        case Below(outer, part):
-            return Below(axes.get(outer, outer), part)
+        case Band(outer):
+            return replace(of, outer=axes.get(outer, outer))
         case Segment(index, count, part):
             return Segment(axes.get(index, index), count, part)
         case Rest(after, part):

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, cast
 import torch
 
 from weft.capture.record import Call, Slot, by_name
+from weft.capture.sizes import symbolic
 from weft.errors import Location, UnsupportedError
 from weft.tensor.axes import Axis
 from weft.tensor.builder import Builder, Number, Ref, Size
@@ -45,11 +46,6 @@ def hint(size: Any) -> int:
     return int(found)
 
 
-def symbolic(size: Any) -> bool:
-    """Whether a size is known only when the program runs; as typed, a size is always an int."""
-    return not isinstance(size, int)
-
-
 def expression(size: Any) -> Any:
     """What tells sizes apart: the number, or SymPy's expression of a symbolic one."""
     return size.node.expr if symbolic(size) else size
@@ -66,7 +62,7 @@ class Arguments:
         call: the recorded call.
         location: the user's line.
         fake: the first result, without data.
-        shapes: what the graph's inputs are, to find the axis that is as long as a symbolic size.
+        inputs: the axis that is as long as each symbolic size that a tensor so far has.
     """
 
     def __init__(
@@ -127,6 +123,16 @@ class Arguments:
         """A tensor argument, None where it is None."""
         return self.ref(name) if self.has(name) else None
 
+    def refs(self, name: str) -> tuple[Ref, ...]:
+        """A list of tensors."""
+        value = self._values[name]
+        if not isinstance(value, list | tuple):
+            raise UnsupportedError(f"its argument {name} is {type(value).__name__}")
+        slots = cast("Sequence[Any]", value)
+        if not all(isinstance(slot, Slot) for slot in slots):
+            raise UnsupportedError(f"{name} is not made of tensors")
+        return tuple(self._refs[slot] for slot in slots)
+
     def number(self, name: str) -> Number:
         """A Python number."""
         return cast("Number", self._kind(name, (bool, int, float)))
@@ -158,19 +164,23 @@ class Arguments:
         """An element type, None where it is None or the overload has no such argument."""
         return dtype_of(cast("torch.dtype", self._values[name])) if self.has(name) else None
 
+    def is_size(self, size: Any) -> bool:
+        """Whether an input is as long as the symbolic `size`, whatever the inputs' sizes."""
+        return expression(size) in self._inputs
+
     def axis(self, size: Any) -> Axis:
-        """An axis of an input that is as long as the symbolic `size` whatever the inputs' sizes."""
+        """An axis of an input, or of an earlier result, that is as long as the symbolic `size` whatever the inputs' sizes."""
         return self.axis_of(expression(size))
 
     def axis_of(self, expr: Any) -> Axis:
         """`axis` of SymPy's expression of a size."""
         found = self._inputs.get(expr)
         if found is None:
-            raise UnsupportedError(f"{expr} is not the size of any input")
+            raise UnsupportedError(f"{expr} is not the size of any tensor before it")
         return found
 
     def size(self, size: Any) -> Size:
-        """A size for the builder: a number, or the axis of an input that is as long."""
+        """A size for the builder: a number, or the axis of a tensor that is as long."""
         return size if isinstance(size, int) else self.axis(size)
 
     def _slot(self, name: str) -> Slot:

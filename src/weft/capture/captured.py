@@ -64,10 +64,12 @@ class Operand:
     Attributes:
         value: its name.
         kept: per dimension of PyTorch's tensor: True for the value's next axis, False for size 1.
+        order: the value's axes in the order in which PyTorch's tensor has them; None where that is their own.
     """
 
     value: str
     kept: tuple[bool, ...]
+    order: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,8 +106,9 @@ class OpaqueCall:
 
         def fill(leaf: Any) -> Any:
             match leaf:
-                case Operand(value, kept):
-                    return _with_units(values[value], kept)
+                case Operand(value, kept, order):
+                    tensor = values[value]
+                    return _with_units(tensor if order is None else tensor.permute(order), kept)
                 case Number():
                     return leaf.value(arguments)
                 case _:
@@ -165,6 +168,8 @@ class Captured:
         fallbacks: what PyTorch runs, and why.
         refused: why there is no program.
         empty: an array of no elements is involved: the graph's own forward is the way to run it.
+        made_by: values of the program, and the number of the ATen call that each is a part of.
+        leaving: the same graph captured again, with these calls left to PyTorch, by number, for the reasons given.
     """
 
     program: TensorProgram | None
@@ -174,6 +179,8 @@ class Captured:
     fallbacks: tuple[Fallback, ...] = ()
     refused: Fallback | None = None
     empty: bool = False
+    made_by: Mapping[str, int] = field(default_factory=dict[str, int])
+    leaving: Callable[[Mapping[int, str]], Captured] | None = None
 
 
 def without_units(tensor: torch.Tensor, kept: Sequence[bool]) -> torch.Tensor:

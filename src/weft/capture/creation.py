@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from weft.capture.arguments import Arguments, Handler
 from weft.errors import UnsupportedError
 from weft.tensor.builder import Builder, Number, Ref
@@ -10,7 +12,8 @@ from weft.tensor.scalar import Arg, Lit, Scalar, apply
 
 
 def _full(b: Builder, a: Arguments, value: Number) -> Ref:
-    return b.expand(b.constant(value, a.dtype), [a.size(n) for n in a.fake.shape], a.location)
+    exact = {"float": float, "int": int, "bool": bool}[a.dtype.kind](value)
+    return b.expand(b.constant(exact, a.dtype), [a.size(n) for n in a.fake.shape], a.location)
 
 
 def _zeros(b: Builder, a: Arguments) -> Ref:
@@ -34,7 +37,8 @@ def _scalar(b: Builder, a: Arguments) -> Ref:
 
 
 def _arange(b: Builder, a: Arguments) -> Ref:
-    start = a.integer("start") if "start" in a.names else 0
+    first = a.plain("start") if "start" in a.names else 0
+    start = 0 if isinstance(first, torch.SymInt) else a.integer("start") if "start" in a.names else 0
     step = a.integer("step") if "step" in a.names else 1
     if "end" not in a.names:
         raise UnsupportedError("without an end")
@@ -44,11 +48,23 @@ def _arange(b: Builder, a: Arguments) -> Ref:
     expr = expr if start == 0 else apply("add", expr, Lit(start))
     if expr != Arg(0):
         made = b.elementwise(expr, (made,), DType.int64, a.location)
+    if isinstance(first, torch.SymInt):
+        past = b.extent(a.axis(first), DType.int64)
+        made = b.elementwise(apply("add", Arg(0), Arg(1)), (made, past), DType.int64, a.location)
     return b.cast(made, a.dtype, None, a.location)
+
+
+def _eye(b: Builder, a: Arguments) -> Ref:
+    """1 where the row's number is the column's."""
+    rows, columns = (b.iota(a.size(size), DType.int64) for size in a.fake.shape)
+    one, none = {"float": (1.0, 0.0), "int": (1, 0), "bool": (True, False)}[a.dtype.kind]
+    expr = apply("where", apply("eq", Arg(0), Arg(1)), Lit(one), Lit(none))
+    return b.elementwise(expr, (b.unsqueeze(rows, 1), columns), a.dtype, a.location)
 
 
 CREATION: dict[str, Handler] = {
     "aten.arange": _arange,
+    "aten.eye": _eye,
     "aten.fill": _fill,
     "aten.full": _filled,
     "aten.full_like": _filled,

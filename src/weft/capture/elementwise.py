@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any, assert_never
+from typing import assert_never
 
 import numpy as np
 import torch
 
-from weft.capture.arguments import Arguments, expression
-from weft.capture.numbers import number_of_sizes
+from weft.capture.arguments import Arguments
+from weft.capture.numbers import computed
 from weft.errors import UnsupportedError
 from weft.tensor.builder import Builder, Ref, promote
 from weft.tensor.dtypes import DType
@@ -29,17 +30,27 @@ _ALIASES = {
     "aten.multiply": "aten.mul",
     "aten.negative": "aten.neg",
     "aten.not_equal": "aten.ne",
+    "aten.sgn": "aten.sign",
     "aten.special_erf": "aten.erf",
+    "aten.special_exp2": "aten.exp2",
     "aten.special_expit": "aten.sigmoid",
     "aten.special_expm1": "aten.expm1",
     "aten.special_log1p": "aten.log1p",
     "aten.subtract": "aten.sub",
     "aten.true_divide": "aten.div",
     "aten.__and__": "aten.bitwise_and",
+    "aten.__lshift__": "aten.bitwise_left_shift",
+    "aten.__rshift__": "aten.bitwise_right_shift",
     "aten.__or__": "aten.bitwise_or",
     "aten.__xor__": "aten.bitwise_xor",
 }
 """Other names of operations that have a row; every overload means the same."""
+
+_ON_MASKS = {"aten.add": "logical_or", "aten.mul": "logical_and"}
+"""What arithmetic means where the result is a mask too."""
+
+_WRAPPED = ("add", "sub", "mul", "bitwise_and", "bitwise_or", "bitwise_xor", "floor_divide", "trunc_divide", "fmod")
+"""The operations in which eager makes a number that the integer type does not have one that it has, modulo."""
 
 _SELECTS = ("where", "maximum", "minimum")
 """The operations of result "same" that are right on masks: they only return arguments."""
@@ -58,30 +69,62 @@ def elementwise(builder: Builder, arguments: Arguments) -> Ref:
         UnsupportedError: the row says nothing about these element types or parameters.
     """
     name = _ALIASES.get(arguments.call.packet, arguments.call.packet)
-    mask = MASK_ATEN.get(name)
-    found = row(mask) if mask is not None else primitive(name) or derived(name)
-    if found is None:
-        raise UnsupportedError(f"{name} has no row in the table of operations")
     operands = _Operands(builder, arguments)
+    found = _row_of(name, arguments)
     scalars = operands.read(arguments.names[: found.arity])
-    if mask is not None and any(ref.dtype is not DType.bool for ref in operands.refs):
-        raise UnsupportedError("bit operations on integers")
+    dtype = arguments.dtype
     match found:
         case Row():
             expr = _primitive(found, scalars, arguments)
             if found.result == "bool":
                 return _comparison(builder, found, expr, operands)
         case DerivedRow():
-            expr = found.expand(*scalars, **_parameters(found, arguments))
+            if "nonzero" in found.samples and len(scalars) == 2:
+                _check_divisor(scalars[1], dtype)
+            expr = found.expand(*scalars, integral=dtype.kind == "int", **_parameters(found, arguments))
         case _:
             assert_never(found)
-    dtype = arguments.dtype
+    if not dtype.is_float:
+        expr = integral(expr, dtype, wraps=isinstance(found, Row) and found.name in _WRAPPED)
     _check_closed(expr, dtype)
     refs = [
         ref if kind == "bool" else _of_kind(builder, ref, dtype, arguments)
         for ref, kind in zip(operands.refs, operands.kinds(found.samples), strict=True)
     ]
     return builder.elementwise(expr, refs, dtype, arguments.location)
+
+
+def _row_of(name: str, arguments: Arguments) -> Row | DerivedRow:
+    """The row that the call means, for the types that it has.
+
+    Raises:
+        UnsupportedError: none does.
+    """
+    if name in MASK_ATEN and (name == "aten.logical_xor" or arguments.dtype is DType.bool):
+        return row(MASK_ATEN[name])
+    if arguments.dtype is DType.bool and name in _ON_MASKS:
+        return row(_ON_MASKS[name])
+    if name == "aten.div" and arguments.has("rounding_mode"):
+        return _rounded_division(arguments)
+    found = primitive(name) or derived(name)
+    whole = isinstance(found, Row) and "int" in found.samples
+    if found is None or (whole and arguments.dtype.kind != "int"):
+        raise UnsupportedError(f"{name} has no row in the table of operations for {arguments.dtype}")
+    return found
+
+
+def _truncated_quotient(a: Scalar, b: Scalar) -> Scalar:
+    return apply("trunc", apply("div", a, b))
+
+
+def _rounded_division(arguments: Arguments) -> Row | DerivedRow:
+    """What `torch.div(.., rounding_mode=..)` means."""
+    mode = arguments.plain("rounding_mode")
+    if arguments.dtype.kind == "int":
+        return row("floor_divide" if mode == "floor" else "trunc_divide")
+    if mode == "trunc":
+        return DerivedRow("div", (), ("real", "nonzero"), _truncated_quotient)
+    raise UnsupportedError("a quotient of floats rounded down")
 
 
 class _Operands:
@@ -109,8 +152,11 @@ class _Operands:
             return Lit(value)
         if isinstance(value, torch.SymInt):
             dtype = self.arguments.dtype
-            dtype = dtype.accumulator if dtype.is_float else DType.int64
-            ref = self._builder.extent(self.arguments.axis(value), dtype)
+            if not self.arguments.is_size(value):
+                ref = self._computed(value)
+            else:
+                dtype = dtype.accumulator if dtype.is_float else DType.int64
+                ref = self._builder.extent(self.arguments.axis(value), dtype)
         elif isinstance(value, torch.SymFloat):
             ref = self._computed(value)
         else:
@@ -119,28 +165,28 @@ class _Operands:
         self.refs.append(ref)
         return Arg(len(self.refs) - 1)
 
-    def _computed(self, value: torch.SymFloat) -> Ref:
-        """A number that Python computed from sizes: a value of its own, of rank 0, as precise as sums are."""
-        dtype = self.arguments.dtype.accumulator
-        if not dtype.is_float:
-            raise UnsupportedError(f"a number that is computed from sizes, for a result of type {self.arguments.dtype}")
-        sizes: list[Ref] = []
-
-        def size(symbol: Any) -> Scalar:
-            sizes.append(self._builder.extent(self.arguments.axis_of(symbol), dtype))
-            return Arg(len(sizes) - 1)
-
-        expr = number_of_sizes(expression(value), size)
-        return self._builder.elementwise(expr, sizes, dtype, self.arguments.location)
+    def _computed(self, value: torch.SymInt | torch.SymFloat) -> Ref:
+        """A number that Python computed from sizes, as precise as sums are."""
+        dtype = self.arguments.dtype
+        if isinstance(value, torch.SymFloat) and not dtype.is_float:
+            raise UnsupportedError(f"a number that is computed from sizes, for a result of type {dtype}")
+        return computed(self._builder, self.arguments, value, dtype.accumulator if dtype.is_float else DType.int64)
 
 
 def _primitive(found: Row, scalars: list[Scalar], arguments: Arguments) -> Scalar:
-    extra = [n for n in arguments.names[found.arity :] if arguments.given(n)]
+    extra = [n for n in arguments.names[found.arity :] if arguments.given(n) and n != "rounding_mode"]
     if found.name in ("add", "sub") and extra == ["alpha"]:
-        scalars[1] = apply("mul", Lit(arguments.number("alpha")), scalars[1])
+        alpha = Lit(arguments.number("alpha"))
+        if arguments.dtype.kind == "int":
+            alpha = _whole(alpha, arguments.dtype, wraps=False)
+        scalars[1] = apply("mul", alpha, scalars[1])
     elif extra:
         raise UnsupportedError(f"with {', '.join(extra)}")
+    if "divisor" in found.samples or found.name == "fmod":
+        _check_divisor(scalars[1], arguments.dtype)
     match found.name, scalars:
+        case "pow", (_, Lit(exponent)) if arguments.dtype.kind == "int" and exponent < 0:
+            raise UnsupportedError("a negative power of integers")
         case "pow", (base, Lit(exponent)):
             return _power(base, exponent)
         case _:
@@ -179,29 +225,95 @@ def _comparison(builder: Builder, found: Row, expr: Scalar, operands: _Operands)
     """A mask. Comparisons look at their operands in the type that these promote to."""
     arguments = operands.arguments
     refs = operands.refs
-    if "bool" in found.samples:
-        masks = [Arg(i) if ref.dtype is DType.bool else apply("ne", Arg(i), Lit(0)) for i, ref in enumerate(refs)]
-        numbers = iter(masks)
-        expr = Apply(found.name, tuple(next(numbers) for _ in refs))
-    elif isinstance(expr, Apply):
+    if not isinstance(expr, Apply):
+        raise UnsupportedError(f"{found.name} of numbers")
+    if "bool" in found.samples or arguments.call.packet == "aten.logical_xor":
+        expr = Apply(found.name, tuple(_mask(a, refs) for a in expr.args))
+    else:
         common = promote(*refs, *operands.numbers)
-        refs = [_of_kind(builder, ref, common, arguments) for ref in refs]
+        refs = [_of_kind(builder, ref, common, arguments, exact=True) for ref in refs]
         scalars = (_rounded(a, common) if isinstance(a, Lit) else a for a in expr.args)
         expr = Apply(expr.op, tuple(scalars))
     return builder.elementwise(expr, refs, DType.bool, arguments.location)
 
 
 def _rounded(literal: Lit, dtype: DType) -> Lit:
-    """The number nearest to `literal` that `dtype` has: eager compares with that one."""
+    """The number nearest to `literal` that `dtype` has, of integers the one that it wraps to: eager compares with that one."""
     if not dtype.is_float:
-        return literal
+        return _whole(literal, dtype, wraps=True) if dtype.kind == "int" else literal
     return Lit(float(rounded(np.asarray(literal.value, np.float64), dtype)))
 
 
-def _of_kind(builder: Builder, ref: Ref, dtype: DType, arguments: Arguments) -> Ref:
-    """`ref`, converted where integers, bools and floats meet: C has other rules for these."""
-    same = ref.dtype is dtype or (ref.dtype.is_float and dtype.is_float)
-    return ref if same else builder.cast(ref, dtype, True, arguments.location)
+def _mask(operand: Scalar, refs: Sequence[Ref]) -> Scalar:
+    """Whether an operand of a logical operation is not 0."""
+    match operand:
+        case Lit(value):
+            return Lit(value != 0)
+        case Arg(index) if refs[index].dtype is DType.bool:
+            return operand
+        case _:
+            return apply("ne", operand, Lit(0))
+
+
+def _of_kind(builder: Builder, ref: Ref, dtype: DType, arguments: Arguments, *, exact: bool = False) -> Ref:
+    """`ref`, converted where integers, bools and floats meet, or fp64 and others: C has other rules for these.
+
+    A wider integer is converted too, for what it loses. `exact`: so is a wider float, which otherwise keeps its bits.
+    """
+    mine, other = ref.dtype, dtype
+    if mine.kind == other.kind == "int":
+        kept = other.bounds[0] <= mine.bounds[0] and mine.bounds[1] <= other.bounds[1]
+    elif mine.is_float and other.is_float and mine.accumulator is other.accumulator:
+        kept = not exact or other in (mine, DType.float32)
+    else:
+        kept = mine is other
+    return ref if kept else builder.cast(ref, dtype, True, arguments.location)
+
+
+def integral(expr: Scalar, dtype: DType, *, wraps: bool) -> Scalar:
+    """`expr`, computed in the integer type `dtype`, or on masks, with the numbers that eager makes of its numbers: it truncates
+    them; as a mask, any but 0 is true.
+
+    wraps: a number that the type does not have becomes the one that equals it modulo the number of its values.
+
+    Raises:
+        UnsupportedError: for such a number otherwise; PyTorch says what is wrong with it.
+    """
+    match expr:
+        case Arg():
+            return expr
+        case Lit():
+            return _whole(expr, dtype, wraps=wraps)
+        case Apply(op, args):
+            return Apply(op, tuple(integral(a, dtype, wraps=wraps) for a in args))
+        case Convert(other, inner):
+            return Convert(other, inner)
+        case _:
+            assert_never(expr)
+
+
+def _whole(literal: Lit, dtype: DType, *, wraps: bool) -> Lit:
+    if isinstance(literal.value, bool):
+        return literal
+    if dtype is DType.bool:
+        return Lit(literal.value != 0)
+    if not math.isfinite(literal.value):
+        raise UnsupportedError(f"{literal.value} among integers")
+    value = int(literal.value)
+    low, high = DType.int64.bounds if wraps else dtype.bounds
+    if not low <= value <= high:
+        raise UnsupportedError(f"{value} is not a number of type {dtype}")
+    return Lit(dtype.wraps(value))
+
+
+def _check_divisor(divisor: Scalar, dtype: DType) -> None:
+    """Whether a divisor of integers is known not to be 0.
+
+    Raises:
+        UnsupportedError: it is not; PyTorch raises an error for 0.
+    """
+    if dtype.kind == "int" and not (isinstance(divisor, Lit) and dtype.wraps(int(divisor.value)) != 0):
+        raise UnsupportedError("an integer division whose divisor may be 0, for which PyTorch raises an error")
 
 
 def _check_closed(expr: Scalar, dtype: DType) -> None:

@@ -11,7 +11,7 @@ from torch import fx
 from weft.capture.arguments import dtype_of, expression, hint
 from weft.capture.captured import Captured, Fallback
 from weft.capture.record import Recording, gradient_line, record
-from weft.capture.translate import translate
+from weft.capture.translate import meaning, translate
 from weft.errors import Location, UnsupportedError, WeftError
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -44,7 +44,7 @@ def _captured(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Captured:
     for example in example_inputs:
         if isinstance(example, torch.Tensor) and type(example) not in _PLAIN:
             return _refused(f"an input is a {type(example).__name__}, not a plain tensor", None)
-    recording = record(gm)
+    recording = record(gm, meaning)
     _check(recording)
     if any(expression(n) == 0 for fake in recording.fakes for n in fake.shape):
         refused = Fallback("graph", "a tensor has no elements")

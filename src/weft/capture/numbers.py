@@ -6,32 +6,47 @@ from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
+import torch
+
+from weft.capture.arguments import Arguments, expression
 from weft.errors import UnsupportedError
-from weft.tensor.scalar import Lit, Scalar, apply
+from weft.tensor.builder import Builder, Ref
+from weft.tensor.dtypes import DType
+from weft.tensor.scalar import Arg, Lit, Scalar, apply
 
 _TWO = {"FloatTrueDiv": "div", "IntTrueDiv": "div", "FloatPow": "pow", "PowByNatural": "pow", "Pow": "pow"}
 """The functions of two arguments that PyTorch and SymPy have for Python's operators."""
 _SQRT = "OpaqueUnaryFn_sqrt"
 
 
-def number_of_sizes(expr: Any, size: Callable[[Any], Scalar]) -> Scalar:
-    """The scalar expression of a float that Python computed from sizes.
-
-    Args:
-        expr: SymPy's, in PyTorch's functions of symbolic shapes.
-        size: gives the scalar of a symbol.
+def computed(builder: Builder, arguments: Arguments, value: torch.SymInt | torch.SymFloat, dtype: DType) -> Ref:
+    """A number that Python computed from sizes, as a value of rank 0 and of this type: int64, or a float.
 
     Raises:
-        UnsupportedError: it has another operation than sums, products, quotients, powers and square roots.
+        UnsupportedError: it has another operation than sums and products; of a float, quotients, powers and square roots too.
     """
+    sizes: list[Ref] = []
+
+    def size(symbol: Any) -> Scalar:
+        sizes.append(builder.extent(arguments.axis_of(symbol), dtype))
+        return Arg(len(sizes) - 1)
+
+    expr = _number_of_sizes(expression(value), size, integer=not dtype.is_float)
+    return builder.elementwise(expr, sizes, dtype, arguments.location)
+
+
+def _number_of_sizes(expr: Any, size: Callable[[Any], Scalar], *, integer: bool) -> Scalar:
+    """The scalar expression of SymPy's `expr`, in PyTorch's functions of symbolic shapes; `size` gives that of a symbol."""
     if expr.is_Symbol:
         return size(expr)
-    if expr.is_number:
-        return Lit(float(expr))
+    if expr.is_number and (expr.is_Integer or not integer):
+        return Lit(int(expr) if integer else float(expr))
     function = type(expr).__name__
-    args = [number_of_sizes(a, size) for a in expr.args]
+    args = [_number_of_sizes(a, size, integer=integer) for a in expr.args]
     if function in ("Add", "Mul"):
         return reduce(lambda one, other: apply(function.lower(), one, other), args)
+    if integer:
+        raise UnsupportedError(f"{expr}, which Python computed from sizes")
     if function in _TWO and len(args) == 2:
         if _TWO[function] == "pow" and args[1] in (Lit(0.5), Lit(-0.5)):
             root = apply("sqrt", args[0])

@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
-from weft.capture.arguments import Arguments, Handler
-from weft.errors import UnsupportedError
-from weft.tensor.builder import Builder, Ref
-from weft.tensor.dtypes import DType
+from collections.abc import Sequence
+from itertools import chain
 
-_FLOATS = (DType.float32, DType.bfloat16, DType.float16)
+from weft.capture.arguments import Arguments, Handler
+from weft.capture.elementwise import integral
+from weft.errors import UnsupportedError
+from weft.tensor.builder import Builder, Number, Ref
+from weft.tensor.dtypes import DType
+from weft.tensor.program import Monoid
+from weft.tensor.scalar import Lit
 
 
 def _factor(a: Arguments, name: str) -> Ref:
     ref = a.ref(name)
-    if ref.dtype not in _FLOATS:
-        raise UnsupportedError(f"a product of {ref.dtype} tensors")
+    if ref.dtype is DType.bool:
+        raise UnsupportedError("a product of masks")
     return ref
+
+
+def _scale(a: Arguments, name: str) -> Number:
+    """A factor of a sum of products; PyTorch truncates those of integers.
+
+    Raises:
+        UnsupportedError: the integer type does not have the number.
+    """
+    value = a.number(name)
+    if a.dtype.is_float:
+        return value
+    whole = integral(Lit(value), a.dtype, wraps=False)
+    assert isinstance(whole, Lit)
+    return whole.value
 
 
 def _mm(b: Builder, a: Arguments) -> Ref:
@@ -36,12 +54,72 @@ def _linear(b: Builder, a: Arguments) -> Ref:
 
 def _addmm(b: Builder, a: Arguments) -> Ref:
     left, right = _factor(a, "mat1"), _factor(a, "mat2")
-    return b.addmm(a.ref("self"), left, right, a.number("beta"), a.number("alpha"), a.location)
+    return b.addmm(a.ref("self"), left, right, _scale(a, "beta"), _scale(a, "alpha"), a.location)
 
 
 def _baddbmm(b: Builder, a: Arguments) -> Ref:
     left, right = _factor(a, "batch1"), _factor(a, "batch2")
-    return b.baddbmm(a.ref("self"), left, right, a.number("beta"), a.number("alpha"), a.location)
+    return b.baddbmm(a.ref("self"), left, right, _scale(a, "beta"), _scale(a, "alpha"), a.location)
+
+
+def _einsum(b: Builder, a: Arguments) -> Ref:
+    """Pairwise from the left; what only one operand has, and nobody wants, is summed first."""
+    refs = list(a.refs("tensors"))
+    if not all(ref.dtype.is_float for ref in refs):
+        raise UnsupportedError("of tensors that are not floating-point")
+    labels, kept = _subscripts(a.plain("equation"), [len(ref.dims) for ref in refs])
+    ref, own = refs[0], labels[0]
+    for place in range(1, len(refs)):
+        later = {*kept, *chain.from_iterable(labels[place + 1 :])}
+        other, others = refs[place], labels[place]
+        ref, own = _summed(b, a, ref, own, {*later, *_present(other, others)})
+        other, others = _summed(b, a, other, others, {*later, *_present(ref, own)})
+        wanted = [n for n in dict.fromkeys((*own, *others)) if n in later]
+        ref, own = b.contract(ref, other, (own, others), wanted, a.location), wanted
+    ref, own = _summed(b, a, ref, own, set(kept))
+    return b.permute(ref, [own.index(n) for n in kept])
+
+
+def _present(ref: Ref, labels: Sequence[str]) -> list[str]:
+    """The labels of dimensions that are not of size 1."""
+    return [n for n, axis in zip(labels, ref.dims, strict=True) if axis is not None]
+
+
+def _summed(b: Builder, a: Arguments, ref: Ref, labels: list[str], kept: set[str]) -> tuple[Ref, list[str]]:
+    """`ref` summed over the dimensions whose labels are not among those `kept`, and the other labels."""
+    gone = [i for i, n in enumerate(labels) if n not in kept]
+    made = b.reduce(Monoid.sum, ref, gone, False, None, a.location) if gone else ref
+    return made, [n for n in labels if n in kept]
+
+
+def _subscripts(equation: str, ranks: Sequence[int]) -> tuple[list[list[str]], list[str]]:
+    """The labels of each operand's dimensions, and of the result's; those of an ellipsis are numbers, aligned on the right.
+
+    Raises:
+        UnsupportedError: a label is twice in one operand: a diagonal.
+    """
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    hidden = [max(rank - len(term.replace("...", "")), 0) for term, rank in zip(terms, ranks, strict=True)]
+
+    def spelled(term: str, count: int) -> list[str]:
+        before, dots, after = term.partition("...")
+        numbers = [str(n) for n in reversed(range(count))] if dots else []
+        return [*before, *numbers, *after]
+
+    labels = [spelled(term, count) for term, count in zip(terms, hidden, strict=True)]
+    widest = max(hidden) if "..." in left else 0
+    every = [*chain.from_iterable(labels)]
+    if arrow:
+        kept = spelled(right, widest)
+    else:
+        kept = [
+            *(str(n) for n in reversed(range(widest))),
+            *sorted(n for n in set(every) if every.count(n) == 1 and n.isalpha()),
+        ]
+    if any(len(set(own)) != len(own) for own in labels):
+        raise UnsupportedError("a diagonal")
+    return labels, kept
 
 
 PRODUCTS: dict[str, Handler] = {
@@ -49,6 +127,7 @@ PRODUCTS: dict[str, Handler] = {
     "aten.baddbmm": _baddbmm,
     "aten.bmm": _bmm,
     "aten.dot": _matmul,
+    "aten.einsum": _einsum,
     "aten.linear": _linear,
     "aten.matmul": _matmul,
     "aten.mm": _mm,

@@ -7,9 +7,9 @@ still whole.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import torch
 from torch import fx
@@ -17,10 +17,14 @@ from torch._ops import OpOverload  # no public name
 from torch.utils import _pytree as pytree  # no public name
 from torch.utils._python_dispatch import TorchDispatchMode  # no public name
 
+from weft.capture.parts import PARTS
 from weft.capture.source import location_of
 from weft.errors import Location, UnsupportedError
 
 _ATEN: Any = torch.ops.aten
+Meaning: TypeAlias = Callable[[str], Literal["work", "view"] | None]
+"""What weft makes of a call of an overload packet: operations, another look at the same elements, nothing."""
+_MOST_PARTS = 48
 _DROPOUTS = (_ATEN.dropout, _ATEN.feature_dropout, _ATEN.alpha_dropout, _ATEN.feature_alpha_dropout)
 
 
@@ -82,8 +86,13 @@ class Recording:
     fakes: tuple[torch.Tensor, ...]
 
 
-def record(gm: fx.GraphModule) -> Recording:
+def record(gm: fx.GraphModule, meaning: Meaning) -> Recording:
     """Replay `gm`, a graph of Dynamo's whose placeholders have `example_value`s, and record it.
+
+    Args:
+        gm: the graph.
+        meaning: what weft makes of a call of this overload packet; composite calls without a meaning are
+            recorded as the calls that they consist of.
 
     Raises:
         UnsupportedError: the graph writes into memory that others see, holds a tensor constant, or
@@ -94,9 +103,10 @@ def record(gm: fx.GraphModule) -> Recording:
     tensors = [e for e in examples if isinstance(e, torch.Tensor)]
     if not tensors:
         raise UnsupportedError("no tensor goes into the graph")
-    recorder = _Recorder(cast("Any", tensors[0]).fake_mode)
+    recorder = _Recorder(cast("Any", tensors[0]).fake_mode, meaning)
     inputs = tuple(recorder.enter(e) if isinstance(e, torch.Tensor) else e for e in examples)
-    # The graph may switch gradients on or off; inference mode ends as it began.
+    # The graph may switch gradients on or off; inference mode ends as it began. Fake tensors themselves run outside of it
+    # (`_Recorder`): within, PyTorch's shape functions refuse symbolic sizes.
     with torch.inference_mode(), recorder:
         result: Any = _Interpreter(gm, recorder).run(*examples)
     outputs = tuple(recorder.placeheld(leaf) for leaf in pytree.tree_leaves(result))
@@ -131,9 +141,10 @@ class _Interpreter(fx.Interpreter):
 class _Recorder(TorchDispatchMode):
     """Runs each ATen call on fake tensors and writes it down."""
 
-    def __init__(self, fake_mode: Any) -> None:
+    def __init__(self, fake_mode: Any, meaning: Meaning) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType] - PyTorch leaves it untyped
         self.fake_mode = fake_mode
+        self.meaning = meaning
         self.node: fx.Node | None = None
         self.calls: list[Call] = []
         self.fakes: list[torch.Tensor] = []
@@ -180,8 +191,14 @@ class _Recorder(TorchDispatchMode):
         if func.overloadpacket in _DROPOUTS and not _draws(func, args, kwargs):
             # Fake tensors make a copy where real ones come back themselves.
             return args[0]
+        if func is _ATEN.detach.default and storage_of(args[0]) not in self.input_storages:
+            # Factory functions detach what they made: the tensor itself serves, and shares no memory.
+            return args[0]
+        made = self._in_parts(func, args, kwargs)
+        if made is not NotImplemented:
+            return made
         held = pytree.tree_map(self.placeheld, (args, kwargs))
-        with self.fake_mode:
+        with torch.inference_mode(False), torch.no_grad(), self.fake_mode:
             result = func(*args, **kwargs)
         leaves = pytree.tree_leaves(result)
         new = [isinstance(leaf, torch.Tensor) and id(leaf) not in self._slots for leaf in leaves]
@@ -191,12 +208,52 @@ class _Recorder(TorchDispatchMode):
             self._call(func, held, tuple(slots))
         return result
 
+    def _in_parts(self, func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The call as those that it consists of; NotImplemented, and nothing is recorded, where it stays whole.
+
+        It does where weft means it as it is, where its parts cannot be recorded, or where too little of them is weft's.
+        """
+        parts = PARTS.get(str(func))
+        if parts is None:
+            if self.meaning(str(func.overloadpacket)) is not None or not _composite(func):
+                return NotImplemented
+            parts = func.decompose
+        calls, tensors, slots = len(self.calls), len(self.fakes), dict(self._slots)
+        try:
+            with self:
+                made = parts(*args, **kwargs)
+        except Exception:  # noqa: BLE001 - what its parts need may not be known: the call itself may run all the same
+            made = NotImplemented
+        if made is not NotImplemented and self._worth(self.calls[calls:]):
+            return made
+        for tensor in self._kept[tensors:]:
+            self._sharers[storage_of(tensor)].discard(id(tensor))
+        del self.calls[calls:], self.fakes[tensors:], self._kept[tensors:]
+        self._slots = slots
+        self.written = {index for index in self.written if index < calls}
+        return NotImplemented
+
+    def _worth(self, parts: Sequence[Call]) -> bool:
+        """Whether weft has something to do among the parts, and it is not a program of its own (an LSTM)."""
+        kinds = [self.meaning(call.packet) for call in parts]
+        return len(kinds) <= _MOST_PARTS and ("work" in kinds or None not in kinds)
+
     def _write(self, func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An in-place call on memory that nobody else sees, as one that returns the new value."""
         functional = self._functional(func, args)
         target = cast("torch.Tensor", args[0])
+        made = self._in_parts(functional, args, kwargs)
+        if isinstance(made, torch.Tensor) and (made.dtype, made.shape, made.stride()) == (
+            target.dtype,
+            target.shape,
+            target.stride(),
+        ):
+            with self.fake_mode:
+                result = func(*args, **kwargs)
+            self._slots[id(target)] = self._slots[id(made)]
+            return result
         held = pytree.tree_map(self.placeheld, (args, kwargs))
-        with self.fake_mode:
+        with torch.inference_mode(False), torch.no_grad(), self.fake_mode:
             fake: torch.Tensor = functional(*args, **kwargs)
             result = func(*args, **kwargs)
         converts = fake.dtype != target.dtype
@@ -240,6 +297,14 @@ class _Recorder(TorchDispatchMode):
         args, kwargs = held
         random = _draws(func, args, kwargs)
         self.calls.append(Call(func, args, kwargs, results, location_of(self.node), random))
+
+
+def _composite(func: OpOverload[..., Any]) -> bool:
+    """Whether PyTorch has the call only as calls of other operations."""
+    try:
+        return cast("Any", func)._can_decompose()  # noqa: SLF001 - no public name
+    except RuntimeError:  # only TorchScript knows it
+        return False
 
 
 def by_name(func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, tuple[Any, Any]]:

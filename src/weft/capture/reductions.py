@@ -16,15 +16,31 @@ def _reducer(monoid: Monoid) -> Handler:
         if "other" in a.names:
             expr = apply(monoid.value, Arg(0), Arg(1))
             return b.elementwise(expr, (ref, a.ref("other")), a.dtype, a.location)
-        extremum = monoid in (Monoid.max, Monoid.min)
-        if extremum and ref.dtype is DType.bool:
-            raise UnsupportedError("an extremum of masks")
         if any(slot is not None for slot in a.call.results[1:]):
             raise UnsupportedError("with indices")
         dtype = a.element("dtype")
+        if monoid in (Monoid.max, Monoid.min) and ref.dtype is DType.bool:
+            whole = b.cast(ref, DType.int64, None, a.location)
+            best = b.reduce(monoid, whole, a.dims("dim"), a.flag("keepdim"), None, a.location)
+            return b.cast(best, DType.bool, None, a.location)
         return b.reduce(monoid, ref, a.dims("dim"), a.flag("keepdim"), dtype, a.location)
 
     return reducer
+
+
+def _test(monoid: Monoid) -> Handler:
+    """Whether any element, or every one, is not 0: the extremum of ones and zeros."""
+
+    def test(b: Builder, a: Arguments) -> Ref:
+        ref = a.ref("self")
+        if ref.dtype is not DType.bool:  # looked at in its own type: fp64 has numbers that fp32 takes for 0
+            ref = b.elementwise(apply("ne", Arg(0), Lit(0)), (ref,), DType.bool, a.location)
+        ones = b.elementwise(apply("where", Arg(0), Lit(1.0), Lit(0.0)), (ref,), DType.float32, a.location)
+        best = b.reduce(monoid, ones, a.dims("dim"), a.flag("keepdim"), None, a.location)
+        made = b.elementwise(apply("gt", Arg(0), Lit(0.0)), (best,), DType.bool, a.location)
+        return b.cast(made, a.dtype, None, a.location)
+
+    return test
 
 
 def _mean(b: Builder, a: Arguments) -> Ref:
@@ -100,8 +116,10 @@ def _rms_norm(b: Builder, a: Arguments) -> Ref:
 REDUCTIONS: dict[str, Handler] = {
     "aten._log_softmax": _log_softmax,
     "aten._softmax": _softmax,
+    "aten.all": _test(Monoid.min),
     "aten.amax": _reducer(Monoid.max),
     "aten.amin": _reducer(Monoid.min),
+    "aten.any": _test(Monoid.max),
     "aten.layer_norm": _layer_norm,
     "aten.log_softmax": _log_softmax,
     "aten.max": _reducer(Monoid.max),

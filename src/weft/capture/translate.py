@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch.utils import _pytree as pytree  # no public name
 from torch.utils._sympy.printers import PythonPrinter  # no public name
 
-from weft.capture.arguments import Arguments, Handler, dtype_of, expression, hint, symbolic
+from weft.capture.arguments import Arguments, Handler, dtype_of, expression, hint
 from weft.capture.captured import (
     Captured,
     Fallback,
@@ -26,39 +26,60 @@ from weft.capture.captured import (
 )
 from weft.capture.creation import CREATION
 from weft.capture.elementwise import elementwise, is_elementwise
+from weft.capture.indices import INDICES
 from weft.capture.products import PRODUCTS
-from weft.capture.record import Call, Recording, Slot
+from weft.capture.record import Call, Recording, Slot, storage_of
 from weft.capture.reductions import REDUCTIONS
+from weft.capture.sizes import symbolic
 from weft.capture.views import VIEWS, copy
 from weft.errors import UnsupportedError, WeftError
 from weft.tensor.axes import Axis
 from weft.tensor.builder import Builder, Ref
 from weft.tensor.program import Opaque, TensorProgram, uses
 
-_HANDLERS: dict[str, Handler] = {**CREATION, **PRODUCTS, **REDUCTIONS, **VIEWS}
+_HANDLERS: dict[str, Handler] = {**CREATION, **INDICES, **PRODUCTS, **REDUCTIONS, **VIEWS}
 
+_VIEW, _RESHAPE = torch.ops.aten.view.default, torch.ops.aten.reshape.default
+_OF_ROWS = ("aten.view_as_complex", "aten.view_as_real")
+"""Views that want the last dimension to be the innermost, as it is in a tensor that eager computed."""
 _BY_STRIDE = ("aten.as_strided", "aten._reshape_alias")
 """Operations that see strides, which a computed value need not share with eager's."""
 
 
-def translate(recording: Recording, names: Sequence[str]) -> Captured:
+def meaning(packet: str) -> Literal["work", "view"] | None:
+    """What weft makes of calls of an overload packet: operations, another look at the same elements, or nothing."""
+    if packet in VIEWS:
+        return "view"
+    return "work" if packet in _HANDLERS or is_elementwise(packet) else None
+
+
+def translate(recording: Recording, names: Sequence[str], left: Mapping[int, str] | None = None) -> Captured:
     """The tensor program of `recording`.
 
     Args:
         recording: of a graph on plain CPU tensors.
         names: of the graph's placeholders.
+        left: calls that PyTorch is to run although weft knows them, by number (`Captured.made_by`), and why.
 
     Raises:
         UnsupportedError: an element type or a size has no place in a tensor program.
     """
-    return _Translation(_alive(recording), names).captured()
+    left = dict(left or {})
+    captured = _Translation(_alive(recording), names, left).captured()
+
+    def leaving(more: Mapping[int, str]) -> Captured:
+        return translate(recording, names, {**left, **more})
+
+    return replace(captured, leaving=leaving)
 
 
 class _Translation:
     """One recording on its way."""
 
-    def __init__(self, recording: Recording, names: Sequence[str]) -> None:
+    def __init__(self, recording: Recording, names: Sequence[str], left: Mapping[int, str]) -> None:
         self.recording = recording
+        self.left = left
+        self.made_by: dict[str, int] = {}
         self.builder = Builder()
         self.inputs = {s: i for i, s in enumerate(recording.inputs) if isinstance(s, Slot)}
         self.fakes = {Slot(i): fake for i, fake in enumerate(recording.fakes)}
@@ -77,12 +98,14 @@ class _Translation:
     def captured(self) -> Captured:
         """Everything, once each call has been translated."""
         for number, call in enumerate(self.recording.calls):
+            known = self.builder.mark()
             self._translate(call, number)
+            self.made_by.update(dict.fromkeys(self.builder.made_since(known), number))
         outputs: list[Ref] = []
         results = tuple(self._result(leaf, outputs) for leaf in self.recording.outputs)
         program = _pruned(self.builder.finish(outputs), self.calls)
         fallbacks = tuple(self.fallbacks)
-        return Captured(program, tuple(self.arguments), self.calls, results, fallbacks)
+        return Captured(program, tuple(self.arguments), self.calls, results, fallbacks, made_by=self.made_by)
 
     def _input(self, index: int, slot: Slot, name: str) -> None:
         fake = self.fakes[slot]
@@ -90,31 +113,41 @@ class _Translation:
         if any(ref.value == name for ref in self.refs.values()):
             name = f"{name}_{index}"
         ref = self.builder.input(name, [hint(n) for n in fake.shape], dtype_of(fake.dtype))
-        for axis, size in zip(ref.dims, fake.shape, strict=True):
+        self._shown(slot, ref)
+        self.arguments.append(index)
+
+    def _shown(self, slot: Slot, ref: Ref) -> None:
+        """Notes the tensor, and the axes that are as long as symbolic sizes that no earlier tensor has."""
+        for axis, size in zip(ref.dims, self.fakes[slot].shape, strict=True):
             if axis is not None and symbolic(size):
                 self.axes.setdefault(expression(size), axis)
         self.refs[slot] = ref
-        self.arguments.append(index)
 
     def _translate(self, call: Call, number: int) -> None:
+        known = self.builder.mark()
         try:
-            slot, ref = self._handled(call)
+            slot, ref = self._handled(call, number)
         except WeftError as error:
             reason = error.what
+        except Exception as error:  # noqa: BLE001 - a defect of weft's costs this call alone; it is reported
+            reason = f"weft failed: {type(error).__name__}: {error}"
         else:
-            self.refs[slot] = ref
+            self._shown(slot, ref)
             return
+        self.builder.undo(known)
         try:
             self._opaque(call, number, reason)
         except UnsupportedError as error:
             raise UnsupportedError(error.what, where=call.location) from error
 
-    def _handled(self, call: Call) -> tuple[Slot, Ref]:
+    def _handled(self, call: Call, number: int) -> tuple[Slot, Ref]:
         """The one result of `call` that is used, made by weft.
 
         Raises:
             WeftError: weft has nothing for it, or not for these arguments.
         """
+        if number in self.left:
+            raise UnsupportedError(self.left[number])
         if call.random:
             raise UnsupportedError("it draws random numbers")
         if call.pinned:
@@ -142,9 +175,15 @@ class _Translation:
         name = f"{call.packet.removeprefix('aten.').replace('::', '_')}_{number}"
         if call.packet in _BY_STRIDE and not set(call.reads()) <= set(self.inputs):
             raise UnsupportedError(f"{call.packet} on a computed tensor")
+        in_order = call.packet in _OF_ROWS or self._copies(call)
         for slot in call.reads():
-            # Once, so that every view of it is one of the same memory.
-            self.refs[slot] = self.builder.dense(self.refs[slot])
+            if in_order or self.builder.order(self.refs[slot]) is None:
+                # Once, so that every view of it is one of the same memory.
+                self.refs[slot] = self.builder.dense(self.refs[slot])
+        target = call.target
+        if target is _VIEW and not call.pinned:
+            # A computed tensor need not have the strides that eager's has: where they do not allow a view, a copy.
+            target = _RESHAPE
         args, kwargs = pytree.tree_map(self._held, (call.args, call.kwargs))
         refs = [self.refs[slot] for slot in call.reads()]
         results: list[Operand | None] = []
@@ -162,15 +201,22 @@ class _Translation:
                 reason,
                 call.location,
             )
-            self.refs[slot] = ref
+            self._shown(slot, ref)
             results.append(_operand(ref))
-        self.calls[name] = OpaqueCall(name, call.target, args, kwargs, tuple(results), call.random, call.pinned)
+        self.calls[name] = OpaqueCall(name, target, args, kwargs, tuple(results), call.random, call.pinned)
         self.fallbacks.append(Fallback(call.packet, reason, call.location))
+
+    def _copies(self, call: Call) -> bool:
+        """Whether the call is a reshape that eager copies for: a kernel that makes the operand had better write it so."""
+        memory = [{storage_of(self.fakes[s]) for s in slots if s is not None} for slots in (call.reads(), call.results)]
+        return call.packet in VIEWS and memory[0].isdisjoint(memory[1])
 
     def _held(self, leaf: Any) -> Any:
         match leaf:
             case Slot():
-                return _operand(self.refs[leaf])
+                order = self.builder.order(self.refs[leaf])
+                plain = order is None or order == tuple(range(len(order)))
+                return replace(_operand(self.refs[leaf]), order=None if plain else order)
             case torch.SymInt() | torch.SymFloat():
                 return self._number(leaf)
             case torch.SymBool():

@@ -15,7 +15,7 @@ from typing import TypeAlias, TypeVar, assert_never
 
 from weft.block.program import (
     All,
-    Below,
+    Band,
     BlockNode,
     BlockProgram,
     Broadcast,
@@ -189,7 +189,7 @@ def _numbered(graph: Graph) -> frozenset[Axis]:
     nodes = list(maps(graph))
     for node in reversed(nodes):  # inner maps speak of outer ones
         match node.range:
-            case Below(outer) | Segment(outer, _):
+            case Band(outer) | Segment(outer, _):
                 found.add(outer)
             case First() | Rest():
                 pass
@@ -260,8 +260,8 @@ class _Walk:
                 item = values[arg]
                 self.flops[name] += times * _elements(item.dims, scope)
                 return _item(tuple(a for a in item.dims if a != over), item.dtype.accumulator)
-            case Index(_, axis):
-                return _item((axis,), DType.int64)
+            case Index():
+                return _item(node.dims, DType.int64)
             case Literal(_, _, dtype) | Extent(_, _, dtype):
                 return _item((), dtype)
             case Fill(name, arg) | Stage(name, arg):
@@ -283,8 +283,8 @@ class _Walk:
                 pass
             case Within(outer):
                 start, stop = scope[outer].base, scope[outer].base + scope[outer].valid
-            case Below(outer):
-                stop = min(size, scope[outer].base + scope[outer].valid)
+            case Band(outer):
+                start, stop = node.range.limits(scope[outer].base, scope[outer].valid, size, tile, self.sizes)
             case First():
                 stop = min(size, tile)
             case Rest():
@@ -300,12 +300,13 @@ class _Walk:
             tile = max(1, stop - start)
         full, rest = divmod(stop - start, tile)
         found: list[tuple[int, _Step]] = []
-        if node.range.part is not Part.edge:
+        band = isinstance(node.range, Band)
+        if band or node.range.part is not Part.edge:
             alike = [(full, start)]
             if node.axis in self.numbered:
                 alike = [(1, start + i * tile) for i in range(full)]
             found += [(count, _Step(base, tile)) for count, base in alike if count]
-        if rest and node.range.part is not Part.full:
+        if rest and (band or node.range.part is not Part.full):
             found.append((1, _Step(start + full * tile, rest)))
         return found or [(0, _Step(start, 0))]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from weft.block.check import Scope, infer
-from weft.block.program import BlockNode, BlockProgram, BlockType, Extent, Map, Place
+from weft.block.program import Band, BlockNode, BlockProgram, BlockType, Extent, Map, Place
 from weft.emit.text import times
 from weft.errors import InvalidProgramError
 from weft.schedule import KernelNodes
@@ -24,6 +24,9 @@ def size_names(program: BlockProgram, kernel: KernelNodes) -> tuple[str, ...]:
     for node in _all_nodes(kernel.nodes):
         if isinstance(node, Map):
             spaces.setdefault(node.axis.space)
+            if isinstance(node.range, Band):
+                ends = [d for d in (node.range.low, node.range.high) if d is not None]
+                spaces.update((space, None) for d in ends for space, _ in d.sizes)
         elif isinstance(node, Extent):
             spaces.setdefault(node.space)
     return tuple(s.name for s in spaces if s.fixed is None)

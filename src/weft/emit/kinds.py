@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-from weft.errors import UnsupportedError
 from weft.tensor.dtypes import DType
 from weft.tensor.optable import Row
 
-Kind: TypeAlias = Literal["float", "int", "bool"]
-"""What a value is computed as: a float32, a 64-bit integer or a bool."""
+Kind: TypeAlias = Literal["float", "double", "int", "bool"]
+"""What a value is computed as: a float32, a float64, a 64-bit integer or a bool."""
 
 
 def kind_of(dtype: DType) -> Kind:
-    """What values of `dtype` are computed as.
-
-    Raises:
-        UnsupportedError: for float64; kernels compute in float32.
-    """
+    """What values of `dtype` are computed as."""
     if dtype is DType.float64:
-        raise UnsupportedError(f"kernels compute in float32, not in {dtype}")
+        return "double"
     return "float" if dtype.is_float else "bool" if dtype is DType.bool else "int"
 
 
@@ -36,7 +31,9 @@ def promoted(row: Row, kinds: Sequence[Kind]) -> tuple[tuple[Kind, ...], Kind]:
     """
     values = [i for i, s in enumerate(row.samples) if s != "bool"]
     floats = not row.closed or any(kinds[i] == "float" for i in values)
+    doubles = any(kinds[i] == "double" for i in values)
     masks = bool(values) and all(kinds[i] == "bool" for i in values)
-    common: Kind = "float" if floats else "bool" if masks and row.name in ("where", "eq", "ne") else "int"
+    number: Kind = "double" if doubles else "float" if floats else "int"
+    common: Kind = "bool" if masks and not floats and row.name in ("where", "eq", "ne") else number
     wanted: tuple[Kind, ...] = tuple(common if i in values else "bool" for i in range(row.arity))
     return wanted, "bool" if row.result == "bool" else common

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, assert_never
 
-from weft.block.program import All, Below, First, Map, Part, Place, Rest, Segment, Within
-from weft.emit.text import plus, times
+from weft.block.program import All, Band, Diagonal, First, Map, Part, Place, Rest, Segment, Within
+from weft.emit.text import minus, plus, times
 from weft.tensor.axes import Axis, Space
 
 
@@ -22,8 +22,16 @@ class Language(Protocol):
         """The smaller of two sizes."""
         ...
 
+    def at_least(self, left: str, right: str) -> str:
+        """The larger of two sizes."""
+        ...
+
     def blocks_of(self, size: str, tile: str) -> str:
         """How many blocks of `tile` elements `size` elements make."""
+        ...
+
+    def whole_blocks(self, size: str, tile: str) -> str:
+        """The elements of `size` that lie in whole blocks of `tile`."""
         ...
 
 
@@ -60,9 +68,8 @@ def bounds(language: Language, node: Map, scope: Scope) -> Bounds:
         case Within(outer):
             step = scope[outer]
             return Bounds(step.base, plus(step.base, step.valid), step.most)
-        case Below(outer):
-            step = scope[outer]
-            return Bounds("0", language.at_most(size, plus(step.base, step.valid)), size)
+        case Band(outer):
+            return _band(language, node, node.range, scope[outer])
         case First():
             stop = size if node.place is Place.whole else language.at_most(size, str(node.tile))
             return Bounds("0", stop, stop)
@@ -86,8 +93,9 @@ def tile(node: Map, most: str) -> str:
 
 
 def part_of(node: Map) -> Part:
-    """Which of the iterations run; a loop over the whole has but one."""
-    return Part.all if node.place is Place.whole else node.range.part
+    """Which of the iterations between its bounds run; a loop over the whole has but one."""
+    within_bounds = node.place is Place.whole or (isinstance(node.range, Band) and node.range.part is not Part.full)
+    return Part.all if within_bounds else node.range.part
 
 
 def describe(node: Map) -> str:
@@ -99,8 +107,51 @@ def describe(node: Map) -> str:
         if node.tile != 1
         else "one by one"
     )
-    part = {Part.all: "", Part.full: ", the full ones", Part.edge: ", what the full ones left"}[part_of(node)]
-    return f"{node.name} over {node.axis.space.name}: {size}{part}"
+    part = {
+        Part.all: "",
+        Part.before: ", those before the full ones",
+        Part.full: ", the full ones",
+        Part.edge: ", what the full ones left",
+    }
+    band = f", in a band beside {node.range.outer}" if isinstance(node.range, Band) else ""
+    return f"{node.name} over {node.axis.space.name}: {size}{band}{part[node.range.part]}"
+
+
+def _band(language: Language, node: Map, band: Band, outer: Step) -> Bounds:
+    """The part of a band that `node` runs over, beside one block of the loop around (`Band.limits`)."""
+    size, low, high = language.size(node.axis.space), band.low, band.high
+
+    def beside(text: str, diagonal: Diagonal, more: int = 0) -> str:
+        sizes = [f"{times_} * {language.size(space)}" for space, times_ in diagonal.sizes]
+        constant = diagonal.constant + more
+        return plus(text, *sizes, *([str(constant)] if constant else []))
+
+    start = stop = begin = end = ""
+    start = "0" if low is None else language.at_most(size, language.at_least("0", beside(outer.base, low)))
+    stop = size
+    if high is not None:
+        stop = language.at_most(size, beside(plus(outer.base, outer.valid), high))
+        if low is not None or high.constant < 0 or high.sizes:
+            stop = language.at_least(start, stop)
+    begin = start
+    if low is not None:
+        last = language.at_least(start, beside(plus(outer.base, outer.valid), low, -1))
+        begin = language.at_most(stop, last)
+    end = stop if high is None else language.at_most(stop, beside(outer.base, high, 1))
+    if begin != "0" or (high is not None and (high.constant < -1 or high.sizes)):
+        end = language.at_least(begin, end)
+    match band.part:
+        case Part.all:
+            return Bounds(start, stop, size)
+        case Part.before:
+            return Bounds(start, begin, size)
+        case Part.full:
+            return Bounds(begin, end, size)
+        case Part.edge:
+            whole = language.whole_blocks(minus(end, begin), str(node.tile))
+            return Bounds(whole if begin == "0" else plus(begin, whole), stop, size)
+        case _:
+            assert_never(band.part)
 
 
 def _segment(language: Language, node: Map, size: str, count: int) -> str:

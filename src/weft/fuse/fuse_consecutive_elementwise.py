@@ -21,13 +21,10 @@ def _rewrite(site: Site) -> Rewrite | None:
     """
     graph = site.graph
     constants = {n.name for n in graph.nodes if isinstance(n, Literal | Extent)}
-    for first in graph.nodes:
-        for second in graph.nodes:
-            if (
-                isinstance(first, Pointwise)
-                and isinstance(second, Pointwise)
-                and _chained(graph, first, second, constants)
-            ):
+    operators = [n for n in graph.nodes if isinstance(n, Pointwise)]
+    for first in operators:
+        for second in operators:
+            if first.name in second.args and _chained(graph, first, second, constants):
                 fused = _composed(first, second)
                 nodes: list[BlockNode] = [fused if n is second else n for n in graph.nodes if n is not first]
                 return Rewrite(replace(graph, nodes=tuple(nodes)))

@@ -19,9 +19,10 @@ def _rewrite(site: Site) -> Rewrite | None:
     The order in which the partial results are combined is kept.
     """
     graph = site.graph
+    reductions = [n for n in graph.nodes if _is_reduction(n)]
     for first in graph.nodes:
-        for second in graph.nodes:
-            if isinstance(first, Map) and _is_reduction(second) and feeds_only_by_iteration(graph, first, second):
+        for second in reductions:
+            if isinstance(first, Map) and feeds_only_by_iteration(graph, first, second):
                 return merge_maps(graph, first, second)
     return None
 

@@ -92,12 +92,22 @@ class MappedMatmul:
 def mapped_rows(site: Site, ops: Sequence[str]) -> Iterator[MappedRows]:
     """The mapped row operations of `site`'s graph, in order, by one of `ops`."""
     types: Types | None = None
+    if not any(isinstance(n, Dot) for n in _every(site.graph)):
+        return
     for loop in site.graph.nodes:
         if isinstance(loop, Map) and any(_is_mapped(loop, op) for op in ops):
             types = site.types() if types is None else types
             found = _rows(site, loop, types) or _split(site, loop, types)
             if found is not None:
                 yield found
+
+
+def _every(graph: Graph) -> Iterator[BlockNode]:
+    """The operators of `graph` and of all graphs in it."""
+    for node in graph.nodes:
+        yield node
+        if isinstance(node, Map):
+            yield from _every(node.body)
 
 
 def _is_mapped(loop: Map, op: str) -> bool:

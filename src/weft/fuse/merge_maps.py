@@ -32,8 +32,9 @@ def feeds_only_by_iteration(graph: Graph, first: Map, second: Map) -> bool:
     made = {o.outer: o for o in first.outputs}
     edges = [f for f in second.inputs if f.outer in made]
     iterated = all(isinstance(made[f.outer], Stacked) and f.access == Iterate(first.axis) for f in edges)
-    indirect = (_reached(graph, first, second) - set(results(first))).intersection(operands(second))
-    return bool(edges) and iterated and _alike(first, second) and not indirect
+    if not edges or not iterated or not _alike(first, second):
+        return False
+    return not (_reached(graph, first, second) - set(results(first))).intersection(operands(second))
 
 
 def are_siblings(graph: Graph, first: Map, second: Map) -> bool:
@@ -44,8 +45,8 @@ def are_siblings(graph: Graph, first: Map, second: Map) -> bool:
     if first is second or not _alike(first, second):
         return False
     shared = {(f.outer, f.access) for f in first.inputs} & {(f.outer, f.access) for f in second.inputs}
-    apart = _reached(graph, first, second).isdisjoint(operands(second))
-    return bool(shared) and apart and _reached(graph, second, first).isdisjoint(operands(first))
+    apart = bool(shared) and _reached(graph, first, second).isdisjoint(operands(second))
+    return apart and _reached(graph, second, first).isdisjoint(operands(first))
 
 
 def _alike(first: Map, second: Map) -> bool:

@@ -48,6 +48,7 @@ class Site:
 
     program: BlockProgram
     path: Path = ()
+    _types: list[Types] = field(default_factory=list[Types], compare=False, repr=False)
 
     @property
     def graph(self) -> Graph:
@@ -55,7 +56,12 @@ class Site:
         return graph_at(self.program.graph, self.path)
 
     def types(self) -> Types:
-        """The types of the graph's values."""
+        """The types of the graph's values: worked out once for all rules that look here."""
+        if not self._types:
+            self._types.append(self._inferred())
+        return self._types[0]
+
+    def _inferred(self) -> Types:
         graph, given, scope = self.program.graph, dict(self.program.inputs), Scope({}, applied=False)
         types = infer(graph, given, scope)
         for name in self.path:
@@ -115,5 +121,5 @@ def replace_graph(graph: Graph, path: Path, new: Graph) -> Graph:
 
 def apply_at(program: BlockProgram, path: Path, rewrite: Rewrite) -> BlockProgram:
     """`program` with the graph at `path` rewritten, and the axes that the rewrite identified renamed everywhere."""
-    graph = replace_graph(program.graph, path, rewrite.graph)
-    return rename_program_axes(replace(program, graph=graph), rewrite.axes)
+    made = replace(program, graph=replace_graph(program.graph, path, rewrite.graph))
+    return rename_program_axes(made, rewrite.axes) if rewrite.axes else made

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from weft.block.check import Scope, body_types, infer, update_types
-from weft.block.program import All, BlockProgram, BlockType, Broadcast, Dot, Feed, Graph, Map, State, maps
+from weft.block.program import All, Band, BlockProgram, BlockType, Broadcast, Dot, Feed, Graph, Map, State, maps
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, begins_where, grid_maps, tied
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -20,12 +20,16 @@ from weft.tensor.dtypes import DType
 # Rows x columns of a block product that fill, and with the staged panel fit, a second-level cache of 1 MB or more.
 _ROWS, _COLUMNS = 512, 128
 # Its depth, by element type: in fp32 longer sums would round more than eager's do.
-_DEPTH = {DType.float32: 256, DType.bfloat16: 512, DType.float16: 512}
+_DEPTH = {DType.bfloat16: 512, DType.float16: 512}
+_OTHER_DEPTH = 256
 # Columns of a block product that another product contracts: both blocks stay in the second-level cache.
 _CHAINED = 512
+# Rows of a block beside a band.
+_BANDED = 128
 _DIRECT_DEPTH = 2048
 # With fewer rows than this, staging a panel costs more than it saves (by element type of the operands).
-_FEW_ROWS = {DType.float32: 8, DType.bfloat16: 2, DType.float16: 2}
+_FEW_ROWS = {DType.bfloat16: 2, DType.float16: 2}
+_OTHER_FEW_ROWS = 8
 _DIRECT_COLUMNS = 2048
 # Elements of a block of elementwise work, and of a row of it: a few pages, long enough rows for vector code.
 _BLOCK, _ROW = 16384, 2048
@@ -74,7 +78,11 @@ def choose(
     for node in maps(program.graph):
         place = LevelPlace.grid if node.name in grid else LevelPlace.loop
         level = Level(place, 1 if node.unit else tiles[node.axis])
-        loops.append((node.name, LoopSchedule((Level(LevelPlace.whole) if node.axis in whole else level,))))
+        if node.axis in whole:
+            level = Level(LevelPlace.whole)
+        # Blocks that lie wholly in a band have no mask to compute.
+        peel = isinstance(node.range, Band) and level.place is LevelPlace.loop
+        loops.append((node.name, LoopSchedule((level,), peel)))
     rows = frozenset(p.name for p in products if not p.row_operand_dense)
     panels = frozenset(p.name for p in products if not _few_rows(p, sizes))
     return Schedule(tuple(loops), rows, panels)
@@ -163,7 +171,7 @@ def _seen(node: Map, feed: Feed, axes: Mapping[Axis, tuple[str, int]]) -> dict[A
 
 def _few_rows(product: Product, sizes: Mapping[str, int]) -> bool:
     rows = 1 if product.rows is None else product.rows.space.size(sizes)
-    return product.columns is None or rows <= _FEW_ROWS.get(product.dtype, 1)
+    return product.columns is None or rows <= _FEW_ROWS.get(product.dtype, _OTHER_FEW_ROWS)
 
 
 def _tiles(
@@ -183,17 +191,20 @@ def _tiles(
         long = _along_memory(program, extent, innermost)
         return _elementwise_tiles(program, extent, grid, threads, long)
     direct = all(_few_rows(p, sizes) for p in products)
-    sixteen_bit = all(p.dtype is not DType.float32 for p in products)
+    sixteen_bit = all(p.dtype in _DEPTH for p in products)
     rows = [p.rows for p in products if p.rows is not None]
     columns = [p.columns for p in products if p.columns is not None and p.columns not in rows]
     summed = {p.over for p in products}
     chained = [a for a in columns if a in summed]
     tiles = dict.fromkeys(extent, _ROW)
     for product in products:
-        tiles[product.over] = _DIRECT_DEPTH if direct else _DEPTH.get(product.dtype, 256)
+        tiles[product.over] = _DIRECT_DEPTH if direct else _DEPTH.get(product.dtype, _OTHER_DEPTH)
     most = _most_rows(extent, whole, chained, cache_bytes)
     for axis in rows:
         tiles[axis] = next((t for t in (8, 64) if extent[axis] <= t), most)
+    beside = {m.range.outer for m in maps(program.graph) if isinstance(m.range, Band)}
+    for axis in rows:  # half of a block that the band's edge crosses is work for nothing
+        tiles[axis] = min(tiles[axis], _BANDED) if axis in beside else tiles[axis]
     for axis in columns:
         wide = sixteen_bit and extent[axis] >= 8 * _COLUMNS * threads
         plain = 2 * _COLUMNS if wide else _COLUMNS

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from weft.errors import WeftError
 from weft.plan.partition import Call, Region, Stage, joined, partition
 from weft.plan.select import Selection
 from weft.tensor.program import Contraction, Reduction, TensorProgram
@@ -25,12 +24,18 @@ class Cuts:
     """The stages of `program`, with the selection for each region.
 
     Attributes:
-        prepare: the selection for a region, at the example's sizes; raises WeftError where there is none.
+        prepare: the selection for a region, at the example's sizes; raises where there is none.
+        known, apart: what was found out before of regions, and of pairs that stay apart; by id, with what has that id.
     """
 
     program: TensorProgram
     prepare: Callable[[Region], Selection]
-    known: dict[TensorProgram, Selection | None] = field(default_factory=dict[TensorProgram, "Selection | None"])
+    known: dict[int, tuple[Region, Selection | None]] = field(
+        default_factory=dict[int, "tuple[Region, Selection | None]"]
+    )
+    apart: dict[tuple[int, int], tuple[Region, Region]] = field(
+        default_factory=dict[tuple[int, int], tuple[Region, Region]]
+    )
 
     def stages(self) -> tuple[Stage, ...]:
         """The stages in order, after every join that pays: the cuts between contractions are where kernels may end, not must."""
@@ -39,19 +44,20 @@ class Cuts:
             stages = better
         return stages
 
-    def selection(self, region: Region) -> Selection:
-        """What is built for `region`; raises WeftError where nothing can be."""
-        found = self._known(region)
-        return self.prepare(region) if found is None else found
-
     def _joined(self, stages: Sequence[Stage]) -> tuple[Stage, ...] | None:
+        makers = {name: s for s in stages if isinstance(s, Region) for name in s.results}
         for second in stages:
-            for first in stages:
-                if isinstance(first, Call) or isinstance(second, Call) or first is second:
+            if isinstance(second, Call):
+                continue
+            firsts = {id(makers[name]): makers[name] for name in second.uses if name in makers}
+            for first in firsts.values():
+                if (id(first), id(second)) in self.apart:
                     continue
                 found = joined(self.program, stages, first, second)
                 if found is not None and self._pays(first, second, found):
                     return found
+                if found is not None:
+                    self.apart[id(first), id(second)] = first, second
         return None
 
     def _pays(self, first: Region, second: Region, found: Sequence[Stage]) -> bool:
@@ -72,12 +78,13 @@ class Cuts:
         return whole.work_seconds < (1 - _GAIN) * sum(p.work_seconds for p in parts if p is not None)
 
     def _known(self, region: Region) -> Selection | None:
-        if region.program not in self.known:
+        if id(region) not in self.known:
             try:
-                self.known[region.program] = self.prepare(region)
-            except WeftError:
-                self.known[region.program] = None
-        return self.known[region.program]
+                found = self.prepare(region)
+            except Exception:  # noqa: BLE001 - no join then; where a region fails that is no join, building it says why
+                found = None
+            self.known[id(region)] = region, found
+        return self.known[id(region)][1]
 
 
 def _contracts_what_is_reduced(first: TensorProgram, second: TensorProgram) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,30 +11,23 @@ import torch
 from weft.capture import (
     Captured,
     Fallback,
-    FromArgument,
-    FromNothing,
-    FromProgram,
-    FromSizes,
-    OpaqueCall,
-    in_order,
-    with_dims,
     without_units,
 )
-from weft.errors import CacheFolderError, CompilerError, Location, UnknownOptionError, WeftError
+from weft.errors import CacheFolderError, CompilerError, UnknownOptionError, WeftError
 from weft.options import Options
 from weft.plan.cuts import Cuts
 from weft.plan.kernel import Kernel
 from weft.plan.laws_check import laws_refuted
 from weft.plan.layout import as_in_eager
 from weft.plan.partition import Call, Region
-from weft.plan.region import CompiledRegion, build_region
-from weft.plan.select import Example, Selection, select
+from weft.plan.region import CompiledRegion
+from weft.plan.regions import Prepared, Regions, calls_of
+from weft.plan.runner import CallStep, RegionStep, Runner, Step, ViewStep, kept_dims, runner
+from weft.plan.sizes import found
 from weft.run import stats
-from weft.tensor.axes import Affine
-from weft.tensor.laws import View, normalize, numbered, views
-from weft.tensor.program import Input, Opaque, TensorProgram
-
-Runner = Callable[..., Sequence[Any]]
+from weft.run.compiler import compiler_works
+from weft.tensor.laws import normalize
+from weft.tensor.program import Opaque, TensorProgram
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,48 +69,92 @@ def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, options: O
     if captured.program is None or captured.empty:
         refused = (captured.refused,) if captured.refused is not None else ()
         return _in_pytorch(captured, (*captured.fallbacks, *refused), eager)
+    known = Regions(options, {})
+    while True:
+        made = _attempt(captured, arguments, eager, known)
+        if isinstance(made, Plan):
+            return made
+        assert captured.leaving is not None
+        captured = captured.leaving(made)
+
+
+def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known: Regions) -> Plan | dict[int, str]:
+    """The plan; or which calls PyTorch must run in another attempt, by number, and why, where a region of the graph failed."""
+    assert captured.program is not None
     program = as_in_eager(normalize(captured.program), captured.results)
     refuted = laws_refuted(captured.program, program)
     if refuted is not None:
         return _in_pytorch(captured, (*captured.fallbacks, Fallback("graph", refuted)), eager)
-    tensors = _inputs(captured, program, arguments)
-    layouts = {name: _layout(t) for name, t in tensors.items()}
-    steps: list[_Step] = []
+    known.layouts = {name: _layout(t) for name, t in _inputs(captured, program, arguments).items()}
+    steps: list[Step] = []
     regions: list[CompiledRegion] = []
-
-    def prepare(region: Region) -> Selection:
-        plain, _, made, _ = _plain(region)
-        return select(plain, _example(plain, _innermost(plain, made, layouts), options.threads), options)
-
+    failed: dict[int, str] = {}
     try:
-        cuts = Cuts(program, prepare)
+        cuts = Cuts(program, known.selection)
+        there = {n.name for n in program.inputs}
         for stage in cuts.stages():
-            match stage:
-                case Call(name):
-                    steps.append(_CallStep(captured.calls[name], _aliases(captured.program, program, name)))
-                case Region():
-                    _, viewed, made, old_names = _plain(stage)
-                    region = build_region(cuts.selection(stage), options)
+            if isinstance(stage, Call):
+                steps.append(CallStep(captured.calls[stage.name], _aliases(captured.program, program, stage.name)))
+            else:
+                try:
+                    region = known.built(stage)
+                    steps += _region_steps(known.prepared(stage), region, program, there)
                     regions.append(region)
-                    steps += [_ViewStep(viewed, made)] if made else []
-                    steps.append(_RegionStep(region, old_names))
+                except Exception as error:  # noqa: BLE001 - whatever it is, this region alone goes to PyTorch
+                    failed |= _left_to_pytorch(captured, stage, error)
+            there.update(stage.results)
     except (CompilerError, CacheFolderError, UnknownOptionError):
         raise
-    except WeftError as error:
-        where = error.where if isinstance(error.where, Location) else None
-        return _in_pytorch(captured, (*captured.fallbacks, Fallback("graph", error.what, where)), eager)
     except Exception as error:  # noqa: BLE001 - a defect of weft's must not stop what eager can run; it is reported
-        reason = Fallback("graph", f"weft failed: {type(error).__name__}: {error}")
-        return _in_pytorch(captured, (*captured.fallbacks, reason), eager)
+        return _in_pytorch(captured, (*captured.fallbacks, Fallback("graph", reason_of(error))), eager)
+    if failed:
+        return failed
     stats.count("fallbacks", len(captured.fallbacks))
-    return Plan(captured, program, tuple(regions), captured.fallbacks, _runner(captured, program, steps))
+    captured = replace(captured, leaving=None)  # it holds the whole recording
+    return Plan(captured, program, tuple(regions), captured.fallbacks, runner(captured, program, steps))
 
 
-def _plain(region: Region) -> tuple[TensorProgram, TensorProgram, tuple[View, ...], Mapping[str, str]]:
-    """A region as it is compiled, with names of its own; as it reads views; the views; and what its values were called."""
-    viewed, made = views(region.program)
-    plain, old_names = numbered(replace(viewed, derived=()))  # a view shows its own size
-    return plain, viewed, made, old_names
+def _left_to_pytorch(captured: Captured, region: Region, error: Exception) -> dict[int, str]:
+    """The calls to leave to PyTorch since `region` failed, and why.
+
+    Raises:
+        CompilerError, CacheFolderError, UnknownOptionError: it is not the region's fault.
+        Exception: `error` itself, where there is no call to leave.
+    """
+    theirs = isinstance(error, CompilerError) and error.command and compiler_works()
+    if isinstance(error, CompilerError | CacheFolderError | UnknownOptionError) and not theirs:
+        raise error
+    calls = calls_of(captured, region, error)
+    if not calls or captured.leaving is None:
+        raise error
+    return dict.fromkeys(calls, reason_of(error))
+
+
+def reason_of(error: Exception) -> str:
+    """Why weft does not run something, for a user: what weft says of it, or what failed in weft."""
+    return error.what if isinstance(error, WeftError) else f"weft failed: {type(error).__name__}: {error}"
+
+
+def _region_steps(
+    prepared: Prepared, region: CompiledRegion, program: TensorProgram, values: Collection[str]
+) -> list[Step]:
+    """The steps that run `region`, built for this region or another one of its form.
+
+    Args:
+        prepared, region: the region and what was built.
+        program: the whole one.
+        values: names of its values that are there before the region runs.
+
+    Raises:
+        UnsupportedError: a kernel needs a size that none of these shows.
+    """
+    reads = zip(region.program.inputs, prepared.viewed.inputs, strict=True)
+    writes = zip(region.program.outputs, prepared.viewed.outputs, strict=True)
+    spaces = zip(region.program.spaces(), prepared.viewed.spaces(), strict=True)
+    passed = {name for kernel in region.kernels for name in kernel.sizes}
+    sizes = {own.name: found(its, program, values) for own, its in spaces if own.name in passed}
+    step = RegionStep(region, tuple((own.name, its.name) for own, its in reads), tuple(writes), sizes)
+    return [ViewStep(prepared.viewed, prepared.made), step] if prepared.made else [step]
 
 
 def _in_pytorch(captured: Captured, fallbacks: tuple[Fallback, ...], eager: Runner) -> Plan:
@@ -128,7 +165,7 @@ def _in_pytorch(captured: Captured, fallbacks: tuple[Fallback, ...], eager: Runn
 def _inputs(captured: Captured, program: TensorProgram, arguments: Sequence[Any]) -> dict[str, torch.Tensor]:
     """The tensors of the program's inputs, as its values are held: without dimensions of size 1."""
     return {
-        node.name: without_units(arguments[index], _kept(node))
+        node.name: without_units(arguments[index], kept_dims(node))
         for node, index in zip(program.inputs, captured.arguments, strict=True)
     }
 
@@ -139,130 +176,6 @@ def _aliases(captured: TensorProgram, program: TensorProgram, call: str) -> dict
     return {a: b for a, b in zip(old.uses, new.uses, strict=True) if a != b}
 
 
-def _example(program: TensorProgram, innermost: Mapping[str, int | None], threads: int | None) -> Example:
-    """The example sizes and layouts of a region. A space without an example is taken for a large one."""
-    sizes = {s.name: s.example or 1024 for s in program.spaces()}
-    return Example(sizes, innermost, threads or torch.get_num_threads())
-
-
-def _kept(node: Input) -> tuple[bool, ...]:
-    """For each dimension of the tensor whether it has an axis: a dimension of size 1 has none."""
-    return tuple(axis is not None for axis in node.dims or node.axes)
-
-
 def _layout(tensor: torch.Tensor) -> int | None:
     """The dimension of `tensor` that has stride 1: the last such; None where there is none."""
     return next((d for d in reversed(range(tensor.ndim)) if tensor.stride(d) == 1), None)
-
-
-def _innermost(
-    program: TensorProgram, made: Sequence[View], layouts: Mapping[str, int | None]
-) -> dict[str, int | None]:
-    """For each input of a region its unit-stride dimension: as given, of a view unknown, of another kernel's result the last."""
-    known = {v.name for v in made}
-    return {
-        node.name: None if node.name in known else layouts.get(node.name, len(node.axes) - 1) for node in program.inputs
-    }
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _CallStep:
-    """A call into PyTorch; `aliases` says which value stands, after the laws, for each one that the call names."""
-
-    call: OpaqueCall
-    aliases: Mapping[str, str]
-
-    def __call__(self, values: dict[str, torch.Tensor], arguments: Sequence[Any]) -> None:
-        named = {**values, **{old: values[new] for old, new in self.aliases.items()}}
-        values.update(self.call.run(named, arguments))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _ViewStep:
-    """The views that a region reads: the memory of its other inputs, no copy unless an index runs backwards."""
-
-    program: TensorProgram
-    made: tuple[View, ...]
-
-    def __call__(self, values: dict[str, torch.Tensor], arguments: Sequence[Any]) -> None:
-        del arguments
-        own = {v.name for v in self.made}
-        given = {
-            axis.space.name: size
-            for node in self.program.inputs
-            if node.name not in own
-            for axis, size in zip(node.axes, values[node.name].shape, strict=True)
-        }
-        sizes = self.program.sizes(given)
-        for view in self.made:
-            values[view.name] = _view(view, values[view.source], [a.space.size(sizes) for a in view.axes])
-
-
-def _view(view: View, source: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """The tensor that `view` describes. PyTorch has no negative strides: a dimension that runs backwards is flipped, a copy."""
-    strides = view.strides(source.stride())
-    if min(strides, default=0) >= 0:
-        return source.as_strided(shape, strides, source.storage_offset() + view.offset(source.shape, source.stride()))
-    backwards = [d for d, i in zip(view.dims, view.index, strict=True) if any(c < 0 for _, c in i.terms)]
-    source = source.flip(backwards)
-    turned = tuple(_backwards(i) if d in backwards else i for d, i in zip(view.dims, view.index, strict=True))
-    return _view(replace(view, index=turned), source, shape)
-
-
-def _backwards(index: Affine) -> Affine:
-    """The same element, counted from the other end."""
-    terms = tuple((axis, -coefficient) for axis, coefficient in index.terms)
-    return Affine(terms, -index.offset, not index.from_end)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _RegionStep:
-    """The kernels of a region; `old_names` says what its values are called in the whole program."""
-
-    region: CompiledRegion
-    old_names: Mapping[str, str]
-
-    def __call__(self, values: dict[str, torch.Tensor], arguments: Sequence[Any]) -> None:
-        del arguments
-        own = {n.name: values[n.name] for n in self.region.program.inputs}
-        for kernel in self.region.kernels:
-            own.update(zip(kernel.writes, kernel.launch(*[own[n] for n in kernel.reads]), strict=True))
-        for name in self.region.program.outputs:
-            values[self.old_names.get(name, name)] = own[name]
-
-
-_Step = _CallStep | _ViewStep | _RegionStep
-
-
-def _runner(captured: Captured, program: TensorProgram, steps: Sequence[_Step]) -> Runner:
-    """The function that runs `steps` on the graph's arguments and hands its results out."""
-    inputs = tuple((n.name, index, _kept(n)) for n, index in zip(program.inputs, captured.arguments, strict=True))
-    values_of = program.values()
-    outputs = tuple(
-        (name, values_of[name].axes, program.output_dims[i] if program.output_dims else values_of[name].axes)
-        for i, name in enumerate(program.outputs)
-    )
-
-    def run(*arguments: Any) -> list[Any]:
-        values: dict[str, torch.Tensor] = {}
-        for name, index, kept in inputs:
-            tensor = arguments[index]
-            values[name] = without_units(tensor, kept)
-        for step in steps:
-            step(values, arguments)
-        results: list[Any] = []
-        for result in captured.results:
-            match result:
-                case FromProgram(index, order):
-                    name, axes, dims = outputs[index]
-                    tensor = values[name] if dims == axes else with_dims(values[name], axes, dims)
-                    results.append(tensor if order is None else in_order(tensor, order))
-                case FromArgument(index):
-                    results.append(arguments[index])
-                case FromSizes(number):
-                    results.append(number.value(arguments))
-                case FromNothing(value):
-                    results.append(value)
-        return results
-
-    return run

@@ -23,7 +23,8 @@ class Kernel:
         cost: bytes, operations, floor and prediction, at the example sizes.
         verdict: of `block_program` (with small tiles) against the tensor program of its region, after the laws.
         reads, writes: values of the tensor program.
-        launch: takes the tensors read, gives those written.
+        sizes: names of spaces of that program whose sizes no tensor read shows.
+        launch: takes the tensors read and those sizes, gives the tensors written.
         from_cache: neither emitted nor compiled now.
         key: of its entry in the cache.
     """
@@ -36,6 +37,7 @@ class Kernel:
     verdict: Verdict
     reads: tuple[str, ...]
     writes: tuple[str, ...]
+    sizes: tuple[str, ...]
     launch: Launcher
     from_cache: bool
     key: str

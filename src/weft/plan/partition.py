@@ -37,17 +37,20 @@ class Call:
 
 Stage: TypeAlias = Region | Call
 
+# Fusing looks at all pairs of operators, again after each rewrite: a region with more takes longer to find than it saves.
+MOST_NODES = 64
+
 
 def partition(program: TensorProgram) -> tuple[Stage, ...]:
     """Cut `program` into stages, each after those whose values it reads.
 
-    Connected operations stay together up to two cuts: an opaque operation is a stage of its own, and a contraction that would
+    Connected operations stay together up to three cuts: an opaque operation is a stage of its own, a contraction that would
     read, in its own region, what another contraction made starts a new region (one accumulating loop nest a kernel; a later
-    part chooses the cuts by cost).
+    part chooses the cuts by cost), and a region has at most `MOST_NODES` operations.
     """
     values = program.values()
     depth = _depths(program)
-    groups = _connected(program, depth)
+    groups = [part for group in _connected(program, depth) for part in _parts(group)]
     stages: list[tuple[int, int, Stage]] = []
     position = {n.name: i for i, n in enumerate(program.nodes)}
     for members in groups:
@@ -133,6 +136,27 @@ def _connected(program: TensorProgram, depth: Mapping[str, int]) -> list[list[No
         if not _from_nothing(node) or node.name in program.outputs or node.name in read_by_calls:
             groups.setdefault(find(node.name), []).append(node)
     return list(groups.values())
+
+
+def _parts(group: list[Node]) -> list[list[Node]]:
+    """`group`, in parts of at most `MOST_NODES`, one after the other; cut where the fewest dimensions go from part to part."""
+    if len(group) <= MOST_NODES or isinstance(group[0], Opaque):
+        return [group]
+    last = {v: i for i, node in enumerate(group) for v in uses(node)}
+    parts: list[list[Node]] = []
+    start = 0
+    while len(group) - start > MOST_NODES:
+        alive = dict[str, int]()
+        best, least = start + MOST_NODES, None
+        for place in range(start, start + MOST_NODES):
+            node = group[place]
+            alive[node.name] = 1 + 2 * len(node.axes)
+            alive = {v: weight for v, weight in alive.items() if last.get(v, -1) > place}
+            if place + 1 >= start + MOST_NODES // 2 and (least is None or sum(alive.values()) <= least):
+                best, least = place + 1, sum(alive.values())
+        parts.append(group[start:best])
+        start = best
+    return [*parts, group[start:]]
 
 
 def _from_nothing(node: Node) -> bool:

@@ -11,7 +11,7 @@ from weft.block.listing import listing
 from weft.block.program import BlockProgram, BlockType
 from weft.cost import Machine, estimate
 from weft.emit import cpp
-from weft.errors import UnsupportedError, VerificationError
+from weft.errors import VerificationError
 from weft.fuse import Step
 from weft.options import Options
 from weft.plan.kernel import Kernel
@@ -132,7 +132,18 @@ def _build(
         verdict = checked.known or Verdict(True, probability, str(binary.meta["verdict"]))
     cost = estimate(applied, example.sizes, Machine.here(example.threads))[index]
     return Kernel(
-        name, binary.text, applied, schedule, cost, verdict, reads, writes, binary.launch, binary.from_cache, binary.key
+        name=name,
+        source=binary.text,
+        block_program=applied,
+        schedule=schedule,
+        cost=cost,
+        verdict=verdict,
+        reads=reads,
+        writes=writes,
+        sizes=binary.signature.passed,
+        launch=binary.launch,
+        from_cache=binary.from_cache,
+        key=binary.key,
     )
 
 
@@ -174,9 +185,7 @@ def _signature(
         where = next(
             ((i, d) for i, n in enumerate(part.reads) for d, a in enumerate(dims[n]) if a.space.name == space), None
         )
-        if where is None:
-            raise UnsupportedError(f"the size of {space} cannot be read off any input of the kernel")
-        sizes.append(Size(space, *where))
+        sizes.append(Size(space) if where is None else Size(space, *where))
     outputs = tuple(Output(tuple(_size(a) for a in dims[n]), types[n].dtype) for n in part.writes)
     return KernelSignature(name, reads, tuple(sizes), outputs, given=_given(part))
 

@@ -14,6 +14,7 @@ from weft.errors import ScheduleError, UnsupportedError
 from weft.fuse import RULES_IN_PLANS, RULES_THAT_KEEP_PRECISION, Fusion, Step, fuse
 from weft.fuse.round_where_made import round_where_made
 from weft.fuse.safety import Safe, make_safe
+from weft.masks import limit
 from weft.options import Options
 from weft.plan.choose import choose, off_the_grid
 from weft.schedule import Schedule, apply, kernels
@@ -148,7 +149,7 @@ _Fused = tuple[str, BlockProgram, tuple[Step, ...]]
 def _fused(program: TensorProgram, lowered: BlockProgram, options: Options, *, only_exact: bool) -> Iterator[_Fused]:
     """Where each candidate comes from, its program in canonical names, and its trace."""
     exact = fuse(lowered, RULES_IN_PLANS, (), checked=options.debug_checks)
-    written = canonical(round_where_made(exact.last))
+    written = canonical(round_where_made(limit(exact.last)))
     yield "rules that keep every rounding", written, exact.steps
     empty = any(s.example == 0 for s in program.spaces())
     if only_exact or empty:
@@ -162,7 +163,7 @@ def _fused(program: TensorProgram, lowered: BlockProgram, options: Options, *, o
         fusion = fuse(lower(sizes_in_place(cancelled)), RULES_THAT_KEEP_PRECISION, checked=options.debug_checks)
     plain = make_safe(written).plain
     for origin, snapshot, trace in _snapshots(fusion):
-        safe: Safe = make_safe(snapshot)
+        safe: Safe = make_safe(limit(snapshot))
         if safe.plain > plain:
             continue  # an exponential lost its shift and would overflow: the program as written does not
         made = canonical(round_where_made(safe.program))

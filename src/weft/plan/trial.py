@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from weft.options import Options
-from weft.plan.executable import Plan, Runner
+from weft.plan.executable import Plan
+from weft.plan.runner import Runner
 from weft.run import stats
 from weft.run.cache import CacheFolder
 from weft.run.key import cache_key, environment_parts

@@ -82,22 +82,36 @@ def build(
     every_part = {**environment, **parts}
     key = cache_key(every_part)
     folder = folder or CacheFolder()
-    entry = folder.lookup(key)
-    if entry is not None:
-        signature = KernelSignature.from_json(entry.meta["signature"])
-        meta = cast("dict[str, Json]", entry.meta["meta"])
-        try:
-            text = entry.files[_SOURCE].read_text(encoding="utf-8")
-            function = load(entry.files[_BINARY], signature.name)
-        except OSError:
-            pass  # gone since the look, or on a file system that forbids execution: built again
-        else:
-            launch = make_launcher(signature, function, current().threads)
-            return Binary(launch, signature, text, meta, key, from_cache=True)
-    source = emit()
-    function = _compile(folder, key, every_part, source)
+    known = _known(folder, key)
+    if known is not None:
+        return known
+    with folder.alone(key):
+        known = _known(folder, key)  # whom this one waited for has built it
+        if known is not None:
+            return known
+        source = emit()
+        function = _compile(folder, key, every_part, source)
     launch = make_launcher(source.signature, function, current().threads)
     return Binary(launch, source.signature, source.text, source.meta, key, from_cache=False)
+
+
+def _known(folder: CacheFolder, key: str) -> Binary | None:
+    """The kernel from the cache. None where it is not there, cannot be loaded from there, or is not the entry of a kernel."""
+    entry = folder.lookup(key, counted=False)
+    if entry is None:
+        return None
+    try:
+        signature = KernelSignature.from_json(entry.meta["signature"])
+        meta = dict(cast("Mapping[str, Json]", entry.meta["meta"]))
+        text = entry.files[_SOURCE].read_text(encoding="utf-8")
+        function = load(entry.files[_BINARY], signature.name)
+        launch = make_launcher(signature, function, current().threads)
+    except (OSError, CompilerError, LookupError, TypeError, ValueError):
+        return (
+            None  # gone since the look; on a file system that forbids execution; another entry's content: built again
+        )
+    stats.count("cache_hits")
+    return Binary(launch, signature, text, meta, key, from_cache=True)
 
 
 def _compile(folder: CacheFolder, key: str, parts: Mapping[str, str], source: KernelSource) -> NativeFunction:

@@ -9,56 +9,33 @@ Every file is written under a temporary name beside its own and renamed in, the 
 entry exists from the instant its manifest does, and only then. A payload's name says its content:
 a second writer never changes what a first reader is about to open. An open library keeps its inode.
 
-No locks. Two processes that miss at once both compile and the last rename wins, which costs a
-second of work; a lock file does not hold on some network file systems, leaves others waiting for a
-process that hangs, and costs every start the import of a library. No fsync either: what a power
-failure tears fails its checksum and is rebuilt.
+Right results rest on renames and checksums alone. Two processes that miss at once may both compile, and the last rename
+wins; `CacheFolder.alone` only saves that work where the file system has locks, and never waits for long. No fsync: what a
+power failure tears fails its checksum and is rebuilt. What killed writers left is removed once a day (`files.sweep`).
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import platform
-import re
-import secrets
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeAlias, TypedDict, cast
 
 from weft.errors import CacheFolderError
 from weft.options import current
+from weft.run import files as on_disk
+from weft.run import manifest as manifests
 from weft.run import scratch, stats
+from weft.run.files import write_file
+from weft.run.manifest import Json, Manifest, stored_name
 
-Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
-
-_FORMAT = 1
-_MANIFEST = "manifest.json"
-_KEY = re.compile(r"[0-9a-f]{64}")
-_PAYLOAD = re.compile(r"[A-Za-z0-9_]+\.[A-Za-z0-9]+")
-_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
-
-
-class _File(TypedDict):
-    sha256: str
-    bytes: int
-
-
-class _Manifest(TypedDict):
-    format: int
-    key: str
-    parts: dict[str, str]
-    created: str
-    versions: dict[str, str]
-    files: dict[str, _File]
-    meta: dict[str, Json]
+__all__ = ["CacheFolder", "Entry", "Json", "write_file"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +51,7 @@ class Entry:
         versions: of Python and of the packages that made it.
         size: bytes of all payloads.
         persistent: false where it lies in this process's own folder and ends with it.
+        used: when it was last looked up for use (or written), in UTC; None where the file system does not say.
     """
 
     key: str
@@ -84,6 +62,7 @@ class Entry:
     versions: Mapping[str, str]
     size: int
     persistent: bool
+    used: datetime | None = field(default=None, compare=False)
 
 
 class CacheFolder:
@@ -103,20 +82,36 @@ class CacheFolder:
             CacheFolderError: the folder is another user's, or others may write to it, or it is no
                 folder. Whoever can write there could have this process run their code.
         """
-        self.path = _chosen_folder(path)
+        chosen = _chosen_folder(path)
         self._private: Path | None = None
+        self.persistent = chosen is not None
+        if chosen is None:  # no home: what is compiled lives as long as this process
+            chosen = self._private = scratch.private_folder()
+        self.path = chosen
         _make_folder(self.path)
 
     def lookup(self, key: str, *, counted: bool = True) -> Entry | None:
-        """The entry of `key` if it is there and every byte of it is what was written, else None; `counted`: as a hit."""
+        """The entry of `key` if it is there and every byte of it is what was written, else None.
+
+        Args:
+            key: 64 hex digits.
+            counted: as a hit of `weft.stats()`.
+        """
         _demand_key(key)
         for root in self._roots():
-            entry = _read(root, key, persistent=root == self.path)
-            if entry is not None:
+            entry = _read(root, key, persistent=self._persists(root))
+            if isinstance(entry, Entry):
                 if counted:
                     stats.count("cache_hits")
+                with suppress(OSError):  # a read-only folder does not say when its entries were used
+                    os.utime(root / key / manifests.NAME)
                 return entry
         return None
+
+    def alone(self, key: str) -> AbstractContextManager[None]:
+        """`with folder.alone(key):` look again, build, store: others who ask for `key` wait, for a while, where that can be."""
+        _demand_key(key)
+        return on_disk.alone(self.path, key)
 
     def store(
         self,
@@ -143,13 +138,14 @@ class CacheFolder:
             OSError: the private folder failed too; no disk and no memory has room.
         """
         _demand_key(key)
-        manifest = _manifest(key, files, meta or {}, parts or {})
-        if not private:
+        manifest = manifests.describe(key, files, meta or {}, parts or {})
+        if not private and self.persistent:
             try:
                 _write(self.path, manifest, files)
             except OSError:
                 stats.count("cache_write_failures")
             else:
+                on_disk.sweep_daily(self.path)
                 return _entry(self.path, manifest, persistent=True)
         self._private = scratch.private_folder()
         _write(self._private, manifest, files)
@@ -157,67 +153,74 @@ class CacheFolder:
 
     def entries(self) -> Iterator[Entry]:
         """Every whole entry of the persistent folder, in the order of keys; counts no hits."""
-        for folder in _entry_folders(self.path):
-            entry = _read(self.path, folder.name, persistent=True)
-            if entry is not None:
-                yield entry
+        for _, found in self.examine():
+            if isinstance(found, Entry):
+                yield found
+
+    def examine(self) -> Iterator[tuple[str, Entry | str]]:
+        """Each key of the persistent folder, in order, with its entry, or with what is wrong with it."""
+        if self.persistent:
+            for folder in on_disk.entry_folders(self.path):
+                yield folder.name, _read(self.path, folder.name, persistent=True)
 
     def size(self) -> int:
         """Bytes under the persistent folder's entries, damaged and half-written ones included."""
         total = 0
-        for folder in _entry_folders(self.path):
+        for folder in on_disk.entry_folders(self.path):
             try:
                 total += sum(path.lstat().st_size for path in folder.iterdir())
             except OSError:  # another process clears at the same time
                 continue
         return total
 
+    def remove(self, key: str) -> bool:
+        """Removes one entry, damaged or whole; whether it is gone now. A process that has loaded its kernel keeps it.
+
+        A folder of that name that holds anything but weft's files is left alone.
+        """
+        _demand_key(key)
+        return on_disk.remove_entry(self.path, key)
+
     def clear(self) -> int:
         """Removes every entry of the persistent folder, nothing else in it; how many there were.
 
         A process that has loaded a kernel keeps it.
         """
-        removed = 0
-        for folder in list(_entry_folders(self.path)):
-            shutil.rmtree(folder, ignore_errors=True)
-            removed += not folder.exists()
+        removed = sum(self.remove(folder.name) for folder in list(on_disk.entry_folders(self.path)))
+        on_disk.forget_sweep(self.path)
         return removed
+
+    def sweep(self) -> int:
+        """Removes what killed writers left, an hour old or older; how many files and folders."""
+        return on_disk.sweep(self.path)
+
+    def _persists(self, root: Path) -> bool:
+        return self.persistent and root == self.path
 
     def _roots(self) -> list[Path]:
         # What had to go to the private folder had a reason: it is asked first.
         return [self.path] if self._private is None else [self._private, self.path]
 
 
-def write_file(path: Path, content: bytes) -> None:
-    """Writes `content` to `path` in one step as others see it: temporary name, then rename.
-
-    Raises OSError; then nothing of it remains, unless the process was killed.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(6)}")
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _chosen_folder(path: Path | str | None) -> Path:
+def _chosen_folder(path: Path | str | None) -> Path | None:
+    """The folder that is asked for, else the platform's; None where nothing is asked for and the user has no home."""
     stated = path or current().cache_dir
-    if stated is None:
-        # Imported here: a process that never compiles, or names its folder, need not pay for it.
-        from platformdirs import user_cache_path
-
-        stated = user_cache_path("weft", appauthor=False)
     try:
-        return Path(stated).expanduser().absolute()
-    except RuntimeError as error:
+        return Path(stated or _platform_folder()).expanduser().absolute()
+    except RuntimeError as error:  # the home of a user whom the system does not know
+        if stated is None:
+            return None
         raise CacheFolderError(
             f"the cache folder {stated} cannot be found: {error}",
             todo="name a folder by its full path in WEFT_CACHE_DIR",
         ) from error
+
+
+def _platform_folder() -> Path:
+    # Imported here: a process that never compiles, or names its folder, need not pay for it.
+    from platformdirs import user_cache_path
+
+    return user_cache_path("weft", appauthor=False)
 
 
 def _make_folder(path: Path) -> None:
@@ -240,7 +243,7 @@ def _make_folder(path: Path) -> None:
             f"{os.geteuid()}), who could put code there that runs as you",
             todo="name a folder of your own in WEFT_CACHE_DIR",
         )
-    if found.st_mode & _OTHERS_MAY_WRITE:
+    if found.st_mode & on_disk.OTHERS_MAY_WRITE:
         raise CacheFolderError(
             f"the cache folder {path} can be written to by others (mode "
             f"{stat.S_IMODE(found.st_mode):04o}), who could put code there that runs as you",
@@ -249,116 +252,54 @@ def _make_folder(path: Path) -> None:
 
 
 def _demand_key(key: str) -> None:
-    if _KEY.fullmatch(key) is None:
+    if on_disk.KEY.fullmatch(key) is None:
         raise ValueError(f"not a cache key (64 hex digits): {key!r}")
 
 
-def _stored_name(name: str, sha256: str) -> str:
-    stem, _, extension = name.partition(".")
-    return f"{stem}.{sha256[:16]}.{extension}"
+def _write(root: Path, manifest: Manifest, files: Mapping[str, bytes]) -> None:
+    try:
+        _write_once(root, manifest, files)
+    except FileNotFoundError:  # someone cleared the cache meanwhile
+        _write_once(root, manifest, files)
+    except IsADirectoryError:  # in the place of one of the entry's files, which weft never puts there
+        shutil.rmtree(root / manifest["key"], ignore_errors=True)
+        _write_once(root, manifest, files)
 
 
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in ("weft", "torch"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:  # run from a checkout that is not installed
-            found[package] = "unknown"
-    return found
-
-
-def _manifest(key: str, files: Mapping[str, bytes], meta: Mapping[str, Json], parts: Mapping[str, str]) -> _Manifest:
-    for name in files:
-        if _PAYLOAD.fullmatch(name) is None:
-            raise ValueError(f"not the name of a payload (a word and an extension): {name!r}")
-    return {
-        "format": _FORMAT,
-        "key": key,
-        "parts": dict(parts),
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": _versions(),
-        "files": {
-            name: {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
-            for name, content in files.items()
-        },
-        "meta": dict(meta),
-    }
-
-
-def _checksum(body: object) -> str:
-    text = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _write(root: Path, manifest: _Manifest, files: Mapping[str, bytes]) -> None:
-    body = {**manifest, "checksum": _checksum(manifest)}
-    text = json.dumps(body, indent=1, sort_keys=True, allow_nan=False)
+def _write_once(root: Path, manifest: Manifest, files: Mapping[str, bytes]) -> None:
+    text = manifests.text_of(manifest)
     folder = root / manifest["key"]
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _claim(folder)
+    on_disk.claim(folder)
     for name, content in files.items():
-        write_file(folder / _stored_name(name, manifest["files"][name]["sha256"]), content)
-    write_file(folder / _MANIFEST, text.encode())
+        write_file(folder / stored_name(name, manifest["files"][name]["sha256"]), content)
+    write_file(folder / manifests.NAME, text)
 
 
-def _claim(folder: Path) -> None:
-    """Makes the entry's folder, in place of anything of that name that weft cannot have made."""
-    try:
-        folder.mkdir(mode=0o700)
-    except FileExistsError:
-        if _is_ours(folder):
-            return
-        if folder.is_dir() and not folder.is_symlink():
-            shutil.rmtree(folder)
-        else:
-            folder.unlink()
-        folder.mkdir(mode=0o700)
-
-
-def _is_ours(folder: Path) -> bool:
-    # What others put here while the folder stood open to them stays theirs after `chmod 700`.
-    found = folder.lstat()
-    safe = found.st_uid == os.geteuid() and not found.st_mode & _OTHERS_MAY_WRITE
-    return stat.S_ISDIR(found.st_mode) and safe
-
-
-def _read(root: Path, key: str, *, persistent: bool) -> Entry | None:
-    """The entry if it is there, ours and whole. Anything else is a miss, and is written anew."""
+def _read(root: Path, key: str, *, persistent: bool) -> Entry | str:
+    """The entry if it is there, ours and whole; else what is wrong. Whatever is wrong is a miss, and is written anew."""
     folder = root / key
     try:
-        if not _is_ours(folder):
-            return None
-        manifest = _parse((folder / _MANIFEST).read_bytes())
+        if not on_disk.is_ours(folder):
+            return "others can write to it, or it is no folder"
+        path = folder / manifests.NAME
+        manifest = manifests.parse(on_disk.read_file(path, manifests.MOST_BYTES))
         if manifest is None or manifest["key"] != key:
-            return None
+            return f"{manifests.NAME} is not what was written" if manifest is None else "it is the entry of another key"
         for name, file in manifest["files"].items():
-            content = (folder / _stored_name(name, file["sha256"])).read_bytes()
+            content = on_disk.read_file(folder / stored_name(name, file["sha256"]), file["bytes"])
             if hashlib.sha256(content).hexdigest() != file["sha256"]:
-                return None
-    except OSError:
-        return None
-    return _entry(root, manifest, persistent=persistent)
+                return f"{name} is not what was written"
+        used = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    except OSError as error:
+        where = f"{Path(error.filename).name}: " if isinstance(error.filename, str) else ""
+        return f"{where}{error.strerror}"
+    return _entry(root, manifest, persistent=persistent, used=used)
 
 
-def _parse(text: bytes) -> _Manifest | None:
-    """The manifest, if its checksum holds: then it is as weft wrote it, and has its form."""
-    try:
-        body: object = json.loads(text)
-    except ValueError:
-        return None
-    if not isinstance(body, dict):
-        return None
-    fields = cast("dict[str, object]", body)
-    checksum = fields.pop("checksum", None)
-    if fields.get("format") != _FORMAT or checksum != _checksum(fields):
-        return None
-    return cast("_Manifest", cast("object", fields))
-
-
-def _entry(root: Path, manifest: _Manifest, *, persistent: bool) -> Entry:
+def _entry(root: Path, manifest: Manifest, *, persistent: bool, used: datetime | None = None) -> Entry:
     folder = root / manifest["key"]
-    files = {name: folder / _stored_name(name, file["sha256"]) for name, file in manifest["files"].items()}
+    files = {name: folder / stored_name(name, file["sha256"]) for name, file in manifest["files"].items()}
     return Entry(
         key=manifest["key"],
         files=MappingProxyType(files),
@@ -368,14 +309,5 @@ def _entry(root: Path, manifest: _Manifest, *, persistent: bool) -> Entry:
         versions=MappingProxyType(manifest["versions"]),
         size=sum(file["bytes"] for file in manifest["files"].values()),
         persistent=persistent,
+        used=used,
     )
-
-
-def _entry_folders(root: Path) -> Iterator[Path]:
-    try:
-        children = sorted(root.iterdir())
-    except OSError:
-        return
-    for child in children:
-        if _KEY.fullmatch(child.name) and child.is_dir() and not child.is_symlink():
-            yield child

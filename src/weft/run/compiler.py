@@ -12,13 +12,12 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
 
 from weft.errors import CompilerError
 from weft.options import current
-from weft.run.scratch import scratch_base
+from weft.run.scratch import compile_folder
 
 COMPILE_SECONDS = 300.0
 """A compiler that takes longer than this is stopped; a kernel takes about one second."""
@@ -134,8 +133,7 @@ def compile_shared_library(
     # The source stands before the libraries: a linker that drops what is not needed reads in order.
     command = [*compiler.command, *includes, "-o", "kernel.so", "kernel.cpp", *flags()]
     try:
-        with TemporaryDirectory(prefix="weft-compile-", dir=scratch_base()) as name:
-            folder = Path(name)
+        with compile_folder() as folder:
             (folder / "kernel.cpp").write_text(source, encoding="utf-8")
             _run(command, folder, seconds)
             return (folder / "kernel.so").read_bytes()
@@ -145,6 +143,21 @@ def compile_shared_library(
             command=shlex.join(command),
             todo="make room in the folder for temporary files, or name another in TMPDIR",
         ) from error
+
+
+def compiler_works() -> bool:
+    """Whether the compiler in use compiles the least there is: where it does, a kernel that it refuses is at fault."""
+    try:
+        _probe(find_compiler(), flags())
+    except CompilerError:
+        return False
+    return True
+
+
+@functools.lru_cache(maxsize=8)
+def _probe(compiler: Compiler, own_flags: tuple[str, ...]) -> None:
+    del compiler, own_flags  # what the answer depends on
+    compile_shared_library('extern "C" void weft_probe() {}\n')
 
 
 def _run(command: Sequence[str], folder: Path, seconds: float) -> None:

@@ -35,7 +35,9 @@ from weft.run.load import NativeFunction
 from weft.tensor.dtypes import DType
 
 Launcher: TypeAlias = Callable[..., tuple[torch.Tensor, ...]]
-"""Takes the input tensors in order, and the outputs that are given; gives the outputs. Checks nothing: guards did that."""
+"""Takes the input tensors in order, the outputs that are given, and the sizes that are passed; gives the outputs.
+
+Checks nothing: guards did that."""
 
 
 class Input(NamedTuple):
@@ -47,11 +49,11 @@ class Input(NamedTuple):
 
 
 class Size(NamedTuple):
-    """A run-time size: its name, and the input and dimension where it is read at each call."""
+    """A run-time size: its name, and the input and dimension where it is read at each call; None: the call passes it."""
 
     name: str
-    input: int
-    dim: int
+    input: int | None = None
+    dim: int = 0
 
 
 class Output(NamedTuple):
@@ -79,6 +81,11 @@ class KernelSignature(NamedTuple):
     outputs: tuple[Output, ...]
     scratch: tuple[Output, ...] = ()
     given: tuple[int, ...] = ()
+
+    @property
+    def passed(self) -> tuple[str, ...]:
+        """The sizes that no input shows: a call passes them, last, in this order."""
+        return tuple(size.name for size in self.sizes if size.input is None)
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -155,7 +162,7 @@ def _outputs(found: Iterable[tuple[Sequence[str | int], str]]) -> tuple[Output, 
 
 def _check(signature: KernelSignature) -> None:
     for name, index, dim in signature.sizes:
-        if not (0 <= index < len(signature.inputs) and 0 <= dim < signature.inputs[index].ndim):
+        if index is not None and not (0 <= index < len(signature.inputs) and 0 <= dim < signature.inputs[index].ndim):
             raise ValueError(f"size {name} is read from dimension {dim} of input {index}: not there")
     if not set(signature.given) <= set(range(len(signature.outputs))):
         raise ValueError(f"outputs {signature.given} are given, of {len(signature.outputs)}: not there")
@@ -173,7 +180,8 @@ def _launcher_text(signature: KernelSignature, *, threads_vary: bool) -> str:
     inputs = [f"x{index}" for index in range(len(signature.inputs))]
     size_of = {name: f"n{index}" for index, (name, _, _) in enumerate(signature.sizes)}
     given = [f"y{index}" for index in signature.given]
-    lines = [f"def launch({', '.join([*inputs, *given])}):"]
+    passed = [size_of[name] for name in signature.passed]
+    lines = [f"def launch({', '.join([*inputs, *given, *passed])}):"]
     strides: list[str] = []
     for index, (_, ndim, _) in enumerate(signature.inputs):
         read = {dim: size_of[name] for name, source, dim in signature.sizes if source == index}

@@ -6,14 +6,28 @@ import atexit
 import errno
 import functools
 import os
+import re
 import shutil
+import stat
 import tempfile
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 ROOM_BYTES = 64 * 2**20
 """A compile and its binary need a few MiB; a folder with less room than this is passed over."""
 
+STALE_SECONDS = 3600.0
+"""A compiler's folder that is older than this is of a process that was killed: a compiler is stopped after minutes."""
+
 _MEMORY = Path("/dev/shm")  # noqa: S108 - only unique folders of mode 0700 are made in it
+_COMPILE, _PRIVATE = "weft-compile-", "weft-private-"
+_LEFT = re.compile(rf"(?:{_COMPILE}|{_PRIVATE}(?P<pid>\d+)-)\w+")
+
+_private: dict[int, Path] = {}
+_lock = threading.Lock()
 
 
 def scratch_base() -> Path:
@@ -38,14 +52,81 @@ def _bases() -> list[Path]:
         return [_MEMORY]
 
 
-@functools.cache
+@contextmanager
+def compile_folder() -> Generator[Path]:
+    """A folder (mode 0700) for one run of the compiler, removed afterwards. Raises OSError."""
+    base = scratch_base()
+    _sweep_once(base)
+    with tempfile.TemporaryDirectory(prefix=_COMPILE, dir=base, ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
 def private_folder() -> Path:
-    """A folder (mode 0700) of this process, removed when it ends. Raises OSError."""
-    folder = Path(tempfile.mkdtemp(prefix="weft-", dir=scratch_base()))
-    atexit.register(_remove, folder, os.getpid())
-    return folder
+    """A folder (mode 0700) of this process, removed when it ends. Raises OSError.
+
+    A forked child gets one of its own; one that was removed from outside (by what tidies up folders for temporary files) is
+    replaced, under another name.
+    """
+    with _lock:
+        folder = _private.get(os.getpid())
+        if folder is None or not folder.is_dir():
+            base = scratch_base()
+            folder = Path(tempfile.mkdtemp(prefix=f"{_PRIVATE}{os.getpid()}-", dir=base))
+            _private[os.getpid()] = folder
+            atexit.register(_remove, folder, os.getpid())
+            _sweep_once(base)
+        return folder
 
 
 def _remove(folder: Path, owner: int) -> None:
     if os.getpid() == owner:  # a forked child leaves its parent's folder alone
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@functools.cache
+def _sweep_once(base: Path) -> None:
+    sweep(base)
+
+
+def sweep(base: Path) -> int:
+    """Removes folders in `base` of this user's that killed processes left; how many.
+
+    A private folder goes when there is no process of its number, and not before it is as old as a compiler's has to be: on a
+    machine where processes are numbered anew in each container, a folder of another container may lie here.
+    """
+    removed = 0
+    for path in _children(base):
+        match = _LEFT.fullmatch(path.name)
+        if match is None or not _is_stale(path):
+            continue
+        if match["pid"] is not None and _lives(int(match["pid"])):
+            continue
+        shutil.rmtree(path, ignore_errors=True)
+        removed += not path.exists()
+    return removed
+
+
+def _children(base: Path) -> list[Path]:
+    try:
+        return [base / name for name in os.listdir(base) if name.startswith((_COMPILE, _PRIVATE))]  # noqa: PTH208 - many names
+    except OSError:
+        return []
+
+
+def _is_stale(path: Path) -> bool:
+    with suppress(OSError):
+        found = path.lstat()
+        # A date in the future says that the clock was wrong then or is now.
+        old = abs(time.time() - found.st_mtime) > STALE_SECONDS
+        return old and stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    return False
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's process now
+        return False
+    return True

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 
-from weft.block.program import BlockProgram, First, Map, Rest, maps
+from weft.block.program import All, BlockProgram, First, Map, maps
 from weft.errors import ScheduleError
 from weft.schedule.ties import begins_where, tied
 
@@ -102,7 +102,7 @@ def validate(program: BlockProgram, schedule: Schedule) -> None:
 def _validate_range(node: Map, loop: LoopSchedule) -> None:
     if isinstance(node.range, First) and (len(loop.levels) != 1 or loop.peel):
         raise ScheduleError(f"loop {node.name!r} has one iteration: it takes one level, and is not peeled")
-    if isinstance(node.range, First | Rest) and loop.levels[0].place is LevelPlace.split:
+    if node.range != All() and loop.levels[0].place is LevelPlace.split:
         raise ScheduleError(f"loop {node.name!r} cannot be split: it does not run over its whole range")
 
 

@@ -118,11 +118,21 @@ def random_exact(shape: Sequence[int], dtype: DType, rng: np.random.Generator) -
 
 
 def wrapped(values: Array, dtype: DType) -> Array:
-    """Numbers as integers or bools of `dtype`, wrapping as it does, carried as int64 or bool."""
+    """Numbers as integers or bools of `dtype`, as eager converts them, carried as int64 or bool.
+
+    Integers wrap. Floats are truncated to 64 bits, or to 32 for the signed types of at most 32, and then wrap; what does not
+    fit those bits, NaN too, becomes their least integer, as the machine's conversion makes it.
+    """
     if dtype is DType.bool:
         return values.astype(np.bool_)
-    with np.errstate(invalid="ignore"):
-        return values.astype(np.int64).astype(dtype.name).astype(np.int64)
+    if values.dtype.kind == "f":
+        values = _truncated(values, 63 if dtype in (DType.int64, DType.uint8) else 31)
+    return values.astype(np.int64).astype(dtype.name).astype(np.int64)
+
+
+def _truncated(values: Array, bits: int) -> Array:
+    whole, bound = np.trunc(values), 2.0**bits
+    return np.where((whole >= -bound) & (whole < bound), whole, -bound).astype(np.int64)
 
 
 def identity(monoid: Monoid, kind: str) -> float | int | bool:

@@ -41,8 +41,32 @@ class DType(Enum):
 
     @property
     def accumulator(self) -> DType:
-        """The type that arithmetic and sums over this type are carried in: fp32 or wider (the error rule)."""
+        """The type that arithmetic and sums over this type are carried in: fp32 or wider (the error rule), int64 for integers.
+
+        Sums, products and bits of int64 are those of a narrower integer modulo its number of values: a cast at the end wraps.
+        """
+        if self.kind == "int":
+            return DType.int64
         return DType.float32 if self in (DType.bfloat16, DType.float16) else self
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The least and the greatest integer of an integer type or of bool; floats have none.
+
+        Raises:
+            ValueError: for a floating type.
+        """
+        if self.is_float:
+            raise ValueError(f"{self} is not an integer type")
+        bits = self.value[2]
+        if self is DType.bool:
+            return 0, 1
+        return (0, 2**bits - 1) if self is DType.uint8 else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+    def wraps(self, value: int) -> int:
+        """The integer of this integer type that is `value` modulo the number of its values."""
+        low, high = self.bounds
+        return (value - low) % (high - low + 1) + low
 
     def __str__(self) -> str:
         return self.name

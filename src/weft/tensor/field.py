@@ -111,7 +111,7 @@ class FieldDomain:
         if dtype.is_float:
             one: FieldElements = self._arithmetic.literal(float(value))
         else:
-            one = ExactValue(wrapped(np.asarray(value), dtype))
+            one = ExactValue(_NUMBERS.constant(value, dtype))
         return self.lift(broadcast(tuple(shape)), one)
 
     def iota(self, size: int, dtype: DType) -> FieldElements:
@@ -119,8 +119,14 @@ class FieldDomain:
         return self._settled(ExactValue(np.arange(size)), dtype)
 
     def poison(self, shape: Sequence[int], dtype: DType) -> FieldElements:
-        """Elements, whatever the dtype, drawn afresh: what depends on them never agrees."""
-        del dtype
+        """Elements, of floats and bools, or any integers, drawn afresh: what depends on them hardly ever agrees.
+
+        Integers, so that those beside them stay exact: they wrap and have bits, which elements have not.
+        """
+        if dtype.kind == "int":
+            low, high = DType.int64.bounds
+            drawn = self._fresh.integers(low, high, tuple(shape), dtype=np.int64, endpoint=True)
+            return ExactValue(wrapped(drawn, dtype))
         return self._random(shape, self._fresh)
 
     def random(self, shape: Sequence[int], dtype: DType, rng: np.random.Generator) -> FieldElements:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import assert_never
 
@@ -66,6 +67,8 @@ class Fp64Domain:
 
     def full(self, shape: Sequence[int], value: float | int | bool, dtype: DType) -> Array:
         """An array of one number."""
+        if math.isinf(value) and dtype.kind == "int":  # where an extremum of integers starts
+            value = dtype.bounds[1 if value > 0 else 0]
         return self._carried(np.full(tuple(shape), value), dtype)
 
     def iota(self, size: int, dtype: DType) -> Array:

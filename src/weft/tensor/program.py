@@ -208,11 +208,13 @@ class TensorProgram:
     derived: tuple[Derived, ...] = ()
 
     def sizes(self, given: Mapping[str, int]) -> dict[str, int]:
-        """The sizes of all spaces by name: those `given`, and those that are fixed or follow from them."""
+        """The sizes by name of all spaces that are `given`, fixed, or follow from these."""
         sizes = dict(given)
         sizes.update({s.name: s.fixed for s in self.spaces() if s.fixed is not None})
         for rule in self.derived:
-            sizes.setdefault(rule.space.name, rule.size(rule.source.size(sizes)))
+            # Of a region's program, rules may speak of spaces that the region has nothing to do with.
+            if rule.source.fixed is not None or rule.source.name in sizes:
+                sizes.setdefault(rule.space.name, rule.size(rule.source.size(sizes)))
         return sizes
 
     def consistent(self, sizes: Mapping[str, int]) -> bool:

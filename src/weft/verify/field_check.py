@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from weft.block.interpret import interpret
-from weft.block.program import BlockProgram, Graph, Map, Place, Rest, Segment, maps
+from weft.block.program import Band, BlockProgram, Graph, Map, Place, Rest, Segment, maps, spaces
 from weft.errors import WeftError
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate, returned
@@ -86,7 +86,9 @@ def verify(program: TensorProgram, applied: BlockProgram, trials: int = 2, seed:
                 found, _ = interpret(applied, inputs, sizes, domain)
             except (WeftError, ValueError, IndexError, KeyError, ArithmeticError, AssertionError) as error:
                 # A program that cannot even be run is not shown equal to anything: fail closed, and say why.
-                return Verdict(None, 1.0, f"could not be run at {dict(sizes)}: {error}", tuple(tried))
+                return Verdict(
+                    None, 1.0, f"could not be run at {dict(sizes)}: {getattr(error, 'what', error)}", tuple(tried)
+                )
             different = _first_difference(domain, wanted, found)
             if different is not None:
                 return Verdict(False, 1.0, f"output {different} differs at sizes {dict(sizes)}", (*tried, sizes))
@@ -139,7 +141,7 @@ def equivalent(
                     for p in (first, second)
                 )
             except (WeftError, ValueError, IndexError, KeyError, ArithmeticError) as error:
-                return Verdict(None, 1.0, f"could not be run at {dict(chosen)}: {error}")
+                return Verdict(None, 1.0, f"could not be run at {dict(chosen)}: {getattr(error, 'what', error)}")
             different = _first_difference(domain, one, other)
             if different is not None:
                 return Verdict(False, 1.0, f"output {different} differs at shapes {dict(chosen)}")
@@ -167,7 +169,11 @@ def small_tiles(applied: BlockProgram) -> BlockProgram:
     for node in maps(applied.graph):
         if node.tile is not None and not node.unit:
             wanted.setdefault(node.axis.space.name, set()).add(node.tile)
-    small = {name: {1: 1, **dict(zip(sorted(tiles - {1}), _SMALL, strict=False))} for name, tiles in wanted.items()}
+    far = _reach(applied)
+    small = {
+        name: {1: 1, **{t: s * (1 + far.get(name, 0) // 8) for t, s in zip(sorted(tiles - {1}), _SMALL, strict=False)}}
+        for name, tiles in wanted.items()
+    }
 
     def shrunk(graph: Graph) -> Graph:
         return replace(graph, nodes=tuple(_shrunk(n) if isinstance(n, Map) else n for n in graph.nodes))
@@ -179,20 +185,30 @@ def small_tiles(applied: BlockProgram) -> BlockProgram:
     return replace(applied, graph=shrunk(applied.graph))
 
 
+def _reach(applied: BlockProgram) -> dict[str, int]:
+    """How far bands lie from the diagonal, by name of the spaces that they run over and beside."""
+    far: dict[str, int] = {}
+    for node in maps(applied.graph):
+        if isinstance(node.range, Band):
+            ends = [abs(d.constant) for d in (node.range.low, node.range.high) if d is not None]
+            for axis in (node.axis, node.range.outer):
+                far[axis.space.name] = max(far.get(axis.space.name, 0), *ends)
+    return far
+
+
 def edge_sizes(applied: BlockProgram) -> tuple[Mapping[str, int], ...]:
     """Sizes that reach every edge of `applied`: rests at every level, single elements, and whole blocks only.
 
     A space's sizes follow from the tiles of all loops over it: the sum of distinct tiles and one more leaves a rest at each
     level; with segments there are two blocks for each but the last, which has one short block; and several after a first block
-    on its own.
+    on its own. Beside a band there are as many more as it lies off the diagonal, and blocks beyond; where sizes say how far that
+    is, no two are alike.
     """
     tiles: dict[str, set[int]] = {}
     segments: dict[str, int] = {}
-    for name, kind in applied.inputs:
-        del name
-        for axis in (*kind.lists, *kind.dims):
-            if axis.space.fixed is None:
-                tiles.setdefault(axis.space.name, set())
+    for space in spaces(applied):
+        if space.fixed is None:
+            tiles.setdefault(space.name, set())
     for node in maps(applied.graph):
         space = node.axis.space
         if space.fixed is None:
@@ -209,6 +225,14 @@ def edge_sizes(applied: BlockProgram) -> tuple[Mapping[str, int], ...]:
             sum(found) + 1 if name not in segments else max(sum(found) + 1, 2 * widest * (segments[name] - 1) + 1)
         )
         exact[name] = widest
+    far = _reach(applied)
+    for name in far:
+        rests[name] += far[name] + exact[name]
+    ranges = [m.range for m in maps(applied.graph) if isinstance(m.range, Band)]
+    if any(d is not None and d.sizes for band in ranges for d in (band.low, band.high)):
+        for place, name in enumerate(far):
+            rests[name] += 2 * place
+            exact[name] += 3 * (len(far) - place)
     return (rests, dict.fromkeys(tiles, 1), exact)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.tensor.domain import Array, Domain, Structural
 from weft.tensor.dtypes import DType
-from weft.tensor.program import Constant, Elementwise, TensorProgram
+from weft.tensor.program import Constant, Elementwise, Extent, Iota, TensorProgram
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 
 V = TypeVar("V")
@@ -40,16 +40,19 @@ def with_numbers(
     """`values`, inputs of `programs` by name, with about half of the elements exchanged for numbers that stand in a program.
 
     Random integers rarely are the one that `where(i == 50256, ..)` waits for, and random elements rarely lie above 1e6. Integers
-    become small indices, literals, and literals plus and minus 1; floats, literals of comparisons, maxima and minima and the
-    numbers on both sides of them. Literals that are only added or multiplied are left out of floats: 0 and 1 would hide mistakes.
+    become small indices, literals, literals plus and minus 1, and the ends of their type, where arithmetic wraps; floats, literals
+    of comparisons, maxima and minima and the numbers on both sides of them. Literals that are only added or multiplied are left out
+    of floats: 0 and 1 would hide mistakes.
     What is compared is rarely an input itself; of what is computed first, nothing is promised.
 
     Args:
         turn: after `turns` of them, counted from 0, every number has been in every input that has elements.
     """
     found = dict(values)
-    for node in {n.name: n for p in programs for n in p.inputs}.values():
-        numbers = numbers_of_interest(programs, node.dtype)
+    nodes = {n.name: n for p in programs for n in p.inputs}.values()
+    of_type = {dtype: numbers_of_interest(programs, dtype) for dtype in {n.dtype for n in nodes}}
+    for node in nodes:
+        numbers = of_type[node.dtype]
         shape = domain.shape(values[node.name])
         count = math.prod(shape)
         if numbers and count:
@@ -64,10 +67,11 @@ def with_numbers(
 def turns(programs: Sequence[TensorProgram], sizes: Mapping[str, int]) -> int:
     """How many times to draw `with_numbers` until every input has had every number, 8 at most; 0 where there are none."""
     wanted = 0
-    for program in programs:
-        for node in program.inputs:
-            exchanged = _exchanged(math.prod(a.space.size(sizes) for a in node.axes))
-            wanted = max(wanted, -(-len(numbers_of_interest(programs, node.dtype)) // exchanged))
+    nodes = [n for p in programs for n in p.inputs]
+    counts = {dtype: len(numbers_of_interest(programs, dtype)) for dtype in {n.dtype for n in nodes}}
+    for node in nodes:
+        exchanged = _exchanged(math.prod(a.space.size(sizes) for a in node.axes))
+        wanted = max(wanted, -(-counts[node.dtype] // exchanged))
     return min(wanted, _MOST_TURNS)
 
 
@@ -80,14 +84,15 @@ def numbers_of_interest(programs: Sequence[TensorProgram], dtype: DType) -> tupl
     """The numbers that inputs of `dtype` should be now and then for branches of `programs` to be taken; none for bools."""
     if dtype is DType.bool:
         return ()
-    found = sorted({float(v) for p in programs for v in literals(p, everywhere=not dtype.is_float) if math.isfinite(v)})
+    found = sorted({v for p in programs for v in literals(p, everywhere=not dtype.is_float) if math.isfinite(v)})
     if dtype.is_float:
-        return tuple(dict.fromkeys(number for v in found for number in _beside(v, dtype)))
-    bits = 8 * dtype.bytes
-    low, high = (0, 2**bits - 1) if dtype is DType.uint8 else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        return tuple(dict.fromkeys(number for v in found for number in _beside(float(v), dtype)))
+    low, high = dtype.bounds
     near = [math.floor(v) + d for v in found for d in (0, 1, -1)]
     compared = bool(found) or any(isinstance(n, Elementwise) and _compares(n.expr) for p in programs for n in p.nodes)
-    return tuple(n for n in dict.fromkeys((*near, *(_INDICES if compared else ()))) if low <= n <= high)
+    computed = any(n.dtype.kind == "int" and not isinstance(n, Iota | Extent) for p in programs for n in p.nodes)
+    ends = (low, high, high // 3) if computed else ()
+    return tuple(n for n in dict.fromkeys((*near, *(_INDICES if compared else ()), *ends)) if low <= n <= high)
 
 
 def _beside(value: float, dtype: DType) -> tuple[float, float, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from weft.block.program import BlockProgram, Dot, Final, First, Graph, Map, Rest, maps
+from weft.block.program import All, BlockProgram, Dot, Final, First, Graph, Map, Rest, maps
 from weft.errors import ScheduleError
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, begins_where, grid_maps, tied
 from weft.tensor.axes import Axis
@@ -19,7 +19,9 @@ def random_schedule(program: BlockProgram, rng: random.Random, tiles: tuple[int,
     """
     loops: list[tuple[str, LoopSchedule]] = []
     splittable = {
-        m.name for m in maps(program.graph) if m.state is not None and _parallel_around(program.graph, m.name)
+        m.name
+        for m in maps(program.graph)
+        if m.state is not None and m.range == All() and _parallel_around(program.graph, m.name)
     }
     peeled = any(isinstance(m.range, First) for m in maps(program.graph))
     if peeled:  # many loops here hand out lists beside their state: `apply` would refuse nearly everything

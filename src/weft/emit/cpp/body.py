@@ -75,7 +75,7 @@ class Body:
                 )
                 self.reductions.append(lazy)
             case Index():
-                self._lazy(node, (), (node.axis,), DType.int64)
+                self._lazy(node, (), node.dims, DType.int64)
             case Literal() | Extent():
                 self._lazy(node, (), (), node.dtype)
             case Fill():

@@ -14,8 +14,6 @@ from weft.errors import InvalidProgramError, UnsupportedError
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 
-_FLOATS = (DType.float32, DType.bfloat16, DType.float16)
-
 
 def free_axis(dims: Sequence[Axis], over: Axis) -> Axis | None:
     """The axis of an operand that is not contracted, if it has one.
@@ -58,7 +56,7 @@ def stage(frame: Frame, scope: Scope, node: Stage, source: Memory) -> Memory | P
 
 def dot(frame: Frame, scope: Scope, node: Dot, left: Memory, right: Memory | Panel, target: Memory, add: str) -> None:
     """Print `target = left * right`, or `+=` where the expression `add` is true."""
-    if any(v.dtype not in _FLOATS for v in (left, right)) or target.dtype is not DType.float32:
+    if {left.dtype.accumulator, right.dtype.accumulator} != {target.dtype} or DType.bool in (left.dtype, right.dtype):
         raise UnsupportedError(f"a product of {left.dtype} and {right.dtype}", where=node.location)
     frame.has_products = True
     frame.location([node.location])
@@ -67,6 +65,7 @@ def dot(frame: Frame, scope: Scope, node: Dot, left: Memory, right: Memory | Pan
     if isinstance(right, Panel) and right.k != node.over:
         raise InvalidProgramError("a panel is staged along another axis than the product contracts", node=node.name)
     base = f"&{target.base}" if target.variable else target.base
+    base = f"(uint64_t*){base}" if target.dtype is DType.int64 else base
     rows, columns = _stride(target, m), _stride(target, n)
     sizes = ", ".join(_valid(scope, a) for a in (m, n, node.over))
     a = _strided(left, m, node.over)

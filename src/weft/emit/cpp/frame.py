@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from weft.emit.calls import row_major
 from weft.emit.cpp.scalar import element
-from weft.emit.cpp.text import Writer, at_most, blocks_of
+from weft.emit.cpp.text import Writer, at_least, at_most, blocks_of, whole_blocks
 from weft.emit.cpp.values import Memory
 from weft.emit.ranges import Scope
 from weft.emit.text import Names, plus, times
@@ -44,9 +44,17 @@ class Frame:
         """The smaller of two sizes."""
         return at_most(left, right)
 
+    def at_least(self, left: str, right: str) -> str:
+        """The larger of two sizes."""
+        return at_least(left, right)
+
     def blocks_of(self, size: str, tile: str) -> str:
         """How many blocks of `tile` elements `size` elements make."""
         return blocks_of(size, tile)
+
+    def whole_blocks(self, size: str, tile: str) -> str:
+        """The elements of `size` that lie in whole blocks of `tile`."""
+        return whole_blocks(size, tile)
 
     def scratch(self, wish: str, ctype: str, count: str) -> str:
         """A pointer to a scratch array of this thread."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from weft.block.check import Scope as Around
 from weft.block.check import infer
-from weft.block.program import All, BlockProgram, BlockType, Final, Graph, Map, Place
+from weft.block.program import All, Band, BlockProgram, BlockType, Final, Graph, Map, Place, maps
 from weft.emit.calls import Dims, grid_chain, list_dims, size_names, written_strides
 from weft.emit.cpp import loops, nests
 from weft.emit.cpp.body import Body
@@ -44,7 +44,7 @@ def emit(program: BlockProgram, kernel: KernelNodes, name: str, dims: Dims) -> s
         dims: for each tensor read or written, its dimensions in memory order; None for one of size 1.
 
     Raises:
-        UnsupportedError: something that C++ kernels do not do (float64, products of integers).
+        UnsupportedError: something that C++ kernels do not do (products of bools, or of items with many axes).
     """
     return emit_many([Unit(program, kernel, name, dims)])
 
@@ -137,7 +137,9 @@ def _grid(frame: Frame, out: Writer, top: Body, first: Map, places: Mapping[str,
     out.line("#pragma omp parallel num_threads(threads)")
     with out.block(""):
         out.lines += _scratch(frame, 2)
-        out.line("#pragma omp for schedule(static)")
+        # Beside a band programs differ in length: who is done takes the next. Which thread runs one changes no result.
+        uneven = any(isinstance(m.range, Band) for m in maps(Graph((), (first,), ())))
+        out.line(f"#pragma omp for schedule({'dynamic' if uneven else 'static'})")
         with out.block(f"for (i64 program = 0; program < {times(*counts)}; ++program)"):
             out.lines += frame.out.lines
 

@@ -201,12 +201,12 @@ def _iterations(frame: Frame, node: Map, limits: Bounds, step: Step) -> Generato
         case Part.full:
             last = f"{plus(step.base, block)} <= {limits.stop}"
         case Part.edge:
-            span = minus(limits.stop, limits.start)
-            first = (
-                plus(limits.start, f"{factor(span)} / {block} * {block}")
-                if limits.start != "0"
-                else f"{span} / {block} * {block}"
-            )
+            whole = frame.whole_blocks(minus(limits.stop, limits.start), block)
+            first = whole if limits.start == "0" else plus(limits.start, whole)
+        case Part.before:
+            raise AssertionError(node.name)
+        case _:
+            assert_never(part_of(node))
     with out.block(f"for (i64 {step.base} = {first}; {last}; {step.base} += {block})"):
         if not step.valid.isdigit():
             out.line(f"const i64 {step.valid} = {at_most(block, minus(limits.stop, step.base))};")

@@ -199,7 +199,7 @@ class _Printer:
         axis = self.nest.order[depth]
         sums = [w for w in works if w.collapsed == axis and not w.leaves_array and len(w.order) == depth + 1]
         innermost = all(len(w.order) == depth + 1 for w in works)
-        lanes = [w for w in sums if innermost and w.lazy is not None and _carried(w.lazy) == "float"]
+        lanes = [w for w in sums if innermost and w.lazy is not None and _carried(w.lazy) != "int"]
         clauses: list[str] = []
         results: dict[Value, Text] = {}
         arrays: dict[Value, Text] = {}
@@ -213,7 +213,7 @@ class _Printer:
             if work in lanes:
                 array = self.frame.names.make(f"{name}_lanes")
                 arrays[work.lazy] = Text(f"{array}[lane]", kind)
-                self.out.line(f"float {array}[weft::kLanes];")
+                self.out.line(f"{CTYPE[kind]} {array}[weft::kLanes];")
                 self.out.line(f"weft::fill_lanes({array}, {stripped(start)});")
             else:
                 self.out.line(f"{CTYPE[kind]} {name} = {start};")
@@ -234,7 +234,7 @@ class _Printer:
             assert isinstance(value, Lazy)
             assert isinstance(value.node, Collapse)
             whole = f"weft::{value.node.monoid.name}_of_lanes({array.text.removesuffix('[lane]')})"
-            self.out.line(f"const float {results[value].text} = {whole};")
+            self.out.line(f"const {CTYPE[results[value].kind]} {results[value].text} = {whole};")
         self.local.update(results)
 
     def _narrow(self, works: Sequence[Work], axis: Axis) -> dict[Memory, str]:
@@ -278,8 +278,8 @@ class _Printer:
         assert lazy is not None
         match lazy.node:
             case Pointwise(name=name, expr=expr):
-                made = expression(expr, [self._value(a) for a in lazy.args])
                 kind = kind_of(lazy.dtype)
+                made = expression(expr, [_widened(self._value(a), kind) for a in lazy.args])
                 local = self.frame.names.make(name)
                 self.out.line(f"const {CTYPE[kind]} {local} = {stripped(coerced(made, kind))};")
                 self.local[lazy] = Text(local, kind)
@@ -329,6 +329,8 @@ class _Printer:
         match value:
             case Memory():
                 return loaded(_at(value, self.index, self.unit), value.dtype)
+            case Lazy(node=Index(axis=axis, unit=True)):
+                return Text(self.scope[axis].base, "int")
             case Lazy(node=Index(axis=axis)):
                 return Text(f"({self.scope[axis].base} + {self.index[axis]})", "int")
             case Lazy(node=Literal(value=literal, dtype=dtype)):
@@ -341,6 +343,11 @@ class _Printer:
                 raise AssertionError(value)
 
 
+def _widened(value: Text, kind: Kind) -> Text:
+    """An argument of an operation that is computed as `kind`: in fp64 all of it is, not only from the first fp64 argument on."""
+    return Text(coerced(value, kind), kind) if (value.kind, kind) == ("float", "double") else value
+
+
 def _carried(lazy: Lazy) -> Kind:
     """What a reduction is computed in: bools are counted as integers."""
-    return "float" if lazy.dtype.is_float else "int"
+    return kind_of(lazy.dtype.accumulator) if lazy.dtype.is_float else "int"

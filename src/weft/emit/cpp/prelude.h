@@ -1,6 +1,7 @@
 // The vocabulary of generated kernels: numbers, scalar functions, scratch, staging, block products.
 //
-// Shapes are in elements and so are all strides. A block product accumulates in float. Everything here is
+// Shapes are in elements and so are all strides. A block product accumulates in float; of doubles in double, of
+// integers modulo 2^64. Everything here is
 // right for any size, 0 included. Generated code is compiled without -ffast-math: NaN and inf keep
 // their meaning, and only `omp simd reduction` reorders a sum. Includes are few on purpose: they
 // are most of what a small kernel costs to compile.
@@ -35,6 +36,7 @@ namespace weft {
 using i64 = int64_t;  // sizes, strides, positions
 
 static inline i64 min_index(i64 a, i64 b) { return a < b ? a : b; }
+static inline i64 max_index(i64 a, i64 b) { return a > b ? a : b; }
 static inline i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
 static inline i64 round_up(i64 a, i64 b) { return ceil_div(a, b) * b; }
 
@@ -56,7 +58,7 @@ struct f16 {
   uint16_t bits;
 };
 
-// A value of memory as the type that kernels compute in: float for floating types, else itself.
+// A value of memory as the type that kernels compute in: float for narrow floating types, else itself.
 static inline float load(float v) { return v; }
 static inline float load(bf16 v) { return bits_as<float>((uint32_t)v.bits << 16); }
 static inline float load(f16 v) {
@@ -108,7 +110,7 @@ static inline auto rounded(float v) {
 // --------------------------------------------------------------------------------------- scalar functions
 //
 // In float, in line, without branches, so that `omp simd` turns them into vector code; limits and NaN
-// as in eager PyTorch. The polynomials are near-minimax fits of our own; errors are stated in units in
+// as in eager PyTorch. In double most come from the C library. Of integers, arithmetic wraps. The polynomials are near-minimax fits of our own; errors are stated in units in
 // the last place (ulp) against exact arithmetic.
 
 #define WEFT_INFINITY (__builtin_inff())
@@ -122,6 +124,15 @@ static inline float fma(float a, float b, float c) {
   return a * b + c;
 #endif
 }
+static inline double fma(double a, double b, double c) {
+#ifdef __FP_FAST_FMA
+  return __builtin_fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+static inline uint64_t fma(uint64_t a, uint64_t b, uint64_t c) { return a * b + c; }
+static inline int32_t fma(int32_t a, int32_t b, int32_t c) { return a * b + c; }
 
 // if-then-else on values: both sides are computed, which keeps a loop in vector form.
 template <class T>
@@ -143,9 +154,55 @@ static inline float copysign(float x, float s) { return __builtin_copysignf(x, s
 static inline bool isnan(float x) { return x != x; }
 static inline bool isinf(float x) { return __builtin_fabsf(x) == WEFT_INFINITY; }
 
+static inline double abs(double x) { return __builtin_fabs(x); }
+static inline double floor(double x) { return __builtin_floor(x); }
+static inline double ceil(double x) { return __builtin_ceil(x); }
+static inline double trunc(double x) { return __builtin_trunc(x); }
+static inline double round(double x) { return __builtin_nearbyint(x); }
+static inline double sqrt(double x) { return __builtin_sqrt(x); }
+static inline double sign(double x) { return (double)((x > 0.0) - (x < 0.0)); }
+static inline bool isnan(double x) { return x != x; }
+static inline bool isinf(double x) { return __builtin_fabs(x) == WEFT_INFINITY; }
+
+static inline i64 wrapping_mul(i64 a, i64 b) { return (i64)((uint64_t)a * (uint64_t)b); }
+static inline i64 abs(i64 x) { return x < 0 ? (i64)(0 - (uint64_t)x) : x; }
+static inline i64 floor(i64 x) { return x; }
+static inline i64 ceil(i64 x) { return x; }
+static inline i64 trunc(i64 x) { return x; }
+static inline i64 round(i64 x) { return x; }
+static inline i64 sign(i64 x) { return (x > 0) - (x < 0); }
+static inline bool isnan(i64) { return false; }
+static inline bool isinf(i64) { return false; }
+// base to the power of a whole exponent, wrapping; 1 / base truncated for a negative one, as torch.pow.
+static inline i64 pow(i64 base, i64 exponent) {
+  if (exponent < 0) return base == 1 ? 1 : base == -1 ? (exponent & 1 ? -1 : 1) : 0;
+  i64 out = 1;
+  for (; exponent; exponent >>= 1, base = wrapping_mul(base, base))
+    if (exponent & 1) out = wrapping_mul(out, base);
+  return out;
+}
+// Quotients of integers, rounded towards minus infinity and towards 0. Nothing divides by 0: by 0 they are 0, and the
+// most negative number by -1 is itself, where the machine would trap.
+static inline i64 trunc_divide(i64 a, i64 b) {
+  const bool negates = b == -1;
+  const i64 quotient = a / (b == 0 || negates ? 1 : b);
+  return b == 0 ? 0 : negates ? (i64)(0 - (uint64_t)a) : quotient;
+}
+static inline i64 fmod(i64 a, i64 b) { return (i64)((uint64_t)a - (uint64_t)wrapping_mul(trunc_divide(a, b), b)); }
+static inline i64 floor_divide(i64 a, i64 b) {
+  const i64 quotient = trunc_divide(a, b);
+  const i64 rest = (i64)((uint64_t)a - (uint64_t)wrapping_mul(quotient, b));
+  return quotient - (b != 0 && rest != 0 && (rest < 0) != (b < 0));
+}
+// Shifts of integers that are held in 64 bits but have `bits`: by less than 0 or at least that many, nothing but the sign is left.
+static inline i64 bitwise_left_shift(i64 a, i64 by) { return (uint64_t)by > 63 ? 0 : (i64)((uint64_t)a << by); }
+static inline i64 bitwise_right_shift(i64 a, i64 by) { return a >> ((uint64_t)by > 63 ? 63 : by); }
+
 // NaN on either side gives NaN.
 static inline float maximum(float a, float b) { return (a > b) | (a != a) ? a : b; }
 static inline float minimum(float a, float b) { return (a < b) | (a != a) ? a : b; }
+static inline double maximum(double a, double b) { return (a > b) | (a != a) ? a : b; }
+static inline double minimum(double a, double b) { return (a < b) | (a != a) ? a : b; }
 static inline float relu(float x) { return x < 0.0f ? 0.0f : x; }
 static inline float clamp(float x, float lo, float hi) { return minimum(maximum(x, lo), hi); }
 
@@ -312,6 +369,17 @@ WEFT_VECTOR_2_35 float log1pf(float) noexcept;
 WEFT_VECTOR_2_35 float erfcf(float) noexcept;
 WEFT_VECTOR_2_35 float atan2f(float, float) noexcept;
 float fmodf(float, float) noexcept;
+WEFT_VECTOR double exp(double) noexcept;
+WEFT_VECTOR double log(double) noexcept;
+WEFT_VECTOR double sin(double) noexcept;
+WEFT_VECTOR double cos(double) noexcept;
+WEFT_VECTOR double pow(double, double) noexcept;
+WEFT_VECTOR_2_35 double exp2(double) noexcept;
+WEFT_VECTOR_2_35 double expm1(double) noexcept;
+WEFT_VECTOR_2_35 double log1p(double) noexcept;
+WEFT_VECTOR_2_35 double tanh(double) noexcept;
+WEFT_VECTOR_2_35 double erf(double) noexcept;
+double fmod(double, double) noexcept;
 }
 
 namespace weft {
@@ -335,6 +403,19 @@ static inline float erfc(float x) { return erfcf(x); }
 static inline float atan2(float y, float x) { return atan2f(y, x); }
 static inline float pow(float x, float y) { return powf(x, y); }
 static inline float fmod(float x, float y) { return fmodf(x, y); }
+
+static inline double exp(double x) { return ::exp(x); }
+static inline double decay(double x) { return x < -708.0 ? 0.0 : ::exp(x); }
+static inline double exp2(double x) { return ::exp2(x); }
+static inline double expm1(double x) { return ::expm1(x); }
+static inline double log(double x) { return ::log(x); }
+static inline double log1p(double x) { return ::log1p(x); }
+static inline double tanh(double x) { return ::tanh(x); }
+static inline double erf(double x) { return ::erf(x); }
+static inline double sin(double x) { return ::sin(x); }
+static inline double cos(double x) { return ::cos(x); }
+static inline double pow(double x, double y) { return ::pow(x, y); }
+static inline double fmod(double x, double y) { return ::fmod(x, y); }
 // The remainder that takes the divisor's sign, as Python's and torch.remainder.
 static inline float remainder(float x, float y) {
   const float r = fmodf(x, y);
@@ -342,8 +423,8 @@ static inline float remainder(float x, float y) {
 }
 
 // Row reductions that carry NaN: `#pragma omp simd reduction(weft_max : m)`, likewise weft_min.
-#pragma omp declare reduction(weft_max:float : omp_out = maximum(omp_out, omp_in)) initializer(omp_priv = -WEFT_INFINITY)
-#pragma omp declare reduction(weft_min:float : omp_out = minimum(omp_out, omp_in)) initializer(omp_priv = WEFT_INFINITY)
+#pragma omp declare reduction(weft_max:float, double : omp_out = maximum(omp_out, omp_in)) initializer(omp_priv = -WEFT_INFINITY)
+#pragma omp declare reduction(weft_min:float, double : omp_out = minimum(omp_out, omp_in)) initializer(omp_priv = WEFT_INFINITY)
 
 // Reductions along a row in as many partial results as a vector has lanes: short chains, so that sums are as exact as eager's, and
 // one tree at the end. body(j, lane) works on element j, in lane number `lane`; after(start, count) on what so many lanes hold.
@@ -387,27 +468,32 @@ static inline void store_lanes(bf16* at, const float (&lanes)[kLanes], i64 count
   }
 }
 #endif
-static inline void fill_lanes(float (&lanes)[kLanes], float value) {
+template <class C>
+static inline void fill_lanes(C (&lanes)[kLanes], C value) {
   for (i64 lane = 0; lane < kLanes; ++lane) lanes[lane] = value;
 }
-template <class Combine>
-static inline __attribute__((always_inline)) float fold_lanes(float (&lanes)[kLanes], Combine combine) {
+template <class C, class Combine>
+static inline __attribute__((always_inline)) C fold_lanes(C (&lanes)[kLanes], Combine combine) {
 #pragma GCC unroll 4
   for (i64 width = kLanes / 2; width; width /= 2)
     for (i64 lane = 0; lane < width; ++lane) lanes[lane] = combine(lanes[lane], lanes[lane + width]);
   return lanes[0];
 }
-static inline float sum_of_lanes(float (&lanes)[kLanes]) {
-  return fold_lanes(lanes, [](float a, float b) { return a + b; });
+template <class C>
+static inline C sum_of_lanes(C (&lanes)[kLanes]) {
+  return fold_lanes(lanes, [](C a, C b) { return a + b; });
 }
-static inline float prod_of_lanes(float (&lanes)[kLanes]) {
-  return fold_lanes(lanes, [](float a, float b) { return a * b; });
+template <class C>
+static inline C prod_of_lanes(C (&lanes)[kLanes]) {
+  return fold_lanes(lanes, [](C a, C b) { return a * b; });
 }
-static inline float max_of_lanes(float (&lanes)[kLanes]) {
-  return fold_lanes(lanes, [](float a, float b) { return maximum(a, b); });
+template <class C>
+static inline C max_of_lanes(C (&lanes)[kLanes]) {
+  return fold_lanes(lanes, [](C a, C b) { return maximum(a, b); });
 }
-static inline float min_of_lanes(float (&lanes)[kLanes]) {
-  return fold_lanes(lanes, [](float a, float b) { return minimum(a, b); });
+template <class C>
+static inline C min_of_lanes(C (&lanes)[kLanes]) {
+  return fold_lanes(lanes, [](C a, C b) { return minimum(a, b); });
 }
 
 // ------------------------------------------------------------------------------------------------ scratch
@@ -576,20 +662,26 @@ template <class T>
 static void stage_rows(T* dst, i64 ldd, const T* src, i64 row_stride, i64 column_stride, i64 rows, i64 columns) {
   if (column_stride == 1) {
     for (i64 i = 0; i < rows; ++i) __builtin_memcpy(dst + i * ldd, src + i * row_stride, (size_t)columns * sizeof(T));
-  } else if (row_stride == 1) {
-    transpose<Word<sizeof(T)>>((char*)dst, ldd, (const char*)src, column_stride, columns, rows);
-  } else {
-    for (i64 i = 0; i < rows; ++i)
-      for (i64 j = 0; j < columns; ++j) dst[i * ldd + j] = src[i * row_stride + j * column_stride];
+    return;
   }
+  if constexpr (sizeof(T) == 4 || sizeof(T) == 2)
+    if (row_stride == 1) return transpose<Word<sizeof(T)>>((char*)dst, ldd, (const char*)src, column_stride, columns, rows);
+  // In strips: a line that is read for one row has the elements of the next rows too.
+  for (i64 i0 = 0; i0 < rows; i0 += 8)
+    for (i64 j = 0; j < columns; ++j)
+      for (i64 i = i0; i < min_index(i0 + 8, rows); ++i) dst[i * ldd + j] = src[i * row_stride + j * column_stride];
 }
 
-// The panel that dot() takes for a kb x nb block is row-major kb x nb for float. For 16 bits, pairs of rows are
+// The panel that dot() takes for a kb x nb block is row-major kb x nb, but for floats of 16 bits: there pairs of rows are
 // interleaved (VNNI), [ceil(kb / 2)][nb][2], an odd last row paired with zeros; only f16 stays row-major where
 // the library's product wants it so.
 template <class T>
 static inline bool paired() {
-  return sizeof(T) == 2;
+  return false;
+}
+template <>
+inline bool paired<bf16>() {
+  return true;
 }
 template <>
 inline bool paired<f16>() {
@@ -610,11 +702,12 @@ struct Panel {
 };
 
 // The panel of a kb x nb block, element (k, n) at src[k * k_stride + n * n_stride], copied to `to` where it has to be.
-// A float block whose rows lie dense and near each other is its own panel: rows further apart fall into few cache sets.
-static inline Panel<float> stage_panel(float* to, const float* src, i64 k_stride, i64 n_stride, i64 kb, i64 nb) {
-  if (n_stride == 1 && k_stride >= nb && k_stride <= 256) return Panel<float>{src, k_stride};
+// A block whose rows lie dense and near each other is its own panel: rows further apart fall into few cache sets.
+template <class T>
+static inline Panel<T> stage_panel(T* to, const T* src, i64 k_stride, i64 n_stride, i64 kb, i64 nb) {
+  if (n_stride == 1 && k_stride >= nb && k_stride <= 256) return Panel<T>{src, k_stride};
   stage_rows(to, nb, src, k_stride, n_stride, kb, nb);
-  return Panel<float>{to, nb};
+  return Panel<T>{to, nb};
 }
 template <class T>
 static inline void stage_pairs(T* to, const T* src, i64 k_stride, i64 n_stride, i64 kb, i64 nb) {
@@ -664,8 +757,57 @@ struct Products {
   }
 };
 
-static inline void zero(float* c, i64 ldc, i64 mb, i64 nb) {
-  for (i64 i = 0; i < mb; ++i) __builtin_memset(c + i * ldc, 0, (size_t)nb * sizeof(float));
+// What products of T are summed in; integers are elements of a ring modulo 2^64, in which nothing overflows.
+template <class T>
+struct Sums {
+  using type = uint64_t;
+};
+template <>
+struct Sums<float> {
+  using type = float;
+};
+template <>
+struct Sums<bf16> {
+  using type = float;
+};
+template <>
+struct Sums<f16> {
+  using type = float;
+};
+template <>
+struct Sums<double> {
+  using type = double;
+};
+template <class T>
+using Sum = typename Sums<T>::type;
+// What few of them are summed in: products of bytes are small, so that kFew of them fit 32 bits.
+template <class T>
+struct Bytes {
+  using type = Sum<T>;
+};
+template <>
+struct Bytes<int8_t> {
+  using type = int32_t;
+};
+template <>
+struct Bytes<uint8_t> {
+  using type = int32_t;
+};
+template <class T>
+using FewSum = typename Bytes<T>::type;
+constexpr i64 kFew = 32768;
+// An element as it is multiplied.
+template <class T>
+static inline Sum<T> factor(T v) {
+  if constexpr (sizeof(Sum<T>) == 8)
+    return (Sum<T>)v;
+  else
+    return load(v);
+}
+
+template <class C>
+static inline void zero(C* c, i64 ldc, i64 mb, i64 nb) {
+  for (i64 i = 0; i < mb; ++i) __builtin_memset(c + i * ldc, 0, (size_t)nb * sizeof(C));
 }
 
 // Element pair p, column n of a 16-bit panel, as two floats.
@@ -679,11 +821,11 @@ constexpr int kColumns = 2 * kTile;
 
 // One step along k of `Rows` rows times `columns` columns, on a row-major panel and on one of pairs.
 template <int Rows, class T>
-static inline void row_step(float (&sum)[Rows][kColumns], const T* a, i64 lda, const T* panel, i64 ld, i64 k, int columns) {
+static inline void row_step(FewSum<T> (&sum)[Rows][kColumns], const T* a, i64 lda, const T* panel, i64 ld, i64 k, int columns) {
   for (int r = 0; r < Rows; ++r) {
-    const float x = load(a[r * lda + k]);
+    const FewSum<T> x = (FewSum<T>)factor(a[r * lda + k]);
 #pragma omp simd
-    for (int n = 0; n < columns; ++n) sum[r][n] = fma(x, load(panel[k * ld + n]), sum[r][n]);
+    for (int n = 0; n < columns; ++n) sum[r][n] = fma(x, (FewSum<T>)factor(panel[k * ld + n]), sum[r][n]);
   }
 }
 template <int Rows, class T>
@@ -698,11 +840,11 @@ static inline void pair_step(float (&sum)[Rows][kColumns], const T* a, i64 lda, 
   }
 }
 template <int Rows, bool Pairs, class T>
-static void plain_rows(float* c, i64 ldc, bool add, const T* a, i64 lda, Panel<T> panel, i64 nb, i64 kb) {
+static void plain_rows(Sum<T>* c, i64 ldc, bool add, const T* a, i64 lda, Panel<T> panel, i64 nb, i64 kb) {
   for (i64 n0 = 0; n0 < nb; n0 += kColumns) {
     const int columns = (int)min_index(kColumns, nb - n0);
     const T* from = panel.base + (Pairs ? 2 * n0 : n0);
-    float sum[Rows][kColumns] = {};
+    FewSum<T> sum[Rows][kColumns] = {};
     const auto run = [&](int width) {
       if constexpr (Pairs) {
         for (i64 k = 0; k < kb; k += 2) pair_step<Rows>(sum, a, lda, from, panel.ld, k, kb, width);
@@ -716,14 +858,21 @@ static void plain_rows(float* c, i64 ldc, bool add, const T* a, i64 lda, Panel<T
       run(columns);
     }
     for (int r = 0; r < Rows; ++r)
-      for (int n = 0; n < columns; ++n) c[r * ldc + n0 + n] = add ? c[r * ldc + n0 + n] + sum[r][n] : sum[r][n];
+      for (int n = 0; n < columns; ++n) c[r * ldc + n0 + n] = add ? c[r * ldc + n0 + n] + (Sum<T>)sum[r][n] : (Sum<T>)sum[r][n];
   }
 }
 
 // dot() without a library.
 template <bool Pairs, class T>
-static void plain_dot(float* c, i64 ldc, bool add, const T* a, i64 lda, Panel<T> panel, i64 mb, i64 nb, i64 kb) {
+static void plain_dot(Sum<T>* c, i64 ldc, bool add, const T* a, i64 lda, Panel<T> panel, i64 mb, i64 nb, i64 kb) {
+  if (sizeof(T) == 1 && kb > kFew) {
+    for (i64 k = 0; k < kb; k += kFew)
+      plain_dot<Pairs>(c, ldc, add || k > 0, a + k, lda, panel.at(k), mb, nb, min_index(kFew, kb - k));
+    return;
+  }
   i64 i = 0;
+  if constexpr (sizeof(T) == 8 && kTile == 16)  // as many sums as there are registers for
+    for (; i + 6 <= mb; i += 6) plain_rows<6, Pairs>(c + i * ldc, ldc, add, a + i * lda, lda, panel, nb, kb);
   for (; i + 4 <= mb; i += 4) plain_rows<4, Pairs>(c + i * ldc, ldc, add, a + i * lda, lda, panel, nb, kb);
   for (; i < mb; ++i) plain_rows<1, Pairs>(c + i * ldc, ldc, add, a + i * lda, lda, panel, nb, kb);
 }
@@ -758,6 +907,10 @@ static void dot_pairs(Call call, float* c, i64 ldc, bool add, const T* a, i64 ld
   if (done == 0 || done < kb)
     plain_dot<true>(c, ldc, add || done > 0, a + done, lda, panel.at(done), mb, nb, kb - done);
 }
+template <class T>
+static inline void dot(Sum<T>* c, i64 ldc, bool add, const T* a, i64 lda, Panel<T> panel, i64 mb, i64 nb, i64 kb) {
+  plain_dot<false>(c, ldc, add, a, lda, panel, mb, nb, kb);
+}
 static inline void dot(float* c, i64 ldc, bool add, const float* a, i64 lda, Panel<float> panel, i64 mb, i64 nb, i64 kb) {
   dot_rows(library().f32, c, ldc, add, a, lda, panel, mb, nb, kb);
 }
@@ -773,41 +926,56 @@ static inline void dot(float* c, i64 ldc, bool add, const f16* a, i64 lda, Panel
 #endif
 }
 
-// Sixteen elements as floats. Sums over k run in as many lanes: their chains of additions are short, so that they are
-// as exact as eager's, whatever a compiler makes of a simd reduction.
-typedef float Lanes __attribute__((vector_size(64)));
+// A vector of elements as they are summed. Sums over k run in as many lanes: their chains of additions are short, so that
+// they are as exact as eager's, whatever a compiler makes of a simd reduction.
+typedef float FloatLanes __attribute__((vector_size(64)));
+typedef double DoubleLanes __attribute__((vector_size(64)));
+typedef uint64_t WholeLanes __attribute__((vector_size(64)));
 typedef uint16_t Halves __attribute__((vector_size(32)));
 typedef uint32_t Words __attribute__((vector_size(64)));
 
-static inline Lanes load_lanes(const float* at) {
-  Lanes v;
+static inline FloatLanes load_lanes(const float* at) {
+  FloatLanes v;
   __builtin_memcpy(&v, at, sizeof v);
   return v;
 }
-static inline Lanes load_lanes(const bf16* at) {
+static inline FloatLanes load_lanes(const bf16* at) {
   Halves v;
   __builtin_memcpy(&v, at, sizeof v);
-  return (Lanes)(__builtin_convertvector(v, Words) << 16);
+  return (FloatLanes)(__builtin_convertvector(v, Words) << 16);
 }
-static inline Lanes load_lanes(const f16* at) {
-  Lanes v;
+static inline FloatLanes load_lanes(const f16* at) {
+  FloatLanes v;
   for (int i = 0; i < 16; ++i) v[i] = load(at[i]);
+  return v;
+}
+static inline DoubleLanes load_lanes(const double* at) {
+  DoubleLanes v;
+  __builtin_memcpy(&v, at, sizeof v);
+  return v;
+}
+template <class T>
+static inline WholeLanes load_lanes(const T* at) {
+  WholeLanes v;
+  for (int i = 0; i < 8; ++i) v[i] = factor(at[i]);
   return v;
 }
 
 // c[s] (+)= sum over k of x[k] * b[s * stride + k], for `Streams` neighbouring s.
 template <int Streams, class T>
-static inline void row_products(float* c, bool add, const T* x, const T* b, i64 stride, i64 kb) {
+static inline void row_products(Sum<T>* c, bool add, const T* x, const T* b, i64 stride, i64 kb) {
+  using Lanes = decltype(load_lanes(x));
+  constexpr int kWidth = 64 / sizeof(Sum<T>);
   Lanes sums[Streams] = {};
   i64 k = 0;
-  for (; k + 16 <= kb; k += 16) {
+  for (; k + kWidth <= kb; k += kWidth) {
     const Lanes y = load_lanes(x + k);
     for (int s = 0; s < Streams; ++s) sums[s] += y * load_lanes(b + s * stride + k);
   }
   for (int lane = 0; k < kb; ++k, ++lane)
-    for (int s = 0; s < Streams; ++s) sums[s][lane] += load(x[k]) * load(b[s * stride + k]);
+    for (int s = 0; s < Streams; ++s) sums[s][lane] += factor(x[k]) * factor(b[s * stride + k]);
   for (int s = 0; s < Streams; ++s) {
-    for (int width = 8; width; width /= 2)
+    for (int width = kWidth / 2; width; width /= 2)
       for (int lane = 0; lane < width; ++lane) sums[s][lane] += sums[s][lane + width];
     c[s] = add ? c[s] + sums[s][0] : sums[s][0];
   }
@@ -873,28 +1041,28 @@ static inline void sixteen_products(float* c, bool add, const T* x, const T* b, 
 
 // out[n] = sum over k of x[k] * b[k * k_stride + n * n_stride].
 template <class T>
-static inline void add_rows(float* __restrict out, const T* x, const T* b, i64 k_stride, i64 n_stride, i64 nb, i64 kb) {
+static inline void add_rows(Sum<T>* __restrict out, const T* x, const T* b, i64 k_stride, i64 n_stride, i64 nb, i64 kb) {
 #pragma omp simd
-  for (i64 n = 0; n < nb; ++n) out[n] = 0.0f;
+  for (i64 n = 0; n < nb; ++n) out[n] = 0;
   i64 k = 0;
   for (; n_stride == 1 && k + 4 <= kb; k += 4) {  // four rows of b at a time: out is read and written less often
     const T *b0 = b + k * k_stride, *b1 = b0 + k_stride, *b2 = b1 + k_stride, *b3 = b2 + k_stride;
-    const float x0 = load(x[k]), x1 = load(x[k + 1]), x2 = load(x[k + 2]), x3 = load(x[k + 3]);
+    const Sum<T> x0 = factor(x[k]), x1 = factor(x[k + 1]), x2 = factor(x[k + 2]), x3 = factor(x[k + 3]);
 #pragma omp simd
     for (i64 n = 0; n < nb; ++n)
-      out[n] = fma(x3, load(b3[n]), fma(x2, load(b2[n]), fma(x1, load(b1[n]), fma(x0, load(b0[n]), out[n]))));
+      out[n] = fma(x3, factor(b3[n]), fma(x2, factor(b2[n]), fma(x1, factor(b1[n]), fma(x0, factor(b0[n]), out[n]))));
   }
   for (; k < kb; ++k) {
-    const float xk = load(x[k]);
+    const Sum<T> xk = factor(x[k]);
 #pragma omp simd
-    for (i64 n = 0; n < nb; ++n) out[n] = fma(xk, load(b[k * k_stride + n * n_stride]), out[n]);
+    for (i64 n = 0; n < nb; ++n) out[n] = fma(xk, factor(b[k * k_stride + n * n_stride]), out[n]);
   }
 }
 
 // The product with a block that is not staged, element (k, n) at b[k * k_stride + n * n_stride]: for few rows,
 // where staging would cost more than the product. One of the two strides should be 1.
 template <class T>
-static void dot_direct(float* c, i64 ldc, bool add, const T* a, i64 lda, const T* b, i64 k_stride, i64 n_stride,
+static void dot_direct(Sum<T>* c, i64 ldc, bool add, const T* a, i64 lda, const T* b, i64 k_stride, i64 n_stride,
                        i64 mb, i64 nb, i64 kb) {
   if (k_stride == 1 && n_stride != 1) {
     i64 n = 0;
@@ -909,13 +1077,13 @@ static void dot_direct(float* c, i64 ldc, bool add, const T* a, i64 lda, const T
   if (!add) zero(c, ldc, mb, nb);
   // Short sums are added up, not one long one: its rounding would grow with kb.
   constexpr i64 kColumns = 1024, kDepth = 64;
-  float part[kColumns];
+  Sum<T> part[kColumns];
   for (i64 n0 = 0; n0 < nb; n0 += kColumns)
     for (i64 k0 = 0; k0 < kb; k0 += kDepth)
       for (i64 i = 0; i < mb; ++i) {
         const i64 columns = min_index(kColumns, nb - n0), depth = min_index(kDepth, kb - k0);
         add_rows(part, a + i * lda + k0, b + k0 * k_stride + n0 * n_stride, k_stride, n_stride, columns, depth);
-        float* out = c + i * ldc + n0;
+        Sum<T>* out = c + i * ldc + n0;
 #pragma omp simd
         for (i64 n = 0; n < columns; ++n) out[n] += part[n];
       }
@@ -957,7 +1125,7 @@ static void in_dense_rows(const T* a, i64 a_m, i64 a_k, i64 mb, i64 kb, Product 
 
 // dot() for a left operand of any strides.
 template <class T>
-static void dot_strided(float* c, i64 ldc, bool add, const T* a, i64 a_m, i64 a_k, Panel<T> panel, i64 mb, i64 nb, i64 kb) {
+static void dot_strided(Sum<T>* c, i64 ldc, bool add, const T* a, i64 a_m, i64 a_k, Panel<T> panel, i64 mb, i64 nb, i64 kb) {
   in_dense_rows(a, a_m, a_k, mb, kb, [&](const T* rows, i64 lda, i64 i, i64 k, i64 height, i64 depth) {
     dot(c + i * ldc, ldc, add || k > 0, rows, lda, panel.at(k), height, nb, depth);
   });
@@ -965,7 +1133,7 @@ static void dot_strided(float* c, i64 ldc, bool add, const T* a, i64 a_m, i64 a_
 
 // dot_direct() for a left operand of any strides.
 template <class T>
-static void dot_direct_strided(float* c, i64 ldc, bool add, const T* a, i64 a_m, i64 a_k, const T* b, i64 k_stride,
+static void dot_direct_strided(Sum<T>* c, i64 ldc, bool add, const T* a, i64 a_m, i64 a_k, const T* b, i64 k_stride,
                                i64 n_stride, i64 mb, i64 nb, i64 kb) {
   in_dense_rows(a, a_m, a_k, mb, kb, [&](const T* rows, i64 lda, i64 i, i64 k, i64 height, i64 depth) {
     dot_direct(c + i * ldc, ldc, add || k > 0, rows, lda, b + k * k_stride, k_stride, n_stride, height, nb, depth);
@@ -975,23 +1143,23 @@ static void dot_direct_strided(float* c, i64 ldc, bool add, const T* a, i64 a_m,
 // Element (k, n) of a right operand: one that lies in memory with these strides, or a panel.
 template <class T>
 static inline auto reader(const T* b, i64 k_stride, i64 n_stride) {
-  return [=](i64 k, i64 n) { return load(b[k * k_stride + n * n_stride]); };
+  return [=](i64 k, i64 n) { return factor(b[k * k_stride + n * n_stride]); };
 }
 template <class T>
 static inline auto panel_reader(Panel<T> panel) {
   const bool pairs = paired<T>();
   const T* const at = panel.base;
   const i64 ld = panel.ld;
-  return [=](i64 k, i64 n) { return load(pairs ? at[k / 2 * 2 * ld + 2 * n + k % 2] : at[k * ld + n]); };
+  return [=](i64 k, i64 n) { return factor(pairs ? at[k / 2 * 2 * ld + 2 * n + k % 2] : at[k * ld + n]); };
 }
 // The product of operands of two types, or into a result without dense rows: plain and slow, for rare programs.
 template <class T, class Reader>
-static void dot_anyhow(float* c, i64 c_m, i64 c_n, bool add, const T* a, i64 a_m, i64 a_k, Reader b, i64 mb, i64 nb, i64 kb) {
+static void dot_anyhow(Sum<T>* c, i64 c_m, i64 c_n, bool add, const T* a, i64 a_m, i64 a_k, Reader b, i64 mb, i64 nb, i64 kb) {
   for (i64 i = 0; i < mb; ++i)
     for (i64 n = 0; n < nb; ++n) {
-      float sum = 0.0f;
-      for (i64 k = 0; k < kb; ++k) sum = fma(load(a[i * a_m + k * a_k]), b(k, n), sum);
-      float* out = c + i * c_m + n * c_n;
+      Sum<T> sum = 0;
+      for (i64 k = 0; k < kb; ++k) sum = fma(factor(a[i * a_m + k * a_k]), (Sum<T>)b(k, n), sum);
+      Sum<T>* out = c + i * c_m + n * c_n;
       *out = add ? *out + sum : sum;
     }
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.block.program import Below, First, Map, Rest, Segment, Within
+from weft.block.program import Band, First, Map, Rest, Segment, Within
 from weft.emit.cpp.frame import Frame
 from weft.emit.ranges import Bounds, Scope, bounds
 from weft.tensor.axes import Axis
@@ -23,7 +23,7 @@ def widest(frame: Frame, axis: Axis, inner: Mapping[Axis, Map], scope: Scope) ->
             return Bounds("0", frame.size(axis.space), frame.size(axis.space))
         case First() | Rest():  # parts of one list
             return Bounds("0", frame.size(axis.space), frame.size(axis.space))
-        case Below(outer) if outer in inner:
+        case Band(outer) if outer in inner:
             return Bounds("0", frame.size(axis.space), frame.size(axis.space))
         case _:
             return bounds(frame, node, scope)

@@ -8,17 +8,28 @@ from typing import NamedTuple, assert_never
 
 from weft.emit.kinds import Kind, kind_of, kind_of_literal, promoted
 from weft.emit.text import is_word, stripped
-from weft.errors import UnsupportedError
 from weft.tensor import optable
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 
-CTYPE: dict[Kind, str] = {"float": "float", "int": "i64", "bool": "bool"}
-HELD: dict[Kind, DType] = {"float": DType.float32, "int": DType.int64, "bool": DType.bool}
-"""The element type that holds all values of a kind."""
+CTYPE: dict[Kind, str] = {"float": "float", "double": "double", "int": "i64", "bool": "bool"}
+
+HELD: dict[Kind, DType] = {
+    "float": DType.float32,
+    "double": DType.float64,
+    "int": DType.int64,
+    "bool": DType.bool,
+}
+"""The element type of a variable of each kind."""
+
+_WRAPPING = ("add", "sub", "mul", "neg")
+"""Operations that C++ leaves undefined where signed integers overflow, and that wrap in eager: done on unsigned ones."""
+
+_THROUGH_INT32 = (DType.int32, DType.int16, DType.int8)
 
 _ELEMENT = {
+    DType.float64: "double",
     DType.float32: "float",
     DType.bfloat16: "weft::bf16",
     DType.float16: "weft::f16",
@@ -39,15 +50,8 @@ class Text(NamedTuple):
 
 
 def element(dtype: DType) -> str:
-    """The C++ type of an element in memory.
-
-    Raises:
-        UnsupportedError: for float64; the prelude computes in float.
-    """
-    found = _ELEMENT.get(dtype)
-    if found is None:
-        raise UnsupportedError(f"C++ kernels compute in float32, not in {dtype}")
-    return found
+    """The C++ type of an element in memory."""
+    return _ELEMENT[dtype]
 
 
 def number(value: float | int | bool, kind: Kind) -> str:
@@ -56,14 +60,16 @@ def number(value: float | int | bool, kind: Kind) -> str:
         case "bool":
             return "true" if value else "false"
         case "int":
-            bound = 2**63 - 1
-            if math.isinf(value):
-                return f"{'-' if value < 0 else ''}INT64_MAX"
-            return f"(i64){int(value)}" if 0 <= int(value) <= bound else f"(i64)({max(int(value), -bound)})"
-        case "float":
+            low, high = DType.int64.bounds
+            if math.isinf(value) or not low < int(value) <= high:
+                return "INT64_MIN" if value < 0 else "INT64_MAX"
+            return f"(i64){int(value)}" if int(value) >= 0 else f"(i64)({int(value)})"
+        case "float" | "double":
             if math.isnan(value):
                 return "WEFT_NAN"
-            text = "WEFT_INFINITY" if math.isinf(value) else f"{abs(float(value))!r}f"
+            suffix = "f" if kind == "float" else ""
+            infinity = "WEFT_INFINITY" if kind == "float" else "(double)WEFT_INFINITY"
+            text = infinity if math.isinf(value) else f"{abs(float(value))!r}{suffix}"
             return f"(-{text})" if math.copysign(1.0, value) < 0 else text
         case _:
             assert_never(kind)
@@ -80,7 +86,7 @@ def coerced(value: Text, kind: Kind) -> str:
 def loaded(at: str, dtype: DType) -> Text:
     """The element at `at`, as it is computed with."""
     match dtype:
-        case DType.float32 | DType.int64 | DType.bool:
+        case DType.float64 | DType.float32 | DType.int64 | DType.bool:
             return Text(at, kind_of(dtype))
         case DType.bfloat16 | DType.float16:
             return Text(f"weft::load({at})", "float")
@@ -90,9 +96,11 @@ def loaded(at: str, dtype: DType) -> Text:
 
 def stored(at: str, dtype: DType, value: Text) -> str:
     """The statement that puts `value` in memory at `at`."""
+    if dtype.kind == "int" and value.kind in ("float", "double"):
+        return f"{at} = ({element(dtype)})({stripped(_converted(value, dtype).text)});"
     text = stripped(coerced(value, kind_of(dtype)))
     match dtype:
-        case DType.float32 | DType.int64 | DType.bool:
+        case DType.float64 | DType.float32 | DType.int64 | DType.bool:
             return f"{at} = {text};"
         case DType.bfloat16 | DType.float16:
             return f"weft::store(&{at}, {text});"
@@ -128,7 +136,7 @@ def combined(monoid: Monoid, left: str, right: str, kind: Kind) -> str:
 def reduction_clause(monoid: Monoid, kind: Kind, name: str) -> str:
     """OpenMP's clause for a loop that reduces into `name`; of floats, the largest and least keep NaN."""
     plain = {Monoid.sum: "+", Monoid.prod: "*", Monoid.max: "max", Monoid.min: "min"}[monoid]
-    operator = f"weft::weft_{plain}" if kind == "float" and monoid in (Monoid.max, Monoid.min) else plain
+    operator = f"weft::weft_{plain}" if kind in ("float", "double") and monoid in (Monoid.max, Monoid.min) else plain
     return f"reduction({operator} : {name})"
 
 
@@ -137,6 +145,8 @@ def _applied(op: str, inner: Sequence[Scalar], args: Sequence[Text]) -> Text:
     parts = [expression(a, args) for a in inner]
     wanted, result = promoted(row, [p.kind for p in parts])
     texts = [_as(source, p, kind) for source, p, kind in zip(inner, parts, wanted, strict=True)]
+    if op in _WRAPPING and result == "int":
+        return Text(f"(i64){row.cpp.format(*(f'(uint64_t)({stripped(t)})' for t in texts))}", result)
     return Text(row.cpp.format(*texts), result)
 
 
@@ -147,11 +157,14 @@ def _as(source: Scalar, part: Text, kind: Kind) -> str:
 
 def _converted(value: Text, dtype: DType) -> Text:
     kind = kind_of(dtype)
+    if value.kind in ("float", "double") and dtype in _THROUGH_INT32:
+        # As eager: the machine's conversion to 32 bits, whose low bits are kept.
+        return Text(f"(i64)({element(dtype)})(int32_t)({stripped(value.text)})", kind)
     text = coerced(value, kind)
     match dtype:
         case DType.bfloat16 | DType.float16:
             return Text(f"weft::rounded<{element(dtype)}>({stripped(text)})", kind)
-        case DType.float32 | DType.int64 | DType.bool:
+        case DType.float64 | DType.float32 | DType.int64 | DType.bool:
             return Text(text, kind)
         case _:
             return Text(f"(i64)({element(dtype)})({stripped(text)})", kind)

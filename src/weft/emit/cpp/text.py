@@ -6,6 +6,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from weft.emit.text import factor
+
 INCLUDE_DIR = Path(__file__).parent
 """Where `prelude.h` lies."""
 
@@ -53,6 +55,20 @@ def at_most(left: str, right: str) -> str:
     if left.isdigit() and right.isdigit():
         return str(min(int(left), int(right)))
     return f"weft::min_index({left}, {right})"
+
+
+def at_least(left: str, right: str) -> str:
+    """The larger of two sizes."""
+    if left == right:
+        return left
+    if left.isdigit() and right.isdigit():
+        return str(max(int(left), int(right)))
+    return f"weft::max_index({left}, {right})"
+
+
+def whole_blocks(size: str, tile: str) -> str:
+    """The elements of `size` that lie in whole blocks of `tile`."""
+    return size if tile == "1" else f"{factor(size)} / {tile} * {tile}"
 
 
 def blocks_of(size: str, tile: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from weft.block.program import Collapse, Extent, Index, Literal, Pointwise
+from weft.emit.kinds import kind_of
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.scalar import Arg
@@ -81,7 +82,7 @@ def resolved(value: Value) -> Value:
         if not isinstance(node, Pointwise) or node.expr != Arg(0) or len(value.args) != 1:
             return value
         inner = value.args[0]
-        if isinstance(inner, Panel) or inner.dtype.kind != value.dtype.kind:
+        if isinstance(inner, Panel) or kind_of(inner.dtype) != kind_of(value.dtype):
             return value
         value = inner
     return value

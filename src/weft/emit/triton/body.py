@@ -65,9 +65,10 @@ class Body:
                 self._dot(node)
             case Collapse():
                 self._collapse(node)
-            case Index(name, axis):
-                lane = self.frame.lanes[axis].index
-                self._define(name, plus(self.scope[axis].base, cast(lane, DType.int64)), (axis,), DType.int64)
+            case Index(name, axis, unit):
+                base, lane = self.scope[axis].base, self.frame.lanes[axis].index
+                text = cast(base, DType.int64) if unit else plus(base, cast(lane, DType.int64))
+                self._define(name, text, node.dims, DType.int64)
             case Literal(name, value, dtype):
                 kind = kind_of(dtype)
                 self._define(name, cast(number(value, kind), COMPUTED[kind]), (), dtype, float(value))

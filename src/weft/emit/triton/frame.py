@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from weft.block.program import Map, Part, Place
 from weft.emit.ranges import Step, part_of
 from weft.emit.text import Names
-from weft.emit.triton.text import Writer, at_most, blocks_of
+from weft.emit.triton.text import Writer, at_least, at_most, blocks_of, whole_blocks
 from weft.emit.triton.values import Lanes
 from weft.errors import Location, UnsupportedError
 from weft.tensor.axes import Axis, Space
@@ -56,9 +56,17 @@ class Frame:
         """The smaller of two sizes."""
         return at_most(left, right)
 
+    def at_least(self, left: str, right: str) -> str:
+        """The larger of two sizes."""
+        return at_least(left, right)
+
     def blocks_of(self, size: str, tile: str) -> str:
         """How many blocks of `tile` elements `size` elements make."""
         return blocks_of(size, tile)
+
+    def whole_blocks(self, size: str, tile: str) -> str:
+        """The elements of `size` that lie in whole blocks of `tile`."""
+        return whole_blocks(size, tile)
 
     def hold(self, text: str, wish: str = "part") -> str:
         """A new name for the expression `text`."""

@@ -131,7 +131,7 @@ def _iterations(frame: Frame, node: Map, limits: Bounds) -> Generator[Step]:
     # One over a part of its space may have no iteration; with the lanes for its step, it has one at most.
     block = str(node.tile) if node.place is not Place.whole else frame.extent(node, most)
     first, last = limits.start, limits.stop
-    whole = f"{factor(minus(limits.stop, limits.start))} // {block} * {block}"
+    whole = frame.whole_blocks(minus(limits.stop, limits.start), block)
     match part_of(node):
         case Part.all:
             pass
@@ -139,6 +139,8 @@ def _iterations(frame: Frame, node: Map, limits: Bounds) -> Generator[Step]:
             last = frame.hold(plus(*(t for t in (limits.start, whole) if t != "0")), f"{node.axis.name}_last")
         case Part.edge:
             first = plus(*(t for t in (limits.start, whole) if t != "0"))
+        case Part.before:
+            raise AssertionError(node.name)
         case _:
             assert_never(part_of(node))
     base = frame.names.make(node.axis.name)

@@ -13,7 +13,7 @@ from weft.tensor import optable
 from weft.tensor.dtypes import DType
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 
-COMPUTED: dict[Kind, DType] = {"float": DType.float32, "int": DType.int64, "bool": DType.bool}
+COMPUTED: dict[Kind, DType] = {"float": DType.float32, "double": DType.float64, "int": DType.int64, "bool": DType.bool}
 """The element type in which each kind is computed."""
 
 
@@ -25,7 +25,13 @@ class Text(NamedTuple):
 
 
 def element(dtype: DType) -> str:
-    """Triton's name of an element type."""
+    """Triton's name of an element type.
+
+    Raises:
+        UnsupportedError: for float64; what these kernels call computes in float32.
+    """
+    if dtype is DType.float64:
+        raise UnsupportedError(f"Triton kernels compute in float32, not in {dtype}")
     return "tl.int1" if dtype is DType.bool else f"tl.{dtype.name}"
 
 
@@ -38,7 +44,7 @@ def number(value: float | int | bool, kind: Kind) -> str:
             bound = 2**63 - 1
             whole = (bound if value > 0 else -bound) if math.isinf(value) else max(-bound, min(int(value), bound))
             return str(whole) if whole >= 0 else f"({whole})"
-        case "float":
+        case "float" | "double":
             text = repr(float(value)) if math.isfinite(value) else f"float('{float(value)!r}')"
             return f"({text})" if text.startswith("-") else text
         case _:

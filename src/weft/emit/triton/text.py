@@ -6,6 +6,8 @@ import keyword
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from weft.emit.text import factor
+
 RESERVED = " ".join([*keyword.kwlist, "tl triton float int min max range program weft"])
 
 
@@ -40,6 +42,20 @@ def at_most(left: str, right: str) -> str:
     if left.isdigit() and right.isdigit():
         return str(min(int(left), int(right)))
     return f"min({left}, {right})"
+
+
+def at_least(left: str, right: str) -> str:
+    """The larger of two sizes."""
+    if left == right:
+        return left
+    if left.isdigit() and right.isdigit():
+        return str(max(int(left), int(right)))
+    return f"max({left}, {right})"
+
+
+def whole_blocks(size: str, tile: str) -> str:
+    """The elements of `size` that lie in whole blocks of `tile`."""
+    return size if tile == "1" else f"{factor(size)} // {tile} * {tile}"
 
 
 def blocks_of(size: str, tile: str) -> str:

@@ -58,7 +58,7 @@ def make_safe(program: BlockProgram, share: Share = Share.row) -> Safe:
     reduced = reduced_axes(program.graph)
     plain: frozenset[int] = frozenset()
     while True:
-        policy = Policy(share, _headroom(program), reduced.__contains__, plain)
+        policy = Policy(share, _headroom(program), reduced.__contains__, plain, _real(program))
         types: dict[str, BlockType] = dict(program.inputs)
         given = Inputs({name: Pair(name) for name, _ in program.inputs})
         work = graph_of(policy, program.graph, types, Scope({}, applied=False), given, frozenset(program.graph.outputs))
@@ -75,9 +75,17 @@ def make_safe(program: BlockProgram, share: Share = Share.row) -> Safe:
 
 def _headroom(program: BlockProgram) -> float:
     """How far exponents stay below the maximum: a narrow type underflows where it has range to spare above 1."""
+    return _NARROW_HEADROOM if DType.float16 in _dtypes(program) else 0.0
+
+
+def _real(program: BlockProgram) -> DType:
+    """What exponents are computed in: fp64 where anything is."""
+    return DType.float64 if DType.float64 in _dtypes(program) else DType.float32
+
+
+def _dtypes(program: BlockProgram) -> set[DType]:
     dtypes = {kind.dtype for _, kind in program.inputs}
-    dtypes |= {n.dtype for m in maps(program.graph) for n in m.body.nodes if isinstance(n, Pointwise)}
-    return _NARROW_HEADROOM if DType.float16 in dtypes else 0.0
+    return dtypes | {n.dtype for m in maps(program.graph) for n in m.body.nodes if isinstance(n, Pointwise)}
 
 
 __all__ = ["Safe", "Share", "make_safe"]

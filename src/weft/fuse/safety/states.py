@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from weft.block.program import BlockNode, Component, Graph, Map, Pointwise, State, operands, results
 from weft.block.rename import fresh, rename_node
-from weft.fuse.safety.pairs import FIRST, LOWEST, SECOND, Pair, Terms, scaled_down
+from weft.fuse.safety.pairs import FIRST, SECOND, Pair, Terms, scaled_down
 from weft.fuse.safety.work import Work
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -97,9 +97,10 @@ class _Builder:
         self.make = fresh(_names(self.state) | {g.name for g in self.groups})
         self.names = tuple(c.name for c in self.state.components)
         self.group_of = {i: g for g in self.groups for i in g.members}
+        self.real: DType = self.body.policy.real
 
     def build(self) -> SafeState:
-        exponents = tuple(Component(g.name, g.dims, DType.float32, LOWEST) for g in self.groups)
+        exponents = tuple(Component(g.name, g.dims, self.real, self.body.policy.lowest) for g in self.groups)
         names = (*self.names, *(g.name for g in self.groups))
         update, feeds, left = self._update(names)
         state = State(
@@ -124,7 +125,7 @@ class _Builder:
         for group in self.groups:
             top = running[group.name] = self.make("z")
             greater = apply("maximum", FIRST, SECOND)
-            nodes.append(Pointwise(top, greater, (group.name, take(group.source)), group.dims, DType.float32))
+            nodes.append(Pointwise(top, greater, (group.name, take(group.source)), group.dims, self.real))
             followers = self._followers(group)
             if followers:
                 moved[group.source] = top
@@ -155,7 +156,7 @@ class _Builder:
         self, nodes: list[BlockNode], component: Component, value: str, old: str, new: str, dims: tuple[Axis, ...]
     ) -> str:
         """`value`, a significand with exponent `old`, with exponent `new`: the factor is one for all that share it."""
-        factor = Pointwise(self.make("f"), apply("decay", apply("sub", FIRST, SECOND)), (old, new), dims, DType.float32)
+        factor = Pointwise(self.make("f"), apply("decay", apply("sub", FIRST, SECOND)), (old, new), dims, self.real)
         known = next((n for n in nodes if isinstance(n, Pointwise) and replace(n, name=factor.name) == factor), None)
         if known is None:
             nodes.append(factor)
@@ -193,7 +194,7 @@ class _Builder:
         for place, group in enumerate(self.groups):
             ends = (left[count + place], right[count + place])
             tops.append(make("z"))
-            nodes.append(Pointwise(tops[-1], apply("maximum", FIRST, SECOND), ends, group.dims, DType.float32))
+            nodes.append(Pointwise(tops[-1], apply("maximum", FIRST, SECOND), ends, group.dims, self.real))
         outs: list[str] = []
         for place, component in enumerate(self.state.components):
             parts = [left[place], right[place]]

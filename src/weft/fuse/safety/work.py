@@ -35,6 +35,7 @@ class Policy:
         headroom: how far an exponent stays below the maximum, so that narrow significands use their range.
         reduced: says of an axis whether anything is added up along it, here or where a list is read.
         plain: exponentials that stay as written, by number.
+        real: the type of exponents, and of significands that nothing rounds.
         exposed: exponentials found to reach a place that needs their plain value: nothing is gained by a pair there.
         converted: exponentials that became pairs.
         harmless: exponentials that stay as written because what they raise is bounded.
@@ -44,10 +45,16 @@ class Policy:
     headroom: float
     reduced: Callable[[Axis], bool]
     plain: frozenset[int]
+    real: DType = DType.float32
     exposed: set[int] = field(default_factory=set[int])
     converted: set[int] = field(default_factory=set[int])
     harmless: set[int] = field(default_factory=set[int])
     count: int = 0
+
+    @property
+    def lowest(self) -> float:
+        """The least exponent."""
+        return LOWEST[self.real]
 
 
 @dataclass
@@ -91,7 +98,7 @@ class Work:
         names = [n for n, _ in terms]
         expr = sum_of((Arg(i), c) for i, (_, c) in enumerate(terms))
         dims = _joined([self.dims(n) for n in names])
-        name = self.pointwise("e", expr, names, dims, DType.float32)
+        name = self.pointwise("e", expr, names, dims, self.policy.real)
         self.degrees[name] = degree_of(terms, self.degrees)
         return name
 
@@ -122,12 +129,12 @@ class Work:
         for axis in (a for a in reversed(dims) if a in over):
             node = Collapse(self.make("z"), Monoid.max, made, axis)
             self.nodes.append(node)
-            self.types[node.name] = BlockType((), tuple(a for a in self.dims(made) if a != axis), DType.float32)
+            self.types[node.name] = BlockType((), tuple(a for a in self.dims(made) if a != axis), self.policy.real)
             made = node.name
-        floor: Scalar = apply("maximum", FIRST, Lit(LOWEST))
+        floor: Scalar = apply("maximum", FIRST, Lit(self.policy.lowest))
         if self.policy.headroom:
-            floor = apply("maximum", apply("sub", FIRST, Lit(self.policy.headroom)), Lit(LOWEST))
-        result = self.pointwise("z", floor, (made,), kept, DType.float32)
+            floor = apply("maximum", apply("sub", FIRST, Lit(self.policy.headroom)), Lit(self.policy.lowest))
+        result = self.pointwise("z", floor, (made,), kept, self.policy.real)
         self.degrees[result] = self.degrees[name]
         self.made["maximum", name, kept] = result
         return result
@@ -137,10 +144,10 @@ class Work:
         whole = self.single(pair.terms)
         if pair.significand is None:
             expr = scaled_down(Lit(1.0), FIRST, SECOND)
-            name = self.pointwise("s", expr, (whole, target), dims, DType.float32)
+            name = self.pointwise("s", expr, (whole, target), dims, self.policy.real)
         else:
             expr = scaled_down(FIRST, SECOND, Arg(2))
-            name = self.pointwise("s", expr, (pair.significand, whole, target), dims, DType.float32)
+            name = self.pointwise("s", expr, (pair.significand, whole, target), dims, self.policy.real)
         return Pair(self.rounded(name, pair.dtype, dims), ((target, 1),))
 
     def rounded(self, name: str, dtype: DType | None, dims: tuple[Axis, ...]) -> str:
@@ -151,7 +158,7 @@ class Work:
         """The significand as a value."""
         if pair.significand is not None:
             return pair.significand
-        return self.rounded(self.pointwise("s", Lit(1.0), (), dims, DType.float32), pair.dtype, dims)
+        return self.rounded(self.pointwise("s", Lit(1.0), (), dims, self.policy.real), pair.dtype, dims)
 
     def plain(self, pair: Pair, dims: tuple[Axis, ...]) -> str:
         """The item itself, for a reader that knows no pairs."""
@@ -161,10 +168,10 @@ class Work:
         self.policy.exposed.update(origin for origin, _ in self.degree(pair.terms))
         whole = self.single(pair.terms)
         if pair.significand is None:
-            name = self.pointwise("x", apply("exp", FIRST), (whole,), dims, DType.float32)
+            name = self.pointwise("x", apply("exp", FIRST), (whole,), dims, self.policy.real)
         else:
             expr = product(FIRST, apply("exp", SECOND))
-            name = self.pointwise("x", expr, (pair.significand, whole), dims, DType.float32)
+            name = self.pointwise("x", expr, (pair.significand, whole), dims, self.policy.real)
         return self.rounded(name, pair.dtype, dims)
 
 
@@ -203,7 +210,7 @@ class Expression:
         args = tuple(self.args[i] for i in used)
         dims = tuple(a for a in self.node.dims if any(a in self.work.dims(n) for n in args))
         expr = substitute(sym.expr, lambda i: Arg(used.index(i)))
-        return self.work.pointwise(wish, expr, args, dims, DType.float32)
+        return self.work.pointwise(wish, expr, args, dims, self.work.policy.real)
 
     def plain(self, sym: Sym) -> Scalar:
         """`sym` for an operation that knows no pairs."""
@@ -225,7 +232,7 @@ class Expression:
         one, other = self.arg(work.single(left.terms)), self.arg(work.single(right.terms))
         names = [self.args[one.index], self.args[other.index]]
         dims = _joined([work.dims(n) for n in names])
-        greater = work.pointwise("z", apply("maximum", FIRST, SECOND), names, dims, DType.float32)
+        greater = work.pointwise("z", apply("maximum", FIRST, SECOND), names, dims, work.policy.real)
         work.degrees[greater] = work.degree(left.terms)
         top = self.arg(greater)
         return scaled_down(left.expr, one, top), scaled_down(right.expr, other, top), ((greater, 1),)

@@ -95,6 +95,8 @@ class Builder(Products, Views):
 
     def _dims(self, ref: Ref, dims: Sequence[int] | None) -> list[int]:
         found = [dim_of(d, len(ref.dims)) for d in dims or range(len(ref.dims))]
+        if not ref.dims:
+            return []  # dimension 0, or -1, of a tensor without dimensions is a way to say all of it
         if len(set(found)) != len(found):
             raise ShapeError(f"a dimension appears multiple times in the list of dims {found}")
         return found

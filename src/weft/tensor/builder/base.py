@@ -58,12 +58,24 @@ class Base:
         self._own: dict[str, tuple[Axis, ...]] = {}
         self._count = 0
 
+    def mark(self) -> tuple[int, int]:
+        """What has been made and demanded so far, for `made_since` and `undo`."""
+        return len(self._nodes), self._spaces.unified
+
+    def made_since(self, mark: tuple[int, int]) -> tuple[str, ...]:
+        """The names of the values made since."""
+        return tuple(n.name for n in self._nodes[mark[0] :])
+
+    def undo(self, mark: tuple[int, int]) -> None:
+        """Forget what was demanded since of sizes; what was made stays, for nobody to read."""
+        self._spaces.undo(mark[1])
+
     def input(self, name: str, shape: Sequence[int], dtype: DType) -> Ref:
         """A tensor that the program is called with; each dimension is a space of its own.
 
         `shape` is that of the example.
         """
-        dims = tuple(None if n == 1 else self._spaces.axis(self._spaces.space(n)) for n in shape)
+        dims = tuple(None if n == 1 else self._spaces.axis(self._spaces.space(n, shown=True)) for n in shape)
         node = Input(name, present(dims), dtype, dims)
         self._inputs.append(node)
         self._own[name] = node.axes
@@ -96,8 +108,11 @@ class Base:
         reason: str,
         location: Location | None = None,
     ) -> Ref:
-        """One result of an operation that runs in PyTorch; ints of `shape` are the example's."""
-        uses = tuple(self.dense(r).value for r in refs)
+        """One result of an operation that runs in PyTorch; ints of `shape` are the example's.
+
+        It reads the values of `refs` as they lie; one that is expanded must have been copied (`dense`).
+        """
+        uses = tuple(r.value for r in refs)
         dims = tuple(self.axis(s, shown=True) for s in shape)
         node = Opaque(self._name(), present(dims), dtype, target, call, uses, reason, location)
         return replace(self._add(node), dims=dims)
@@ -111,7 +126,7 @@ class Base:
             return self._spaces.axis(size.space)
         if size == 1:
             return None
-        return self._spaces.axis(self._spaces.space(size, fixed=not shown))
+        return self._spaces.axis(self._spaces.space(size, fixed=not shown, shown=shown))
 
     def shape(self, ref: Ref) -> tuple[int, ...]:
         """The sizes in the example."""
@@ -129,6 +144,7 @@ class Base:
         dtype: eager's, by default that to which `refs` promote.
         """
         dtype = promote(*refs) if dtype is None else dtype
+        refs = [self._in_double(ref, dtype, location) for ref in refs]
         return self._rounded(self._pointwise(expr, refs, dtype.accumulator, location), dtype, location)
 
     def cast(
@@ -138,11 +154,14 @@ class Base:
         semantic: bool | None = None,
         location: Location | None = None,
     ) -> Ref:
-        """Another element type. By default precision between floats, else semantic."""
+        """Another element type. By default precision between floats, else semantic.
+
+        To and from float64 it is semantic too: who asks for fp64 wants its digits there, and its cost nowhere else.
+        """
         if dtype is ref.dtype:
             return ref
         if semantic is None:
-            semantic = not (dtype.is_float and ref.dtype.is_float)
+            semantic = dtype.accumulator is not ref.dtype.accumulator or not dtype.is_float
         axes = self._own[ref.value]
         made = self._add(Cast(self._name(), axes, dtype, Use(ref.value, axes), semantic, location))
         return replace(made, dims=ref.dims)
@@ -152,6 +171,11 @@ class Base:
         if self._own[ref.value] == present(ref.dims):
             return ref
         return self._pointwise(Arg(0), (ref,), ref.dtype, None)
+
+    def order(self, ref: Ref) -> tuple[int, ...] | None:
+        """Which of its value's axes each dimension of `ref` that is not of size 1 is; None where it has others too."""
+        own = self._own[ref.value]
+        return tuple(own.index(a) for a in present(ref.dims)) if len(own) == len(present(ref.dims)) else None
 
     def _name(self) -> str:
         while (name := f"t{self._count}") in self._own:
@@ -165,6 +189,11 @@ class Base:
 
     def _rounded(self, ref: Ref, dtype: DType, location: Location | None) -> Ref:
         return self.cast(ref, dtype, None, location)
+
+    def _in_double(self, ref: Ref, dtype: DType, location: Location | None) -> Ref:
+        """`ref` for an operation of type `dtype`: where one of the two is fp64 it becomes what the other is computed in."""
+        crossing = ref.dtype.is_float and dtype.is_float and DType.float64 in (ref.dtype, dtype)
+        return self.cast(ref, dtype.accumulator, None, location) if crossing else ref
 
     def _size(self, axis: Axis | None) -> int:
         return 1 if axis is None else self._spaces.hint(axis.space)

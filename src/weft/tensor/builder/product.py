@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
@@ -72,6 +73,69 @@ class Products(Base):
         """
         self._batched(a, b, location)
         return self._scaled(bias, self._product(a, b, location), beta, alpha, location)
+
+    def contract(
+        self,
+        a: Ref,
+        b: Ref,
+        labels: tuple[Sequence[str], Sequence[str]],
+        kept: Sequence[str],
+        location: Location | None = None,
+    ) -> Ref:
+        """The product of `a` and `b`, whose dimensions have `labels`, summed over all labels but those `kept`: an einsum.
+
+        Labels are distinct within an operand; one that is not kept is in both. A dimension of size 1 fits any other. Rounded.
+
+        Raises:
+            ShapeError: dimensions of one label differ in size, or the dtypes do.
+        """
+        if a.dtype is not b.dtype:
+            raise ShapeError(f"expected both to have the same dtype, but got: {a.dtype} != {b.dtype}", where=location)
+        sides = [
+            {n: d for n, d in zip(own, r.dims, strict=True) if d is not None}
+            for r, own in zip((a, b), labels, strict=True)
+        ]
+        bound: list[dict[Axis, Axis]] = [{}, {}]
+        taken = set[Axis]()
+
+        def shared(label: str) -> Axis | None:
+            own: Axis | None = None
+            for side, binding in zip(sides, bound, strict=True):
+                axis = side.get(label)
+                if axis is not None:
+                    own = self._free(axis, taken) if own is None else own
+                    self._demand(own, axis, 0, location)
+                    binding[axis] = own
+            return own
+
+        dims = tuple(shared(label) for label in kept)
+        summed = [shared(label) for label in dict.fromkeys((*labels[0], *labels[1])) if label not in kept]
+        over = present(summed)
+        return self._rounded(self._contracted((a, b), bound, dims, over, location), a.dtype, location)
+
+    def _contracted(
+        self,
+        refs: tuple[Ref, Ref],
+        bound: Sequence[dict[Axis, Axis]],
+        dims: tuple[Axis | None, ...],
+        over: tuple[Axis, ...],
+        location: Location | None,
+    ) -> Ref:
+        """The sum over `over` of the product of `refs`, their axes `bound`, with `dims`; not rounded."""
+        axes, dtype = present(dims), refs[0].dtype.accumulator
+        if not over:
+            back = [{new: old for old, new in own.items()} for own in bound]
+            moved = [
+                replace(r, dims=tuple(None if d is None else own.get(d) for d in dims))
+                for r, own in zip(refs, back, strict=True)
+            ]
+            return self._pointwise(apply("mul", Arg(0), Arg(1)), moved, dtype, location)
+        uses = (self._use(refs[0], bound[0]), self._use(refs[1], bound[1]))
+        read = [set(u.axes) for u in uses]
+        if not set(axes) <= read[0] | read[1] or not set(over) <= read[0] & read[1]:
+            return self._contracted((self.dense(refs[0]), self.dense(refs[1])), bound, dims, over, location)
+        node = Contraction(self._name(), axes, dtype, *uses, over, location)
+        return replace(self._add(node), dims=dims)
 
     def _product(self, a: Ref, b: Ref, location: Location | None) -> Ref:
         """a @ b, not rounded."""

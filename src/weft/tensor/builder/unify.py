@@ -17,12 +17,13 @@ class Sliced:
     step: int
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class _Class:
     """What is known of a class of unified spaces."""
 
     hint: int
     fixed: bool
+    shown: bool
     sliced: tuple[Sliced, ...]
 
 
@@ -37,15 +38,29 @@ class Spaces:
         self._parent: dict[str, str] = {}
         self._classes: dict[str, _Class] = {}
         self._axes = 0
+        # Of each unification: the class that went, the one that stayed, and that as it was before.
+        self._done: list[tuple[str, str, _Class]] = []
 
-    def space(self, hint: int, *, fixed: bool = False, sliced: Sliced | None = None) -> Space:
-        """A fresh space that has `hint` elements in the example, always so if `fixed`.
+    @property
+    def unified(self) -> int:
+        """How many unifications there have been."""
+        return len(self._done)
 
-        Otherwise a tensor shows its size at run time, or it is `sliced`.
+    def undo(self, unified: int) -> None:
+        """Take back all but the first `unified` unifications."""
+        while len(self._done) > unified:
+            gone, stayed, before = self._done.pop()
+            self._parent[gone] = gone
+            self._classes[stayed] = before
+
+    def space(self, hint: int, *, fixed: bool = False, shown: bool = False, sliced: Sliced | None = None) -> Space:
+        """A fresh space that has `hint` elements in the example.
+
+        Always so if the program says it (`fixed`), unless a tensor shows its size at run time (`shown`), or it is `sliced`.
         """
         name = str(len(self._parent))
         self._parent[name] = name
-        self._classes[name] = _Class(hint, fixed, () if sliced is None else (sliced,))
+        self._classes[name] = _Class(hint, fixed, shown, () if sliced is None else (sliced,))
         return Space(name)
 
     def axis(self, space: Space) -> Axis:
@@ -65,8 +80,13 @@ class Spaces:
         return self._of(space).hint
 
     def fixed(self, space: Space) -> bool:
-        """True where the program itself says the size."""
-        return self._of(space).fixed
+        """True where the program alone says the size.
+
+        A number in the program that a tensor's size must equal is no more than that size: where the tensor is of another size,
+        PyTorch traces the program anew, with another number.
+        """
+        found = self._of(space)
+        return found.fixed and not found.shown
 
     def sliced(self, space: Space) -> tuple[Sliced, ...]:
         """How the size follows from other, larger spaces' sizes."""
@@ -79,9 +99,9 @@ class Spaces:
         if a.hint != b.hint:
             return False
         if old != new:
+            self._done.append((new, old, a))
             self._parent[new] = old
-            a.fixed |= b.fixed
-            a.sliced += b.sliced
+            self._classes[old] = _Class(a.hint, a.fixed or b.fixed, a.shown or b.shown, a.sliced + b.sliced)
         return True
 
     def _of(self, space: Space) -> _Class:

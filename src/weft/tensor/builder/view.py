@@ -133,7 +133,7 @@ class Views(Base):
     def flip(self, ref: Ref, dims: Sequence[int], location: Location | None = None) -> Ref:
         """`dims` in reverse order."""
         for dim in sorted({dim_of(d, len(ref.dims)) for d in dims}):
-            axis = ref.dims[dim]
+            axis = ref.dims[dim] if ref.dims else None
             if axis is not None:
                 ref = self._reindexed(ref, dim, axis, Affine(((axis, -1),), 0, True), location)
         return ref

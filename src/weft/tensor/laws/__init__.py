@@ -13,6 +13,7 @@ from weft.tensor.laws.cleaning import merge_equal, remove_dead
 from weft.tensor.laws.elementwise import numbered, sizes_in_place, split_elementwise
 from weft.tensor.laws.expansion import expand_sums
 from weft.tensor.laws.factors import scale_rows_last
+from weft.tensor.laws.masks import masks_in_place
 from weft.tensor.laws.reindexing import inline_reindexing
 from weft.tensor.laws.shift import cancel_shifts
 from weft.tensor.laws.views import View, views
@@ -24,6 +25,7 @@ __all__ = [
     "drop_precision_casts",
     "expand_sums",
     "inline_reindexing",
+    "masks_in_place",
     "merge_equal",
     "normalize",
     "numbered",
@@ -42,4 +44,4 @@ def normalize(program: TensorProgram) -> TensorProgram:
     last, when laws have made them alike. A second time changes names at most.
     """
     program = inline_reindexing(remove_dead(program))
-    return remove_dead(merge_equal(split_elementwise(drop_precision_casts(program))))
+    return remove_dead(merge_equal(split_elementwise(masks_in_place(drop_precision_casts(program)))))

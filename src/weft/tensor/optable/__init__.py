@@ -2,7 +2,7 @@
 
 `row(name)` is a primitive, the only thing that `Apply.op` may name. `primitive(aten)` and
 `derived(aten)` find rows by ATen overload packet ("aten.silu"); a derived row expands into
-primitives at capture. `MASK_ATEN` holds ATen operations that mean a primitive only where every
+primitives at capture. `MASK_ATEN` holds ATen operations that mean another primitive where every
 argument is bool. `cpp_functions()` is what the C++ prelude must define,
 `triton_functions()` what Triton's must.
 """

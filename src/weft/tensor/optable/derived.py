@@ -36,10 +36,6 @@ def _rsqrt(x: Scalar) -> Scalar:
     return _div(Lit(1.0), apply("sqrt", x))
 
 
-def _exp2(x: Scalar) -> Scalar:
-    return apply("exp", _mul(x, Lit(math.log(2.0))))
-
-
 def _log2(x: Scalar) -> Scalar:
     return _mul(apply("log", x), Lit(1.0 / math.log(2.0)))
 
@@ -139,7 +135,15 @@ def _gelu(x: Scalar, approximate: str) -> Scalar:
 
 
 def _remainder(x: Scalar, y: Scalar) -> Scalar:
-    return apply("sub", x, _mul(apply("floor", _div(x, y)), y))
+    # The rest has the divisor's sign; it is exact, however large the quotient is.
+    rest = apply("fmod", x, y)
+    zero = Lit(0.0)
+    other = apply("ne", apply("lt", rest, zero), apply("lt", y, zero))
+    return apply("where", apply("logical_and", apply("ne", rest, zero), other), _add(rest, y), rest)
+
+
+def _whole_remainder(x: Scalar, y: Scalar) -> Scalar:
+    return apply("sub", x, _mul(apply("floor_divide", x, y), y))
 
 
 def _rsub(x: Scalar, y: Scalar, alpha: float) -> Scalar:
@@ -147,22 +151,69 @@ def _rsub(x: Scalar, y: Scalar, alpha: float) -> Scalar:
 
 
 def _addcmul(x: Scalar, a: Scalar, b: Scalar, value: float) -> Scalar:
-    return _add(x, _mul(Lit(value), _mul(a, b)))
+    return _add(x, _mul(_mul(Lit(value), a), b))
 
 
 def _addcdiv(x: Scalar, a: Scalar, b: Scalar, value: float) -> Scalar:
-    return _add(x, _mul(Lit(value), _div(a, b)))
+    return _add(x, _div(_mul(Lit(value), a), b))
 
 
 def _lerp(a: Scalar, b: Scalar, weight: Scalar) -> Scalar:
-    return _add(a, _mul(weight, apply("sub", b, a)))
+    # From the nearer end, so that a weight of 1 gives b itself.
+    apart = apply("sub", b, a)
+    upper = apply("sub", b, _mul(apart, apply("sub", Lit(1.0), weight)))
+    return apply("where", apply("lt", apply("abs", weight), Lit(0.5)), _add(a, _mul(weight, apart)), upper)
+
+
+def _celu(x: Scalar, alpha: float) -> Scalar:
+    below = _mul(Lit(alpha), apply("expm1", _div(x, Lit(alpha))))
+    return apply("where", apply("gt", x, Lit(0.0)), x, below)
+
+
+def _hardshrink(x: Scalar, lambd: float) -> Scalar:
+    return apply("where", apply("le", apply("abs", x), Lit(lambd)), Lit(0.0), x)
+
+
+def _softshrink(x: Scalar, lambd: float) -> Scalar:
+    # Zero times x, so that NaN passes through as in PyTorch.
+    low = apply("where", apply("lt", x, Lit(-lambd)), _add(x, Lit(lambd)), _mul(x, Lit(0.0)))
+    return apply("where", apply("gt", x, Lit(lambd)), apply("sub", x, Lit(lambd)), low)
+
+
+def _logaddexp(a: Scalar, b: Scalar) -> Scalar:
+    # Equal arguments apart: the difference of two infinities is NaN.
+    apart = apply("neg", apply("abs", apply("sub", a, b)))
+    found = _add(apply("maximum", a, b), apply("log1p", apply("exp", apart)))
+    return apply("where", apply("eq", a, b), _add(a, Lit(math.log(2.0))), found)
+
+
+def _xlogy(x: Scalar, y: Scalar) -> Scalar:
+    empty = apply("logical_and", apply("eq", x, Lit(0.0)), apply("logical_not", apply("isnan", y)))
+    return apply("where", empty, Lit(0.0), _mul(x, apply("log", y)))
+
+
+def _frac(x: Scalar) -> Scalar:
+    return apply("sub", x, apply("trunc", x))
+
+
+def _fmax(a: Scalar, b: Scalar) -> Scalar:
+    return _but_nan("maximum", a, b)
+
+
+def _fmin(a: Scalar, b: Scalar) -> Scalar:
+    return _but_nan("minimum", a, b)
+
+
+def _but_nan(op: str, a: Scalar, b: Scalar) -> Scalar:
+    """The extremum, of a NaN and a number the number."""
+    either = apply("where", apply("isnan", b), a, apply(op, a, b))
+    return apply("where", apply("isnan", a), b, either)
 
 
 DERIVED: tuple[DerivedRow, ...] = (
     DerivedRow("square", ("aten.square",), ("real",), _square),
     DerivedRow("reciprocal", ("aten.reciprocal",), ("nonzero",), _reciprocal),
     DerivedRow("rsqrt", ("aten.rsqrt",), ("positive",), _rsqrt),
-    DerivedRow("exp2", ("aten.exp2",), ("real",), _exp2),
     DerivedRow("log2", ("aten.log2",), ("positive",), _log2),
     DerivedRow("log10", ("aten.log10",), ("positive",), _log10),
     DerivedRow("tan", ("aten.tan",), ("small",), _tan),
@@ -195,10 +246,18 @@ DERIVED: tuple[DerivedRow, ...] = (
     DerivedRow("mish", ("aten.mish",), ("real",), _mish),
     DerivedRow("log_sigmoid", ("aten.log_sigmoid",), ("real",), _log_sigmoid),
     DerivedRow("gelu", ("aten.gelu",), ("real",), _gelu, (("approximate", "none"),)),
-    DerivedRow("remainder", ("aten.remainder",), ("real", "nonzero"), _remainder),
+    DerivedRow("remainder", ("aten.remainder",), ("real", "nonzero"), _remainder, integers=_whole_remainder),
     DerivedRow("rsub", ("aten.rsub",), ("real", "real"), _rsub, (("alpha", 1),)),
     DerivedRow("addcmul", ("aten.addcmul",), ("real", "real", "real"), _addcmul, (("value", 1),)),
     DerivedRow("addcdiv", ("aten.addcdiv",), ("real", "real", "nonzero"), _addcdiv, (("value", 1),)),
     DerivedRow("lerp", ("aten.lerp",), ("real", "real", "real"), _lerp),
+    DerivedRow("celu", ("aten.celu",), ("real",), _celu, (("alpha", 1.0),)),
+    DerivedRow("hardshrink", ("aten.hardshrink",), ("real",), _hardshrink, (("lambd", 0.5),)),
+    DerivedRow("softshrink", ("aten.softshrink",), ("real",), _softshrink, (("lambd", 0.5),)),
+    DerivedRow("logaddexp", ("aten.logaddexp",), ("real", "real"), _logaddexp),
+    DerivedRow("xlogy", ("aten.xlogy",), ("real", "positive"), _xlogy),
+    DerivedRow("frac", ("aten.frac",), ("real",), _frac),
+    DerivedRow("fmax", ("aten.fmax",), ("real", "real"), _fmax),
+    DerivedRow("fmin", ("aten.fmin",), ("real", "real"), _fmin),
     DerivedRow("masked_fill", ("aten.masked_fill",), ("real", "bool", "real"), _masked_fill),
 )

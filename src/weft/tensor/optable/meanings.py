@@ -42,11 +42,12 @@ def erf(x: Array) -> Array:
 
 
 def power(base: Array, exponent: Array) -> Array:
-    """base ** exponent; integers stay integers where no exponent is negative."""
-    kinds = {np.asarray(a).dtype.kind for a in (base, exponent)}
-    if "f" in kinds or bool(np.any(np.asarray(exponent) < 0)):
+    """base ** exponent; of integers an integer that wraps, for a negative exponent 1 / base truncated."""
+    if "f" in (np.asarray(base).dtype.kind, np.asarray(exponent).dtype.kind):
         return np.asarray(np.power(np.asarray(base, np.float64), np.asarray(exponent, np.float64)))
-    return arithmetic(np.power)(base, exponent)
+    whole, by = np.asarray(base).astype(np.int64), np.asarray(exponent).astype(np.int64)
+    inverse = np.where(whole == 1, 1, np.where(whole == -1, np.where(by % 2 == 0, 1, -1), 0))
+    return np.where(by < 0, inverse, np.power(whole, np.maximum(by, 0)))
 
 
 def where(mask: Array, true: Array, false: Array) -> Array:

@@ -13,8 +13,8 @@ from weft.tensor.scalar import Scalar
 Array: TypeAlias = npt.NDArray[Any]
 Interval: TypeAlias = tuple[float, float]
 """All numbers from the first to the second; says nothing about NaN."""
-Samples: TypeAlias = Literal["real", "positive", "nonnegative", "nonzero", "small", "bool"]
-"""What a test may draw an argument from; "small" is within (-0.9, 0.9)."""
+Samples: TypeAlias = Literal["real", "positive", "nonnegative", "nonzero", "small", "bool", "int", "divisor"]
+"""What a test may draw an argument from; "small" is within (-0.9, 0.9); a "divisor" is an integer but 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,8 @@ class Row:
             finite fields; None where nothing does: a random function.
         cpp, triton: an expression over the arguments' names `{0}`, `{1}` ..; arguments must be
             names or literals, since one may occur twice. C++: over `float` (masks: `bool`), with
-            the prelude's functions in namespace weft. Triton: over tensors of float32 (masks: int1);
+            the prelude's functions in namespace weft, which have overloads for `double` and 64-bit
+            integers. Triton: over tensors of float32 (masks: int1);
             `tl` is triton.language, and functions weft_... are those of the emitter's prelude.
         interval: bounds of the result from bounds of the arguments; bool results within 0..1.
         sympy: the same over SymPy expressions of real numbers.
@@ -69,7 +70,8 @@ class Row:
         return self.name in _COMMUTATIVE
 
 
-_COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "eq", "ne", "logical_and", "logical_or"})
+_BITS = frozenset({"bitwise_and", "bitwise_or", "bitwise_xor"})
+_COMMUTATIVE = _BITS | {"add", "mul", "maximum", "minimum", "eq", "ne", "logical_and", "logical_or"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ class DerivedRow:
         samples: per argument, where it is finite.
         parameters: names and defaults of what ATen passes beside tensors, in ATen's order.
         build: the expression, from the arguments and the parameters by name.
+        integers: the expression where the result is an integer, if that is another one; it has primitives that are closed.
     """
 
     name: str
@@ -88,18 +91,22 @@ class DerivedRow:
     samples: tuple[Samples, ...]
     build: Callable[..., Scalar]
     parameters: tuple[tuple[str, float | str | None], ...] = ()
+    integers: Callable[..., Scalar] | None = None
 
     @property
     def arity(self) -> int:
         """The number of arguments, parameters not counted."""
         return len(self.samples)
 
-    def expand(self, *args: Scalar, **parameters: float | str | None) -> Scalar:
+    def expand(self, *args: Scalar, integral: bool = False, **parameters: float | str | None) -> Scalar:
         """The expression over `args`; parameters that are not named have their defaults.
+
+        integral: the result is an integer.
 
         Raises:
             TypeError: wrong number of arguments, or a parameter that the row does not have.
         """
         if len(args) != self.arity:
             raise TypeError(f"{self.name} takes {self.arity} arguments, not {len(args)}")
-        return self.build(*args, **(dict(self.parameters) | parameters))
+        build = self.integers if integral and self.integers is not None else self.build
+        return build(*args, **(dict(self.parameters) | parameters))

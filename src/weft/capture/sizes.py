@@ -1,0 +1,10 @@
+"""What is known of a size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def symbolic(size: Any) -> bool:
+    """Whether a size is known only when the program runs; as typed, a size is always an int."""
+    return not isinstance(size, int)

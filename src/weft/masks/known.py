@@ -1,0 +1,256 @@
+"""What is known of a value without running the program: a number, a sum of indices and sizes, or a state that did not change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias, assert_never
+
+import numpy as np
+
+from weft.block.program import Diagonal
+from weft.tensor.axes import Axis, Space
+from weft.tensor.dtypes import DType
+from weft.tensor.optable import row
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """The same number in every element."""
+
+    value: float | int | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """An integer: so many times each index, plus so many times each size, plus a constant. No zero factors, sorted by name."""
+
+    indices: tuple[tuple[Axis, int], ...] = ()
+    sizes: tuple[tuple[Space, int], ...] = ()
+    constant: int = 0
+
+    @staticmethod
+    def index(axis: Axis) -> Linear:
+        """The element number along `axis`."""
+        return Linear(((axis, 1),))
+
+    def plus(self, other: Linear, times: int = 1) -> Linear:
+        """The sum with so many times `other`."""
+        indices, sizes = dict(self.indices), dict(self.sizes)
+        for axis, factor in other.indices:
+            indices[axis] = indices.get(axis, 0) + times * factor
+        for space, factor in other.sizes:
+            sizes[space] = sizes.get(space, 0) + times * factor
+        return Linear(
+            tuple(sorted(((a, f) for a, f in indices.items() if f), key=lambda p: p[0].name)),
+            tuple(sorted(((s, f) for s, f in sizes.items() if f), key=lambda p: p[0].name)),
+            self.constant + times * other.constant,
+        )
+
+    def negated(self) -> Linear:
+        """What is at least 0 exactly where this is less: -1 - this."""
+        return Linear(constant=-1).plus(self, -1)
+
+    def along(self, old: Axis, new: Axis) -> Linear:
+        """The same with index `old` called `new`."""
+        if old not in dict(self.indices):
+            return self
+        return replace(self, indices=tuple((new if a == old else a, f) for a, f in self.indices))
+
+    @property
+    def diagonal(self) -> Diagonal:
+        """All but the indices."""
+        return Diagonal(self.constant, self.sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a component of a loop's state was before the iteration."""
+
+    component: str
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """The magnitude of an integer."""
+
+    of: Linear
+
+
+Value: TypeAlias = Number | Linear | Distance | Start | None
+"""None: nothing is known."""
+
+
+@dataclass
+class Facts:
+    """What is taken for granted: each of `hold` is at least 0 everywhere. `asked`: what was asked for and is not known."""
+
+    hold: tuple[Linear, ...] = ()
+    asked: dict[Linear, None] = field(default_factory=dict[Linear, None])
+
+    def decide(self, linear: Linear) -> bool | None:
+        """Whether `linear` is at least 0; None where that is not the same everywhere."""
+        if not linear.indices and not linear.sizes:
+            return linear.constant >= 0
+        for fact in self.hold:
+            more, sum_ = linear.plus(fact, -1), linear.plus(fact)
+            if not more.indices and not more.sizes and more.constant >= 0:
+                return True
+            if not sum_.indices and not sum_.sizes and sum_.constant < 0:
+                return False
+        self.asked[linear] = None
+        return None
+
+
+# At least 0 exactly where the comparison of a with b holds: so many times a, so many times b, and a constant.
+_COMPARISONS = {"lt": (-1, 1, -1), "le": (-1, 1, 0), "gt": (1, -1, -1), "ge": (1, -1, 0)}
+_NEVER_FLOAT = (DType.int32, DType.int64)
+
+
+def of_expression(expr: Scalar, args: Sequence[Value], facts: Facts) -> Value:
+    """What is known of `expr`, whose arguments are `args`.
+
+    An operand that a number makes irrelevant counts as finite: 0 x is 0, and -inf + x is -inf. A mask that excludes an operand
+    this way does not let its NaN through (design.md, decision 6).
+    """
+    match expr:
+        case Arg(index):
+            return args[index]
+        case Lit(value):
+            return Number(value)
+        case Convert(dtype, inner):
+            return _converted(of_expression(inner, args, facts), dtype)
+        case Apply(op, operands):
+            return _applied(op, [of_expression(o, args, facts) for o in operands], facts)
+        case _:
+            assert_never(expr)
+
+
+def _converted(value: Value, dtype: DType) -> Value:
+    match value:
+        case Number(number) if dtype is DType.bool:
+            return Number(bool(number))
+        case Number(number) if dtype.is_float:
+            # Rounding could make of a number another one; small integers and infinities have every float's precision.
+            return Number(float(number)) if number in (0, 1, float("-inf"), float("inf")) else None
+        case Number(bool(number)):
+            return Number(int(number))
+        case Linear() if dtype in _NEVER_FLOAT:
+            return value
+        case _:
+            return None
+
+
+def _applied(op: str, values: list[Value], facts: Facts) -> Value:
+    match op, values:
+        case "where", [Number(chosen), first, second]:
+            return first if chosen else second
+        case "where", [_, first, second]:
+            return first if first == second and isinstance(first, Number) else None
+        case (("lt" | "le" | "gt" | "ge"), [left, right]):
+            return _compared(op, left, right, facts)
+        case "abs", [Linear() as linear]:
+            return Distance(linear)
+        case (("add" | "sub" | "mul"), [left, right]) if _linear(left) is not None and _linear(right) is not None:
+            return _sum(op, left, right)
+        case _:
+            pass
+    if all(isinstance(v, Number) for v in values):
+        return _computed(op, [v.value for v in values if isinstance(v, Number)])
+    return _partly(op, values)
+
+
+def _compared(op: str, left: Value, right: Value, facts: Facts) -> Value:
+    match left, right:
+        case Distance(of), _ if op in ("lt", "le"):  # |a| <= b is a <= b and -a <= b
+            both = [_compared(op, one, right, facts) for one in (of, Linear().plus(of, -1))]
+            return Number(value=False) if Number(value=False) in both else both[0] if both[0] == both[1] else None
+        case Distance(), _:
+            found = _compared({"gt": "le", "ge": "lt"}[op], left, right, facts)
+            return Number(not found.value) if isinstance(found, Number) else None
+        case _, Distance():
+            return _compared({"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}[op], right, left, facts)
+        case _:
+            a, b = _linear(left), _linear(right)
+            if a is None or b is None:
+                return None
+            times_a, times_b, constant = _COMPARISONS[op]
+            decided = facts.decide(Linear(constant=constant).plus(a, times_a).plus(b, times_b))
+            return None if decided is None else Number(decided)
+
+
+def _linear(value: Value) -> Linear | None:
+    """`value` as an integer; masks and fractions are none."""
+    match value:
+        case Linear():
+            return value
+        case Number(bool()):
+            return None
+        case Number(int(number)):
+            return Linear(constant=number)
+        case _:
+            return None
+
+
+def _sum(op: str, left: Value, right: Value) -> Value:
+    """The sum, difference or product of two integers."""
+    a, b = _linear(left), _linear(right)
+    assert a is not None
+    assert b is not None
+    if op == "mul":
+        if a.indices or a.sizes:
+            a, b = b, a
+        return None if a.indices or a.sizes else _plain(Linear().plus(b, a.constant))
+    return _plain(a.plus(b, 1 if op == "add" else -1))
+
+
+def _plain(linear: Linear) -> Value:
+    return linear if linear.indices or linear.sizes else Number(linear.constant)
+
+
+def _computed(op: str, numbers: list[float | int | bool]) -> Value:
+    found = row(op)
+    with np.errstate(all="ignore"):
+        result = np.asarray(found.meaning(*(np.asarray(n) for n in numbers))).item()
+    return Number(bool(result) if found.result == "bool" else result)
+
+
+def _partly(op: str, values: list[Value]) -> Value:
+    """What one operand decides."""
+    numbers = [v.value for v in values if isinstance(v, Number)]
+    if len(values) == 1:
+        return None
+    number = numbers[0] if len(numbers) == 1 else None
+    other = next(v for v in values if not isinstance(v, Number))
+    match op:
+        case "logical_and" if number is False:
+            return Number(value=False)
+        case "logical_or" if number is True:
+            return Number(value=True)
+        case "logical_and" | "logical_or" if number is not None:
+            return other
+        case "mul" if number == 0:
+            return Number(0.0)
+        case "add" if number == float("-inf"):
+            return Number(float("-inf"))
+        case "maximum" if number == float("-inf"):
+            return other
+        case "minimum" if number == float("inf"):
+            return other
+        case "add" if number == 0:
+            return other
+        case "mul" if number == 1:
+            return other
+        case "sub" | "div" if isinstance(values[1], Number) and number == (0 if op == "sub" else 1):
+            return other
+        case _:
+            return None
+
+
+def renamed(value: Value, old: Axis, new: Axis) -> Value:
+    """`value` as it is seen where the axis `old` is called `new`."""
+    return value.along(old, new) if isinstance(value, Linear) else value
+
+
+Values: TypeAlias = Mapping[str, Value]

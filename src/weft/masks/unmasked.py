@@ -1,0 +1,111 @@
+"""The body of a loop over blocks that lie wholly in a band: without the comparisons that the band decides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import assert_never
+
+from weft.block.program import Band, BlockNode, Graph, Map, Pointwise, exports, operands, results, sealed
+from weft.masks.known import Facts, Linear, Number, Value, Values, of_expression
+from weft.masks.values import values_inside, values_of
+from weft.tensor.axes import Axis
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, arguments, substitute
+
+Known = Values
+"""What is known of each value of a graph, by name."""
+
+
+def known_values(graph: Graph, given: Known) -> Known:
+    """What is known of every value of `graph`, of whose inputs `given` is known."""
+    return values_of(graph, given, Facts())
+
+
+def unmasked(node: Map, known: Known) -> Map:
+    """`node`, a loop over a band, as it is in the blocks that lie wholly in the band.
+
+        where(j <= i, x, -inf)        becomes        x
+
+    Args:
+        node: in a graph of whose values `known` is known.
+        known: as `known_values` gives it.
+    """
+    band = node.range
+    assert isinstance(band, Band)
+    facts = Facts(tuple(_holding(band, node.axis)))
+    given = values_inside(node, known)
+    graph = _simplified(replace(node.body, outputs=exports(node)), given, facts)
+    needed = {name for n in graph.nodes for name in operands(n)} | set(graph.outputs)
+    if node.state is not None:
+        needed.update(node.state.resume or ())
+    return sealed(replace(node, inputs=tuple(f for f in node.inputs if f.inner in needed), body=graph))
+
+
+def _holding(band: Band, axis: Axis) -> list[Linear]:
+    """What is at least 0 for all elements of the two blocks."""
+    found: list[Linear] = []
+    across = Linear.index(axis).plus(Linear.index(band.outer), -1)
+    if band.low is not None:
+        found.append(across.plus(Linear((), band.low.sizes, band.low.constant), -1))
+    if band.high is not None:
+        found.append(Linear((), band.high.sizes, band.high.constant).plus(across, -1))
+    return found
+
+
+def _simplified(graph: Graph, given: Known, facts: Facts) -> Graph:
+    """`graph` without what `facts` decide, and without what nothing reads then."""
+    known = values_of(graph, given, facts)
+    nodes = [_decided(n, known, facts) for n in graph.nodes]
+    kept: list[BlockNode] = []
+    needed = set(graph.outputs)
+    for node in reversed(nodes):
+        if needed.intersection(results(node)):
+            kept.append(node)
+            needed.update(operands(node))
+    return replace(graph, nodes=tuple(reversed(kept)))
+
+
+def _decided(node: BlockNode, known: Known, facts: Facts) -> BlockNode:
+    match node:
+        case Pointwise():
+            return _pointwise(node, known, facts)
+        case Map():
+            body = _simplified(replace(node.body, outputs=exports(node)), values_inside(node, known), facts)
+            return sealed(replace(node, body=body))
+        case _:
+            return node
+
+
+def _pointwise(node: Pointwise, known: Known, facts: Facts) -> Pointwise:
+    """`node` with its masks decided; other numbers stay where they are, since arithmetic with them may round."""
+    values = [known[a] for a in node.args]
+    expr = _folded(node.expr, values, facts)
+    if expr == node.expr:
+        return node
+    read = sorted(arguments(expr))
+    place: Mapping[int, int] = {old: new for new, old in enumerate(read)}
+    return replace(node, expr=substitute(expr, lambda i: Arg(place[i])), args=tuple(node.args[i] for i in read))
+
+
+def _folded(expr: Scalar, values: Sequence[Value], facts: Facts) -> Scalar:
+    """`expr` with each mask that is the same everywhere as a literal, and what it selects in place of the selection."""
+    known = of_expression(expr, values, facts)
+    if isinstance(known, Number) and isinstance(known.value, bool):
+        return Lit(known.value)
+    match expr:
+        case Apply("where", (condition, first, second)):
+            chosen = _folded(condition, values, facts)
+            if isinstance(chosen, Lit):
+                return _folded(first if chosen.value else second, values, facts)
+            return Apply("where", (chosen, _folded(first, values, facts), _folded(second, values, facts)))
+        case Apply("logical_and" | "logical_or" as op, args):
+            rest = [a for a in (_folded(a, values, facts) for a in args) if not isinstance(a, Lit)]
+            return rest[0] if len(rest) == 1 else Apply(op, tuple(rest))
+        case Apply(op, args):
+            return Apply(op, tuple(_folded(a, values, facts) for a in args))
+        case Convert(dtype, inner):
+            return Convert(dtype, _folded(inner, values, facts))
+        case Arg() | Lit():
+            return expr
+        case _:
+            assert_never(expr)

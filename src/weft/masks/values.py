@@ -1,0 +1,115 @@
+"""What is known of every value of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import assert_never
+
+from weft.block.program import (
+    BlockNode,
+    Broadcast,
+    Collapse,
+    Dot,
+    Extent,
+    Fill,
+    Final,
+    Graph,
+    Index,
+    Join,
+    Literal,
+    Map,
+    Monoid,
+    Pointwise,
+    Stage,
+    State,
+)
+from weft.masks.known import Facts, Linear, Number, Start, Value, Values, of_expression, renamed
+
+
+def values_of(graph: Graph, given: Values, facts: Facts) -> dict[str, Value]:
+    """What is known of each value of `graph`, of whose inputs `given` is known."""
+    known: dict[str, Value] = {name: given.get(name) for name in graph.inputs}
+    for node in graph.nodes:
+        if isinstance(node, Map):
+            known.update(_of_map(node, known, facts))
+        else:
+            known[node.name] = _of_operator(node, known, facts)
+    return known
+
+
+def values_inside(node: Map, known: Values) -> dict[str, Value]:
+    """What is known of the inputs of the body of `node`, a map in a graph of whose values `known` is known."""
+    found: dict[str, Value] = {}
+    for feed in node.inputs:
+        value = known.get(feed.outer)
+        match feed.access:
+            case Broadcast():
+                found[feed.inner] = value
+            case access:
+                found[feed.inner] = renamed(value, access.over, node.axis)
+    return found
+
+
+def unchanged(node: Map, known: Values, facts: Facts) -> bool:
+    """Whether an iteration of `node`, a loop with state, leaves the state as it is wherever `facts` hold."""
+    state = node.state
+    assert state is not None
+    body = values_of(node.body, values_inside(node, known), facts)
+    after = values_of(state.update, _fed(state, body, {c.name: Start(c.name) for c in state.components}), facts)
+    return all(after[out] == Start(c.name) for out, c in zip(state.update.outputs, state.components, strict=True))
+
+
+def _fed(state: State, body: Values, components: Values) -> dict[str, Value]:
+    names = state.update.inputs[len(state.components) :]
+    return {**components, **{name: body[feed] for name, feed in zip(names, state.feeds, strict=True)}}
+
+
+def _of_map(node: Map, known: Values, facts: Facts) -> dict[str, Value]:
+    body = values_of(node.body, values_inside(node, known), facts)
+    finished: Mapping[str, Value] = {}
+    if node.state is not None and node.state.resume is None:
+        state = node.state
+        start: dict[str, Value] = {c.name: Number(c.init) for c in state.components}
+        after = values_of(state.update, _fed(state, body, start), facts)
+        same = all(after[o] == start[c.name] for o, c in zip(state.update.outputs, state.components, strict=True))
+        finished = values_of(state.finish, start if same else {}, facts)
+    return {o.outer: finished.get(o.inner) if isinstance(o, Final) else body[o.inner] for o in node.outputs}
+
+
+def _of_operator(node: BlockNode, known: Values, facts: Facts) -> Value:
+    match node:
+        case Pointwise():
+            return of_expression(node.expr, [known[a] for a in node.args], facts)
+        case Dot():
+            operands = (known[node.left], known[node.right])
+            nothing = any(isinstance(v, Number) and v.value == 0 for v in operands)
+            return None if not nothing else Number(0.0) if node.acc is None else known[node.acc]
+        case Collapse():
+            return _collapsed(node.monoid, known[node.arg])
+        case Index(_, axis):
+            return Linear.index(axis)
+        case Literal(_, value):
+            return Number(value)
+        case Extent(_, space, dtype):
+            if dtype.is_float:
+                return None
+            return Linear(sizes=((space, 1),)) if space.fixed is None else Number(space.fixed)
+        case Fill(_, arg, value):
+            return known[arg] if known[arg] == Number(value) else None
+        case Stage(_, arg):
+            return known[arg]
+        case Join(_, first, rest):
+            return known[first] if known[first] == known[rest] and isinstance(known[first], Number) else None
+        case Map():
+            raise AssertionError(node.name)
+        case _:
+            assert_never(node)
+
+
+def _collapsed(monoid: Monoid, value: Value) -> Value:
+    """The elements of an item, of which there is at least one, that are all `value`."""
+    match value:
+        case Number(number) if monoid in (Monoid.max, Monoid.min) or number == monoid.identity:
+            return value
+        case _:
+            return None

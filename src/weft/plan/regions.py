@@ -1,0 +1,162 @@
+"""Regions of one graph, selected for and built once for each form; and which calls of the graph a region came from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from weft.capture import Captured
+from weft.errors import Location, WeftError
+from weft.options import Options
+from weft.plan.partition import Region
+from weft.plan.region import CompiledRegion, build_region
+from weft.plan.select import Example, Selection, select
+from weft.tensor.axes import Axis, Space
+from weft.tensor.laws import View, numbered, views
+from weft.tensor.program import Extent, Node, Opaque, TensorProgram, uses
+from weft.tensor.rename import with_axes, with_values
+
+_SUFFIX = re.compile(r"[._]\d+$")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """A region as it is compiled.
+
+    Attributes:
+        region: as it was cut.
+        program: with names of its own, every reindexing a view made before.
+        viewed: the same program, its values called as in the whole one.
+        made: the views.
+        example: sizes and layouts to compile for.
+        form: the same text for regions that are one program up to names, at the same example.
+    """
+
+    region: Region
+    program: TensorProgram
+    viewed: TensorProgram
+    made: tuple[View, ...]
+    example: Example
+    form: str
+
+
+@dataclass
+class Regions:
+    """What is known of the regions of a graph.
+
+    A model repeats its layers: regions that are one program up to names have one selection and one set of kernels.
+
+    Attributes:
+        options: in force.
+        layouts: for each input of the graph, its dimension of stride 1, if any.
+    """
+
+    options: Options
+    layouts: Mapping[str, int | None]
+    _prepared: dict[int, Prepared] = field(default_factory=dict[int, Prepared])
+    _selected: dict[str, Selection | WeftError] = field(default_factory=dict[str, "Selection | WeftError"])
+    _built: dict[str, CompiledRegion] = field(default_factory=dict[str, CompiledRegion])
+
+    def prepared(self, region: Region) -> Prepared:
+        """`region`, ready to be compiled."""
+        found = self._prepared.get(id(region))
+        if found is None:  # it is kept with its region, so that no other one gets its id
+            found = self._prepared[id(region)] = self._prepare(region)
+        return found
+
+    def selection(self, region: Region) -> Selection:
+        """The candidate for `region`; raises WeftError where there is none."""
+        prepared = self.prepared(region)
+        found = self._selected.get(prepared.form)
+        if found is None:
+            try:
+                found = select(prepared.program, prepared.example, self.options)
+            except WeftError as error:
+                found = error
+            self._selected[prepared.form] = found
+        if isinstance(found, WeftError):
+            raise found
+        return found
+
+    def built(self, region: Region) -> CompiledRegion:
+        """The kernels of `region`; raises as `build_region`. Names are those of the first region of this form."""
+        form = self.prepared(region).form
+        if form not in self._built:
+            self._built[form] = build_region(self.selection(region), self.options)
+        return self._built[form]
+
+    def _prepare(self, region: Region) -> Prepared:
+        viewed, made = views(region.program)
+        program, _ = numbered(replace(viewed, derived=()))  # a view shows its own size
+        # A space without an example is taken for a large one.
+        sizes = {s.name: s.example or 1024 for s in program.spaces()}
+        own = {v.name for v in made}
+        innermost = {
+            node.name: None if node.name in own else self.layouts.get(node.name, len(node.axes) - 1)
+            for node in program.inputs
+        }
+        example = Example(sizes, innermost, self.options.threads or torch.get_num_threads())
+        return Prepared(region, program, viewed, made, example, form_of(program, example))
+
+
+def form_of(program: TensorProgram, example: Example) -> str:
+    """The same text for programs and examples that differ in names alone: of values, axes and spaces, and users' lines."""
+    spaces = {s: Space(f"S{i}", s.fixed) for i, s in enumerate(program.spaces())}
+    values = {n.name: f"v{i}" for i, n in enumerate((*program.inputs, *program.nodes))}
+    axes: dict[Axis, Axis] = {}
+
+    def axis(own: Axis) -> Axis:
+        return axes.setdefault(own, Axis(f"a{len(axes)}", spaces[own.space]))
+
+    def plain(node: Node) -> Node:
+        node = replace(with_values(with_axes(node, axis), values.__getitem__), name=values[node.name])
+        if isinstance(node, Extent):
+            node = replace(node, space=spaces[node.space])
+        return replace(node, location=None) if hasattr(node, "location") else node
+
+    lines = [repr(plain(n)) for n in (*program.inputs, *program.nodes)]
+    lines += [f"return {[values[name] for name in program.outputs]}"]
+    lines += [f"dims {[[None if d is None else axis(d) for d in dims] for dims in program.output_dims]}"]
+    lines += [f"sizes {[example.sizes[s.name] for s in spaces]}, innermost"]
+    lines += [str([example.innermost.get(n.name) for n in program.inputs]), f"threads {example.threads}"]
+    return "\n".join(lines)
+
+
+def calls_of(captured: Captured, region: Region, error: Exception) -> frozenset[int]:
+    """The ATen calls, by number, that PyTorch must run so that `region`, which failed with `error`, goes.
+
+    Those on the line that the error names, where it names one of the region's; else all that a node of the region comes from;
+    where laws have left no node with a name that capture gave, all that the region's values depend on.
+    """
+    assert captured.program is not None
+    written = captured.program.values()
+    roots = [_root(n.name, written) for n in region.program.nodes]
+    own = frozenset(captured.made_by[r] for r in roots if r in captured.made_by)
+    where = error.where if isinstance(error, WeftError) and isinstance(error.where, Location) else None
+    named = frozenset(
+        captured.made_by[r] for r in roots if r in captured.made_by and getattr(written[r], "location", None) == where
+    )
+    left = {captured.made_by[n.name] for n in written.values() if isinstance(n, Opaque) and n.name in captured.made_by}
+    for found in (named if where is not None else own, own):
+        if found - left:
+            return found - left
+    waiting, seen = list(roots), set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name in written and name not in seen:
+            seen.add(name)
+            waiting += uses(written[name])
+    return frozenset(captured.made_by[n] for n in seen if n in captured.made_by) - left
+
+
+def _root(name: str, written: Mapping[str, Node]) -> str:
+    """The value of the program as written that a law made `name` of: laws add a number to a name."""
+    while name not in written:
+        shorter = _SUFFIX.sub("", name)
+        if shorter == name:
+            return name
+        name = shorter
+    return name

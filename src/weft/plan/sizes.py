@@ -1,0 +1,51 @@
+"""Where a plan finds, at each call, a size that the kernels of a region are passed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from weft.errors import UnsupportedError
+from weft.tensor.axes import Space
+from weft.tensor.program import Derived, TensorProgram
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The length of dimension `dim` of `value`, and what `rules`, one after the other, make of it."""
+
+    value: str
+    dim: int
+    rules: tuple[Derived, ...] = ()
+
+    def size(self, values: Mapping[str, torch.Tensor]) -> int:
+        """The size, where `values` are the tensors of the plan's values, one dimension per axis."""
+        size = values[self.value].shape[self.dim]
+        for rule in self.rules:
+            size = rule.size(size)
+        return size
+
+
+def found(space: Space, program: TensorProgram, values: Collection[str]) -> Found:
+    """Where the size of `space` is found.
+
+    Args:
+        space: one of `program`'s, not fixed.
+        program: the whole program of the plan.
+        values: names of its values that are there.
+
+    Raises:
+        UnsupportedError: none of them shows it, and it follows from none that is shown.
+    """
+    for node in (*program.inputs, *program.nodes):
+        if node.name in values:
+            for dim, axis in enumerate(node.axes):
+                if axis.space == space:
+                    return Found(node.name, dim)
+    for rule in program.derived:
+        if rule.space == space and rule.source.fixed is None:
+            source = found(rule.source, program, values)
+            return Found(source.value, source.dim, (*source.rules, rule))
+    raise UnsupportedError(f"the size of {space.name} cannot be read off any tensor that is there")

@@ -1,0 +1,231 @@
+"""The law of masks over indices: however a mask was spelled, what reads it reads the comparison of indices itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, assert_never
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.tensor import optable
+from weft.tensor.dtypes import DType
+from weft.tensor.fp64 import Fp64Domain
+from weft.tensor.laws.cleaning import remove_dead
+from weft.tensor.program import Cast, Constant, Elementwise, Extent, Iota, Node, TensorProgram, Use
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, operations, substitute
+
+_OPPOSITE = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
+_LARGEST = 8
+"""The most operations of a mask that each of its readers computes for itself."""
+
+
+def masks_in_place(program: TensorProgram) -> TensorProgram:
+    """Masks that are functions of indices alone, computed where they are read.
+
+        m[i, j] = where(j <= i, 1.0, 0.0)
+        a[i, j] = where(m[i, j] == 0.0, -inf, x[i, j])    ==>    a[i, j] = where(j <= i, x[i, j], -inf)
+
+        m[i, j] = where(j >= i + 1, -inf, 0.0)
+        a[i, j] = x[i, j] + m[i, j]                       ==>    a[i, j] = where(j >= i + 1, -inf, x[i, j])
+
+    Condition: the mask is made of comparisons of integers that nothing but iotas, constants and sizes decide, and has at
+    most two values, both literals; the reader is elementwise, others keep the tensor.
+    Conditioning: none; but where -inf was added, a NaN or inf at an excluded place is excluded too.
+    """
+    return remove_dead(_Masks().run(program))
+
+
+@dataclass
+class _Masks:
+    """What is known of the values so far.
+
+    Attributes:
+        nodes: the new program's.
+        indices: names of values that indices and sizes alone decide, with their types.
+        literals: the constants, as literals.
+        masks: the expression of each mask, over uses of `indices`.
+    """
+
+    nodes: list[Node] = field(default_factory=list[Node])
+    indices: dict[str, DType] = field(default_factory=dict[str, DType])
+    literals: dict[str, Lit] = field(default_factory=dict[str, Lit])
+    masks: dict[str, Elementwise] = field(default_factory=dict[str, Elementwise])
+
+    def run(self, program: TensorProgram) -> TensorProgram:
+        for node in program.nodes:
+            self.add(node)
+        return replace(program, nodes=tuple(self.nodes))
+
+    def add(self, node: Node) -> None:
+        """Appends `node`, masks in place where it reads some; notes whether it is one."""
+        match node:
+            case Constant():
+                self.literals[node.name] = Lit(bool(node.value) if node.dtype is DType.bool else node.value)
+                self.indices[node.name] = node.dtype
+            case Iota() | Extent():
+                self.indices[node.name] = node.dtype
+            case Elementwise():
+                made = self.simplified(node)
+                self.note(made)
+                node = made if any(u.value in self.masks for u in node.args) or _is_mask(made.expr) else node
+            case Cast():
+                expr = Convert(node.dtype, Arg(0)) if node.semantic else Arg(0)
+                self.note(self.simplified(Elementwise(node.name, node.axes, node.dtype, expr, (node.arg,))))
+            case _:
+                pass
+        self.nodes.append(node)
+
+    def note(self, made: Elementwise) -> None:
+        if not all(u.value in self.indices for u in made.args):
+            return
+        self.indices[made.name] = made.dtype
+        if _is_mask(made.expr) and operations(made.expr) <= _LARGEST:
+            self.masks[made.name] = made
+
+    def simplified(self, node: Elementwise) -> Elementwise:
+        """`node` with masks and constants in place of their uses, in the simplest form."""
+        args: list[Use] = []
+
+        def place(use: Use) -> Scalar:
+            if use not in args:
+                args.append(use)
+            return Arg(args.index(use))
+
+        def inlined(index: int) -> Scalar:
+            use = node.args[index]
+            if use.value in self.literals:
+                return self.literals[use.value]
+            mask = self.masks.get(use.value)
+            if mask is None:
+                return place(use)
+            bound = dict(zip(mask.axes, use.axes, strict=True))
+            inner = [Use(u.value, tuple(bound[a] for a in u.axes)) for u in mask.args]
+            return substitute(mask.expr, lambda i: place(inner[i]))
+
+        expr = substitute(node.expr, inlined)
+        integers = {i for i, use in enumerate(args) if self.indices.get(use.value, DType.float32).kind == "int"}
+        expr = simplify(expr, integers)
+        used: list[Use] = []
+        expr = substitute(expr, lambda i: Arg(_position(used, args[i])))
+        return replace(node, expr=expr, args=tuple(used))
+
+
+def _position(uses: list[Use], use: Use) -> int:
+    if use not in uses:
+        uses.append(use)
+    return uses.index(use)
+
+
+def _is_mask(expr: Scalar) -> bool:
+    """Whether the expression is a condition, or selects one of two literals."""
+    match expr:
+        case Apply("where", (condition, Lit(), Lit())):
+            return _is_mask(condition)
+        case Apply(op, args) if op.startswith("logical_"):
+            return all(_is_mask(a) for a in args)
+        case Apply(op):
+            return op in _OPPOSITE
+        case _:
+            return False
+
+
+def simplify(expr: Scalar, integers: set[int]) -> Scalar:
+    """The expression with selections of literals folded; arguments in `integers` are integers, never NaN."""
+    match expr:
+        case Arg() | Lit():
+            return expr
+        case Convert(dtype, inner):
+            inner = simplify(inner, integers)
+            return _folded(inner, lambda lit: _converted(lit, dtype)) or Convert(dtype, inner)
+        case Apply(op, args):
+            return _applied(op, [simplify(a, integers) for a in args], integers)
+        case _:
+            assert_never(expr)
+
+
+def _applied(op: str, args: list[Scalar], integers: set[int]) -> Scalar:
+    """The row `op` applied to simple arguments, in the simplest form."""
+    match op, args:
+        case "where", (Lit(value), yes, no):
+            return yes if value else no
+        case "where", (condition, Lit(True), Lit(False)):
+            return condition
+        case "where", (condition, Lit(False), Lit(True)):
+            return _applied("logical_not", [condition], integers)
+        case "where", (Apply("logical_not", (inner,)), yes, no):
+            return _applied("where", [inner, no, yes], integers)
+        case "logical_not", (Apply("logical_not", (inner,)),):
+            return inner
+        case "logical_not", (Apply(name, compared),) if name in _OPPOSITE and all(
+            _is_integer(a, integers) for a in compared
+        ):
+            return Apply(_OPPOSITE[name], compared)
+        case (("logical_and" | "logical_or"), (one, Lit(bool(value))) | (Lit(bool(value)), one)):
+            return one if value == (op == "logical_and") else Lit(value)
+        case "add", (Apply("where", (condition, Lit() as yes, Lit() as no)), x) | (
+            x,
+            Apply("where", (condition, Lit() as yes, Lit() as no)),
+        ) if {yes.value, no.value} == {0.0, -math.inf} and not isinstance(x, Lit):
+            picked = (x, Lit(-math.inf)) if yes.value == 0.0 else (Lit(-math.inf), x)
+            return Apply("where", (condition, *picked))
+        case _:
+            return _selected(op, args, integers)
+
+
+def _selected(op: str, args: list[Scalar], integers: set[int]) -> Scalar:
+    """The row of a selection of two literals and literals, as a selection of its values; else just the row."""
+    places = [i for i, a in enumerate(args) if not isinstance(a, Lit)]
+    if len(places) != 1:
+        return Apply(op, tuple(args))
+    place = places[0]
+
+    def folded(lit: Lit) -> Lit | None:
+        literals = [*args[:place], lit, *args[place + 1 :]]
+        return _value(op, [a.value for a in literals if isinstance(a, Lit)])
+
+    found = _folded(args[place], folded)
+    if not isinstance(found, Apply):
+        return Apply(op, tuple(args)) if found is None else found
+    return _applied(found.op, list(found.args), integers)
+
+
+def _folded(expr: Scalar, change: Callable[[Lit], Lit | None]) -> Scalar | None:
+    """A selection of two literals with both changed; None where it is none, or one cannot be changed."""
+    match expr:
+        case Apply("where", (condition, Lit() as yes, Lit() as no)):
+            one, other = change(yes), change(no)
+            return None if one is None or other is None else Apply("where", (condition, one, other))
+        case _:
+            return None
+
+
+def _value(op: str, values: Sequence[float]) -> Lit | None:
+    """The row's meaning on numbers; None where that is NaN."""
+    with np.errstate(all="ignore"):
+        found = optable.row(op).meaning(*(np.asarray(v) for v in values))
+    return _literal(found)
+
+
+def _converted(literal: Lit, dtype: DType) -> Lit | None:
+    return _literal(Fp64Domain().convert(np.asarray(literal.value), dtype, semantic=True))
+
+
+def _literal(value: npt.NDArray[Any]) -> Lit | None:
+    found: float | int | bool = value.item()
+    return None if found != found else Lit(found)  # noqa: PLR0124 - NaN
+
+
+def _is_integer(expr: Scalar, integers: set[int]) -> bool:
+    """Whether the expression is of integers."""
+    match expr:
+        case Arg(index):
+            return index in integers
+        case Lit(value):
+            return isinstance(value, int)
+        case Apply("add" | "sub" | "mul", args):
+            return all(_is_integer(a, integers) for a in args)
+        case _:
+            return False

@@ -1,0 +1,163 @@
+"""`weft cache`: shows what is there, and removes nothing that is not weft's."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+import weft
+from weft.api.cli import main
+from weft.run.cache import CacheFolder
+
+DAY = 24 * 3600.0
+OTHER = "0" * 64
+
+
+@pytest.fixture(scope="module")
+def kernel() -> tuple[str, dict[str, bytes], CacheFolder]:
+    """A real kernel: its key and files, and the folder that it lies in."""
+    folder = CacheFolder()
+    with weft.options(cache_dir=str(folder.path)):
+        key = weft.optimize(lambda x, w: torch.relu(x @ w) * 7, (torch.randn(4, 6), torch.randn(6, 5))).kernels[0].key
+    entry = folder.lookup(key)
+    assert entry is not None
+    return key, {name: path.read_bytes() for name, path in entry.files.items()}, folder
+
+
+@pytest.fixture
+def folder(kernel, tmp_path: Path, monkeypatch) -> Path:
+    """A folder with that kernel, a measurement of another source, and things of the user's."""
+    key, files, of = kernel
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
+    known = of.lookup(key)
+    made = CacheFolder()
+    made.store(key, files, known.meta, parts=known.parts)
+    made.store(OTHER, {}, {"weft": 0.5, "eager": 1.0}, parts={"trial": "weft against PyTorch", "weft": "older"})
+    (made.path / "notes.txt").write_text("mine")
+    (made.path / ("f" * 64)).mkdir()
+    (made.path / ("f" * 64) / "photo.jpg").write_text("mine too")
+    return made.path
+
+
+def run(*arguments: object, answer: str | None = None) -> Result:
+    return CliRunner().invoke(main, ["cache", *map(str, arguments)], input=answer)
+
+
+def test_path_is_the_folder_in_force(folder):
+    assert run("path").stdout == f"{folder}\n"
+
+
+def test_list_names_each_entry(folder, kernel):
+    found = json.loads(run("list", "--json").stdout)
+    assert [row["key"] for row in found] == sorted([kernel[0], OTHER])
+    rows = {row["key"]: row for row in found}
+    assert rows[kernel[0]]["name"].startswith("weft_")
+    assert rows[kernel[0]]["bytes"] == sum(map(len, kernel[1].values()))
+    assert "contract" in rows[kernel[0]]["program"] or "dot" in rows[kernel[0]]["program"]
+    assert rows[OTHER]["name"] == "measurement"
+    assert all(row["written"] and row["used"] for row in found)
+    table = run("list").stdout
+    assert kernel[0][:12] in table
+    assert f"2 entries in {folder}" in table
+
+
+def test_list_says_when_an_entry_was_used(folder, kernel):
+    manifest = folder / kernel[0] / "manifest.json"
+    os.utime(manifest, (0, 0))
+    assert next(r for r in json.loads(run("list", "--json").stdout) if r["key"] == kernel[0])["used"][:4] == "1970"
+    CacheFolder(folder).lookup(kernel[0])
+    assert next(r for r in json.loads(run("list", "--json").stdout) if r["key"] == kernel[0])["used"][:4] > "1970"
+
+
+def test_show_prints_verdict_parts_and_source(folder, kernel):
+    shown = run("show", kernel[0][:16]).stdout
+    assert "verdict: agrees over fields" in shown
+    assert kernel[1]["kernel.cpp"].decode().strip() in shown
+    for title in ("== program", "== schedule", "== compiler", "torch: "):
+        assert title in shown
+    assert "== source" not in run("show", kernel[0], "--no-source").stdout
+    assert "eager: 1.0" in run("show", OTHER[:3]).stdout
+
+
+@pytest.mark.parametrize(
+    ("start", "says"),
+    [("", "there is no entry"), ("../x", "there is no entry"), ("9" * 64, "`weft cache list`")],
+)
+def test_show_refuses_what_is_no_entry(folder, start, says):
+    result = run("show", start)
+    assert result.exit_code == 2
+    assert says in result.stderr
+    assert "what to do:" in result.stderr
+
+
+def test_show_refuses_an_ambiguous_or_damaged_key(folder):
+    CacheFolder(folder).store("0" * 63 + "1", {})
+    assert "2 entries begin with '000'" in run("show", "000").stderr
+    (folder / OTHER / "manifest.json").write_text("{}")
+    assert "is damaged: manifest.json is not what was written" in run("show", OTHER).stderr
+
+
+def test_clear_asks_and_removes_only_what_is_weft_s(folder):
+    refused = run("clear", answer="n\n")
+    assert refused.exit_code == 1
+    assert len(list(CacheFolder(folder).entries())) == 2
+    result = run("clear", answer="y\n")
+    assert result.exit_code == 0
+    assert "removed 2 of 3 entries" in result.stdout
+    assert "files that weft did not write" in result.stdout
+    assert sorted(p.name for p in folder.rglob("*") if p.name[0] != ".") == ["f" * 64, "notes.txt", "photo.jpg"]
+
+
+def test_clear_by_age_keeps_what_was_used(folder, kernel):
+    then = time.time() - 31 * DAY
+    os.utime(folder / OTHER / "manifest.json", (then, then))
+    assert "removed 0" not in run("clear", "--older-than", "30d", "--yes").stdout
+    assert [entry.key for entry in CacheFolder(folder).entries()] == [kernel[0]]
+    (folder / ("f" * 64) / "photo.jpg").unlink()
+    (folder / ("f" * 64)).rmdir()
+    assert "nothing to remove" in run("clear", "--older-than", "4w", "--yes").stdout
+
+
+@pytest.mark.parametrize("age", ["soon", "30", "-3d", "9" * 30 + "w"])
+def test_clear_refuses_what_is_no_age(folder, age):
+    result = run("clear", f"--older-than={age}", "--yes")
+    assert result.exit_code == 2
+    assert "--older-than" in result.stderr
+    assert len(list(CacheFolder(folder).entries())) == 2
+
+
+def test_verify_checks_every_byte(folder, kernel):
+    (folder / ("f" * 64) / "photo.jpg").unlink()
+    (folder / ("f" * 64)).rmdir()
+    assert run("verify").exit_code == 0
+    [library] = (folder / kernel[0]).glob("*.so")
+    content = bytearray(library.read_bytes())
+    content[-1] ^= 1
+    library.write_bytes(content)
+    result = run("verify")
+    assert result.exit_code == 1
+    assert f"{kernel[0]}: kernel.so is not what was written\n1 whole, 1 damaged" in result.stdout
+
+
+def test_stats_counts_by_kind_and_source(folder):
+    found = json.loads(run("stats", "--json").stdout)
+    assert [found[k] for k in ("path", "kernels", "measurements", "damaged", "of other sources")] == [
+        str(folder), 1, 1, 1, 1
+    ]  # fmt: skip
+    assert found["bytes"] == CacheFolder(folder).size()
+    assert "measurements: 1\n" in run("stats").stdout
+
+
+@pytest.mark.parametrize("command", [("path",), ("list",), ("clear", "--yes"), ("verify",), ("stats",), ("show", "a")])
+def test_a_folder_of_others_is_refused(folder, command):
+    folder.chmod(0o770)
+    result = run(*command)
+    assert result.exit_code == 2
+    assert "chmod 700" in result.stderr
+    assert "Traceback" not in result.output

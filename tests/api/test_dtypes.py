@@ -1,0 +1,126 @@
+"""fp64 and integers through the whole of weft: kernels, not fallbacks; eager's bits for integers, the error rule for fp64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+import weft
+from weft.verify.judge import Draws
+
+WHOLE = (torch.int8, torch.uint8, torch.int64)
+"""tests/emit/test_rows.py walks all."""
+
+
+def integers(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    """Of the whole range, its ends among them."""
+    info = torch.iinfo(dtype)
+    drawn = torch.from_numpy(
+        np.random.default_rng(0).integers(info.min, info.max, shape, dtype=np.int64, endpoint=True)
+    )
+    drawn.view(-1)[:3] = torch.tensor([info.min, info.max, 0])
+    return drawn.to(dtype)
+
+
+ON_INTEGERS = {
+    "arithmetic": lambda x, y: (x * y + x) * y - 3 * x,
+    "what is read wide and narrow": lambda x, y: (x + y, (x + y) // 2, (x * y).abs() > 5),
+    "bits": lambda x, y: ((x & y) | (x ^ 3)) & ~y,
+    "shifts": lambda x, y: ((x << 3) >> 1) + (y >> 100),
+    "quotients": lambda x, y: (x // 7, x % 5, torch.div(y, 3, rounding_mode="trunc"), torch.fmod(x, 7)),
+    "choices": lambda x, y: (torch.maximum(x, y), x.clamp(3, 50), torch.where(x > y, x, y), -x, x.abs(), x.sign()),
+    "powers": lambda x, y: (x**2, x**7, 3 ** x.abs()),
+    "sums": lambda x, y: (x.sum(0), x.sum(), x.prod(1), x.amax(1), x.amin(), (x - y).sum(dtype=torch.int32)),
+    "tests": lambda x, y: (x.any(1), (x > 3).all(0), (x > y).amax(0), (x == y).sum()),
+    "products": lambda x, y: (x @ y.t(), F.linear(x, y, y[:, 0]), torch.addmm(x[:, :40], x, y.t(), beta=3, alpha=2)),
+    "casts": lambda x, y: (x.to(torch.int8), x.long() * y, x.float() / 3, x.bool(), (x > y).to(torch.uint8) + x),
+}
+
+
+@pytest.mark.parametrize("dtype", WHOLE, ids=str)
+def test_integers_are_eagers_to_the_last_bit(dtype: torch.dtype) -> None:
+    x, y = integers(dtype, 33, 65), integers(dtype, 40, 65)
+
+    def everything(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        made = []
+        for name, function in ON_INTEGERS.items():
+            found = function(x, y if name == "products" else y[:33])
+            made += found if isinstance(found, tuple) else (found,)
+        return made
+
+    program = weft.optimize(everything, (x, y))
+    assert program.fallbacks == ()
+    assert program.kernels
+    for number, (found, wanted) in enumerate(zip(program(x, y), everything(x, y), strict=True)):
+        assert found.dtype is wanted.dtype
+        if wanted.is_floating_point():
+            torch.testing.assert_close(found, wanted)
+        else:
+            assert torch.equal(found, wanted), number
+
+
+def precise(name: str, *given: torch.Tensor) -> torch.Tensor:
+    """In numbers of 64 bits of fraction or more, rounded to fp64."""
+    x, y, z = (t.numpy().astype(np.longdouble) for t in given)
+
+    def softmax(s: np.ndarray) -> np.ndarray:
+        e = np.exp(s - s.max(-1, keepdims=True))
+        return e / e.sum(-1, keepdims=True)
+
+    made = {
+        "elementwise": lambda: np.tanh(x * y[:33] + np.exp(x)),
+        "attention": lambda: softmax(x @ y.T / 8) @ z,
+        "linear": lambda: np.maximum(x @ y.T + z[:, 0], 0),
+        "layer norm": lambda: (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + np.longdouble(1e-5)),
+        "sums": lambda: np.log1p(x * x).sum(-1),
+        "a part": lambda: x.astype(np.float32).astype(np.longdouble) @ y.T,
+    }[name]()
+    return torch.from_numpy(made.astype(np.float64))
+
+
+ON_FP64 = {
+    "elementwise": lambda x, y, z: torch.tanh(x * y[:33] + x.exp()),
+    "attention": lambda x, y, z: torch.softmax(x @ y.t() / 8, -1) @ z,
+    "linear": lambda x, y, z: F.linear(x, y, z[:, 0]).relu(),
+    "layer norm": lambda x, y, z: F.layer_norm(x, (65,)),
+    "sums": lambda x, y, z: torch.log1p(x * x).sum(-1),
+    "a part": lambda x, y, z: x.float().double() @ y.t(),
+}
+
+
+@pytest.mark.skipif(
+    np.finfo(np.longdouble).eps >= np.finfo(np.float64).eps, reason="no type more precise than fp64 here"
+)
+@pytest.mark.parametrize("name", ON_FP64)
+def test_fp64_is_as_exact_as_eagers(name: str) -> None:
+    torch.manual_seed(0)
+    draws = [tuple(torch.randn(*s, dtype=torch.float64) for s in ((33, 65), (40, 65), (40, 65))) for _ in range(4)]
+    program = weft.optimize(ON_FP64[name], draws[0])
+    assert program.fallbacks == ()
+    assert program.kernels
+    found, eager = Draws([program(*d) for d in draws]), Draws([ON_FP64[name](*d) for d in draws])
+    weft.judge(found, eager, Draws([precise(name, *d) for d in draws])).check()
+
+
+def test_fp64_is_kept_where_it_is_asked_for() -> None:
+    """1 + 1e-12 is 1 in fp32; the difference survives a cast to fp64 and is gone after one to fp32."""
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        wide = x.double() + 1e-12
+        return (wide - 1) * 1e12, (wide.float() - 1) * 1e12, (wide - x.double()).float() * 1e12
+
+    x = torch.ones(300)
+    program = weft.optimize(function, (x,))
+    assert program.fallbacks == ()
+    for found, wanted in zip(program(x), function(x), strict=True):
+        assert found.dtype is wanted.dtype
+        torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-9)
+
+
+def test_sums_of_bytes_do_not_overflow_what_they_are_summed_in() -> None:
+    x = torch.full((5, 70000), 255, dtype=torch.uint8)
+    program = weft.optimize(lambda x: x @ x.t(), (x,))
+    assert program.fallbacks == ()
+    assert torch.equal(program(x), x @ x.t())

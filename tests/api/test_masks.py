@@ -1,0 +1,148 @@
+"""Causal attention and windows, however the mask is spelled: one kernel that skips what the mask empties."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import weft
+from weft.api.program import Program
+from weft.block.program import Band, Part, maps
+
+NOTHING = float("-inf")
+
+
+def scores(q, k):
+    return q @ k.mT / math.sqrt(q.shape[-1])
+
+
+def indices(s):
+    return torch.arange(s.shape[-2])[:, None], torch.arange(s.shape[-1])[None]
+
+
+def by_where(q, k, v):
+    s = scores(q, k)
+    i, j = indices(s)
+    return torch.softmax(torch.where(j <= i, s, NOTHING), -1) @ v
+
+
+def by_tril(q, k, v):
+    s = scores(q, k)
+    kept = torch.ones(s.shape[-2], s.shape[-1], dtype=torch.bool).tril()
+    return torch.softmax(s.masked_fill(~kept, NOTHING), -1) @ v
+
+
+def by_tril_of_numbers(q, k, v):
+    s = scores(q, k)
+    return torch.softmax(s.masked_fill(torch.tril(torch.ones(s.shape[-2], s.shape[-1])) == 0, NOTHING), -1) @ v
+
+
+def by_adding_triu(q, k, v):
+    s = scores(q, k)
+    mask = torch.triu(torch.full((s.shape[-2], s.shape[-1]), NOTHING, dtype=s.dtype), diagonal=1)
+    return torch.softmax(s + mask, -1) @ v
+
+
+def by_sdpa(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def aligned_right(q, k, v):
+    s = scores(q, k)
+    kept = torch.ones(s.shape[-2], s.shape[-1], dtype=torch.bool).tril(diagonal=s.shape[-1] - s.shape[-2])
+    return torch.softmax(s.masked_fill(kept.logical_not(), NOTHING), -1) @ v
+
+
+def of_one_tensor(q, k, v):
+    """Queries, keys and values are the same rows: both indices run over one space."""
+    s = scores(k, k)
+    i, j = indices(s)
+    return torch.softmax(torch.where(i >= j, s, NOTHING), -1) @ k
+
+
+def window(q, k, v):
+    s = scores(q, k)
+    i, j = indices(s)
+    return torch.softmax(s.masked_fill(~((j <= i) & (i - j < 5)), NOTHING), -1) @ v
+
+
+def weighted(q, k, v):
+    """No softmax: a product below the diagonal."""
+    return scores(q, k).tril() @ v
+
+
+CAUSAL = (by_where, by_tril, by_tril_of_numbers, by_adding_triu, by_sdpa, aligned_right, of_one_tensor, weighted)
+SHAPES = ((70, 70), (33, 140), (140, 33))
+
+
+def tensors(rows: int, columns: int, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.randn(2, 3, n, 16).to(dtype) for n in (rows, columns, columns))
+
+
+def bands(program: Program) -> list[list[Band]]:
+    """The bands of each kernel."""
+    return [
+        [m.range for m in maps(kernel.block_program.graph) if isinstance(m.range, Band)] for kernel in program.kernels
+    ]
+
+
+def right(program: Program, f: Callable[..., torch.Tensor], given: tuple[torch.Tensor, ...]) -> weft.Judgement:
+    return weft.judge(program(*given), f(*given), f(*(t.double() for t in given)))
+
+
+@pytest.mark.parametrize(
+    ("f", "dtype"),
+    [*((f, torch.float32) for f in CAUSAL), *((f, torch.bfloat16) for f in (by_where, by_adding_triu))],
+    ids=lambda p: getattr(p, "__name__", str(p)),
+)
+def test_a_causal_mask_is_a_loop_up_to_the_diagonal(f, dtype):
+    program = weft.optimize(f, tensors(*SHAPES[0], dtype))
+    for rows, columns in SHAPES:
+        found = right(program, f, tensors(rows, columns, dtype))
+        assert found.ok, found
+    assert program.fallbacks == ()
+    graphs = bands(program)
+    assert len(graphs) == len(program.plans)
+    for found in graphs:
+        assert [b.part for b in found] == [Part.full, Part.edge]
+        assert all(b.low is None and b.high is not None for b in found)
+
+
+def test_a_window_is_a_loop_between_two_diagonals():
+    program = weft.optimize(window, tensors(300, 300))
+    for rows, columns in ((300, 300), *SHAPES):
+        assert right(program, window, tensors(rows, columns)).ok
+    assert program.fallbacks == ()
+    found = bands(program)[0]
+    assert [b.part for b in found] == [Part.before, Part.full, Part.edge]
+    assert {(b.low.constant, b.high.constant) for b in found if b.low and b.high} == {(-4, 0)}
+
+
+def test_keys_that_the_mask_excludes_may_hold_anything():
+    q, k, v = tensors(40, 40)
+    program = weft.optimize(by_where, (q, k, v))
+    wanted = program(q, k, v)
+    k[:, :, 20:] = math.nan
+    found = program(q, k, v)
+    assert torch.equal(found[:, :, :20], wanted[:, :, :20])
+    assert found[:, :, 20:].isnan().all()
+
+
+def test_rows_with_nothing_in_them_are_as_in_eager():
+    """More queries than keys, aligned on the right: the first rows see no key."""
+    given = tensors(9, 4)
+    program = weft.optimize(aligned_right, given)
+    found, wanted = program(*given), aligned_right(*given)
+    assert torch.equal(found.isnan(), wanted.isnan())
+    assert wanted[:, :, :5].isnan().all()
+
+
+def test_logits_of_ten_thousand_and_a_first_block_with_one_key():
+    given = tensors(70, 70)
+    given = (given[0] * 1e4, *given[1:])
+    program = weft.optimize(by_where, given)
+    assert right(program, by_where, given).ok

@@ -1,0 +1,159 @@
+"""Loops run over the band that a comparison of indices leaves, and compute what they computed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from emit.test_schedules import compare, scheduled
+from masks.conditions import CONDITIONS, column_sums, row_maxima, row_sums, weighted
+from weft.block import lower
+from weft.block.check import check
+from weft.block.copies import canonical
+from weft.block.program import Band, BlockProgram, Diagonal, Graph, Map, Part, maps
+from weft.cost.traffic import traffic
+from weft.errors import ScheduleError
+from weft.fuse import RULES_THAT_KEEP_PRECISION, fuse
+from weft.masks import limit
+from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
+from weft.tensor.dtypes import DType
+from weft.tensor.program import TensorProgram
+from weft.tensor.scalar import Apply, Scalar
+from weft.verify import verify
+
+PROGRAMS = (row_sums, row_maxima, column_sums, weighted)
+EVERY = pytest.mark.parametrize("condition", CONDITIONS)
+
+
+def fused(program: TensorProgram) -> BlockProgram:
+    """The last snapshot of `program`: products joined too."""
+    return canonical(fuse(lower(program), RULES_THAT_KEEP_PRECISION, checked=True).last)
+
+
+def bands(program: BlockProgram) -> list[Band]:
+    return [m.range for m in maps(program.graph) if isinstance(m.range, Band)]
+
+
+def ends(band: Band) -> tuple[int | None, int | None]:
+    low, high = (None if d is None else d.constant for d in (band.low, band.high))
+    return low, high
+
+
+def with_band(program: BlockProgram, change: Callable[[Band], Band]) -> BlockProgram:
+    """`program` with every band changed."""
+
+    def changed(graph: Graph) -> Graph:
+        nodes = (
+            replace(n, body=changed(n.body), range=change(n.range) if isinstance(n.range, Band) else n.range)
+            if isinstance(n, Map)
+            else n
+            for n in graph.nodes
+        )
+        return replace(graph, nodes=tuple(nodes))
+
+    return replace(program, graph=changed(program.graph))
+
+
+def plainly(program: BlockProgram, tile: int, *, peel: bool = True) -> BlockProgram:
+    """`program` with every loop in steps of `tile`, bands peeled."""
+    loops = tuple(
+        (m.name, LoopSchedule((Level(LevelPlace.loop, 1 if m.unit else tile),), peel and isinstance(m.range, Band)))
+        for m in maps(program.graph)
+    )
+    return apply(program, Schedule(loops))
+
+
+@EVERY
+@pytest.mark.parametrize("make", PROGRAMS)
+def test_the_loop_runs_over_the_band(make: Callable[[Scalar], TensorProgram], condition: str) -> None:
+    expr, (low, high) = CONDITIONS[condition]
+    found = limit(fused(make(expr)))
+    check(found)
+    (band,) = bands(found)
+    # Over the rows, the band lies on the other side of the diagonal.
+    wanted = (low, high) if make is not column_sums else tuple(None if e is None else -e for e in (high, low))
+    assert ends(band) == wanted
+
+
+@EVERY
+@pytest.mark.parametrize("make", PROGRAMS)
+def test_any_schedule_of_a_band_computes_what_was_written(
+    make: Callable[[Scalar], TensorProgram], condition: str
+) -> None:
+    program = make(CONDITIONS[condition][0])
+    limited, rng = limit(fused(program)), random.Random(f"{make.__name__} {condition}")
+    for _ in range(4):
+        verdict = verify(program, scheduled(limited, rng), seed=rng.randrange(1000))
+        assert verdict.equal, verdict
+
+
+@pytest.mark.parametrize("make", PROGRAMS)
+def test_kernels_compute_what_the_interpreter_computes(make: Callable[[Scalar], TensorProgram], tmp_path: Path) -> None:
+    rng = random.Random(make.__name__)
+    blocks: list[BlockProgram] = []
+    for expr, _ in CONDITIONS.values():
+        limited = limit(fused(make(expr)))
+        blocks += [scheduled(limited, rng), plainly(limited, rng.choice((2, 3, 5)))]
+    names = [s.name for s in make(CONDITIONS["twice"][0]).spaces()]
+    compare(blocks, names, tmp_path, rng, DType.float32, quickly=True)
+
+
+@EVERY
+def test_a_band_that_leaves_too_much_out_is_refuted(condition: str) -> None:
+    program = row_sums(CONDITIONS[condition][0])
+    limited = limit(fused(program))
+    (band,) = bands(limited)
+    for end, step in (("low", 1), ("high", -1)):
+        known: Diagonal | None = getattr(band, end)
+        if known is not None:
+            narrower = replace(band, **{end: Diagonal(known.constant + step)})
+            assert verify(program, plainly(with_band(limited, lambda _, b=narrower: b), 3)).equal is False
+
+
+@pytest.mark.parametrize("condition", [c for c in CONDITIONS if c != "either of two"])
+def test_blocks_that_lie_in_the_band_have_no_mask(condition: str) -> None:
+    applied = plainly(limit(fused(row_sums(CONDITIONS[condition][0]))), 3)
+    parts = {m.range.part: m for m in maps(applied.graph) if isinstance(m.range, Band)}
+    comparing = {part for part, node in parts.items() if "where" in str(node.body)}
+    low = CONDITIONS[condition][1][0]
+    assert comparing == ({Part.edge} if low is None else {Part.before, Part.edge})
+    assert Part.full in parts
+
+
+def test_half_the_work_of_a_square_is_left() -> None:
+    program = fused(weighted(CONDITIONS["column <= row"][0]))
+    sizes = {s.name: 256 if s.example in (5, 7) else 8 for s in weighted(CONDITIONS["twice"][0]).spaces()}
+    all_, half = (sum(traffic(plainly(p, 8), sizes).matrix_flops.values()) for p in (program, limit(program)))
+    assert 0.5 < half / all_ < 0.53
+
+
+@pytest.mark.parametrize(
+    "expr",
+    [
+        Apply("logical_not", (CONDITIONS["a window"][0],)),
+    ],
+    ids=["outside a window"],
+)
+def test_what_is_no_band_is_left_as_it_is(expr: Scalar) -> None:
+    program = fused(row_sums(expr))
+    assert limit(program) is program
+
+
+def test_a_sum_that_is_not_the_identity_is_left_as_it_is() -> None:
+    """Beyond the diagonal, 1 is added for every element."""
+    program = fused(row_sums(CONDITIONS["column <= row"][0], 1.0))
+    assert limit(program) is program
+
+
+def test_a_band_is_not_split_into_segments() -> None:
+    limited = limit(fused(row_sums(CONDITIONS["column <= row"][0])))
+    loops = tuple(
+        (m.name, LoopSchedule((*((Level(LevelPlace.split, 2),) if m.state else ()), Level(LevelPlace.loop, 2))))
+        for m in maps(limited.graph)
+    )
+    with pytest.raises(ScheduleError, match="cannot be split"):
+        apply(limited, Schedule(loops))

@@ -1,0 +1,92 @@
+"""Every sample of the database through weft: `PYTHONPATH=src:tests python -m opinfo.campaign --help`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from opinfo.check import check
+from opinfo.database import DTYPES, FEW, LAYOUTS, cases, entries, name_of, share
+
+RESULTS = Path(__file__).parent / "results.json"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the campaign; 1 where a sample is wrong, crashes, or a reason speaks of an error of weft's."""
+    known = {str(d).removeprefix("torch."): d for d in DTYPES}
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ops", help="entries, by name, separated by commas; all that weft has anything to do with")
+    parser.add_argument("--dtypes", default=",".join(known))
+    parser.add_argument("--layouts", default=",".join(LAYOUTS))
+    parser.add_argument("--most", type=int, default=10**6, help="samples of one entry, dtype and layout")
+    parser.add_argument("--part", default="0/1", help="i/n: every n-th entry from the i-th")
+    parser.add_argument("--write", type=Path, help="the file that the results are added to")
+    given = parser.parse_args(argv)
+    os.environ.setdefault("WEFT_MEASURE", "never")
+    logging.disable(logging.ERROR)  # PyTorch reports there what it then raises
+    first, step = map(int, given.part.split("/"))
+    wanted = given.ops.split(",") if given.ops else None
+    chosen = [op for op in entries() if not wanted or op.name in wanted or name_of(op) in wanted]
+    results: dict[str, Any] = json.loads(given.write.read_text("utf-8")) if given.write and given.write.exists() else {}
+    bad = 0
+    for op in chosen[first::step]:
+        most = share(op)
+        if most is None:
+            continue
+        start = time.perf_counter()
+        for line in _entry(
+            op, [known[d] for d in given.dtypes.split(",")], given.layouts.split(","), min(most, given.most), results
+        ):
+            bad += 1
+            print(f"  BAD {line}", flush=True)
+        found = results.get(name_of(op), {})
+        print(f"{name_of(op)}: {found.get('counts')} {time.perf_counter() - start:.1f} s", flush=True)
+        if given.write:
+            given.write.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    totals = Counter[str]()
+    for found in results.values():
+        totals.update(found["counts"])
+    print(f"{len(results)} entries, {totals.total()} samples: {dict(totals)}; {bad} to look at")
+    return 1 if bad else 0
+
+
+def _entry(
+    op: Any, dtypes: Sequence[torch.dtype], layouts: Sequence[str], most: int, results: dict[str, Any]
+) -> Iterator[str]:
+    """Runs one entry, adds what became of its samples to `results`, and gives a line for each that is bad."""
+    counts, reasons, kernels, told = Counter[str](), Counter[str](), set[str](), set[str]()
+    for dtype in dtypes:
+        for layout in layouts:
+            limit = min(most, FEW) if layout in ("special", "compiled", "symbolic") else most
+            for case in cases(op, dtype, layout):
+                if case.number >= limit:
+                    break
+                outcome = check(case)
+                counts[outcome.kind] += 1
+                if outcome.kind in ("weft", "partly"):
+                    kernels.add(str(dtype).removeprefix("torch."))
+                if outcome.kind in ("partly", "pytorch"):
+                    reasons.update(set(outcome.reasons))
+                line = outcome.kind + "; ".join(outcome.reasons)
+                if outcome.bad and line not in told:
+                    told.add(line)
+                    yield f"{case}: {outcome.kind}: {'; '.join(outcome.reasons)}"
+    results[name_of(op)] = {
+        "counts": dict(sorted(counts.items())),
+        "kernels": sorted(kernels),
+        "left to PyTorch": dict(sorted(reasons.items())),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""What weft cannot do costs one region, not the graph: PyTorch runs that region's own calls."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import weft
+from weft.capture import translate as capture_calls
+from weft.errors import CompilerError, Location, UnsupportedError
+from weft.plan import region as regions
+from weft.plan.regions import Regions
+from weft.run import build as building
+from weft.tensor.program import Contraction, TensorProgram
+
+
+def two_products(x, w, v):
+    h = torch.relu(x @ w)
+    h = torch.cumsum(h, 0)
+    return torch.sigmoid(h @ v) * 2
+
+
+INPUTS = (9, 8), (8, 7), (7, 5)
+
+
+def inputs():
+    return tuple(torch.randn(shape) for shape in INPUTS)
+
+
+def contracts(program: TensorProgram) -> bool:
+    return any(isinstance(n, Contraction) for n in program.nodes)
+
+
+def fails_where(monkeypatch, condition, error):
+    """Building a region whose program fulfils `condition` raises `error`."""
+    build = regions.build_region
+
+    def failing(selection, options):
+        if condition(selection.program):
+            raise error
+        return build(selection, options)
+
+    monkeypatch.setattr("weft.plan.regions.build_region", failing)
+
+
+@pytest.mark.parametrize(
+    "error", [UnsupportedError("no such thing"), RuntimeError("a defect"), RecursionError("too deep"), AssertionError()]
+)
+def test_a_region_that_fails_goes_to_pytorch_alone(monkeypatch, error):
+    def sigmoid(program):
+        return "sigmoid" in str(program) or "exp" in str(program)
+
+    fails_where(monkeypatch, sigmoid, error)
+    given = inputs()
+    program = weft.optimize(two_products, given)
+    torch.testing.assert_close(program(*given), two_products(*given))
+    assert [k.writes for k in program.kernels]
+    left = {f.operation for f in program.fallbacks}
+    assert {"aten.cumsum", "aten.sigmoid"} <= left <= {"aten.cumsum", "aten.sigmoid", "aten.matmul", "aten.mul"}
+    (of_sigmoid,) = [f for f in program.fallbacks if f.operation == "aten.sigmoid"]
+    assert "sigmoid(h @ v)" in str(of_sigmoid.location)
+    wanted = error.what if isinstance(error, UnsupportedError) else f"weft failed: {type(error).__name__}"
+    assert wanted in of_sigmoid.reason
+    assert wanted in str(program.explain())
+
+
+def test_an_error_that_names_a_line_costs_that_line(monkeypatch):
+    def function(x, y):
+        a = torch.exp(x)
+        b = a * y
+        return torch.relu(b) + 1
+
+    given = torch.randn(6, 5), torch.randn(6, 5)
+    build = regions.build_region
+
+    def failing(selection, options):
+        for node in selection.program.nodes:
+            where = getattr(node, "location", None)
+            if isinstance(where, Location) and where.code == "b = a * y":
+                raise UnsupportedError("not this one", where=where)
+        return build(selection, options)
+
+    monkeypatch.setattr("weft.plan.regions.build_region", failing)
+    program = weft.optimize(function, given)
+    torch.testing.assert_close(program(*given), function(*given))
+    assert [(f.operation, f.reason) for f in program.fallbacks] == [("aten.mul", "not this one")]
+    assert len(program.kernels) == 2
+
+
+def test_a_kernel_that_the_compiler_refuses_costs_its_region(monkeypatch):
+    compile_ = building.compile_shared_library
+
+    def refusing(text, include_dirs=()):
+        if "tanh" in text:
+            return compile_(text + "\nnot C++", include_dirs)
+        return compile_(text, include_dirs)
+
+    monkeypatch.setattr(building, "compile_shared_library", refusing)
+
+    def function(x, w):
+        h = torch.cumsum(torch.relu(x @ w) * 0.125, 0)
+        return torch.tanh(h)
+
+    given = inputs()[:2]
+    program = weft.optimize(function, given)
+    torch.testing.assert_close(program(*given), function(*given))
+    assert [f.operation for f in program.fallbacks] == ["aten.cumsum", "aten.tanh"]
+    assert "the compiler refused a kernel" in program.fallbacks[1].reason
+    assert len(program.kernels) == 1
+
+
+def test_a_compiler_that_refuses_everything_is_an_error():
+    with weft.options(compiler="false"), pytest.raises(CompilerError, match="refused"):
+        weft.optimize(two_products, inputs())
+
+
+def test_a_defect_in_the_capture_of_one_operation_costs_that_operation(monkeypatch):
+    def broken(builder, arguments):
+        raise KeyError("oops")
+
+    monkeypatch.setitem(capture_calls._HANDLERS, "aten.softmax", broken)
+
+    def function(x, w):
+        return torch.softmax(torch.relu(x @ w), -1) * 2
+
+    given = inputs()[:2]
+    program = weft.optimize(function, given)
+    torch.testing.assert_close(program(*given), function(*given))
+    (fallback,) = program.fallbacks
+    assert fallback.operation == "aten.softmax"
+    assert "KeyError" in fallback.reason
+    assert len(program.kernels) == 2
+
+
+def test_regions_that_are_alike_share_their_kernels(monkeypatch):
+    def function(x, *weights):
+        for w in weights:
+            x = torch.cumsum(torch.relu(x @ w), 0) * 0.1
+        return x
+
+    given = torch.randn(6, 8), *(torch.randn(8, 8) for _ in range(5))
+    selected = []
+    original = Regions.selection
+
+    def counted(self, region):
+        found = original(self, region)
+        selected.append(id(found))
+        return found
+
+    monkeypatch.setattr(Regions, "selection", counted)
+    before = weft.stats()
+    program = weft.optimize(function, given)
+    torch.testing.assert_close(program(*given), function(*given))
+    compiled = weft.stats()
+    assert compiled.binaries_emitted + compiled.cache_hits - before.binaries_emitted - before.cache_hits <= 4
+    assert len(set(selected)) <= 4
+    assert len(program.kernels) >= 5

@@ -1,0 +1,58 @@
+"""Sizes that no tensor of a kernel shows are passed to it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import weft
+from weft.api.backend import compile_graph
+from weft.plan import Plan
+from weft.plan.sizes import Found, found
+from weft.tensor import Axis, Space
+from weft.tensor.dtypes import DType
+from weft.tensor.program import Derived, Extent, Input, TensorProgram
+
+
+def mean_of_running_sums(x):
+    return torch.cumsum(x.sum(0), 0) / x.shape[0]
+
+
+def rows_of_nothing(x):
+    return torch.cumsum(x, 0).sum() + torch.arange(x.shape[0]) * 2.0
+
+
+def of_a_slice(x):
+    return torch.cumsum(x[2:].sum(0), 0) / x[2:].shape[0]
+
+
+@pytest.mark.parametrize("function", [mean_of_running_sums, rows_of_nothing, of_a_slice])
+def test_the_kernel_gets_the_size_that_there_is(function):
+    plans: list[Plan] = []
+
+    def backend(gm, example_inputs):
+        plans.append(compile_graph(gm, example_inputs))
+        return plans[-1].run
+
+    fast = torch.compile(function, backend=backend, dynamic=True)
+    for rows in (7, 5, 9, 700):
+        x = torch.randn(rows, 6)
+        with torch.no_grad():
+            torch.testing.assert_close(fast(x), function(x), rtol=1e-4, atol=1e-4)
+    (plan,) = plans
+    assert {f.operation for f in plan.fallbacks} == {"aten.cumsum"}, plan.fallbacks
+    assert any(kernel.sizes for kernel in plan.kernels)
+
+
+def test_a_size_is_read_off_what_shows_it_or_follows():
+    m, k, gone = Space("M"), Space("K"), Space("N")
+    x = Input("x", (Axis("k", k), Axis("m", m)), DType.float32)
+    rest = Space("R")
+    program = TensorProgram((x,), (Extent("t", (), DType.float32, gone),), ("t",), derived=(Derived(rest, m, 2, None),))
+    assert found(m, program, {"x"}) == Found("x", 1)
+    size = found(rest, program, {"x"})
+    assert size.size({"x": torch.zeros(4, 9)}) == 7
+    with pytest.raises(weft.errors.UnsupportedError, match="the size of N cannot be read off"):
+        found(gone, program, {"x"})
+    with pytest.raises(weft.errors.UnsupportedError):
+        found(m, program, set())

@@ -1,0 +1,104 @@
+"""Masks over indices, computed where they are read."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from block.paper import each
+from block.programs import F32, axes, tensor
+from weft.tensor import Fp64Domain, evaluate
+from weft.tensor.dtypes import DType
+from weft.tensor.laws import masks_in_place
+from weft.tensor.program import Cast, Constant, Elementwise, Iota, TensorProgram, Use
+from weft.tensor.scalar import Apply, Arg, Lit, Scalar, apply, operations
+from weft.verify import equivalent
+
+M, N = axes("m", "n")
+ROW, COLUMN, X = Use("i", (M,)), Use("j", (N,)), Use("x", (M, N))
+INDICES = (Iota("i", (M,), DType.int64), Iota("j", (N,), DType.int64), Constant("one", (), F32, 1))
+BELOW = apply("le", Arg(0), Arg(1))
+INF = Lit(-math.inf)
+
+
+def mask(expr: Scalar, dtype: DType = F32) -> Elementwise:
+    return Elementwise("c", (M, N), dtype, expr, (COLUMN, ROW))
+
+
+def program(made: Elementwise, *rest: Elementwise | Cast, outputs: tuple[str, ...] = ("y",)) -> TensorProgram:
+    return TensorProgram((tensor("x", M, N),), (*INDICES, made, *rest), outputs)
+
+
+def reader(expr: Scalar, value: str = "c") -> Elementwise:
+    return each("y", (M, N), expr, X, Use(value, (M, N)))
+
+
+ONES = mask(apply("where", BELOW, Lit(1.0), Lit(0.0)))
+ADDED = mask(apply("where", apply("ge", Arg(0), apply("add", Arg(1), Lit(1))), INF, Lit(0.0)))
+EXCLUDED = mask(apply("logical_not", BELOW), DType.bool)
+IS_ZERO = apply("eq", Arg(1), Lit(0.0))
+BIAS = apply("mul", apply("sub", Lit(1.0), Arg(1)), Lit(-1e4))
+
+CASES = {
+    "zeros filled": (program(ONES, reader(apply("where", IS_ZERO, INF, Arg(0)))), 2),
+    "ones kept": (program(ONES, reader(apply("where", apply("ne", Arg(1), Lit(0.0)), Arg(0), INF))), 2),
+    "added": (program(ADDED, reader(apply("add", Arg(0), Arg(1)))), 3),
+    "excluded": (program(EXCLUDED, reader(apply("where", Arg(1), INF, Arg(0)))), 2),
+    "as a bias": (program(ONES, reader(apply("add", Arg(0), BIAS))), 3),
+    "cast": (
+        program(
+            ONES,
+            Cast("b", (M, N), DType.bool, Use("c", (M, N)), True),
+            reader(apply("where", apply("logical_not", Arg(1)), INF, Arg(0)), "b"),
+        ),
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_reader_compares_indices_itself(name):
+    before, count = CASES[name]
+    after = masks_in_place(before)
+    *indices, made = after.nodes
+    assert all(isinstance(n, Iota) for n in indices)
+    assert isinstance(made, Elementwise)
+    assert operations(made.expr) == count
+    assert {u.value for u in made.args} == {"i", "j", "x"}
+    for sizes in ((3, 4), (5, 5), (6, 2)):
+        assert equivalent(before, after, [{"x": sizes}])
+        values = {"x": np.random.default_rng(0).standard_normal(sizes)}
+        one, other = (evaluate(p, values, Fp64Domain())[0] for p in (before, after))
+        np.testing.assert_array_equal(one, other)
+
+
+def test_what_is_excluded_by_adding_does_not_propagate_nan():
+    after = masks_in_place(CASES["added"][0])
+    found = evaluate(after, {"x": np.full((2, 2), np.nan)}, Fp64Domain())[0]
+    assert found[0, 1] == -math.inf
+    assert np.isnan(found[1]).all()
+
+
+def test_a_mask_that_values_decide_stays():
+    made = each("c", (M, N), apply("where", apply("gt", Arg(0), Lit(0.0)), Lit(1.0), Lit(0.0)), X)
+    before = program(made, reader(apply("mul", Arg(0), Arg(1))))
+    assert [n.name for n in masks_in_place(before).nodes] == ["c", "y"]
+
+
+def test_a_mask_that_is_returned_stays_too():
+    before = program(ONES, reader(apply("where", IS_ZERO, INF, Arg(0))), outputs=("y", "c"))
+    assert "c" in [n.name for n in masks_in_place(before).nodes]
+
+
+def test_a_comparison_of_floats_is_not_turned_round():
+    made = Elementwise("c", (M, N), DType.bool, apply("logical_not", BELOW), (Use("g", (N,)), Use("f", (M,))))
+    floats = [Cast(new, (axis,), F32, Use(old, (axis,)), True) for new, old, axis in (("f", "i", M), ("g", "j", N))]
+    before = TensorProgram(
+        (tensor("x", M, N),), (*INDICES, *floats, made, reader(apply("where", Arg(1), INF, Arg(0)))), ("y",)
+    )
+    last = masks_in_place(before).nodes[-1]
+    assert isinstance(last, Elementwise)
+    # NaN is neither below nor above: only the branches may change places.
+    assert last.expr == Apply("where", (BELOW, Arg(2), INF)) or operations(last.expr) == 2
