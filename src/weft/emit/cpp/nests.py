@@ -279,7 +279,8 @@ class _Printer:
         match lazy.node:
             case Pointwise(name=name, expr=expr):
                 kind = kind_of(lazy.dtype)
-                made = expression(expr, [_widened(self._value(a), kind) for a in lazy.args])
+                args = [_widened(self._value(a), kind) for a in lazy.args]
+                made = expression(expr, args, self._steady(work))
                 local = self.frame.names.make(name)
                 self.out.line(f"const {CTYPE[kind]} {local} = {stripped(coerced(made, kind))};")
                 self.local[lazy] = Text(local, kind)
@@ -290,6 +291,14 @@ class _Printer:
         if lazy in self.buffers:
             at = _at(self.buffers[lazy], self.index)
             self.out.line(stored(at, self.buffers[lazy].dtype, self.local[lazy]))
+
+    def _steady(self, work: Work) -> frozenset[int]:
+        """Which arguments of what `work` computes are the same all along the innermost loop; none where it stands outside."""
+        if work.lazy is None or len(work.order) < len(self.nest.order):
+            return frozenset()
+        inner = work.order[-1:]
+        args = enumerate(map(resolved, work.lazy.args))
+        return frozenset(i for i, a in args if not isinstance(a, Panel) and not set(inner) <= set(a.dims))
 
     def _accumulate(self, work: Work, lazy: Lazy, monoid: Monoid) -> None:
         kind = _carried(lazy)
