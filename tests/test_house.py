@@ -24,6 +24,8 @@ DOCS = [
     "docs/decisions/README.md",
     "docs/errata.md",
     "docs/numerical-safety.md",
+    *("docs/getting-started.md", "docs/what-is-compiled.md", "docs/sizes-and-dtypes.md", "docs/accuracy.md"),
+    *("docs/cache-and-doctor.md", "docs/troubleshooting.md"),
 ]
 LONGEST_FUNCTION = 80
 

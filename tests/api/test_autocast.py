@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -51,7 +52,7 @@ def inputs(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, ...]:
     return tuple(torch.randn(*s, dtype=dtype) / 4 for s in ((33, 64), (48, 64), (48,), (64, 32)))
 
 
-def flat(result: object) -> tuple[torch.Tensor, ...]:
+def flat(result: Any) -> tuple[torch.Tensor, ...]:
     return result if isinstance(result, tuple) else (result,)
 
 

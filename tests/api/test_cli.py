@@ -7,6 +7,7 @@ import runpy
 import sys
 import textwrap
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from click.testing import CliRunner, Result
 import weft
 from weft.api import demo, examples, measure, workloads
 from weft.api.cli import main
+from weft.verify.judge import IndexGap
 
 USER_FILE = """
     import torch
@@ -219,7 +221,7 @@ def test_experts_that_nearly_tie_may_change_places():
     x, w = route.inputs((64, 32, 16), torch.float32, 0)
     w[:, 1] = w[:, 0]  # experts 0 and 1 tie in every row
     assert route.gaps is not None
-    _, gap = route.gaps(x, w)
+    _, gap = cast("tuple[None, IndexGap]", route.gaps(x, w))
     shares, experts = workloads.route(x, w)
     swapped = torch.where(experts < 2, 1 - experts, experts)
     exact = workloads.route(x.double(), w.double())

@@ -35,3 +35,27 @@ def test_numbers_among_masks_are_masks(weft, number):
     captured = weft.compare(lambda x, mask: x.masked_fill(mask, number), x, mask)
     assert captured.fallbacks == ()
     assert str(captured.program).count(str(number != 0)) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda y: y.squeeze_(1),
+        lambda y: y.unsqueeze_(0),
+        lambda y: y.lerp_(y * 2, 0.25).squeeze_(1).exp_(),
+    ],
+)
+def test_in_place_changes_of_shape(weft, change):
+    """The values before such a change keep their shapes: what they were recorded with is not what the tensor is later."""
+    captured = weft.compare(lambda x: change(x * 2), torch.randn(4, 1, 6))
+    assert captured.refused is None
+    assert captured.fallbacks == ()
+
+
+def test_interpolation_is_left_to_pytorchs_own_kernel(weft):
+    """Traced, it is products with weights, of which 0 times infinity is NaN; PyTorch's kernel gives infinity."""
+    x = torch.tensor([[[1.0, float("inf"), 2.0, 3.0]]])
+    found = weft.run(lambda x: torch.nn.functional.interpolate(x, size=7, mode="linear") + 1, x)
+    wanted = torch.nn.functional.interpolate(x, size=7, mode="linear") + 1
+    torch.testing.assert_close(found, wanted, equal_nan=True, check_dtype=False)
+    assert [f.operation for f in weft.only.fallbacks] == ["aten.upsample_linear1d"]

@@ -88,6 +88,14 @@ def test_a_segment_is_a_grid_of_its_own_and_a_merge() -> None:
     assert count(r"#pragma omp parallel", text) == 2
 
 
+def test_a_kernel_says_how_much_work_it_is() -> None:
+    assert "weft::team(threads, m_blocks * n_blocks, 1.0 * K * M * N)" in text_of(
+        placed(programs.linear_relu(), LINEAR)
+    )
+    gated = text_of(placed(programs.gated(), {"m": [(GRID, 8)], "n": [(LOOP, 8)], "k": [(LOOP, 8)]}))
+    assert count(r"weft::team\(threads, m_blocks, 1\.0 \* K \* M \* N\)", gated) == 1, "both products have these sizes"
+
+
 def test_words_come_in_the_stated_order() -> None:
     program = placed(programs.linear_relu(), LINEAR)
     (kernel,) = kernels(program)

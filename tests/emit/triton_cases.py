@@ -52,7 +52,7 @@ from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import Fp64Domain
-from weft.tensor.optable import PRIMITIVES
+from weft.tensor.optable import PRIMITIVES, Row
 from weft.tensor.program import Monoid
 from weft.tensor.scalar import Apply, Arg
 
@@ -166,21 +166,26 @@ def shared_heads() -> BlockProgram:
 
 
 def operations(dtype: DType = DType.float32) -> Case:
-    """Every row of the operation table at every element of vectors x, y (numbers), p, q (bools); one result for each."""
+    """Every row of the table at every element of vectors x, y (numbers), p, q (bools), i, j (integers); one result for each."""
     m = handmade.M
-    kinds = {"x": dtype, "y": dtype, "p": DType.bool, "q": DType.bool}
+    kinds = {"x": dtype, "y": dtype, "p": DType.bool, "q": DType.bool, "i": DType.int64, "j": DType.int64}
     given = handmade.inputs(**dict.fromkeys(kinds, (m,)))
     nodes: list[Pointwise] = []
     for row in PRIMITIVES:
-        numbers, bools = iter("xy"), iter("pq")
-        args = tuple(next(bools if s == "bool" else numbers) for s in row.samples)
         expr = Apply(row.name, tuple(Arg(i) for i in range(row.arity)))
-        nodes.append(Pointwise(f"t_{row.name}", expr, args, (m,), DType.bool if row.result == "bool" else F32))
+        result = DType.bool if row.result == "bool" else DType.int64 if "int" in row.samples else F32
+        nodes.append(Pointwise(f"t_{row.name}", expr, operands_of(row), (m,), result))
     over = handmade.loop(m, given, tuple(nodes), tuple(Stacked(f"r_{n.name}", n.name) for n in nodes))
     types = tuple((n, BlockType(given[n], given[n], kind)) for n, kind in kinds.items())
     outputs = tuple(o.outer for o in over.outputs)
     program = BlockProgram(types, Graph(tuple(kinds), (over,), outputs), ((m,),) * len(outputs))
     return Case(placed(program, m=levels((GRID, 128))), {"M": 14 * 14 + 60})
+
+
+def operands_of(row: Row) -> tuple[str, ...]:
+    """The vectors that the row is applied to."""
+    numbers, bools, whole = iter("xy"), iter("pq"), iter("ij")
+    return tuple(next({"bool": bools, "int": whole, "divisor": whole}.get(s, numbers)) for s in row.samples)
 
 
 def operation_errors(folder: Path) -> dict[str, float]:
@@ -191,13 +196,13 @@ def operation_errors(folder: Path) -> dict[str, float]:
     x, y = (np.concatenate([g.ravel(), rng.standard_normal(60)]) for g in np.meshgrid(numbers, numbers))
     x, y = x.astype(np.float32), y.astype(np.float32)
     arrays = {"x": x, "y": y, "p": rng.random(len(x)) < 0.5, "q": rng.random(len(x)) < 0.5}
+    arrays |= {"i": rng.integers(-99, 100, len(x)), "j": rng.integers(1, 70, len(x)) * rng.choice([-1, 1], len(x))}
     inputs = {n: torch.from_numpy(a) for n, a in arrays.items()}
     results = load(case.program, dims_of(case.program), folder).prepare(inputs, case.sizes)()
     found: dict[str, float] = {}
     with np.errstate(all="ignore"):
         for row, result in zip(PRIMITIVES, results, strict=True):
-            own, bools = iter("xy"), iter("pq")
-            args = [arrays[next(bools if s == "bool" else own)] for s in row.samples]
+            args = [arrays[name] for name in operands_of(row)]
             exact = row.meaning(*(a.astype(np.float64) if a.dtype == np.float32 else a for a in args)).astype(
                 np.float32
             )

@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     first, step = map(int, given.part.split("/"))
     wanted = given.ops.split(",") if given.ops else None
     chosen = [op for op in entries() if not wanted or op.name in wanted or name_of(op) in wanted]
-    results: dict[str, Any] = json.loads(given.write.read_text("utf-8")) if given.write and given.write.exists() else {}
+    written = json.loads(given.write.read_text("utf-8")) if given.write and given.write.exists() else {"entries": {}}
+    results: dict[str, Any] = written["entries"]
+    how = "every sample" if given.most >= 10**6 else f"{given.most} samples"
+    written |= {
+        "date": datetime.now(tz=UTC).date().isoformat(),
+        "how": f"{how} of one entry, type and layout ({', '.join(given.layouts.split(','))})",
+        "torch": torch.__version__,
+    }
     bad = 0
     for op in chosen[first::step]:
         most = share(op)
@@ -52,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = results.get(name_of(op), {})
         print(f"{name_of(op)}: {found.get('counts')} {time.perf_counter() - start:.1f} s", flush=True)
         if given.write:
-            given.write.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+            given.write.write_text(json.dumps(written, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     totals = Counter[str]()
     for found in results.values():
         totals.update(found["counts"])

@@ -155,3 +155,15 @@ def test_regions_that_are_alike_share_their_kernels(monkeypatch):
     assert compiled.binaries_emitted + compiled.cache_hits - before.binaries_emitted - before.cache_hits <= 4
     assert len(set(selected)) <= 4
     assert len(program.kernels) >= 5
+
+
+def test_an_axis_that_one_product_sums_over_may_be_another_ones_batch():
+    def function(x, w, v):
+        h = torch.relu(x)
+        return torch.bmm(h, w), torch.einsum("bmk,bp->mkp", h, v)
+
+    given = torch.randn(4, 5, 6), torch.randn(4, 6, 7), torch.randn(4, 3)
+    program = weft.optimize(function, given)
+    torch.testing.assert_close(program(*given), function(*given))
+    assert program.fallbacks == ()
+    assert len(program.kernels) >= 2

@@ -6,8 +6,8 @@ from block import programs
 from weft.plan.partition import Call, Region, partition
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
-from weft.tensor.program import Elementwise, Extent, Input, Opaque, TensorProgram, Use
-from weft.tensor.scalar import Arg, apply
+from weft.tensor.program import Cast, Elementwise, Extent, Input, Iota, Opaque, TensorProgram, Use
+from weft.tensor.scalar import Arg, Lit, apply
 
 M, F32 = Axis("m", Space("M")), DType.float32
 HALVE = apply("div", Arg(0), Arg(1))
@@ -48,3 +48,35 @@ def test_what_pytorch_runs_stands_alone_and_sizes_are_made_where_they_are_read()
     assert size in before.program.nodes
     assert size in after.program.nodes
     assert [n.name for n in after.program.inputs] == ["b"]
+
+
+def test_what_indices_and_sizes_decide_is_made_where_it_is_read_and_a_table_once():
+    every = Use("i", (M,))
+    program = TensorProgram(
+        (Input("x", (M,), F32),),
+        (
+            Extent("n", (), F32, M.space),
+            Iota("i", (M,), DType.int64),
+            Elementwise("twice", (), F32, apply("add", Arg(0), Arg(0)), (Use("n", ()),)),
+            Elementwise("mask", (M,), DType.bool, apply("lt", Arg(0), Lit(3)), (every,)),
+            Cast("float", (M,), F32, every, True),
+            Elementwise("sines", (M,), F32, apply("sin", Arg(0)), (Use("float", (M,)),)),
+            Opaque("b", (M,), F32, "aten.cumsum", "cumsum_1", ("x",), "not in the table"),
+            Elementwise("c", (M,), F32, HALVE, (Use("b", (M,)), Use("twice", ()))),
+            Elementwise(
+                "d",
+                (M,),
+                F32,
+                apply("where", Arg(0), Arg(1), Arg(2)),
+                tuple(Use(name, (M,)) for name in ("mask", "c", "sines")),
+            ),
+        ),
+        ("d", "mask"),
+    )
+    stages = [s for s in partition(program) if isinstance(s, Region)]
+    outputs = {s.results: [n.name for n in s.program.nodes] for s in stages}
+    assert outputs["d",] == ["n", "i", "twice", "mask", "c", "d"]
+    assert outputs["mask",] == ["i", "mask"]
+    (table,) = (s for s in stages if "sines" in s.results)
+    assert {s.uses for s in stages if s.results == ("d",)} == {("b", "sines")}
+    assert table.uses == ()

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 import weft
+from block import paper
 from weft.api.program import Program
+from weft.block.program import BlockProgram
+from weft.fuse.safety import Safe, make_safe
+from weft.options import current
 from weft.plan import CompiledRegion
+from weft.plan.select import Example, select
 
 
 def regions(program: Program) -> list[CompiledRegion]:
@@ -54,3 +61,22 @@ def test_candidates_that_cannot_be_kernels_say_why():
     (region,) = regions(weft.optimize(weighted, inputs, threads=2))
     assert all(c.seconds is not None or c.reason for c in region.considered)
     assert len({c.origin for c in region.considered}) == len(region.considered)
+
+
+def test_candidates_whose_exponentials_lost_their_shift_are_listed(monkeypatch):
+    plain: list[int] = []
+
+    def losing(program: BlockProgram) -> Safe:
+        safe = make_safe(program)
+        plain.append(safe.plain)
+        return replace(safe, plain=safe.plain + (len(plain) > 1))  # all but the program as written
+
+    monkeypatch.setattr("weft.plan.select.make_safe", losing)
+    program = paper.attention()
+    innermost = {n.name: len(n.axes) - 1 for n in program.inputs}
+    found = select(program, Example({s.name: 64 for s in program.spaces()}, innermost, 2), current())
+    first, *others = found.considered
+    assert first.seconds is not None
+    assert found.chosen.origin == first.origin
+    assert others
+    assert all("lost its shift" in c.reason for c in others)

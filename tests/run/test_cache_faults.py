@@ -113,6 +113,30 @@ def test_an_entry_whose_folder_is_removed_while_it_is_written_is_written_again(f
     assert made(CacheFolder(folder), 1).from_cache
 
 
+def test_a_folder_that_goes_while_it_is_looked_at_is_made_again(folder: Path, monkeypatch) -> None:
+    make, times = os.mkdir, []
+
+    def mkdir(path, *arguments) -> None:
+        if Path(path) == folder and len(times) < 3:
+            times.append(path)
+            raise FileExistsError(errno.EEXIST, "File exists", str(path))  # and then it is gone
+        make(path, *arguments)
+
+    folder.rmdir()
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    assert CacheFolder(folder).path.is_dir()
+    assert len(times) == 3
+
+
+def test_a_folder_that_became_another_users_is_not_written_to(folder: Path) -> None:
+    opened = CacheFolder(folder)
+    folder.chmod(0o777)
+    with pytest.raises(CacheFolderError, match="can be written to by others"):
+        made(opened, 1)
+    assert list(folder.iterdir()) == []
+    folder.chmod(0o700)
+
+
 # --- Folders that cannot be written to
 
 

@@ -17,7 +17,7 @@ from weft.block.program import BlockProgram
 from weft.errors import UnsupportedError
 from weft.plan import CompiledRegion, Kernel, Plan
 from weft.tensor.laws import cancel_shifts, sizes_in_place
-from weft.tensor.program import TensorProgram
+from weft.tensor.program import Input, TensorProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +62,33 @@ def _plan(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "captured program", str(plan.captured.program)
     if plan.program is not None:
         yield "after the laws on tensor programs", str(plan.program)
+    if plan.program is not None:
+        yield "sizes", _sizes(plan.program)
     for number, region in enumerate(plan.regions, 1):
         of = f" of region {number}" if len(plan.regions) > 1 else ""
         yield from ((title + of, text) for title, text in _region(region))
     fallbacks = "\n".join(map(str, plan.fallbacks)) or "none: everything runs in weft's kernels"
     yield "fallbacks to PyTorch", fallbacks
+
+
+def _sizes(program: TensorProgram) -> str:
+    """Of each input, its dimensions; which sizes any call may have, and which are fixed, and why."""
+
+    def dims(node: Input) -> str:
+        return " × ".join("1" if a is None else a.space.name for a in node.dims or node.axes) or "a number"
+
+    lines = [f"{node.name}: {dims(node)}" for node in program.inputs]
+    spaces, follows = program.spaces(), {rule.space.name: rule for rule in program.derived}
+    free = [s.name for s in spaces if s.fixed is None and s.name not in follows]
+    lines.append(f"read at each call: {', '.join(free) or 'none'}; no other value of these needs another binary")
+    lines += [
+        f"{name} follows: [{rule.start or ''}:{'' if rule.stop is None else rule.stop}:{rule.step}] of {rule.source.name}"
+        for name, rule in follows.items()
+    ]
+    lines += [f"{s.name} = {s.fixed}: a number in the program says so" for s in spaces if s.fixed is not None]
+    if any(axis is None for node in program.inputs for axis in node.dims):
+        lines.append("a dimension of size 1 is a class of its own: it is broadcast, and no loop runs over it")
+    return "\n".join(lines)
 
 
 def _region(region: CompiledRegion) -> Iterator[tuple[str, str]]:

@@ -18,7 +18,7 @@ from weft.tensor.fp64 import rounded
 from weft.tensor.optable import MASK_ATEN, DerivedRow, Row, derived, primitive, row
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply
 
-_ALIASES = {
+ALIASES = {
     "aten.absolute": "aten.abs",
     "aten.clip": "aten.clamp",
     "aten.divide": "aten.div",
@@ -58,7 +58,7 @@ _SELECTS = ("where", "maximum", "minimum")
 
 def is_elementwise(packet: str) -> bool:
     """Whether the table has a row for the overload packet."""
-    name = _ALIASES.get(packet, packet)
+    name = ALIASES.get(packet, packet)
     return name in MASK_ATEN or primitive(name) is not None or derived(name) is not None
 
 
@@ -68,7 +68,7 @@ def elementwise(builder: Builder, arguments: Arguments) -> Ref:
     Raises:
         UnsupportedError: the row says nothing about these element types or parameters.
     """
-    name = _ALIASES.get(arguments.call.packet, arguments.call.packet)
+    name = ALIASES.get(arguments.call.packet, arguments.call.packet)
     operands = _Operands(builder, arguments)
     found = _row_of(name, arguments)
     scalars = operands.read(arguments.names[: found.arity])

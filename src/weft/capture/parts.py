@@ -291,29 +291,25 @@ def _glu(tensor: torch.Tensor, dim: int = -1) -> torch.Tensor:
     return value * gate.sigmoid()
 
 
-def _scaled_sum(bias: torch.Tensor, product: torch.Tensor, beta: float, alpha: float) -> torch.Tensor:
-    """beta * bias + alpha * product; beta = 0 ignores bias, NaN and all."""
+def _scaled_sum(bias: torch.Tensor, product: torch.Tensor, beta: float, alpha: float) -> Any:
+    """beta * bias + alpha * product; beta = 0 ignores bias, NaN and all. Among integers PyTorch truncates both."""
+    if not product.is_floating_point() and not (isinstance(beta, int) and isinstance(alpha, int)):
+        return NotImplemented
     scaled = product if alpha == 1 else product * alpha
     if beta == 0:
         return scaled
     return scaled + (bias if beta == 1 else bias * beta)
 
 
-def _addmv(
-    bias: torch.Tensor, matrix: torch.Tensor, vector: torch.Tensor, *, beta: float = 1, alpha: float = 1
-) -> torch.Tensor:
+def _addmv(bias: torch.Tensor, matrix: torch.Tensor, vector: torch.Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
     return _scaled_sum(bias, matrix.mv(vector), beta, alpha)
 
 
-def _addr(
-    bias: torch.Tensor, one: torch.Tensor, other: torch.Tensor, *, beta: float = 1, alpha: float = 1
-) -> torch.Tensor:
+def _addr(bias: torch.Tensor, one: torch.Tensor, other: torch.Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
     return _scaled_sum(bias, one.unsqueeze(-1) * other, beta, alpha)
 
 
-def _addbmm(
-    bias: torch.Tensor, one: torch.Tensor, other: torch.Tensor, *, beta: float = 1, alpha: float = 1
-) -> torch.Tensor:
+def _addbmm(bias: torch.Tensor, one: torch.Tensor, other: torch.Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
     return _scaled_sum(bias, torch.einsum("bij,bjk->ik", one, other), beta, alpha)
 
 

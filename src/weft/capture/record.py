@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 import torch
 from torch import fx
+from torch._C import DispatchKey  # no public name
 from torch._ops import OpOverload  # no public name
 from torch.utils import _pytree as pytree  # no public name
 from torch.utils._python_dispatch import TorchDispatchMode  # no public name
@@ -22,6 +23,7 @@ from weft.capture.source import location_of
 from weft.errors import Location, UnsupportedError
 
 _ATEN: Any = torch.ops.aten
+_ARRANGEMENTS = ("aten.broadcast_tensors", "aten.tensor_split", "aten.unsafe_chunk")
 Meaning: TypeAlias = Callable[[str], Literal["work", "view"] | None]
 """What weft makes of a call of an overload packet: operations, another look at the same elements, nothing."""
 _MOST_PARTS = 48
@@ -222,6 +224,8 @@ class _Recorder(TorchDispatchMode):
         try:
             with self:
                 made = parts(*args, **kwargs)
+            if made is not NotImplemented and not self._agrees(made, func, args, kwargs):
+                made = NotImplemented
         except Exception:  # noqa: BLE001 - what its parts need may not be known: the call itself may run all the same
             made = NotImplemented
         if made is not NotImplemented and self._worth(self.calls[calls:]):
@@ -232,6 +236,13 @@ class _Recorder(TorchDispatchMode):
         self._slots = slots
         self.written = {index for index in self.written if index < calls}
         return NotImplemented
+
+    def _agrees(self, made: Any, func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether the parts give tensors of the shapes and element types that the call gives."""
+        with torch.inference_mode(False), torch.no_grad(), self.fake_mode:
+            wanted = pytree.tree_leaves(func(*args, **kwargs))
+        found = pytree.tree_leaves(made)
+        return [_form(leaf) for leaf in found] == [_form(leaf) for leaf in wanted]
 
     def _worth(self, parts: Sequence[Call]) -> bool:
         """Whether weft has something to do among the parts, and it is not a program of its own (an LSTM)."""
@@ -254,6 +265,8 @@ class _Recorder(TorchDispatchMode):
             return result
         held = pytree.tree_map(self.placeheld, (args, kwargs))
         with torch.inference_mode(False), torch.no_grad(), self.fake_mode:
+            # What was written so far keeps its shape: squeeze_ and its like change that of the tensor itself.
+            self.fakes[self._slots[id(target)].index] = target.detach()
             fake: torch.Tensor = functional(*args, **kwargs)
             result = func(*args, **kwargs)
         converts = fake.dtype != target.dtype
@@ -300,7 +313,14 @@ class _Recorder(TorchDispatchMode):
 
 
 def _composite(func: OpOverload[..., Any]) -> bool:
-    """Whether PyTorch has the call only as calls of other operations."""
+    """Whether PyTorch has the call only as calls of other operations.
+
+    Where it has a second way in Python, for tracing, eager takes the other, whose numbers are not always the same: an
+    interpolation multiplies infinities by 0 in one of them only. Arrangements of tensors are the same either way.
+    """
+    in_python = DispatchKey.CompositeImplicitAutograd in cast("Any", func).py_kernels
+    if in_python and str(func.overloadpacket) not in _ARRANGEMENTS:
+        return False
     try:
         return cast("Any", func)._can_decompose()  # noqa: SLF001 - no public name
     except RuntimeError:  # only TorchScript knows it
@@ -325,6 +345,10 @@ def _draws(func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     named = {name: value for name, (value, _) in by_name(func, args, kwargs).items()}
     probability = named.get("p", named.get("dropout_p"))
     return named.get("train") is not False and probability != 0
+
+
+def _form(leaf: Any) -> Any:
+    return (leaf.dtype, leaf.shape) if isinstance(leaf, torch.Tensor) else None
 
 
 def storage_of(tensor: torch.Tensor) -> int:

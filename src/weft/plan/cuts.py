@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from weft.plan.partition import Call, Region, Stage, joined, partition
+from weft.plan.partition import Call, Region, Stage, apart, joined, partition
 from weft.plan.select import Selection
 from weft.tensor.program import Contraction, Reduction, TensorProgram
 
@@ -39,10 +39,16 @@ class Cuts:
 
     def stages(self) -> tuple[Stage, ...]:
         """The stages in order, after every join that pays: the cuts between contractions are where kernels may end, not must."""
-        stages = partition(self.program)
+        stages = tuple(part for stage in partition(self.program) for part in self._possible(stage))
         while (better := self._joined(stages)) is not None:
             stages = better
         return stages
+
+    def _possible(self, stage: Stage) -> tuple[Stage, ...]:
+        """`stage`, or where it has no candidate, in parts that may have one."""
+        if isinstance(stage, Call) or self._known(stage) is not None:
+            return (stage,)
+        return apart(self.program, stage)
 
     def _joined(self, stages: Sequence[Stage]) -> tuple[Stage, ...] | None:
         makers = {name: s for s in stages if isinstance(s, Region) for name in s.results}

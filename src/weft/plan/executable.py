@@ -103,15 +103,16 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
                 except Exception as error:  # noqa: BLE001 - whatever it is, this region alone goes to PyTorch
                     failed |= _left_to_pytorch(captured, stage, error)
             there.update(stage.results)
+        if failed:
+            return failed
+        run = runner(captured, program, steps, len(arguments))
     except (CompilerError, CacheFolderError, UnknownOptionError):
         raise
     except Exception as error:  # noqa: BLE001 - a defect of weft's must not stop what eager can run; it is reported
         return _in_pytorch(captured, (*captured.fallbacks, Fallback("graph", reason_of(error))), eager)
-    if failed:
-        return failed
     stats.count("fallbacks", len(captured.fallbacks))
     captured = replace(captured, leaving=None)  # it holds the whole recording
-    return Plan(captured, program, tuple(regions), captured.fallbacks, runner(captured, program, steps))
+    return Plan(captured, program, tuple(regions), captured.fallbacks, run)
 
 
 def _left_to_pytorch(captured: Captured, region: Region, error: Exception) -> dict[int, str]:

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from weft.tensor.program import Constant, Contraction, Extent, Input, Iota, Node, Opaque, TensorProgram, uses
+from weft.tensor.program import (
+    Cast,
+    Constant,
+    Contraction,
+    Elementwise,
+    Extent,
+    Input,
+    Iota,
+    Node,
+    Opaque,
+    TensorProgram,
+    uses,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +62,13 @@ def partition(program: TensorProgram) -> tuple[Stage, ...]:
     """
     values = program.values()
     depth = _depths(program)
-    groups = [part for group in _connected(program, depth) for part in _parts(group)]
+    local = _local(program)
+    groups = [part for group in _connected(program, depth, local) for part in _parts(group)]
     stages: list[tuple[int, int, Stage]] = []
     position = {n.name: i for i, n in enumerate(program.nodes)}
     for members in groups:
         first = members[0]
-        needed = {v for n in members for v in uses(n)} - {n.name for n in members}
-        made = [n for n in program.nodes if n.name in needed and _from_nothing(n)]
-        stage = _call(members) if isinstance(first, Opaque) else _region(program, [*made, *members], values)
+        stage = _call(members) if isinstance(first, Opaque) else _with_local(program, members, local, values)
         stages.append((depth[first.name], position[first.name], stage))
     return tuple(stage for _, _, stage in sorted(stages, key=lambda s: s[:2]))
 
@@ -74,9 +85,32 @@ def joined(program: TensorProgram, stages: Sequence[Stage], first: Region, secon
     if not set(first.results).intersection(second.uses) or (reached - set(first.results)).intersection(second.uses):
         return None
     own = {n.name for r in (first, second) for n in r.program.nodes}
-    region = _region(program, [n for n in program.nodes if n.name in own], program.values())
+    region = _region(program, [n for n in program.nodes if n.name in own], _local(program), program.values())
     rest = [region if s is second else s for s in stages if s is not first]
     return _in_order(rest, {n.name for n in program.inputs})
+
+
+def apart(program: TensorProgram, region: Region) -> tuple[Region, ...]:
+    """`region` in parts with one contraction each, one after the other: what one needs blocks of, another may have as a batch."""
+    values, local = program.values(), _local(program)
+    members = [n for n in region.program.nodes if n.name not in local]
+    starts = [i for i, n in enumerate(members) if isinstance(n, Contraction)][1:]
+    if not starts:
+        return (region,)
+    ends = [*starts, len(members)]
+    return tuple(_with_local(program, members[a:b], local, values) for a, b in zip([0, *starts], ends, strict=True))
+
+
+def _with_local(
+    program: TensorProgram, members: Sequence[Node], local: Collection[str], values: Mapping[str, Node]
+) -> Region:
+    """The region of `members`, with the `local` values that they read."""
+    needed = {v for n in members for v in uses(n)}
+    for node in reversed(program.nodes):
+        if node.name in needed and node.name in local:
+            needed.update(uses(node))
+    own = {n.name for n in members} | needed.intersection(local)
+    return _region(program, [n for n in program.nodes if n.name in own], local, values)
 
 
 def _in_order(stages: Sequence[Stage], given: set[str]) -> tuple[Stage, ...]:
@@ -111,7 +145,7 @@ def _depths(program: TensorProgram) -> dict[str, int]:
     return depth
 
 
-def _connected(program: TensorProgram, depth: Mapping[str, int]) -> list[list[Node]]:
+def _connected(program: TensorProgram, depth: Mapping[str, int], local: Collection[str]) -> list[list[Node]]:
     """The nodes in groups: opaque ones by call, the others by being connected within one depth."""
     parent = {n.name: n.name for n in program.nodes}
 
@@ -122,7 +156,6 @@ def _connected(program: TensorProgram, depth: Mapping[str, int]) -> list[list[No
 
     kinds = {n.name: n.call if isinstance(n, Opaque) else None for n in program.nodes}
     calls: dict[str, str] = {}
-    local = {n.name for n in program.nodes if _from_nothing(n)}
     read_by_calls = {v for n in program.nodes if isinstance(n, Opaque) for v in n.uses}
     for node in program.nodes:
         if isinstance(node, Opaque):
@@ -133,7 +166,7 @@ def _connected(program: TensorProgram, depth: Mapping[str, int]) -> list[list[No
                 parent[find(value)] = find(node.name)
     groups: dict[str, list[Node]] = {}
     for node in program.nodes:
-        if not _from_nothing(node) or node.name in program.outputs or node.name in read_by_calls:
+        if node.name not in local or node.name in program.outputs or node.name in read_by_calls:
             groups.setdefault(find(node.name), []).append(node)
     return list(groups.values())
 
@@ -159,9 +192,21 @@ def _parts(group: list[Node]) -> list[list[Node]]:
     return [*parts, group[start:]]
 
 
-def _from_nothing(node: Node) -> bool:
-    """Whether `node` reads no value (a number, a size, an index): every region that wants it makes its own."""
-    return isinstance(node, Constant | Extent | Iota)
+def _local(program: TensorProgram) -> frozenset[str]:
+    """The values that every region which wants them makes for itself: numbers, sizes, indices, and what is soon made of these.
+
+    That is what integers and conditions decide, a mask above all, and functions of sizes; a table of sines is made once.
+    """
+    local = set[str]()
+    for node in program.nodes:
+        match node:
+            case Constant() | Extent() | Iota():
+                local.add(node.name)
+            case Elementwise() | Cast() if local.issuperset(uses(node)) and not (node.axes and node.dtype.is_float):
+                local.add(node.name)
+            case _:
+                pass
+    return frozenset(local)
 
 
 def _call(members: Sequence[Node]) -> Call:
@@ -169,11 +214,16 @@ def _call(members: Sequence[Node]) -> Call:
     return Call(opaque[0].call, opaque[0].uses, tuple(n.name for n in opaque))
 
 
-def _region(program: TensorProgram, members: Sequence[Node], values: Mapping[str, Node]) -> Region:
+def _region(
+    program: TensorProgram, members: Sequence[Node], local: Collection[str], values: Mapping[str, Node]
+) -> Region:
     own = {n.name for n in members}
     read = dict.fromkeys(v for n in members for v in uses(n) if v not in own)
     inputs = tuple(Input(v, values[v].axes, values[v].dtype) for v in read)
     elsewhere = {v for n in program.nodes if n.name not in own for v in uses(n)} | set(program.outputs)
-    alone = all(map(_from_nothing, members))
-    outputs = tuple(n.name for n in members if n.name in elsewhere and (alone or not _from_nothing(n)))
+    if all(n.name in local for n in members):  # for whom nobody makes it: what is returned, and what PyTorch reads
+        elsewhere = {v for n in program.nodes if isinstance(n, Opaque) for v in n.uses} | set(program.outputs)
+    else:
+        elsewhere -= set(local)
+    outputs = tuple(n.name for n in members if n.name in elsewhere)
     return Region(TensorProgram(inputs, tuple(members), outputs, derived=program.derived))

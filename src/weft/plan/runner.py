@@ -1,12 +1,18 @@
-"""The callable that runs a plan: views, kernels and PyTorch's calls in order, from a graph's arguments to its outputs."""
+"""The callable that runs a plan: straight-line Python, written for it, from a graph's arguments to its outputs.
+
+A kernel of a few microseconds must not wait for dictionaries and loops over steps. What is no longer read is let go at once, so
+that its memory serves the next result.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias, assert_never
 
 import torch
+from torch.utils import _pytree as pytree  # no public name
 
 from weft.capture import (
     Captured,
@@ -15,18 +21,20 @@ from weft.capture import (
     FromProgram,
     FromSizes,
     OpaqueCall,
+    Operand,
     in_order,
     with_dims,
-    without_units,
 )
 from weft.plan.region import CompiledRegion
-from weft.plan.sizes import Found
+from weft.plan.sizes import Found, found
 from weft.tensor.axes import Affine
 from weft.tensor.laws import View
 from weft.tensor.program import Input, TensorProgram
 
 Runner: TypeAlias = Callable[..., Sequence[Any]]
 """Takes a graph's arguments, gives its outputs."""
+
+_VARIABLE = re.compile(r"\bv\d+\b")
 
 
 def kept_dims(node: Input) -> tuple[bool, ...]:
@@ -41,10 +49,6 @@ class CallStep:
     call: OpaqueCall
     aliases: Mapping[str, str]
 
-    def __call__(self, values: dict[str, torch.Tensor], arguments: Sequence[Any]) -> None:
-        named = {**values, **{old: values[new] for old, new in self.aliases.items()}}
-        values.update(self.call.run(named, arguments))
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ViewStep:
@@ -52,36 +56,6 @@ class ViewStep:
 
     program: TensorProgram
     made: tuple[View, ...]
-
-    def __call__(self, values: dict[str, torch.Tensor], arguments: Sequence[Any]) -> None:
-        del arguments
-        own = {v.name for v in self.made}
-        given = {
-            axis.space.name: size
-            for node in self.program.inputs
-            if node.name not in own
-            for axis, size in zip(node.axes, values[node.name].shape, strict=True)
-        }
-        sizes = self.program.sizes(given)
-        for view in self.made:
-            values[view.name] = _view(view, values[view.source], [a.space.size(sizes) for a in view.axes])
-
-
-def _view(view: View, source: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """The tensor that `view` describes. PyTorch has no negative strides: a dimension that runs backwards is flipped, a copy."""
-    strides = view.strides(source.stride())
-    if min(strides, default=0) >= 0:
-        return source.as_strided(shape, strides, source.storage_offset() + view.offset(source.shape, source.stride()))
-    backwards = [d for d, i in zip(view.dims, view.index, strict=True) if any(c < 0 for _, c in i.terms)]
-    source = source.flip(backwards)
-    turned = tuple(_backwards(i) if d in backwards else i for d, i in zip(view.dims, view.index, strict=True))
-    return _view(replace(view, index=turned), source, shape)
-
-
-def _backwards(index: Affine) -> Affine:
-    """The same element, counted from the other end."""
-    terms = tuple((axis, -coefficient) for axis, coefficient in index.terms)
-    return Affine(terms, -index.offset, not index.from_end)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,48 +70,168 @@ class RegionStep:
     writes: tuple[tuple[str, str], ...]
     sizes: Mapping[str, Found]
 
-    def __call__(self, values: dict[str, torch.Tensor], arguments: Sequence[Any]) -> None:
-        del arguments
-        own = {name: values[outer] for name, outer in self.reads}
-        for kernel in self.region.kernels:
-            sizes = [self.sizes[name].size(values) for name in kernel.sizes]
-            own.update(zip(kernel.writes, kernel.launch(*[own[n] for n in kernel.reads], *sizes), strict=True))
-        for name, outer in self.writes:
-            values[outer] = own[name]
-
 
 Step = CallStep | ViewStep | RegionStep
 
 
-def runner(captured: Captured, program: TensorProgram, steps: Sequence[Step]) -> Runner:
-    """The function that runs `steps` on the graph's arguments and hands its results out."""
-    inputs = tuple((n.name, index, kept_dims(n)) for n, index in zip(program.inputs, captured.arguments, strict=True))
-    values_of = program.values()
-    outputs = tuple(
-        (name, values_of[name].axes, program.output_dims[i] if program.output_dims else values_of[name].axes)
-        for i, name in enumerate(program.outputs)
-    )
+def runner(captured: Captured, program: TensorProgram, steps: Sequence[Step], arguments: int) -> Runner:
+    """The function that runs `steps` on the graph's arguments, of which there are so many, and hands its results out."""
+    text = _Text([f"a{i}" for i in range(arguments)])
+    for node, index in zip(program.inputs, captured.arguments, strict=True):
+        kept = kept_dims(node)
+        text.names[node.name] = f"a{index}"
+        if not all(kept):
+            text.let(node.name, f"a{index}[{text.constant(tuple(slice(None) if keep else 0 for keep in kept))}]")
+    for step in steps:
+        match step:
+            case CallStep():
+                text.call(step)
+            case ViewStep():
+                text.views(step)
+            case RegionStep():
+                text.region(step)
+            case _:
+                assert_never(step)
+    text.lines.append(f"return [{', '.join(text.results(captured, program))}]")
+    return text.function()
 
-    def run(*arguments: Any) -> list[Any]:
-        values: dict[str, torch.Tensor] = {}
-        for name, index, kept in inputs:
-            tensor = arguments[index]
-            values[name] = without_units(tensor, kept)
-        for step in steps:
-            step(values, arguments)
-        results: list[Any] = []
+
+@dataclass
+class _Text:
+    """The function being written: `names` says how each value of the program is written, `scope` holds the constants."""
+
+    arguments: list[str]
+    names: dict[str, str] = field(default_factory=dict[str, str])
+    lines: list[str] = field(default_factory=list[str])
+    scope: dict[str, Any] = field(default_factory=dict[str, Any])
+    variables: int = 0
+
+    def constant(self, value: Any) -> str:
+        """A name for an object."""
+        name = f"c{len(self.scope)}"
+        self.scope[name] = value
+        return name
+
+    def variable(self) -> str:
+        """A new variable."""
+        self.variables += 1
+        return f"v{self.variables}"
+
+    def let(self, value: str, expression: str) -> None:
+        """Computes a value of the program."""
+        name = self.variable()
+        self.lines.append(f"{name} = {expression}")
+        self.names[value] = name
+
+    def call(self, step: CallStep) -> None:
+        """PyTorch's own."""
+        leaves = pytree.tree_leaves((step.call.args, step.call.kwargs))
+        read = dict.fromkeys(leaf.value for leaf in leaves if isinstance(leaf, Operand))
+        given = ", ".join(f"{value!r}: {self.names[step.aliases.get(value, value)]}" for value in read)
+        made = self.variable()
+        self.lines.append(f"{made} = {self.constant(step.call.run)}({{{given}}}, {_tuple(self.arguments)})")
+        for result in step.call.results:
+            if result is not None:
+                self.let(result.value, f"{made}[{result.value!r}]")
+
+    def region(self, step: RegionStep) -> None:
+        """The launches of its kernels."""
+        own = {inner: self.names[outer] for inner, outer in step.reads}
+        for kernel in step.region.kernels:
+            sizes = [self.size(step.sizes[name]) for name in kernel.sizes]
+            for name in kernel.writes:
+                own[name] = own[name] if name in kernel.reads else self.variable()
+            given = ", ".join([*(own[name] for name in kernel.reads), *sizes])
+            taken = _tuple(own[name] for name in kernel.writes)
+            self.lines.append(f"{taken} = {self.constant(kernel.launch)}({given})")
+        self.names.update({outer: own[inner] for inner, outer in step.writes})
+
+    def views(self, step: ViewStep) -> None:
+        """Strided tensors over the memory of their sources."""
+        shown = {n.name for n in step.program.inputs} - {v.name for v in step.made}
+        for view in step.made:
+            sizes = [
+                str(a.space.fixed) if a.space.fixed is not None else self.size(found(a.space, step.program, shown))
+                for a in view.axes
+            ]
+            shape = _tuple(sizes)
+            source = self.names[view.source]
+            if any(c < 0 for index in view.index for _, c in index.terms):
+                self.let(view.name, f"{self.constant(_flipped)}({self.constant(view)}, {source}, {shape})")
+                continue
+            strides = self.variable()
+            self.lines.append(f"{strides} = {source}.stride()")
+            steps: dict[str, list[str]] = {a.name: [] for a in view.axes}
+            for dim, index in zip(view.dims, view.index, strict=True):
+                for axis, coefficient in index.terms:
+                    steps[axis.name].append(f"{coefficient} * {strides}[{dim}]")
+            offsets = [
+                f"{strides}[{dim}] * ({index.offset}{f' + {source}.shape[{dim}] - 1' if index.from_end else ''})"
+                for dim, index in zip(view.dims, view.index, strict=True)
+                if index.offset or index.from_end
+            ]
+            made = _tuple(" + ".join(terms) or "0" for terms in steps.values())
+            start = " + ".join([f"{source}.storage_offset()", *offsets])
+            self.let(view.name, f"{source}.as_strided({shape}, {made}, {start})")
+
+    def size(self, place: Found) -> str:
+        """A size, read off a tensor at each call."""
+        text = f"{self.names[place.value]}.shape[{place.dim}]"
+        for rule in place.rules:
+            text = f"{self.constant(rule.size)}({text})"
+        return text
+
+    def results(self, captured: Captured, program: TensorProgram) -> list[str]:
+        """What the graph returns."""
+        values = program.values()
+        found: list[str] = []
         for result in captured.results:
             match result:
                 case FromProgram(index, order):
-                    name, axes, dims = outputs[index]
-                    tensor = values[name] if dims == axes else with_dims(values[name], axes, dims)
-                    results.append(tensor if order is None else in_order(tensor, order))
+                    axes = values[program.outputs[index]].axes
+                    dims = program.output_dims[index] if program.output_dims else axes
+                    text = self.names[program.outputs[index]]
+                    if dims != axes:
+                        text = f"{self.constant(with_dims)}({text}, {self.constant(axes)}, {self.constant(dims)})"
+                    found.append(text if order is None else f"{self.constant(in_order)}({text}, {order})")
                 case FromArgument(index):
-                    results.append(arguments[index])
+                    found.append(self.arguments[index])
                 case FromSizes(number):
-                    results.append(number.value(arguments))
+                    found.append(f"{self.constant(number.value)}({_tuple(self.arguments)})")
                 case FromNothing(value):
-                    results.append(value)
-        return results
+                    found.append(self.constant(value))
+                case _:
+                    assert_never(result)
+        return found
 
-    return run
+    def function(self) -> Runner:
+        """What was written, compiled; each variable goes after the last line that has it."""
+        last = {name: number for number, line in enumerate(self.lines) for name in _VARIABLE.findall(line)}
+        text = [f"def run({', '.join(self.arguments)}):"]
+        for number, line in enumerate(self.lines):
+            text.append(f"    {line}")
+            gone = sorted(name for name, place in last.items() if place == number < len(self.lines) - 1)
+            text += [f"    del {', '.join(gone)}"] if gone else []
+        exec(compile("\n".join(text), "<runner of a plan>", "exec"), self.scope)  # noqa: S102 - our own text
+        return self.scope["run"]
+
+
+def _tuple(items: Iterable[str]) -> str:
+    return f"({''.join(f'{item}, ' for item in items)})"
+
+
+def _flipped(view: View, source: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """The tensor that `view` describes. PyTorch has no negative strides: a dimension that runs backwards is flipped, a copy."""
+    strides = view.strides(source.stride())
+    if min(strides, default=0) >= 0:
+        return source.as_strided(shape, strides, source.storage_offset() + view.offset(source.shape, source.stride()))
+    backwards = [d for d, i in zip(view.dims, view.index, strict=True) if any(c < 0 for _, c in i.terms)]
+    source = source.flip(backwards)
+    turned = tuple(_backwards(i) if d in backwards else i for d, i in zip(view.dims, view.index, strict=True))
+    return _flipped(replace(view, index=turned), source, shape)
+
+
+def _backwards(index: Affine) -> Affine:
+    """The same element, counted from the other end."""
+    terms = tuple((axis, -coefficient) for axis, coefficient in index.terms)
+    return Affine(terms, -index.offset, not index.from_end)

@@ -105,7 +105,11 @@ def select(program: TensorProgram, example: Example, options: Options, schedule:
     found: list[Candidate] = []
     considered: list[Considered] = []
     failure: UnsupportedError | ScheduleError | None = None
-    for origin, fused, trace in _fused(program, lowered, options, only_exact=schedule is not None):
+    for made in _fused(program, lowered, options, only_exact=schedule is not None):
+        if isinstance(made, Considered):
+            considered.append(made)
+            continue
+        origin, fused, trace = made
         try:
             given = schedule or choose(fused, example.sizes, example.innermost, example.threads, machine.near_bytes)
             ways = [_scheduled(fused, given, example, machine)]
@@ -146,8 +150,10 @@ def _demand_rests(applied: BlockProgram, example: Example) -> None:
 _Fused = tuple[str, BlockProgram, tuple[Step, ...]]
 
 
-def _fused(program: TensorProgram, lowered: BlockProgram, options: Options, *, only_exact: bool) -> Iterator[_Fused]:
-    """Where each candidate comes from, its program in canonical names, and its trace."""
+def _fused(
+    program: TensorProgram, lowered: BlockProgram, options: Options, *, only_exact: bool
+) -> Iterator[_Fused | Considered]:
+    """Where each candidate comes from, its program in canonical names, and its trace; or why it is none."""
     exact = fuse(lowered, RULES_IN_PLANS, (), checked=options.debug_checks)
     written = canonical(round_where_made(limit(exact.last)))
     yield "rules that keep every rounding", written, exact.steps
@@ -165,7 +171,9 @@ def _fused(program: TensorProgram, lowered: BlockProgram, options: Options, *, o
     for origin, snapshot, trace in _snapshots(fusion):
         safe: Safe = make_safe(limit(snapshot))
         if safe.plain > plain:
-            continue  # an exponential lost its shift and would overflow: the program as written does not
+            lost = "an exponential lost its shift and would overflow where the program as written does not"
+            yield Considered(origin, None, lost)
+            continue
         made = canonical(round_where_made(safe.program))
         if made not in seen:
             seen.add(made)

@@ -37,6 +37,8 @@ from weft.run.manifest import Json, Manifest, stored_name
 
 __all__ = ["CacheFolder", "Entry", "Json", "write_file"]
 
+_TRIES = 20
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -135,6 +137,7 @@ class CacheFolder:
             private: go to the private folder at once (the persistent one forbids execution, say).
 
         Raises:
+            CacheFolderError: the folder has become one that is not safe.
             OSError: the private folder failed too; no disk and no memory has room.
         """
         _demand_key(key)
@@ -224,19 +227,29 @@ def _platform_folder() -> Path:
 
 
 def _make_folder(path: Path) -> None:
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except FileExistsError as error:
-        raise CacheFolderError(
-            f"the cache folder {path} is not a folder",
-            todo=f"remove {path}, or name another folder in WEFT_CACHE_DIR",
-        ) from error
-    except OSError:
-        return  # it cannot be created: lookups miss, and store goes to the private folder
-    try:
-        found = path.stat()
-    except OSError:
-        return
+    """Makes the folder, unless it cannot be made: then lookups miss, and store goes to the private folder.
+
+    Raises CacheFolderError where there is one that is not safe.
+    """
+    for _ in range(_TRIES):
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = path.stat()
+        except FileExistsError as error:
+            if os.path.lexists(path) and not path.is_dir():
+                raise CacheFolderError(
+                    f"the cache folder {path} is not a folder",
+                    todo=f"remove {path}, or name another folder in WEFT_CACHE_DIR",
+                ) from error
+        except OSError:
+            return
+        else:
+            _demand_safe(path, found)
+            return
+        # It was there and is gone: someone removes it at the same time.
+
+
+def _demand_safe(path: Path, found: os.stat_result) -> None:
     if found.st_uid != os.geteuid():
         raise CacheFolderError(
             f"the cache folder {path} belongs to another user (uid {found.st_uid}, yours is "
@@ -269,7 +282,7 @@ def _write(root: Path, manifest: Manifest, files: Mapping[str, bytes]) -> None:
 def _write_once(root: Path, manifest: Manifest, files: Mapping[str, bytes]) -> None:
     text = manifests.text_of(manifest)
     folder = root / manifest["key"]
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _make_folder(root)  # again: it may have been removed, and another one put in its place, since it was opened
     on_disk.claim(folder)
     for name, content in files.items():
         write_file(folder / stored_name(name, manifest["files"][name]["sha256"]), content)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -134,7 +135,8 @@ def _grid(frame: Frame, out: Writer, top: Body, first: Map, places: Mapping[str,
     for count, extent in zip(counts, extents, strict=True):
         out.line(f"const i64 {count} = {extent};")
     _levels(top, chain, steps, places)
-    out.line("#pragma omp parallel num_threads(threads)")
+    out.line(f"const int team = weft::team(threads, {times(*counts)}, {_work(frame, first)});")
+    out.line("#pragma omp parallel num_threads(team)")
     with out.block(""):
         out.lines += _scratch(frame, 2)
         # Beside a band programs differ in length: who is done takes the next. Which thread runs one changes no result.
@@ -142,6 +144,20 @@ def _grid(frame: Frame, out: Writer, top: Body, first: Map, places: Mapping[str,
         out.line(f"#pragma omp for schedule({'dynamic' if uneven else 'static'})")
         with out.block(f"for (i64 program = 0; program < {times(*counts)}; ++program)"):
             out.lines += frame.out.lines
+
+
+def _work(frame: Frame, first: Map) -> str:
+    """How many elements the kernel works on: of each chain of maps the product of the sizes, where no other has those too."""
+    chains = {tuple(sorted(chain)): None for chain in _chains(frame, first)}
+    largest = [one for one in chains if not any(Counter(one) < Counter(other) for other in chains)]
+    return " + ".join(times("1.0", *chain) for chain in largest)
+
+
+def _chains(frame: Frame, node: Map) -> list[list[str]]:
+    """The sizes along each way from `node` down to a map that holds none."""
+    size = frame.size(node.axis.space)
+    below = [chain for inner in node.body.nodes if isinstance(inner, Map) for chain in _chains(frame, inner)]
+    return [[size, *chain] for chain in below] or [[size]]
 
 
 def _steps(frame: Frame, chain: Sequence[Map], counts: Sequence[str]) -> tuple[list[Step], list[str]]:

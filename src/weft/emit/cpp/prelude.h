@@ -40,6 +40,14 @@ static inline i64 max_index(i64 a, i64 b) { return a > b ? a : b; }
 static inline i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
 static inline i64 round_up(i64 a, i64 b) { return ceil_div(a, b) * b; }
 
+// How many of `threads` have something to do: at most one per program, and one more for each 16384 elements worked on.
+// To wake a thread takes microseconds, and to wait for one on a busy machine milliseconds.
+static inline int team(int threads, i64 programs, double work) {
+  const double useful = 1 + work / 16384;
+  const double most = useful < (double)programs ? useful : (double)programs;
+  return most < 1 ? 1 : most < threads ? (int)most : threads;
+}
+
 template <class To, class From>
 static inline To bits_as(From value) {
   static_assert(sizeof(To) == sizeof(From), "bits_as keeps the size");

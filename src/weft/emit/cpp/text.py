@@ -19,7 +19,8 @@ RESERVED = (
     "signed sizeof static struct switch template this throw true try typedef typeid typename union "
     "unsigned using virtual void volatile wchar_t while xor xor_eq main "
     # what the frame of a kernel and the prelude's macros use
-    "weft i64 words threads scratch products program dense lane start count i j i0 i1 i2 i3 errno unix linux stdin stdout stderr"
+    "weft i64 words threads team scratch products program dense lane start count "
+    "i j i0 i1 i2 i3 errno unix linux stdin stdout stderr"
 )
 
 
