@@ -39,7 +39,9 @@ def causal_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch
 
 def grouped_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """Attention in which several heads of queries share a head of keys and values, which is not copied for each."""
-    return attention(q.unflatten(1, (k.shape[1], -1)), k[:, :, None], v[:, :, None]).flatten(1, 2)
+    batch, heads, queries, width = q.shape
+    grouped = q.view(batch, k.shape[1], heads // k.shape[1], queries, width)
+    return attention(grouped, k[:, :, None], v[:, :, None]).flatten(1, 2)
 
 
 def latent_attention(q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
