@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import subprocess
@@ -43,6 +44,13 @@ def threads_alive() -> int:
 
 def close(found, wanted) -> bool:
     return torch.allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("call", [lambda fn, given: weft.compile(fn)(*given), weft.optimize])
+def test_a_shape_error_comes_without_pytorchs_log(call, caplog):
+    with pytest.raises(weft.errors.ShapeError):
+        call(relu_linear, (torch.randn(2, 3), torch.randn(4, 5), torch.randn(5)))
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 class TestThreadsAndProcesses:
