@@ -62,6 +62,9 @@ UNSET = (
 )
 """Entries whose results are whatever the memory holds."""
 
+DRAWN = ("pca_lowrank", "svd_lowrank")
+"""Entries that draw random numbers and compute with them: there is no fp64 result to compare with."""
+
 INFERENCE = frozenset(
     """
     addbmm addmv addr all any argmax argmin argsort atan2 bernoulli bitwise_left_shift bitwise_right_shift broadcast_tensors
@@ -135,7 +138,7 @@ def share(op: Any) -> int | None:
     All, where weft has a handler or a row for every ATen operation that the entry's first samples call, or inference uses it;
     SOME, where it has one for some of the operations.
     """
-    if op.name in UNSET:
+    if op.name in (*UNSET, *DRAWN):
         return None
     known = [_translated(packet) for packet in _packets(op)]
     if op.name in INFERENCE or (known and all(known)):

@@ -55,6 +55,8 @@ FOUND = [
     ("addmv", "int64", "contiguous", 1),
     ("mean", "float32", "special", 1),
     ("nn.functional.softsign", "int64", "special", 0),
+    ("quantile", "float32", "contiguous", 0),
+    ("ravel", "float32", "noncontiguous", 0),
     ("remainder", "float32", "special", 2),
 ]
 

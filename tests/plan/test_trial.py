@@ -105,21 +105,6 @@ def test_slower_graphs_are_counted_and_still_right(cache):
     assert weft.stats().slower == before + 1
 
 
-def test_a_graph_with_a_call_into_pytorch_is_not_tried(cache):
-    def mixed(x):
-        return torch.exp(x) + torch.cumsum(x, 0)
-
-    seen: list[object] = []
-
-    def compiled(gm, example):
-        seen.append(trial.faster(compile_graph(gm, example), gm.forward, current(), trial.changing_sizes(gm)))
-        return gm.forward
-
-    torch._dynamo.reset()
-    torch.compile(mixed, backend=compiled)(torch.randn(8))
-    assert not isinstance(seen[0], trial.Trial)
-
-
 def test_never_means_never(cache, monkeypatch):
     monkeypatch.setenv("WEFT_MEASURE", "never")
     torch._dynamo.reset()
@@ -127,3 +112,33 @@ def test_never_means_never(cache, monkeypatch):
     monkeypatch.setattr(trial, "measure", lambda *_: trial.Measured(1.0, 0.5))
     weft.compile(lambda x: torch.exp(x) + 2)(torch.randn(2))
     assert weft.stats().slower == before
+
+
+def test_a_graph_with_calls_into_pytorch_is_tried(cache, monkeypatch):
+    calls: list[str] = []
+
+    def sums(x):
+        return (torch.exp(torch.cumsum(x, 0)) + 1,)
+
+    made = tried(monkeypatch, weft_takes=0.02, eager_takes=0.0, calls=calls, fn=sums)
+    assert made.plan.fallbacks
+    assert list(made.chosen.values()) == [made.eager]
+
+
+def test_a_graph_that_draws_random_numbers_runs_once(cache):
+    """Else each trial would draw others, and change what the next call draws."""
+    found = []
+
+    def noisy(x):
+        return (torch.exp(x) + torch.rand_like(x),)
+
+    def compiled(gm, example):
+        plan = compile_graph(gm, example)
+        found.append((plan, trial.faster(plan, gm.forward, current(), trial.changing_sizes(gm))))
+        return plan.run
+
+    torch._dynamo.reset()
+    torch.compile(noisy, backend=compiled, dynamic=False)(torch.randn(64))
+    ((plan, runs),) = found
+    assert plan.kernels
+    assert runs == plan.run

@@ -128,8 +128,9 @@ def test_the_function_runs_in_pytorch_with_the_reason(planted):
     given = torch.randn(70, 300), torch.randn(300, 40), torch.randn(40)
     program = weft.optimize(linear_relu, given)
     assert program.kernels == ()
-    (fallback,) = program.fallbacks
-    assert "the scheduled program does not compute what was written" in fallback.reason
+    assert program.fallbacks
+    for fallback in program.fallbacks:  # one for each call that the region covered
+        assert "the scheduled program does not compute what was written" in fallback.reason
     torch.testing.assert_close(program(*given), linear_relu(*given))
     with torch.no_grad():
         torch.testing.assert_close(weft.compile(linear_relu)(*given), linear_relu(*given))

@@ -180,6 +180,8 @@ class _Translation:
             if in_order or self.builder.order(self.refs[slot]) is None:
                 # Once, so that every view of it is one of the same memory.
                 self.refs[slot] = self.builder.dense(self.refs[slot])
+            if self._looks_into_an_input(call, slot):
+                self.refs[slot] = copy(self.builder, self.refs[slot])
         target = call.target
         if target is _VIEW and not call.pinned:
             # A computed tensor need not have the strides that eager's has: where they do not allow a view, a copy.
@@ -205,6 +207,15 @@ class _Translation:
             results.append(_operand(ref))
         self.calls[name] = OpaqueCall(name, target, args, kwargs, tuple(results), call.random, call.pinned)
         self.fallbacks.append(Fallback(call.packet, reason, call.location))
+
+    def _looks_into_an_input(self, call: Call, slot: Slot) -> bool:
+        """Whether a result of `call` would be a view of an input's memory, where eager's is one of a copy, read as `slot`."""
+        memory = storage_of(self.fakes[slot])
+        if slot in self.inputs or all(s is None or storage_of(self.fakes[s]) != memory for s in call.results):
+            return False
+        return any(
+            self.refs[s].value == self.refs[slot].value and storage_of(self.fakes[s]) != memory for s in self.inputs
+        )
 
     def _copies(self, call: Call) -> bool:
         """Whether the call is a reshape that eager copies for: a kernel that makes the operand had better write it so."""

@@ -90,6 +90,7 @@ class Trial:
             **self.environment,
             "trial": "weft against PyTorch",
             "kernels": " ".join(k.key for k in self.plan.kernels),
+            "calls": " ".join(str(c.target) for c in self.plan.captured.calls.values()),
             "size class": str(size_class),
             "pytorch threads": str(torch.get_num_threads()),
         }
@@ -98,9 +99,12 @@ class Trial:
 def faster(plan: Plan, eager: Runner, options: Options, changing: tuple[int, ...]) -> Runner:
     """What runs in place of a graph: `plan`, on trial against `eager` where that can be tried.
 
-    A graph with calls into PyTorch is not tried: such a call may change its arguments, or draw random numbers.
+    A graph that draws random numbers is not tried, since each run draws others; nor is one that calls operations of other
+    libraries, which may do more than return a result.
     """
-    if options.measure == "never" or not plan.kernels or plan.fallbacks:
+    calls = plan.captured.calls.values()
+    repeatable = all(not c.random and c.target.namespace == "aten" for c in calls)
+    if options.measure == "never" or not plan.kernels or not repeatable:
         return plan.run
     return Trial(plan, eager, options, environment_parts(), changing)
 
