@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
 import torch
@@ -53,9 +55,18 @@ def compile(model: Callable[..., Any], **options: Any) -> Callable[..., Any]:  #
     with in_force(**options):  # an unknown option is an error now, not at the first call
         inner = dynamo_compile(model, functools.partial(backend, **options) if options else backend)
     if isinstance(inner, OptimizedModule):
+        object.__setattr__(inner, "__class__", CompiledModule)
         inner.forward = translating(inner.forward, cast("torch.nn.Module", model))
         return inner
     return functools.wraps(model)(translating(inner, model))
+
+
+class CompiledModule(OptimizedModule):
+    """A compiled module; a copy, or what a pickle gives, translates errors too."""
+
+    def _initialize(self) -> None:
+        super()._initialize()
+        self.forward = translating(self.forward, self._orig_mod)
 
 
 def dynamo_compile(model: Callable[..., Any], with_backend: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,7 +94,31 @@ def translating(inner: Callable[..., Any], model: Callable[..., Any]) -> Callabl
             raise failure
         return eagerly(model, args, kwargs)
 
+    without_log_inside(call)
     return call
+
+
+_SILENT: set[CodeType] = set()
+
+
+def without_log_inside(function: Callable[..., Any]) -> None:
+    """PyTorch's own log of a call that tracing refused is not written inside `function`, which says itself what is wrong."""
+    assert isinstance(function, FunctionType)
+    _SILENT.add(function.__code__)
+
+
+def _outside(record: logging.LogRecord) -> bool:
+    """Whether a record is logged outside of all functions that report the failure themselves."""
+    del record
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code in _SILENT:
+            return False
+        frame = frame.f_back
+    return True
+
+
+logging.getLogger("torch._subclasses.fake_tensor").addFilter(_outside)
 
 
 def eagerly(model: Callable[..., Any], args: Any, kwargs: Any) -> Any:

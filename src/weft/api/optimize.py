@@ -11,7 +11,7 @@ import torch
 from torch._dynamo.exc import TorchDynamoException
 
 from weft.api.backend import compile_graph
-from weft.api.compile import dynamo_compile, eagerly, translating
+from weft.api.compile import dynamo_compile, eagerly, translating, without_log_inside
 from weft.api.program import Program
 from weft.errors import TargetError, WeftError
 from weft.options import options as in_force
@@ -67,6 +67,9 @@ def optimize(
             raise failures[0]
         done.append(True)
         return Program(plans, translating(call, fn))
+
+
+without_log_inside(optimize)
 
 
 def check_target(target: str | None, inputs: Sequence[Any]) -> None:

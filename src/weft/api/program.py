@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Never
 
 import torch
 
@@ -30,6 +30,21 @@ class Program:
         """Run it; for inference: no gradients are recorded. Other shapes are compiled for as they come."""
         with torch.no_grad():
             return self._call(*args, **kwargs)
+
+    def __reduce__(self) -> Never:
+        """Not pickled: its kernels are loaded into this process."""
+        raise TypeError(
+            "a program of weft.optimize cannot be pickled, its kernels are loaded into this process: pickle the function or "
+            "module and call weft.optimize where it is loaded; the kernels come from the cache there"
+        )
+
+    def __deepcopy__(self, memo: object) -> Program:
+        """Itself, as of a function."""
+        return self
+
+    def __copy__(self) -> Program:
+        """Itself, as of a function."""
+        return self
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:

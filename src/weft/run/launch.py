@@ -30,6 +30,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 
+from weft.run import forked
 from weft.run.cache import Json
 from weft.run.load import NativeFunction
 from weft.tensor.dtypes import DType
@@ -134,7 +135,8 @@ def make_launcher(signature: KernelSignature, function: NativeFunction, threads:
     Args:
         signature: the kernel's interface.
         function: the kernel's C function.
-        threads: how many threads each call gets; None: `torch.get_num_threads()` at each call.
+        threads: how many threads each call gets; None: `torch.get_num_threads()` at each call. One in a process that was
+            forked off one with threads.
 
     Raises:
         ValueError: the signature reads a dimension that is not there, or names a size that it does
@@ -142,6 +144,8 @@ def make_launcher(signature: KernelSignature, function: NativeFunction, threads:
     """
     _check(signature)
     allocated = (*signature.outputs, *signature.scratch)
+    if forked.threads_are_gone():
+        threads = 1
     scope: dict[str, Any] = {
         "function": function,
         "pack": struct.Struct(f"{len(signature.words)}q").pack,
@@ -153,6 +157,7 @@ def make_launcher(signature: KernelSignature, function: NativeFunction, threads:
     }
     text = _launcher_text(signature, threads_vary=threads is None)
     exec(compile(text, f"<launcher of {signature.name}>", "exec"), scope)  # noqa: S102 - our own text
+    forked.at_most_one_thread_in_children(scope["launch"])
     return scope["launch"]
 
 
