@@ -12,7 +12,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from weft.block.check import Scope, body_types, infer, update_types
-from weft.block.program import All, Band, BlockProgram, BlockType, Broadcast, Dot, Feed, Graph, Map, State, maps
+from weft.block.program import (
+    All,
+    Band,
+    BlockProgram,
+    BlockType,
+    Broadcast,
+    Collapse,
+    Dot,
+    Feed,
+    Graph,
+    Map,
+    State,
+    maps,
+)
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, begins_where, grid_maps, tied
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -72,6 +85,8 @@ def choose(
     products = tuple(find_products(program, innermost))
     whole = frozenset(_repeating(program.graph))
     tiles = _tiles(program, products, sizes, innermost, threads, whole, cache_bytes)
+    for axis in _summed_down(program.graph, dict(program.inputs), Scope({}, applied=False)):
+        tiles[axis] = min(tiles[axis], _SUMMED_ROWS)
     _even_out(program, tiles)
     grid = set(grid_maps(program.graph))
     loops: list[tuple[str, LoopSchedule]] = []
@@ -86,6 +101,16 @@ def choose(
     rows = frozenset(p.name for p in products if not p.row_operand_dense)
     panels = frozenset(p.name for p in products if not _few_rows(p, sizes))
     return Schedule(tuple(loops), rows, panels)
+
+
+def _summed_down(graph: Graph, inputs: dict[str, BlockType], scope: Scope) -> Iterator[Axis]:
+    """The axes along which items are combined element by element, not lane by lane: each block of them is one chain."""
+    types = infer(graph, inputs, scope)
+    for node in graph.nodes:
+        if isinstance(node, Map):
+            yield from _summed_down(node.body, body_types(node, types), scope.inside(node))
+        elif isinstance(node, Collapse) and types[node.arg].dims[-1] != node.over:
+            yield node.over
 
 
 def off_the_grid(schedule: Schedule) -> Schedule:
