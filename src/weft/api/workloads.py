@@ -38,9 +38,10 @@ def causal_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch
 
 
 def grouped_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Attention in which several heads of queries share a head of keys and values."""
-    group = q.shape[1] // k.shape[1]
-    return attention(q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1))
+    """Attention in which several heads of queries share a head of keys and values, which is not copied for each."""
+    batch, heads, queries, width = q.shape
+    grouped = q.view(batch, k.shape[1], heads // k.shape[1], queries, width)
+    return attention(grouped, k[:, :, None], v[:, :, None]).flatten(1, 2)
 
 
 def latent_attention(q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:

@@ -33,6 +33,12 @@ _OTHER_FEW_ROWS = 8
 _DIRECT_COLUMNS = 2048
 # Elements of a block of elementwise work, and of a row of it: a few pages, long enough rows for vector code.
 _BLOCK, _ROW = 16384, 2048
+# Both sides of a block that lies along memory one way in one tensor, the other way in another.
+_SQUARE = 128
+# Rows that a sum down the columns adds up before it goes on to the next block: short chains of additions, as exact as eager's.
+_SUMMED_ROWS = 64
+# No loop over so few elements is worth being the innermost.
+_FEW = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +71,7 @@ def choose(
     """
     products = tuple(find_products(program, innermost))
     whole = frozenset(_repeating(program.graph))
-    tiles = _tiles(program, products, sizes, threads, whole, cache_bytes)
+    tiles = _tiles(program, products, sizes, innermost, threads, whole, cache_bytes)
     _even_out(program, tiles)
     grid = set(grid_maps(program.graph))
     loops: list[tuple[str, LoopSchedule]] = []
@@ -172,6 +178,7 @@ def _tiles(
     program: BlockProgram,
     products: tuple[Product, ...],
     sizes: Mapping[str, int],
+    innermost: Mapping[str, int | None],
     threads: int,
     whole: frozenset[Axis],
     cache_bytes: float,
@@ -181,7 +188,8 @@ def _tiles(
     on_grid = set(grid_maps(program.graph))
     grid = [m.axis for m in maps(program.graph) if m.name in on_grid]
     if not products:
-        return _elementwise_tiles(program, extent, grid, threads)
+        long = _along_memory(program, extent, innermost)
+        return _elementwise_tiles(program, extent, grid, threads, long)
     direct = all(_few_rows(p, sizes) for p in products)
     sixteen_bit = all(p.dtype in _DEPTH for p in products)
     rows = [p.rows for p in products if p.rows is not None]
@@ -239,13 +247,69 @@ def _enough_blocks(tiles: dict[Axis, int], extent: Mapping[Axis, int], axes: lis
 
 
 def _elementwise_tiles(
-    program: BlockProgram, extent: Mapping[Axis, int], grid: list[Axis], threads: int
+    program: BlockProgram, extent: Mapping[Axis, int], grid: list[Axis], threads: int, long: frozenset[Axis]
 ) -> dict[Axis, int]:
-    """Long rows of the innermost loops, and as many of them as make a block, but two blocks for each thread."""
-    inner = [m.axis for m in maps(program.graph) if not any(isinstance(n, Map) for n in m.body.nodes)]
+    """Long rows of the loops along memory, and as many of them as make a block, but two blocks for each thread."""
+    summed = {m.axis for m in maps(program.graph) if m.state is not None}
+    square = any(outer in long and inner in long for outer, inner in _nested(program.graph))
     tiles: dict[Axis, int] = {}
     for axis, size in extent.items():
-        alone = axis in inner and axis in grid and len(grid) == 1
-        most = _BLOCK if alone else _ROW if axis in inner else _BLOCK // _ROW
-        tiles[axis] = most if axis not in grid or size >= most * 2 * threads else max(1, most // 16)
+        tiles[axis] = _BLOCK // _ROW
+        if axis in long:
+            tiles[axis] = _BLOCK if axis in grid and len(extent) == 1 else _SQUARE if square else _ROW
+        elif axis in summed and size > _FEW:
+            tiles[axis] = _SUMMED_ROWS
+    for axis in sorted(dict.fromkeys(grid), key=lambda a: tiles[a]):  # rows first: they stay long
+        if math.prod(math.ceil(extent[a] / tiles[a]) for a in grid) < 2 * threads:
+            tiles[axis] = max(1, tiles[axis] // 16)
     return tiles
+
+
+def _nested(graph: Graph) -> Iterator[tuple[Axis, Axis]]:
+    """Pairs of axes of which one is looped over inside the other."""
+    for node in maps(graph):
+        yield from ((node.axis, inner.axis) for inner in maps(node.body))
+
+
+def _along_memory(
+    program: BlockProgram, extent: Mapping[Axis, int], innermost: Mapping[str, int | None]
+) -> frozenset[Axis]:
+    """The axes along which large tensors lie in memory, short ones left out: of points in space the axis over points."""
+    inputs = {name: kind.lists for name, kind in program.inputs}
+    sources = {name: {a: (name, d) for d, a in enumerate(lists)} for name, lists in inputs.items()}
+    origins = list(_origins(program.graph, sources))
+    lengths = {origin: extent[axis] for axis, origin in origins}
+    tensors: list[tuple[int, list[frozenset[Axis]]]] = []  # elements, and the axes of each dimension, innermost first
+    for name, lists in inputs.items():
+        order = _inwards(len(lists), innermost.get(name))
+        axes = [frozenset(axis for axis, origin in origins if origin == (name, d)) for d in order]
+        tensors.append((math.prod(lengths.get((name, d), 1) for d in order), axes))
+    for lists in program.output_axes:
+        known = [a for a in lists if a in extent]
+        tensors.append((math.prod(extent[a] for a in known), [frozenset((a,)) for a in reversed(known)]))
+    most = max((count for count, _ in tensors), default=0)
+    found: set[Axis] = set()
+    for count, dims in tensors:
+        if count * 4 >= most:
+            found |= next((axes for axes in dims if any(extent[a] > _FEW for a in axes)), frozenset[Axis]())
+    spaces = {a.space for a in found}  # loops over lists between loops go as those over the tensors do
+    return frozenset(
+        m.axis for m in maps(program.graph) if (m.axis.space in spaces if spaces else not list(maps(m.body)))
+    )
+
+
+def _inwards(rank: int, last: int | None) -> list[int]:
+    """Dimensions from the innermost outwards: the one of stride 1 first, where it is known."""
+    order = list(reversed(range(rank)))
+    return order if last is None else [last, *(d for d in order if d != last)]
+
+
+def _origins(graph: Graph, sources: _Sources) -> Iterator[tuple[Axis, tuple[str, int]]]:
+    """For each loop that goes along a dimension of an input, its axis, and which."""
+    for node in graph.nodes:
+        if isinstance(node, Map):
+            fed = {f.inner: _seen(node, f, sources[f.outer]) for f in node.inputs if f.outer in sources}
+            for axes in fed.values():
+                if node.axis in axes:
+                    yield node.axis, axes[node.axis]
+            yield from _origins(node.body, fed)

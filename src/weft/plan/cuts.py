@@ -12,7 +12,8 @@ from weft.tensor.program import Contraction, Reduction, TensorProgram
 # A join must be predicted to save this share: the model is a model, and two kernels are what is known to work.
 _GAIN = 0.1
 # But where the second contracts what the first reduces along, the first has whole rows in one kernel as it is: a join takes
-# no loop off the grid, it only saves the list between and a launch, and is left only where it is predicted clearly slower.
+# no loop off the grid. It saves a launch and the list between; where that is a product's, as large as all that is read, it is left
+# only where it is predicted clearly slower. A list of rows that are only normalised is small beside the product that reads it.
 _LOSS = 0.1
 # Fusing looks at every pair of operators, again after every rewrite: beyond this many, a join costs more to find than it saves.
 _MOST_NODES, _MOST_CONTRACTIONS = 40, 4
@@ -78,7 +79,8 @@ class Cuts:
             return False
         if _contracts_what_is_reduced(first.program, second.program):
             apart = sum(p.chosen.cost.predicted_seconds for p in parts if p is not None)
-            return whole.chosen.cost.predicted_seconds < (1 + _LOSS) * apart
+            products_first = any(isinstance(n, Contraction) for n in first.program.nodes)
+            return whole.chosen.cost.predicted_seconds < (1 + (_LOSS if products_first else 0.0)) * apart
         return whole.work_seconds < (1 - _GAIN) * sum(p.work_seconds for p in parts if p is not None)
 
     def _known(self, region: Region) -> Selection | None:

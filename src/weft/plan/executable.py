@@ -18,6 +18,7 @@ from weft.options import Options
 from weft.plan.cuts import Cuts
 from weft.plan.kernel import Kernel
 from weft.plan.laws_check import laws_refuted
+from weft.plan.layout import as_in_eager
 from weft.plan.partition import Call, Region
 from weft.plan.region import CompiledRegion
 from weft.plan.regions import Prepared, Regions, calls_of
@@ -80,7 +81,7 @@ def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, options: O
 def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known: Regions) -> Plan | dict[int, str]:
     """The plan; or which calls PyTorch must run in another attempt, by number, and why, where a region of the graph failed."""
     assert captured.program is not None
-    program = normalize(captured.program)
+    program = as_in_eager(normalize(captured.program), captured.results)
     refuted = laws_refuted(captured.program, program)
     if refuted is not None:
         return _in_pytorch(captured, (*captured.fallbacks, Fallback("graph", refuted)), eager)

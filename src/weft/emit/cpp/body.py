@@ -65,7 +65,9 @@ class Body:
         """Note what `node` computes; print it where it is a product or a copy."""
         match node:
             case Pointwise():
-                self.values[node.name] = split(node, [self.item(a) for a in node.args])
+                self.values[node.name] = split(
+                    node, nests.in_loops(self.scope, node.dims)[-1:], [self.item(a) for a in node.args]
+                )
             case Collapse():
                 arg = self.item(node.arg)
                 lazy = self._lazy(
@@ -105,7 +107,7 @@ class Body:
                 found[name] = there
             else:
                 assert isinstance(value, Lazy)
-                store = nests.array(self.frame, self.scope, value, dims or value.dims)
+                store = nests.array(self.frame, self.scope, value, dims or nests.in_loops(self.scope, value.dims))
                 todo.append(store)
                 found[name] = store.target
         if todo:

@@ -10,12 +10,13 @@ from weft.block.program import Pointwise
 from weft.emit.cpp.scalar import HELD, Text, expression
 from weft.emit.cpp.values import Lazy, Memory
 from weft.emit.kinds import kind_of
+from weft.tensor.axes import Axis
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, arguments, substitute
 
 Item: TypeAlias = Memory | Lazy
 
 
-def split(node: Pointwise, args: Sequence[Item]) -> Lazy:
+def split(node: Pointwise, innermost: tuple[Axis, ...], args: Sequence[Item]) -> Lazy:
     """`node`, without the parts that are the same along its innermost axis: each becomes an argument.
 
         forall i, j: x[i,j] * exp(m[i])    becomes    forall i: e = exp(m[i]);  forall j: x[i,j] * e
@@ -24,7 +25,8 @@ def split(node: Pointwise, args: Sequence[Item]) -> Lazy:
     computed in the type that the expression computes them in: nothing is rounded.
 
     Args:
-        node: with dims in the order of its loops.
+        node: of a body.
+        innermost: the axis of its innermost loop, if it has any.
         args: what it reads.
     """
     found = list(args)
@@ -32,7 +34,7 @@ def split(node: Pointwise, args: Sequence[Item]) -> Lazy:
     def taken(expr: Apply | Convert) -> Arg | None:
         read = sorted(arguments(expr))
         axes = {a for i in read for a in args[i].dims}
-        if not read or not node.dims or node.dims[-1] in axes:
+        if not read or not innermost or axes.issuperset(innermost):
             return None
         dims = tuple(a for a in node.dims if a in axes)
         dtype = HELD[expression(expr, [Text("", kind_of(a.dtype)) for a in args]).kind]

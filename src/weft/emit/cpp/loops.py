@@ -33,6 +33,7 @@ from weft.emit.calls import row_major
 from weft.emit.cpp import nests
 from weft.emit.cpp.body import Accumulator, Body
 from weft.emit.cpp.frame import Frame, localised, offset_of, pointer
+from weft.emit.cpp.order import arranged
 from weft.emit.cpp.plan import Store
 from weft.emit.cpp.ranges import widest
 from weft.emit.cpp.scalar import element
@@ -114,7 +115,8 @@ def entered(body: Body, node: Map, scope: Scope) -> Body:
 def place_of_list(frame: Frame, node: Map, name: str, kind: BlockType, scope: Scope) -> Memory:
     """Scratch for the whole of the list `name` that `node` stacks, for the current blocks of the loops around."""
     loops = {m.axis: m for m in (node, *maps(node.body))}
-    axes = (*(a for a in kind.lists if a not in kind.dims), *kind.dims)
+    blocks = {a: "" if m.tile is None else str(m.tile) for a, m in loops.items()}
+    axes = (*(a for a in kind.lists if a not in kind.dims), *arranged(kind.dims, lambda a: blocks.get(a, "")))
     ranges = {
         a: widest(frame, a, loops, scope) if a in loops else Bounds(scope[a].base, "", scope[a].most) for a in axes
     }

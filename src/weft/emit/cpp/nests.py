@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from weft.block.program import Collapse, Extent, Index, Literal, Pointwise
 from weft.emit.cpp.frame import Frame
+from weft.emit.cpp.order import arranged
 from weft.emit.cpp.phases import Phases, phases
 from weft.emit.cpp.plan import Nest, Store, Work, crossing, overwritten, plan
 from weft.emit.cpp.scalar import (
@@ -35,8 +36,8 @@ _SIXTEEN_BITS = (DType.bfloat16, DType.float16)
 def run(frame: Frame, scope: Scope, stores: Sequence[Store], reductions: Sequence[Lazy] = ()) -> None:
     """Print the nests that do `stores` and compute `reductions`, whose results then lie in memory."""
     reductions = [r for r in reductions if r.memory is None]
-    kept = [_keep(frame, scope, lazy) for lazy in reductions if not _grows(lazy)]
-    nests = plan([*stores, *kept], reductions)
+    kept = [_keep(frame, scope, lazy) for lazy in reductions if not _grows(scope, lazy)]
+    nests = plan([*stores, *kept], reductions, lambda axes: in_loops(scope, axes))
     later: list[Store] = []
     for work in overwritten(nests):
         assert work.store is not None
@@ -46,11 +47,16 @@ def run(frame: Frame, scope: Scope, stores: Sequence[Store], reductions: Sequenc
         work.store = Store(aside, work.store.value)
     for nest, lazy in crossing(nests):
         store = _keep(frame, scope, lazy)
-        nest.works.append(Work(store.target.dims, (lazy,), store=store))
+        nest.works.append(Work(in_loops(scope, store.target.dims), (lazy,), store=store))
     for nest in nests:
         _Printer(frame, scope, nest).print()
     if later:
         run(frame, scope, later)
+
+
+def in_loops(scope: Scope, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    """The axes of an item in the order of the loops over them, outermost first."""
+    return arranged(axes, lambda axis: scope[axis].most)
 
 
 def array(frame: Frame, scope: Scope, lazy: Lazy, dims: tuple[Axis, ...]) -> Store:
@@ -92,13 +98,16 @@ def variable(frame: Frame, wish: str, dtype: DType, value: float | None) -> Memo
 
 def _keep(frame: Frame, scope: Scope, lazy: Lazy) -> Store:
     """The store that puts `lazy` where later nests read it, in the type it is computed in."""
-    return Store(_fresh(frame, lazy.node.name, lazy.dtype.accumulator, lazy.dims, scope), lazy, (lazy,))
+    dims = in_loops(scope, lazy.dims)
+    return Store(_fresh(frame, lazy.node.name, lazy.dtype.accumulator, dims, scope), lazy, (lazy,))
 
 
-def _grows(lazy: Lazy) -> bool:
+def _grows(scope: Scope, lazy: Lazy) -> bool:
     """True for a reduction whose results grow in an array of their own, wherever it is computed."""
     arg = lazy.args[0]
-    return isinstance(lazy.node, Collapse) and not isinstance(arg, Panel) and arg.dims[-1:] != (lazy.node.over,)
+    if not isinstance(lazy.node, Collapse) or isinstance(arg, Panel):
+        return False
+    return in_loops(scope, arg.dims)[-1:] != (lazy.node.over,)
 
 
 def _indices(depth: int) -> list[str]:
@@ -270,7 +279,8 @@ class _Printer:
         match lazy.node:
             case Pointwise(name=name, expr=expr):
                 kind = kind_of(lazy.dtype)
-                made = expression(expr, [_widened(self._value(a), kind) for a in lazy.args])
+                args = [_widened(self._value(a), kind) for a in lazy.args]
+                made = expression(expr, args, self._steady(work))
                 local = self.frame.names.make(name)
                 self.out.line(f"const {CTYPE[kind]} {local} = {stripped(coerced(made, kind))};")
                 self.local[lazy] = Text(local, kind)
@@ -281,6 +291,14 @@ class _Printer:
         if lazy in self.buffers:
             at = _at(self.buffers[lazy], self.index)
             self.out.line(stored(at, self.buffers[lazy].dtype, self.local[lazy]))
+
+    def _steady(self, work: Work) -> frozenset[int]:
+        """Which arguments of what `work` computes are the same all along the innermost loop; none where it stands outside."""
+        if work.lazy is None or len(work.order) < len(self.nest.order):
+            return frozenset()
+        inner = work.order[-1:]
+        args = enumerate(map(resolved, work.lazy.args))
+        return frozenset(i for i, a in args if not isinstance(a, Panel) and not set(inner) <= set(a.dims))
 
     def _accumulate(self, work: Work, lazy: Lazy, monoid: Monoid) -> None:
         kind = _carried(lazy)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from weft.block.program import Collapse, Pointwise
 from weft.emit.cpp.values import Lazy, Memory, Panel, Value, resolved
@@ -56,13 +57,17 @@ class Nest:
         return frozenset(self.order[: len(wanted)]) == wanted
 
 
-def plan(stores: Sequence[Store], reductions: Sequence[Lazy]) -> list[Nest]:
+Arrange: TypeAlias = Callable[[tuple[Axis, ...]], tuple[Axis, ...]]
+"""Gives the axes of an item in the order of the loops over them."""
+
+
+def plan(stores: Sequence[Store], reductions: Sequence[Lazy], arrange: Arrange) -> list[Nest]:
     """Nests, in order, that do all of `stores` and compute all of `reductions`.
 
     A work joins the first nest that is not before anything it depends on and whose outer loops run over its axes; values
     that a later nest reads are marked by `crossing`.
     """
-    works = _gather(stores, reductions)
+    works = _gather(stores, reductions, arrange)
     orders = _orders(works)
     nests: list[Nest] = []
     place: dict[Lazy, int] = {}
@@ -120,7 +125,7 @@ def users(works: Sequence[Work]) -> Mapping[Lazy, list[Work]]:
     return found
 
 
-def _gather(stores: Sequence[Store], reductions: Sequence[Lazy]) -> list[Work]:
+def _gather(stores: Sequence[Store], reductions: Sequence[Lazy], arrange: Arrange) -> list[Work]:
     """Every work that the stores and reductions need, each after what it reads."""
     works: list[Work] = []
     seen: set[Lazy] = set()
@@ -132,14 +137,14 @@ def _gather(stores: Sequence[Store], reductions: Sequence[Lazy]) -> list[Work]:
         inner = tuple(resolved(a) for a in value.args)
         for each in inner:
             need(each)
-        works.append(Work(_order(value), inner, lazy=value))
+        works.append(Work(arrange(_order(value)), inner, lazy=value))
 
     for lazy in reductions:
         need(resolved(lazy))
     for store in stores:
         value = resolved(store.value)
         need(value)
-        works.append(Work(store.target.dims, (value,), store=store))
+        works.append(Work(arrange(store.target.dims), (value,), store=store))
     return works
 
 

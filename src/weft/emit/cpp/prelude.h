@@ -142,6 +142,22 @@ static inline double fma(double a, double b, double c) {
 static inline uint64_t fma(uint64_t a, uint64_t b, uint64_t c) { return a * b + c; }
 static inline int32_t fma(int32_t a, int32_t b, int32_t c) { return a * b + c; }
 
+// x / c for one c and many x, a third of what a division costs: a product with the inverse, put right by what it leaves. What
+// depends on c alone leaves the loop. The same number as x / c to the last bit, but perhaps for |x| < 2^-100, whose remainder may be
+// too small for a float; a c whose inverse is no normal number is scaled together with x.
+static inline float over(float x, float c) {
+#ifdef __FP_FAST_FMAF
+  const float size = __builtin_fabsf(c);
+  const float scale = size < 0x1p-100f ? 0x1p64f : size > 0x1p100f ? 0x1p-64f : 1.0f;
+  const float by = c * scale, inverse = 1.0f / by, y = x * scale;
+  const float first = y * inverse;
+  const float second = fma(fma(-first, by, y), inverse, first);
+  return second - second == 0.0f ? second : first;  // infinities and NaN leave no number
+#else
+  return x / c;
+#endif
+}
+
 // if-then-else on values: both sides are computed, which keeps a loop in vector form.
 template <class T>
 static inline T where(bool c, T a, T b) {
@@ -989,6 +1005,69 @@ static inline void row_products(Sum<T>* c, bool add, const T* x, const T* b, i64
   }
 }
 
+static constexpr bool is_float(float) { return true; }
+template <class C>
+static constexpr bool is_float(C) {
+  return false;
+}
+// Sixteen such sums in float at once: one vector for each s, and shuffles instead of sixteen sums of lanes at the end. Lane s of the result
+// is the sum of all lanes of sums[s]: each step adds halves of two vectors, lanes of both interleaved.
+typedef int32_t LaneOrder __attribute__((vector_size(64)));
+struct Sixteen {
+  using order = LaneOrder;
+};
+static inline FloatLanes sums_of_sixteen(FloatLanes (&sums)[16]) {
+#pragma GCC unroll 4
+  for (int half = 8; half; half /= 2)
+#pragma GCC unroll 8
+    for (int s = 0; s < half; ++s)
+      sums[s] =
+          WEFT_SHUFFLE(Sixteen, sums[s], sums[s + half], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23) +
+          WEFT_SHUFFLE(Sixteen, sums[s], sums[s + half], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+  return sums[0];
+}
+// Adds to sums[s] the products of x[k] and b[s * stride + k] for k from `k` on, as long as there are whole vectors; gives the first
+// k that is left. Sixteen rows are too many streams for a machine to see what comes next: it is told.
+template <class T>
+static inline i64 add_products(FloatLanes (&sums)[16], const T* x, const T* b, i64 stride, i64 k, i64 kb) {
+  for (; k + 16 <= kb; k += 16) {
+    const FloatLanes y = load_lanes(x + k);
+#pragma GCC unroll 16
+    for (int s = 0; s < 16; ++s) {
+      __builtin_prefetch(b + (s + 16) * stride + k);
+      sums[s] += y * load_lanes(b + s * stride + k);
+    }
+  }
+  return k;
+}
+#ifdef __AVX512BF16__
+// Two products and both additions in one instruction (operands below the normal numbers count as 0).
+typedef uint32_t Pairs __attribute__((vector_size(64), aligned(2), may_alias));
+static inline i64 add_products(FloatLanes (&sums)[16], const bf16* x, const bf16* b, i64 stride, i64 k, i64 kb) {
+  for (; k + 32 <= kb; k += 32) {
+    const Pairs y = *(const Pairs*)(x + k);
+#pragma GCC unroll 16
+    for (int s = 0; s < 16; ++s) {
+      const Pairs* const from = (const Pairs*)(b + s * stride + k);
+      __builtin_prefetch(b + (s + 16) * stride + k);
+      __asm__("vdpbf16ps %2, %1, %0" : "+v"(sums[s]) : "v"(y), "m"(*from));
+    }
+  }
+  return add_products<bf16>(sums, x, b, stride, k, kb);
+}
+#endif
+template <class T>
+static inline void sixteen_products(float* c, bool add, const T* x, const T* b, i64 stride, i64 kb) {
+  FloatLanes sums[16] = {};
+  const i64 done = add_products(sums, x, b, stride, 0, kb);
+  const FloatLanes whole = sums_of_sixteen(sums);
+  for (int s = 0; s < 16; ++s) {
+    float sum = whole[s];
+    for (i64 k = done; k < kb; ++k) sum += load(x[k]) * load(b[s * stride + k]);
+    c[s] = add ? c[s] + sum : sum;
+  }
+}
+
 // out[n] = sum over k of x[k] * b[k * k_stride + n * n_stride].
 template <class T>
 static inline void add_rows(Sum<T>* __restrict out, const T* x, const T* b, i64 k_stride, i64 n_stride, i64 nb, i64 kb) {
@@ -1016,6 +1095,9 @@ static void dot_direct(Sum<T>* c, i64 ldc, bool add, const T* a, i64 lda, const 
                        i64 mb, i64 nb, i64 kb) {
   if (k_stride == 1 && n_stride != 1) {
     i64 n = 0;
+    if constexpr (is_float(Sum<T>{}))
+      for (; n + 16 <= nb; n += 16)
+        for (i64 i = 0; i < mb; ++i) sixteen_products(c + i * ldc + n, add, a + i * lda, b + n * n_stride, n_stride, kb);
     for (; n + 4 <= nb; n += 4)  // four streams of b at a time keep more of memory busy
       for (i64 i = 0; i < mb; ++i) row_products<4>(c + i * ldc + n, add, a + i * lda, b + n * n_stride, n_stride, kb);
     for (; n < nb; ++n)

@@ -11,7 +11,7 @@ from weft.emit.text import is_word, stripped
 from weft.tensor import optable
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
-from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, arguments
 
 CTYPE: dict[Kind, str] = {"float": "float", "double": "double", "int": "i64", "bool": "bool"}
 
@@ -108,8 +108,8 @@ def stored(at: str, dtype: DType, value: Text) -> str:
             return f"{at} = ({element(dtype)})({text});"
 
 
-def expression(expr: Scalar, args: Sequence[Text]) -> Text:
-    """`expr`, its arguments spelled `args`.
+def expression(expr: Scalar, args: Sequence[Text], steady: frozenset[int] = frozenset()) -> Text:
+    """`expr`, its arguments spelled `args`; those in `steady` are the same in all iterations of the loop that it stands in.
 
     Types are promoted as in eager: a number takes the kind of what it is combined with, and what an operation does not
     do on integers it does in float.
@@ -121,9 +121,9 @@ def expression(expr: Scalar, args: Sequence[Text]) -> Text:
             kind = kind_of_literal(value)
             return Text(number(value, kind), kind)
         case Convert(dtype, inner):
-            return _converted(expression(inner, args), dtype)
+            return _converted(expression(inner, args, steady), dtype)
         case Apply(op, inner):
-            return _applied(op, inner, args)
+            return _applied(op, inner, args, steady)
         case _:
             assert_never(expr)
 
@@ -140,14 +140,24 @@ def reduction_clause(monoid: Monoid, kind: Kind, name: str) -> str:
     return f"reduction({operator} : {name})"
 
 
-def _applied(op: str, inner: Sequence[Scalar], args: Sequence[Text]) -> Text:
+def _applied(op: str, inner: Sequence[Scalar], args: Sequence[Text], steady: frozenset[int] = frozenset()) -> Text:
     row = optable.row(op)
-    parts = [expression(a, args) for a in inner]
+    parts = [expression(a, args, steady) for a in inner]
     wanted, result = promoted(row, [p.kind for p in parts])
     texts = [_as(source, p, kind) for source, p, kind in zip(inner, parts, wanted, strict=True)]
     if op in _WRAPPING and result == "int":
         return Text(f"(i64){row.cpp.format(*(f'(uint64_t)({stripped(t)})' for t in texts))}", result)
+    if op == "div" and result == "float" and _pays_inverse(inner, steady):
+        return Text(f"weft::over({', '.join(map(stripped, texts))})", result)
     return Text(row.cpp.format(*texts), result)
+
+
+def _pays_inverse(quotient: Sequence[Scalar], steady: frozenset[int]) -> bool:
+    """True where many are divided by one number; a compiler itself multiplies where that is a power of two."""
+    numerator, divisor = quotient
+    if isinstance(divisor, Lit):
+        return abs(math.frexp(divisor.value)[0]) != 0.5 and not arguments(numerator) <= steady
+    return arguments(divisor) <= steady and not arguments(numerator) <= steady
 
 
 def _as(source: Scalar, part: Text, kind: Kind) -> str:

@@ -1,0 +1,28 @@
+"""Which of several loops is the innermost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from weft.tensor.axes import Axis
+
+# A loop goes inside another only where its blocks are this many times as long: else the order of an item's axes, which is that of
+# memory more often than not, is kept.
+_FAR = 16
+
+
+def arranged(axes: tuple[Axis, ...], most: Callable[[Axis], str]) -> tuple[Axis, ...]:
+    """Loops over `axes`, outermost first: in this order, but the one with the longest blocks innermost if that is far longer.
+
+    Vector code needs a long innermost loop: of points in space, 3 coordinates each, it is the one over points.
+
+    Args:
+        axes: of an item.
+        most: the most elements that a block of each has, as text; where that is no number, its loop stays where it is.
+    """
+    sizes = [int(most(a)) if most(a).isdigit() else 0 for a in axes]
+    longest = max(sizes, default=0)
+    if not sizes or not sizes[-1] or longest < _FAR * sizes[-1]:
+        return axes
+    place = sizes.index(longest)
+    return (*axes[:place], *axes[place + 1 :], axes[place])
