@@ -92,6 +92,15 @@ class TestState:
                 assert close(found, plain(x))
             assert close(model[2].running_mean, plain[2].running_mean)
 
+    def test_a_new_hook_is_seen_after_a_reset(self):
+        model, x = layers(), torch.randn(3, 8)
+        fast = weft.compile(model)
+        with torch.no_grad():
+            fast(x)
+            model[0].register_forward_hook(lambda module, given, found: found * 2)
+            torch.compiler.reset()
+            assert close(fast(x), model(x))
+
     def test_copies_have_weights_of_their_own(self):
         model, x = layers(), torch.randn(3, 8)
         fast = weft.compile(model)

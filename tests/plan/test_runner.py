@@ -1,0 +1,66 @@
+"""The Python that runs a plan: it lets go of what is no longer read, and finds sizes and views at each call."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import weft
+
+
+class Alive(TorchDispatchMode):
+    """How many results of PyTorch's calls there were at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.made: list[weakref.ref[torch.Tensor]] = []
+        self.most = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        self.made.append(weakref.ref(out))
+        self.most = max(self.most, sum(each() is not None for each in self.made))
+        return out
+
+
+def test_it_lets_go_of_each_result_after_its_last_reader():
+    def fn(x):
+        y = torch.exp(x) * 2
+        for dim in (0, 1, 0, 1, 0, 1):
+            y = y.cumsum(dim)
+        return y
+
+    x = torch.randn(4, 5)
+    (plan,) = weft.optimize(fn, x).plans
+    assert plan.kernels
+    with Alive() as alive:
+        (found,) = plan.run(x)
+    assert len(alive.made) >= 6
+    assert alive.most <= 3
+    torch.testing.assert_close(found, fn(x))
+
+
+def test_views_sizes_and_units_are_found_at_each_call():
+    def fn(x, w, row):
+        flipped = x.flip(0)[1:-1:2]
+        return torch.relu(flipped @ w) + row, x[2:].sum(0) / x.shape[0], (x[:, :1] * 2).expand(-1, 3)
+
+    for rows in (9, 14):
+        given = torch.randn(rows, 6), torch.randn(6, 4), torch.randn(1, 4)
+        program = weft.optimize(fn, given)
+        assert program.kernels
+        for found, wanted in zip(program(*given), fn(*given), strict=True):
+            torch.testing.assert_close(found, wanted)
+
+
+def test_one_plan_serves_other_sizes_and_strides():
+    def fn(x, w):
+        return torch.relu(x[1:, ::2] @ w) * x.shape[0]
+
+    program = weft.optimize(fn, (torch.randn(9, 8), torch.randn(4, 5)))
+    for rows in (9, 12, 33):
+        for x in (torch.randn(rows, 8), torch.randn(8, rows).T, torch.randn(2 * rows, 8)[::2]):
+            w = torch.randn(4, 5)
+            torch.testing.assert_close(program(x, w), fn(x, w))
