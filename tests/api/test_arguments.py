@@ -6,7 +6,7 @@ import copy
 import functools
 import pickle
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def close(found, wanted) -> bool:
     return torch.allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
-def layers() -> nn.Sequential:
+def layers() -> Any:
     return nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval()
 
 
@@ -50,7 +50,8 @@ class TestState:
             assert close(fast(x), model(x))
 
     def test_tied_weights(self):
-        model, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).eval(), torch.randn(3, 8)
+        model: Any = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).eval()
+        x = torch.randn(3, 8)
         model[2].weight = model[0].weight
         fast = weft.compile(model)
         with torch.no_grad():
@@ -60,6 +61,8 @@ class TestState:
 
     def test_a_cache_that_the_model_writes(self):
         class Cached(nn.Module):
+            cache: torch.Tensor
+
             def __init__(self):
                 super().__init__()
                 self.register_buffer("cache", torch.zeros(16, 8))
@@ -78,8 +81,8 @@ class TestState:
                 assert close(model.cache, plain.cache)
 
     def test_hooks_and_modes(self):
-        model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.BatchNorm1d(8))
-        model[0].register_forward_hook(lambda module, given, found: found * 2)
+        model: Any = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.BatchNorm1d(8))
+        model[0].register_forward_hook(lambda module, given, found: torch.mul(found, 2))
         plain, fast, x = copy.deepcopy(model), weft.compile(model), torch.randn(30, 8)
         with torch.no_grad():
             for mode in (False, True, False):
@@ -97,7 +100,7 @@ class TestState:
         fast = weft.compile(model)
         with torch.no_grad():
             fast(x)
-            model[0].register_forward_hook(lambda module, given, found: found * 2)
+            model[0].register_forward_hook(lambda module, given, found: torch.mul(found, 2))
             torch.compiler.reset()
             assert close(fast(x), model(x))
 
@@ -167,11 +170,11 @@ class TestWithPyTorch:
 
     def test_graph_breaks(self):
         @torch.compiler.disable
-        def disabled(x):
+        def disabled(x) -> Any:
             return x * float(x.sum())
 
         def broken(x):
-            y = disabled(x * 2 + 1)
+            y: Any = disabled(x * 2 + 1)
             torch._dynamo.graph_break()
             return y.exp() * 2 if y.sum() > 0 else y - 1
 
@@ -211,8 +214,10 @@ class TestArguments:
             return {"total": total, "nested": (total * 2, [total + 1]), "n": 3, "name": name, "none": None}
 
         fast, x, y = weft.compile(fn), torch.randn(4, 4), torch.randn(4, 4)
-        for given in ({}, {"scale": 3.0}, {"scale": 5}, {"more": x}, {"name": "b"}):
-            found, wanted = fast(x, y=y, **given), fn(x, y=y, **given)
+        every: tuple[dict[str, Any], ...] = ({}, {"scale": 3.0}, {"scale": 5}, {"more": x}, {"name": "b"})
+        for given in every:
+            found: Any = fast(x, y=y, **given)
+            wanted: Any = fn(x, y=y, **given)
             assert close(found["total"], wanted["total"])
             assert close(found["nested"][1][0], wanted["nested"][1][0])
             assert {k: found[k] for k in ("n", "name", "none")} == {k: wanted[k] for k in ("n", "name", "none")}
@@ -231,7 +236,10 @@ class TestArguments:
         assert close(named["b"], x * 2 + 1)
 
     def test_any_number_of_them(self):
-        fast = weft.compile(lambda *args, **kwargs: sum(args) * 2 + kwargs["z"])
+        def total(*args: torch.Tensor, **kwargs: torch.Tensor) -> torch.Tensor:
+            return sum(args, torch.zeros(4)) * 2 + kwargs["z"]
+
+        fast = weft.compile(total)
         x, y = torch.randn(4), torch.randn(4)
         assert close(fast(x, y, z=x), (x + y) * 2 + x)
         assert close(fast(x, y, x, z=y), (x + y + x) * 2 + y)
