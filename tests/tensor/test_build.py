@@ -421,13 +421,13 @@ def test_a_reshape_by_other_dimensions_sizes_is_not_an_identity_even_if_they_are
         b.reshape(x, (columns, rows))
 
 
-def test_opaque_results_show_their_sizes_and_uses_are_whole() -> None:
+def test_opaque_results_show_their_sizes_and_uses_are_values_as_they_lie() -> None:
     b = Builder()
     x = b.input("x", (4, 6), DType.float64)
     y = b.opaque("aten.sort", "sort_1", [b.transpose(x, 0, 1)], (6, 1, 4), DType.float64, "sorts")
     program = b.finish([b.elementwise(apply("neg", Arg(0)), [y])])
     domain = Fp64Domain()
     value = np.arange(15.0).reshape(3, 5)
-    outputs = evaluate(program, {"x": value}, domain, opaque=lambda node, uses: -uses[0])
+    outputs = evaluate(program, {"x": value}, domain, opaque=lambda node, uses: -uses[0].T)
     (result,) = returned(program, outputs, domain)
     assert np.array_equal(result, value.T[:, None, :])
