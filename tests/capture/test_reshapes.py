@@ -68,10 +68,124 @@ def test_strides_that_only_eager_has_are_a_copy_not_an_error(weft):
     weft.compare(lambda x: torch.view_as_complex((x.permute(1, 2, 0) + 1).contiguous()).abs(), torch.randn(2, 3, 4))
 
 
-def test_expanded_heads(weft):
-    def function(x):
-        repeated = x[:, :, None].expand(2, 3, 4, 5, 6).reshape(2, 12, 5, 6)
-        return repeated * 2
+# Dimensions that repeat memory, merged: views, no copy.
 
-    captured = weft.compare(function, torch.randn(2, 3, 5, 6))
-    assert [f.operation for f in captured.fallbacks] == ["aten.reshape"]
+
+def repeated(x, times, dim=1):
+    shape = list(x.shape)
+    return (
+        x.unsqueeze(dim + 1)
+        .expand(*shape[: dim + 1], times, *shape[dim + 1 :])
+        .reshape(*shape[:dim], shape[dim] * times, *shape[dim + 1 :])
+    )
+
+
+def attention(q, k, v):
+    scores = (q @ k.mT * 0.3).masked_fill(torch.ones(q.shape[2], k.shape[2]).triu(1) > 0, -torch.inf)
+    return torch.softmax(scores, -1) @ v
+
+
+def grouped(q, k, v):
+    return attention(q, repeated(k, 4), v.repeat_interleave(4, dim=1))
+
+
+def turned(q, k, angles):
+    q = q * angles.cos() + q.flip(-1) * angles.sin()
+    return torch.softmax(q @ repeated(k, 3).mT, -1), q
+
+
+X, Y, Q = (2, 3, 5, 6), (2, 12, 5, 6), (2, 12, 4, 6)
+SPLIT = {
+    "elementwise": (lambda x, y: repeated(x, 4) * y + 1, X, Y),
+    "interleaved": (lambda x, y: x.repeat_interleave(4, 1) * y + 1, X, Y),
+    "causal attention": (grouped, Q, X, X),
+    "one head of keys": (grouped, (2, 4, 4, 6), (2, 1, 5, 6), (2, 1, 5, 6)),
+    "every head its own": (lambda q, k, v: attention(q, repeated(k, 1), repeated(v, 1)), Q, Y, Y),
+    "one batch": (grouped, (1, 8, 5, 6), (1, 2, 5, 6), (1, 2, 5, 6)),
+    "a mask a head": (lambda x, y, m: (y @ repeated(x, 4).mT + m).softmax(-1), X, Q, (2, 12, 4, 5)),
+    "one mask": (lambda x, y, m: (y @ repeated(x, 4).mT + m).softmax(-1), X, Q, (2, 1, 4, 5)),
+    "a slope a head": (lambda x, y, m: y @ repeated(x, 4).mT * m[:, None, None], X, Q, (12,)),
+    "numbered heads": (lambda x: repeated(x, 4) * torch.arange(12)[:, None, None], X),
+    "its own numbers": (lambda x: repeated(x, 4) * torch.arange(x.shape[1] * 4)[:, None, None], X),
+    "computed heads": (lambda x, y: repeated(x.exp(), 4) * (y + 1).relu().flip(1), X, Y),
+    "turned queries": (turned, (2, 6, 4, 8), (2, 2, 5, 8), (4, 8)),
+    "some heads": (lambda x, y: repeated(x, 4) * y[:, 1:13], X, (2, 14, 5, 6)),
+    "expanded heads": (lambda x, y: repeated(x, 4) * y.expand(2, 12, 5, 6), X, (2, 1, 5, 6)),
+    "products of both": (lambda x, y: repeated(x, 4) @ repeated(y, 4).mT, X, X),
+    "einsum": (lambda x, y: torch.einsum("bhmd,bhnd->bmhn", repeated(x, 4), y), X, Q),
+    "einsum over heads": (lambda x, y: torch.einsum("bhmd,bhnd->mbn", repeated(x, 4), y), X, Q),
+    "the last dimension": (lambda x, y: x.repeat_interleave(4, -1) * y, X, (2, 3, 5, 24)),
+    "the first": (lambda x, y: repeated(x, 2, 0) + y, X, (4, 3, 5, 6)),
+    "twice": (lambda x, y: repeated(repeated(x, 2), 3) * y, X, (2, 18, 5, 6)),
+    "sums over heads": (lambda x: repeated(x, 4).sum(1), X),
+    "means over heads": (lambda x: repeated(x, 4).mean((1, 2), keepdim=True), X),
+    "softmax over heads": (lambda x, y: torch.softmax(repeated(x, 4) * y, 1), X, Y),
+    "sums beside heads": (lambda x: repeated(x, 4).amax(-1, keepdim=True) - repeated(x, 4).sum((0, -1))[None, ..., None], X),
+    "slices beside heads": (lambda x, y: repeated(x, 4)[:, :, 1:3].flip(-1)[:, :, 0] * y[:, :, 0], X, Y),
+    "another type": (lambda x, y: repeated(x, 4).to(torch.float64) * y, X, Y),
+    "results in another order": (lambda x: (repeated(x, 4) * 2).transpose(1, 2), X),
+    "results twice": (lambda x: ((y := repeated(x, 4) * 2), y.clone(), y.transpose(1, 2).clone()), X),
+    "repeated and returned": (lambda x: repeated(x, 4), X),
+}  # fmt: skip
+PLAIN = {
+    "a part of the heads": (lambda x, y: repeated(x, 4)[:, 2:5] * y[:, 2:5], X, Y),
+    "heads backwards": (lambda x: repeated(x, 4).flip(1) + 1, X),
+    "two ways to merge": (lambda x, y: repeated(x, 4) * repeated(y, 2), X, (2, 6, 5, 6)),
+    "heads as rows": (lambda x, w: repeated(x, 4).transpose(1, 2) @ w, X, (6, 3)),
+    "a product over heads": (lambda x, w: repeated(x, 4).transpose(1, 2).flatten(2) @ w, X, (72, 3)),
+    "tiles": (lambda x, y: x[None].expand(4, 3, 5).reshape(12, 5) * y, (3, 5), (12, 5)),
+    "a call of PyTorch's": (lambda x, y: torch.cumsum(repeated(x, 4), 1) * y, X, Y),
+    "a call of PyTorch's on views": (lambda x: torch.cumsum(repeated(x, 4)[:, :, 1:].transpose(1, 2), -1), X),
+    "a view of it": (lambda x: (repeated(x, 4) * 2).view(2, 3, 4, 5, 6).sum(2), X),
+}
+
+
+AT_ANY_SIZE = (
+    "elementwise",
+    "causal attention",
+    "a slope a head",
+    "its own numbers",
+    "einsum",
+    "twice",
+    "means over heads",
+)
+
+
+@pytest.mark.parametrize(("name", "dynamic"), [*((n, False) for n in SPLIT), *((n, True) for n in AT_ANY_SIZE)])
+def test_merged_dimensions_that_repeat_memory_are_split_where_they_are_met(weft, name, dynamic):
+    function, *shapes = SPLIT[name]
+    captured = weft.compare(function, *(torch.randn(shape) for shape in shapes), dynamic=dynamic)
+    assert captured.fallbacks == ()
+    # PyTorch only looks at results: at their own memory, in the order of their axes.
+    assert {str(call.target) for call in captured.calls.values()} <= {"aten.flatten.using_ints"}
+
+
+@pytest.mark.parametrize(("name", "dynamic"), [(n, i % 2 == 1) for i, n in enumerate(PLAIN)])
+def test_where_they_cannot_be_split_they_are_repeated_as_in_eager(weft, name, dynamic):
+    function, *shapes = PLAIN[name]
+    captured = weft.compare(function, *(torch.randn(shape) for shape in shapes), dynamic=dynamic)
+    assert any(str(call.target) == "aten.flatten.using_ints" for call in captured.calls.values())
+    assert {f.operation for f in captured.fallbacks} <= {"aten.cumsum", "aten.view"}
+
+
+def test_what_is_only_read_is_not_copied(weft):
+    q, k = torch.randn(2, 12, 4, 6), torch.randn(2, 3, 5, 6)
+    captured = weft.compare(grouped, q, k, k)
+    assert copies(captured) == []
+
+
+def test_results_that_eager_makes_apart_do_not_share_memory(weft):
+    x = torch.randn(2, 3, 5, 6)
+    one, other, third = weft.run(SPLIT["results twice"][0], x)
+    for a, b in ((one, other), (one, third), (other, third)):
+        assert a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr()
+
+
+def test_one_program_serves_other_heads_batches_and_lengths(weft):
+    torch.compiler.reset()
+    compiled = torch.compile(grouped, backend=weft, dynamic=True)
+    with torch.no_grad():
+        for batch, heads, keys in ((2, 3, 5), (3, 2, 7), (2, 5, 9)):
+            q, k = torch.randn(batch, 4 * heads, 6, 8), torch.randn(batch, heads, keys, 8)
+            torch.testing.assert_close(compiled(q, k, k), grouped(q, k, k), check_dtype=False)
+    assert len(weft.graphs) == 1

@@ -56,3 +56,14 @@ def test_a_size_is_read_off_what_shows_it_or_follows():
         found(gone, program, {"x"})
     with pytest.raises(weft.errors.UnsupportedError):
         found(m, program, set())
+
+
+def test_a_size_is_read_off_a_multiple_of_it_and_by_whichever_rule_leads_somewhere():
+    heads, every, some = Space("H"), Space("S"), Space("Q")
+    x = Input("x", (Axis("s", every),), DType.float32)
+    rules = (Derived(some, Space("gone"), 0, 2), Derived(some, every, 2, None), Derived(every, heads, times=4))
+    program = TensorProgram((x,), (Extent("t", (), DType.float32, heads),), ("t",), derived=rules)
+    there = {"x": torch.zeros(12)}
+    assert found(heads, program, {"x"}).size(there) == 3
+    assert found(some, program, {"x"}).size(there) == 10
+    assert program.sizes({"H": 3})["S"] == 12

@@ -41,5 +41,5 @@ def renamed(program: TensorProgram, name: Callable[[str], str], space: Callable[
         tuple(map(node, program.nodes)),
         tuple(map(name, program.outputs)),
         tuple(tuple(None if a is None else axis(a) for a in dims) for dims in program.output_dims),
-        tuple(Derived(space(d.space), space(d.source), d.start, d.stop, d.step) for d in program.derived),
+        tuple(Derived(space(d.space), space(d.source), d.start, d.stop, d.step, d.times) for d in program.derived),
     )

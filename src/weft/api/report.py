@@ -17,7 +17,7 @@ from weft.block.program import BlockProgram
 from weft.errors import UnsupportedError
 from weft.plan import CompiledRegion, Kernel, Plan
 from weft.tensor.laws import cancel_shifts, sizes_in_place
-from weft.tensor.program import Input, TensorProgram
+from weft.tensor.program import Derived, Input, TensorProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +81,19 @@ def _sizes(program: TensorProgram) -> str:
     spaces, follows = program.spaces(), {rule.space.name: rule for rule in program.derived}
     free = [s.name for s in spaces if s.fixed is None and s.name not in follows]
     lines.append(f"read at each call: {', '.join(free) or 'none'}; no other value of these needs another binary")
-    lines += [
-        f"{name} follows: [{rule.start or ''}:{'' if rule.stop is None else rule.stop}:{rule.step}] of {rule.source.name}"
-        for name, rule in follows.items()
-    ]
+    lines += [f"{name} follows: {_rule(rule)}" for name, rule in follows.items()]
     lines += [f"{s.name} = {s.fixed}: a number in the program says so" for s in spaces if s.fixed is not None]
     if any(axis is None for node in program.inputs for axis in node.dims):
         lines.append("a dimension of size 1 is a class of its own: it is broadcast, and no loop runs over it")
     return "\n".join(lines)
+
+
+def _rule(rule: Derived) -> str:
+    """What a size is of another one."""
+    times = f"{rule.times} times " if rule.times != 1 else ""
+    if times and (rule.start, rule.stop, rule.step) == (None, None, 1):
+        return f"{times}{rule.source.name}"
+    return f"{times}[{rule.start or ''}:{'' if rule.stop is None else rule.stop}:{rule.step}] of {rule.source.name}"
 
 
 def _region(region: CompiledRegion) -> Iterator[tuple[str, str]]:

@@ -278,12 +278,13 @@ def _repeat(tensor: torch.Tensor, repeats: Sequence[int]) -> Any:
 def _repeat_interleave(
     tensor: torch.Tensor, repeats: int, dim: int | None = None, *, output_size: int | None = None
 ) -> Any:
-    """A dimension of size 1, repeated."""
+    """Each element of a dimension as a dimension of its own, repeated, and the two merged: where memory repeats, a copy."""
     del output_size
-    if dim is None or tensor.ndim == 0 or tensor.shape[dim] != 1:
+    if dim is None or tensor.ndim == 0:
         return NotImplemented
-    sizes = [repeats if d == dim % tensor.ndim else -1 for d in range(tensor.ndim)]
-    return tensor.expand(sizes).clone()
+    dim %= tensor.ndim
+    sizes = [repeats if d == dim + 1 else -1 for d in range(tensor.ndim + 1)]
+    return tensor.unsqueeze(dim + 1).expand(sizes).clone(memory_format=torch.contiguous_format).flatten(dim, dim + 1)
 
 
 def _glu(tensor: torch.Tensor, dim: int = -1) -> torch.Tensor:

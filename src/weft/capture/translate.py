@@ -39,6 +39,7 @@ from weft.tensor.program import Opaque, TensorProgram, uses
 
 _HANDLERS: dict[str, Handler] = {**CREATION, **INDICES, **PRODUCTS, **REDUCTIONS, **VIEWS}
 
+_FLATTEN = torch.ops.aten.flatten.using_ints
 _VIEW, _RESHAPE = torch.ops.aten.view.default, torch.ops.aten.reshape.default
 _OF_ROWS = ("aten.view_as_complex", "aten.view_as_real")
 """Views that want the last dimension to be the innermost, as it is in a tensor that eager computed."""
@@ -86,6 +87,7 @@ class _Translation:
         self.refs: dict[Slot, Ref] = {}
         self.axes: dict[Any, Axis] = {}
         self.calls: dict[str, OpaqueCall] = {}
+        self.views: dict[str, str] = {}
         self.fallbacks: list[Fallback] = []
         self.symbols: dict[str, int] = {}
         self.arguments: list[int] = []
@@ -124,6 +126,18 @@ class _Translation:
         self.refs[slot] = ref
 
     def _translate(self, call: Call, number: int) -> None:
+        reason = self._attempt(call, number)
+        if reason is not None and self._all_plain(call):
+            reason = self._attempt(call, number)
+        if reason is None:
+            return
+        try:
+            self._opaque(call, number, reason)
+        except UnsupportedError as error:
+            raise UnsupportedError(error.what, where=call.location) from error
+
+    def _attempt(self, call: Call, number: int) -> str | None:
+        """Has weft make the result of `call`; or says why it cannot, and nothing is done."""
         known = self.builder.mark()
         try:
             slot, ref = self._handled(call, number)
@@ -133,12 +147,39 @@ class _Translation:
             reason = f"weft failed: {type(error).__name__}: {error}"
         else:
             self._shown(slot, ref)
-            return
+            return None
         self.builder.undo(known)
+        return reason
+
+    def _all_plain(self, call: Call) -> bool:
+        """Makes the merged dimensions of what `call` reads one axis each; False where there is none."""
+        merged = [slot for slot in call.reads() if self.builder.merges(self.refs[slot])]
+        for slot in merged:
+            self.refs[slot] = self._plain(self.refs[slot], in_order=self._copies(call))
+        return bool(merged)
+
+    def _plain(self, ref: Ref, *, in_order: bool = False) -> Ref:
+        """`ref` with one axis per dimension: PyTorch looks at the value as if it had so many; a copy where that is no view.
+
+        in_order: the value's axes shall lie in memory as the dimensions do.
+        """
+        if not self.builder.merges(ref):
+            return ref
+        if in_order:
+            ref = self.builder.dense(ref)
         try:
-            self._opaque(call, number, reason)
-        except UnsupportedError as error:
-            raise UnsupportedError(error.what, where=call.location) from error
+            runs = self.builder.runs(ref)
+        except UnsupportedError:
+            ref = self.builder.dense(ref)
+            runs = self.builder.runs(ref)
+        first, last, _ = runs[-1]
+        name = f"flatten_{len(self.calls)}"
+        made = self.builder.flatten(ref, runs[-1], name)
+        operand = Operand(ref.value, (True,) * self.builder.rank(ref))
+        result = Operand(made.value, (True,) * self.builder.rank(made))
+        self.calls[name] = OpaqueCall(name, _FLATTEN, (operand, first, last), {}, (result,))
+        self.views[made.value] = ref.value
+        return self._plain(made)
 
     def _handled(self, call: Call, number: int) -> tuple[Slot, Ref]:
         """The one result of `call` that is used, made by weft.
@@ -259,14 +300,19 @@ class _Translation:
     def _output(self, slot: Slot, outputs: list[Ref]) -> FromProgram:
         """A tensor of the program's own: eager's was a tensor of its own too, unless it is pinned."""
         slots = [s for s in self.recording.outputs if isinstance(s, Slot)]
-        ref = self.refs[slot]
-        taken = {self.refs[s].value for s in self.inputs}
-        taken |= {self.refs[s].value for s in slots[: slots.index(slot)]}
-        if ref.value in taken:
+        ref = self.refs[slot] = self._plain(self.refs[slot])
+        taken = {self._memory(self.refs[s].value) for s in (*self.inputs, *slots[: slots.index(slot)])}
+        if self._memory(ref.value) in taken:
             ref = self.refs[slot] = copy(self.builder, ref)
         if ref not in outputs:
             outputs.append(ref)
         return FromProgram(outputs.index(ref), _memory_order(self.recording.fakes[slot.index]))
+
+    def _memory(self, value: str) -> str:
+        """The value whose memory that is which weft itself had PyTorch look at as `value`."""
+        while value in self.views:
+            value = self.views[value]
+        return value
 
 
 def _memory_order(fake: torch.Tensor) -> tuple[int, ...] | None:

@@ -38,11 +38,14 @@ def _matrix_transpose(b: Builder, a: Arguments) -> Ref:
 
 
 def _reshape(b: Builder, a: Arguments) -> Ref:
-    """To the shape of the result, where only dimensions of size 1 come and go."""
+    """To the shape of the result, where dimensions of size 1 come and go, and those merge that eager would repeat in memory."""
     old: list[Any] = list(a.fake_of("self").shape)
     new: list[Any] = list(a.fake.shape)
     if _long(old) != _long(new):
-        raise UnsupportedError(f"a reshape from {old} to {new} splits or merges dimensions")
+        runs = _runs(_long(old), new)
+        if runs is None or not _repeats(b, a.ref("self"), runs):
+            raise UnsupportedError(f"a reshape from {old} to {new} splits or merges dimensions")
+        return b.merge(a.ref("self"), runs)
     rest = iter(d for d in a.ref("self").dims if d is not None)
     shape: list[Size] = [1 if expression(n) == 1 else next(rest) for n in new]
     return b.reshape(a.ref("self"), shape, a.location)
@@ -50,6 +53,26 @@ def _reshape(b: Builder, a: Arguments) -> Ref:
 
 def _long(shape: list[Any]) -> list[Any]:
     return [expression(n) for n in shape if expression(n) != 1]
+
+
+def _runs(old: list[Any], new: list[Any]) -> list[int] | None:
+    """How many of the sizes `old`, none 1, are multiplied to each of `new`; None where that is not all, whatever the sizes are."""
+    runs: list[int] = []
+    for size in new:
+        place, found, wanted = sum(runs), 1, expression(size)
+        run = 0
+        while found != wanted and place + run < len(old):
+            found = found * old[place + run]
+            run += 1
+        if found != wanted:
+            return None
+        runs.append(run)
+    return runs if sum(runs) == len(old) else None
+
+
+def _repeats(b: Builder, ref: Ref, runs: list[int]) -> bool:
+    """Whether each dimension that is merged of several has elements that memory holds once."""
+    return all(b.expanded(ref, sum(runs[:i]), run) for i, run in enumerate(runs) if run > 1)
 
 
 def _expand(b: Builder, a: Arguments) -> Ref:

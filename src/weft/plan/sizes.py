@@ -39,13 +39,34 @@ def found(space: Space, program: TensorProgram, values: Collection[str]) -> Foun
     Raises:
         UnsupportedError: none of them shows it, and it follows from none that is shown.
     """
+    place = _followed(space, program, values)
+    if place is None:
+        raise UnsupportedError(f"the size of {space.name} cannot be read off any tensor that is there")
+    return place
+
+
+def _followed(space: Space, program: TensorProgram, values: Collection[str]) -> Found | None:
+    """`found`; None where no rule leads to a tensor that is there."""
+    place = _shown(space, program, values)
+    if place is not None:
+        return place
+    for rule in program.derived:
+        if rule.space == space and rule.source.fixed is None:
+            source = _followed(rule.source, program, values)
+            if source is not None:
+                return Found(source.value, source.dim, (*source.rules, rule))
+    for rule in program.derived:
+        multiple = _shown(rule.space, program, values) if rule.source == space else None
+        if multiple is not None and (rule.start, rule.stop, rule.step) == (None, None, 1):
+            return Found(multiple.value, multiple.dim, (Derived(space, rule.space, step=rule.times),))
+    return None
+
+
+def _shown(space: Space, program: TensorProgram, values: Collection[str]) -> Found | None:
+    """A dimension of one of `values` that runs over `space`."""
     for node in (*program.inputs, *program.nodes):
         if node.name in values:
             for dim, axis in enumerate(node.axes):
                 if axis.space == space:
                     return Found(node.name, dim)
-    for rule in program.derived:
-        if rule.space == space and rule.source.fixed is None:
-            source = found(rule.source, program, values)
-            return Found(source.value, source.dim, (*source.rules, rule))
-    raise UnsupportedError(f"the size of {space.name} cannot be read off any tensor that is there")
+    return None

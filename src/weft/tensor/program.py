@@ -173,17 +173,18 @@ Node: TypeAlias = Input | Constant | Iota | Extent | Elementwise | Contraction |
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """The size of `space` follows from that of `source`: it is what `[start:stop:step]` leaves of it."""
+    """The size of `space` follows from that of `source`: what `[start:stop:step]` leaves of it, `times` over."""
 
     space: Space
     source: Space
-    start: int | None
-    stop: int | None
+    start: int | None = None
+    stop: int | None = None
     step: int = 1
+    times: int = 1
 
     def size(self, source: int) -> int:
         """The number of elements, where `source` has that many."""
-        return len(range(*slice(self.start, self.stop, self.step).indices(source)))
+        return self.times * len(range(*slice(self.start, self.stop, self.step).indices(source)))
 
 
 @dataclass(frozen=True, slots=True)

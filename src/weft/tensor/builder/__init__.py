@@ -72,8 +72,8 @@ class Builder(Products, Views):
             )
         ref = self.cast(ref, dtype, None, location)
         total = self._reduced(Monoid.sum, ref, dims, keepdim, location)
-        over = [ref.dims[d] for d in self._dims(ref, dims)]
-        counts = [self.extent(axis, total.dtype) for axis in over if axis is not None]
+        over = self._atoms([ref.dims[d] for d in self._dims(ref, dims)])
+        counts = [self.extent(axis, total.dtype) for axis in over]
         expr: Scalar = Arg(1) if counts else Lit(1.0)
         for number in range(1, len(counts)):
             expr = apply("mul", expr, Arg(number + 1))
@@ -82,7 +82,7 @@ class Builder(Products, Views):
         return self._rounded(mean, dtype, location)
 
     def finish(self, outputs: Sequence[Ref]) -> TensorProgram:
-        """The program that returns `outputs`.
+        """The program that returns `outputs`, without merged dimensions (`flatten`).
 
         Spaces are M, K, N, D .. and axes m, k, n, d .., in order of appearance. An output that is
         expanded is copied first; one that is permuted is so in `output_dims`.
@@ -111,6 +111,8 @@ class Builder(Products, Views):
     ) -> Ref:
         """Not rounded."""
         gone = set(self._dims(ref, dims))
+        if self.merges(ref):
+            return self._reduced_apart(monoid, ref, gone, keepdim, location)
         over = present([d for i, d in enumerate(ref.dims) if i in gone])
         if monoid in (Monoid.max, Monoid.min) and any(self._size(a) == 0 for a in over):
             raise ShapeError(f"a{monoid.name}(): Expected reduction dim to have non-zero size", where=location)
@@ -133,3 +135,12 @@ class Builder(Products, Views):
             )
         )
         return replace(made, dims=rest)
+
+    def _reduced_apart(self, monoid: Monoid, ref: Ref, gone: set[int], keepdim: bool, location: Location | None) -> Ref:
+        """`_reduced` over each axis of what is merged."""
+        wide, models = self._spread(ref)
+        places = [d for d, model in enumerate(models) for _ in self._atoms([model]) or (None,)]
+        made = self._reduced(monoid, wide, [i for i, d in enumerate(places) if d in gone], False, location)
+        rest = iter(self._merged(made.dims, [model for d, model in enumerate(models) if d not in gone]))
+        dims = tuple(None if d in gone else next(rest) for d in range(len(models)) if keepdim or d not in gone)
+        return replace(made, dims=dims)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 from weft.errors import Location, ShapeError
 from weft.tensor.axes import Axis
+from weft.tensor.builder.merge import Merges, Ref, present
 from weft.tensor.builder.promote import Number, promote
-from weft.tensor.builder.unify import Spaces
 from weft.tensor.dtypes import DType
 from weft.tensor.program import (
     Cast,
@@ -18,29 +18,10 @@ from weft.tensor.program import (
     Extent,
     Input,
     Iota,
-    Node,
     Opaque,
     Use,
 )
 from weft.tensor.scalar import Arg, Scalar
-
-
-@dataclass(frozen=True, slots=True)
-class Ref:
-    """A tensor: a value, seen with dimensions.
-
-    Attributes:
-        value: the value's name.
-        dims: per dimension the axis, no axis twice; None for size 1. Every axis of the value is
-            among them, in any order; one that the value does not have is a dimension that it is
-            expanded over.
-        dtype: the element type that eager's tensor has.
-    """
-
-    value: str
-    dims: tuple[Axis | None, ...]
-    dtype: DType
-
 
 Size: TypeAlias = int | Axis
 """A number that stands in the program, or "as long as this axis of a Ref"."""
@@ -48,15 +29,8 @@ Size: TypeAlias = int | Axis
 _Dims: TypeAlias = tuple[Axis | None, ...]
 
 
-class Base:
+class Base(Merges):
     """Inputs, constants, elementwise operations and casts; and how nodes are made."""
-
-    def __init__(self) -> None:
-        self._spaces = Spaces()
-        self._inputs: list[Input] = []
-        self._nodes: list[Node] = []
-        self._own: dict[str, tuple[Axis, ...]] = {}
-        self._count = 0
 
     def mark(self) -> tuple[int, int]:
         """What has been made and demanded so far, for `made_since` and `undo`."""
@@ -117,6 +91,18 @@ class Base:
         node = Opaque(self._name(), present(dims), dtype, target, call, uses, reason, location)
         return replace(self._add(node), dims=dims)
 
+    def flatten(self, ref: Ref, run: tuple[int, int, Axis], call: str) -> Ref:
+        """`ref` whose value is what PyTorch's `call` makes of it: the axes of one of its `runs` as one."""
+        own, (first, last, merged) = self._own[ref.value], run
+        axes: list[Size] = [*own[:first], merged, *own[last + 1 :]]
+        made = self.opaque("aten.flatten", call, [ref], axes, ref.dtype, "a view for what reads merged dimensions")
+        new = dict(zip((a for a in axes if isinstance(a, Axis)), present(made.dims), strict=True))
+        return replace(made, dims=tuple(None if d is None else self._over(d, new) for d in ref.dims))
+
+    def rank(self, ref: Ref) -> int:
+        """How many axes the value of `ref` has."""
+        return len(self._own[ref.value])
+
     def axis(self, size: Size, *, shown: bool = False) -> Axis | None:
         """A fresh axis of that size, None for size 1.
 
@@ -168,24 +154,14 @@ class Base:
 
     def dense(self, ref: Ref) -> Ref:
         """The tensor as a value that has exactly its axes, in their order: a copy, if a view."""
-        if self._own[ref.value] == present(ref.dims):
+        if self._own[ref.value] == self._atoms(ref.dims):
             return ref
         return self._pointwise(Arg(0), (ref,), ref.dtype, None)
 
     def order(self, ref: Ref) -> tuple[int, ...] | None:
         """Which of its value's axes each dimension of `ref` that is not of size 1 is; None where it has others too."""
-        own = self._own[ref.value]
-        return tuple(own.index(a) for a in present(ref.dims)) if len(own) == len(present(ref.dims)) else None
-
-    def _name(self) -> str:
-        while (name := f"t{self._count}") in self._own:
-            self._count += 1
-        return name
-
-    def _add(self, node: Node) -> Ref:
-        self._nodes.append(node)
-        self._own[node.name] = node.axes
-        return Ref(node.name, node.axes, node.dtype)
+        own, axes = self._own[ref.value], self._atoms(ref.dims)
+        return tuple(own.index(a) for a in axes) if len(own) == len(axes) else None
 
     def _rounded(self, ref: Ref, dtype: DType, location: Location | None) -> Ref:
         return self.cast(ref, dtype, None, location)
@@ -195,11 +171,8 @@ class Base:
         crossing = ref.dtype.is_float and dtype.is_float and DType.float64 in (ref.dtype, dtype)
         return self.cast(ref, dtype.accumulator, None, location) if crossing else ref
 
-    def _size(self, axis: Axis | None) -> int:
-        return 1 if axis is None else self._spaces.hint(axis.space)
-
     def _expanded(self, ref: Ref) -> bool:
-        return len(self._own[ref.value]) != len(present(ref.dims))
+        return len(self._own[ref.value]) != len(self._atoms(ref.dims))
 
     def _use(self, ref: Ref, bound: Mapping[Axis, Axis]) -> Use:
         return Use(ref.value, tuple(bound[a] for a in self._own[ref.value]))
@@ -242,16 +215,18 @@ class Base:
         return axis
 
     def _pointwise(self, expr: Scalar, refs: Sequence[Ref], dtype: DType, location: Location | None) -> Ref:
+        rank = max((len(r.dims) for r in refs), default=0)
+        places = [[_place(d - rank + len(r.dims)) for r in refs] for d in range(rank)]
+        refs, models = self._aligned(refs, places, location)
         bound: list[dict[Axis, Axis]] = [{} for _ in refs]
         dims = self._broadcast([r.dims for r in refs], bound, set(), location)
         args = tuple(self._use(r, b) for r, b in zip(refs, bound, strict=True))
         made = self._add(Elementwise(self._name(), present(dims), dtype, expr, args, location))
-        return replace(made, dims=tuple(dims))
+        return replace(made, dims=self._merged(dims, models))
 
 
-def present(dims: Sequence[Axis | None]) -> tuple[Axis, ...]:
-    """The axes among `dims`: all but those of size 1."""
-    return tuple(d for d in dims if d is not None)
+def _place(dim: int) -> int | None:
+    return dim if dim >= 0 else None
 
 
 def dim_of(dim: int, rank: int) -> int:

@@ -37,6 +37,7 @@ class _Naming:
         self._named: dict[str, Space] = {}
         self._axes: dict[Axis, Axis] = {}
         self._counts: dict[Space, int] = {}
+        self._waiting: set[str] = set()
 
     def spaces_of(self, node: Node) -> None:
         """Names the spaces of `node`."""
@@ -80,14 +81,17 @@ class _Naming:
         root = self._spaces.root(space)
         if root in self._named:
             return self._named[root]
-        # No circle: in the example, a slice is smaller than what it is a slice of.
-        sliced = [(s, self._space(s.source)) for s in self._spaces.sliced(space)]
+        # A rule that would be followed in a circle (a slice of what is a multiple of the slice) says nothing new.
+        self._waiting.add(root)
+        rules = [s for s in self._spaces.sliced(space) if self._spaces.root(s.source) not in self._waiting]
+        sliced = [(s, self._space(s.source)) for s in rules]
+        self._waiting.remove(root)
         fixed = self._spaces.hint(space) if self._spaces.fixed(space) else None
         number = len(self._named)
         spare = number - len(_LETTERS) + 1
         made = Space(_LETTERS[number] if spare <= 0 else f"X{spare}", fixed, self._spaces.hint(space))
         self._named[root] = made
-        self.derived += [Derived(made, of, s.start, s.stop, s.step) for s, of in sliced]
+        self.derived += [Derived(made, of, s.start, s.stop, s.step, s.times) for s, of in sliced]
         return made
 
 

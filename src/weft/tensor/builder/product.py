@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from weft.errors import Location, ShapeError
+from weft.errors import Location, ShapeError, UnsupportedError
 from weft.tensor.axes import Axis
 from weft.tensor.builder.base import Base, Ref, present
 from weft.tensor.builder.promote import Number
@@ -91,6 +91,14 @@ class Products(Base):
         """
         if a.dtype is not b.dtype:
             raise ShapeError(f"expected both to have the same dtype, but got: {a.dtype} != {b.dtype}", where=location)
+        every = list(dict.fromkeys((*labels[0], *labels[1])))
+        places = [[own.index(n) if n in own else None for own in labels] for n in every]
+        refs, models = self._aligned((a, b), places, location)
+        merged = dict(zip(every, models, strict=True))
+        if any(models):
+            apart = [self._apart(own, merged) for own in (*labels, kept)]
+            made = self.contract(refs[0], refs[1], (apart[0], apart[1]), apart[2], location)
+            return replace(made, dims=self._merged(made.dims, [merged[n] for n in kept]))
         sides = [
             {n: d for n, d in zip(own, r.dims, strict=True) if d is not None}
             for r, own in zip((a, b), labels, strict=True)
@@ -112,6 +120,11 @@ class Products(Base):
         summed = [shared(label) for label in dict.fromkeys((*labels[0], *labels[1])) if label not in kept]
         over = present(summed)
         return self._rounded(self._contracted((a, b), bound, dims, over, location), a.dtype, location)
+
+    def _apart(self, labels: Sequence[str], merged: Mapping[str, Axis | None]) -> list[str]:
+        """The labels of dimensions of which `_aligned` has split those that are `merged`."""
+        counts = {n: 1 if axis is None else len(self._atoms([axis])) for n, axis in merged.items()}
+        return [n if counts[n] == 1 else f"{n}.{i}" for n in labels for i in range(counts[n])]
 
     def _contracted(
         self,
@@ -140,6 +153,7 @@ class Products(Base):
     def _product(self, a: Ref, b: Ref, location: Location | None) -> Ref:
         """a @ b, not rounded."""
         self._check_product(a, b, location)
+        a, b, models = self._batches(a, b, location)
         left, right, taken = dict[Axis, Axis](), dict[Axis, Axis](), set[Axis]()
         dims = self._broadcast([a.dims[:-2], b.dims[:-2]], [left, right], taken, location)
         column = b.dims[-1:] if len(b.dims) > 1 else ()
@@ -152,15 +166,36 @@ class Products(Base):
         inner, other = a.dims[-1], _inner(b)
         dtype = a.dtype.accumulator
         if inner is None or other is None:
-            return self._outer(a, b, location)
+            made = self._outer(a, b, location)
+            return replace(made, dims=self._merged(made.dims, models))
         over = left[inner] = right[other] = self._free(inner, taken)
         uses = (self._use(a, left), self._use(b, right))
         operands = [set(u.axes) for u in uses]
         axes = present(dims)
         if not set(axes) <= operands[0] | operands[1] or over not in operands[0] & operands[1]:
-            return self._product(self.dense(a), self.dense(b), location)
+            made = self._product(self.dense(a), self.dense(b), location)
+            return replace(made, dims=self._merged(made.dims, models))
         node = Contraction(self._name(), axes, dtype, *uses, (over,), location)
-        return replace(self._add(node), dims=tuple(dims))
+        return replace(self._add(node), dims=self._merged(dims, models))
+
+    def _batches(self, a: Ref, b: Ref, location: Location | None) -> tuple[Ref, Ref, list[Axis | None]]:
+        """The factors of a product without merged dimensions, and which ones of the result these are.
+
+        Raises:
+            UnsupportedError: a dimension is merged that is none of the batch.
+        """
+        if any(self.merges(replace(r, dims=r.dims[-2:])) for r in (a, b)):
+            raise UnsupportedError("a product over merged dimensions", where=location)
+        sides = [(r, r.dims[-2:]) for r in (a, b)]
+        rank = max(len(r.dims) - len(rest) for r, rest in sides)
+        places = [
+            [d if (d := place - rank + len(r.dims) - len(rest)) >= 0 else None for r, rest in sides]
+            for place in range(rank)
+        ]
+        found, models = self._aligned([replace(r, dims=r.dims[:-2]) for r in (a, b)], places, location)
+        wide = [replace(r, dims=(*r.dims, *rest)) for r, (_, rest) in zip(found, sides, strict=True)]
+        free = len(a.dims[-2:-1]) + len(b.dims[-1:] if len(b.dims) > 1 else ())
+        return wide[0], wide[1], [*models, *[None] * free]
 
     def _outer(self, a: Ref, b: Ref, location: Location | None) -> Ref:
         """a @ b where the inner dimension has size 1: there is nothing to sum."""

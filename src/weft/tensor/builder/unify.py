@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft.tensor.axes import Axis, Space
 
 
 @dataclass(frozen=True, slots=True)
 class Sliced:
-    """A space that is `[start:stop:step]` of the space `source`."""
+    """A space that has `times` elements for each one of `[start:stop:step]` of the space `source`."""
 
     source: Space
-    start: int | None
-    stop: int | None
-    step: int
+    start: int | None = None
+    stop: int | None = None
+    step: int = 1
+    times: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class _Class:
     fixed: bool
     shown: bool
     sliced: tuple[Sliced, ...]
+    pinned: bool = False
 
 
 class Spaces:
@@ -38,16 +40,16 @@ class Spaces:
         self._parent: dict[str, str] = {}
         self._classes: dict[str, _Class] = {}
         self._axes = 0
-        # Of each unification: the class that went, the one that stayed, and that as it was before.
+        # Of each unification: the class that went, the one that stayed, and that as it was before. A pin is of one with itself.
         self._done: list[tuple[str, str, _Class]] = []
 
     @property
     def unified(self) -> int:
-        """How many unifications there have been."""
+        """How many unifications and pins there have been."""
         return len(self._done)
 
     def undo(self, unified: int) -> None:
-        """Take back all but the first `unified` unifications."""
+        """Take back all but the first `unified` of these."""
         while len(self._done) > unified:
             gone, stayed, before = self._done.pop()
             self._parent[gone] = gone
@@ -86,10 +88,16 @@ class Spaces:
         PyTorch traces the program anew, with another number.
         """
         found = self._of(space)
-        return found.fixed and not found.shown
+        return found.pinned or (found.fixed and not found.shown)
+
+    def pin(self, space: Space) -> None:
+        """Let the program's number be the size for good, whatever tensors show: something else was made from that number."""
+        root = self.root(space)
+        self._done.append((root, root, self._classes[root]))
+        self._classes[root] = replace(self._classes[root], pinned=True)
 
     def sliced(self, space: Space) -> tuple[Sliced, ...]:
-        """How the size follows from other, larger spaces' sizes."""
+        """How the size follows from other spaces' sizes."""
         return self._of(space).sliced
 
     def unify(self, first: Space, second: Space) -> bool:
@@ -101,7 +109,8 @@ class Spaces:
         if old != new:
             self._done.append((new, old, a))
             self._parent[new] = old
-            self._classes[old] = _Class(a.hint, a.fixed or b.fixed, a.shown or b.shown, a.sliced + b.sliced)
+            pinned = a.pinned or b.pinned
+            self._classes[old] = _Class(a.hint, a.fixed or b.fixed, a.shown or b.shown, a.sliced + b.sliced, pinned)
         return True
 
     def _of(self, space: Space) -> _Class:

@@ -159,6 +159,13 @@ class Views(Base):
     def _reindexed(self, ref: Ref, dim: int, axis: Axis | None, index: Affine, location: Location | None) -> Ref:
         """`ref` with dimension `dim` running over `axis`, at `index` of what it was."""
         old = ref.dims[dim]
+        if self.merges(ref):
+            wide, models = self._spread(ref)
+            if models[dim] is not None:
+                raise UnsupportedError("a part of merged dimensions", where=location)
+            place = len(self._spread(replace(ref, dims=ref.dims[:dim]))[0].dims)
+            made = self._reindexed(wide, place, axis, index, location)
+            return replace(made, dims=self._merged(made.dims, models))
         dims = (*ref.dims[:dim], axis, *ref.dims[dim + 1 :])
         own = self._own[ref.value]
         if old not in own:

@@ -230,7 +230,7 @@ def _last(space: Space, source: Space, derived: Iterable[Derived]) -> tuple[int,
     if space.fixed is not None:
         return 0, space.fixed - 1
     for rule in derived:
-        runs_to_end = rule.stop is None and rule.step == 1 and (rule.start or 0) >= 0
+        runs_to_end = rule.stop is None and rule.step == rule.times == 1 and (rule.start or 0) >= 0
         if rule.space == space and rule.source == source and runs_to_end:
             return 1, -(rule.start or 0)
     return None
