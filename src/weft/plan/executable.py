@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import functools
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,13 +22,14 @@ from weft.plan.laws_check import laws_refuted
 from weft.plan.layout import as_in_eager
 from weft.plan.partition import Call, Region
 from weft.plan.region import CompiledRegion
-from weft.plan.regions import Prepared, Regions, calls_of
+from weft.plan.regions import Prepared, Regions, calls_of, lone_products
 from weft.plan.runner import CallStep, RegionStep, Runner, Step, ViewStep, kept_dims, runner
 from weft.plan.sizes import found
-from weft.run import stats
 from weft.run.compiler import compiler_works
 from weft.tensor.laws import normalize
 from weft.tensor.program import Opaque, TensorProgram
+
+_FASTER_ALONE = "PyTorch's library was measured to be faster"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +42,8 @@ class Plan:
         regions: in launch order.
         fallbacks: what PyTorch runs, and why.
         run: takes the graph's arguments, gives its outputs.
+        with_library: captures the graph again with the products that are alone in their kernels left to PyTorch's library; None
+            where there are none.
     """
 
     captured: Captured
@@ -47,6 +51,7 @@ class Plan:
     regions: tuple[CompiledRegion, ...]
     fallbacks: tuple[Fallback, ...]
     run: Runner
+    with_library: Callable[[], Captured] | None = None
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -89,6 +94,7 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     steps: list[Step] = []
     regions: list[CompiledRegion] = []
     failed: dict[int, str] = {}
+    products: dict[int, str] = {}
     try:
         cuts = Cuts(program, known.selection)
         there = {n.name for n in program.inputs}
@@ -100,6 +106,7 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
                     region = known.built(stage)
                     steps += _region_steps(known.prepared(stage), region, program, there)
                     regions.append(region)
+                    products |= dict.fromkeys(lone_products(captured, stage), _FASTER_ALONE)
                 except Exception as error:  # noqa: BLE001 - whatever it is, this region alone goes to PyTorch
                     failed |= _left_to_pytorch(captured, stage, error)
             there.update(stage.results)
@@ -110,9 +117,10 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
         raise
     except Exception as error:  # noqa: BLE001 - a defect of weft's must not stop what eager can run; it is reported
         return _in_pytorch(captured, (*captured.fallbacks, Fallback("graph", reason_of(error))), eager)
-    stats.count("fallbacks", len(captured.fallbacks))
+    leaving = captured.leaving
+    with_library = functools.partial(leaving, products) if leaving is not None and products else None
     captured = replace(captured, leaving=None)  # it holds the whole recording
-    return Plan(captured, program, tuple(regions), captured.fallbacks, run)
+    return Plan(captured, program, tuple(regions), captured.fallbacks, run, with_library)
 
 
 def _left_to_pytorch(captured: Captured, region: Region, error: Exception) -> dict[int, str]:
@@ -159,7 +167,6 @@ def _region_steps(
 
 
 def _in_pytorch(captured: Captured, fallbacks: tuple[Fallback, ...], eager: Runner) -> Plan:
-    stats.count("fallbacks", max(1, len(fallbacks)))
     return Plan(captured, captured.program, (), fallbacks, eager)
 
 

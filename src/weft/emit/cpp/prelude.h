@@ -147,8 +147,9 @@ static inline int32_t fma(int32_t a, int32_t b, int32_t c) { return a * b + c; }
 // too small for a float; a c whose inverse is no normal number is scaled together with x.
 static inline float over(float x, float c) {
 #ifdef __FP_FAST_FMAF
-  const float size = __builtin_fabsf(c);
-  const float scale = size < 0x1p-100f ? 0x1p64f : size > 0x1p100f ? 0x1p-64f : 1.0f;
+  // No branch, not even on what is the same all along a loop: the loop would be left in scalar code.
+  const int32_t e = bits_as<int32_t>(c) >> 23 & 0xff;
+  const float scale = bits_as<float>((127 + 64 * ((int32_t)(e < 27) - (int32_t)(e > 226))) << 23);
   const float by = c * scale, inverse = 1.0f / by, y = x * scale;
   const float first = y * inverse;
   const float second = fma(fma(-first, by, y), inverse, first);
