@@ -982,7 +982,13 @@ static inline FloatLanes load_lanes(const bf16* at) {
 }
 static inline FloatLanes load_lanes(const f16* at) {
   FloatLanes v;
+#ifdef __AVX512F__
+  Halves bits;
+  __builtin_memcpy(&bits, at, sizeof bits);
+  __asm__("vcvtph2ps %1, %0" : "=v"(v) : "v"(bits));
+#else
   for (int i = 0; i < 16; ++i) v[i] = load(at[i]);
+#endif
   return v;
 }
 static inline DoubleLanes load_lanes(const double* at) {
@@ -995,6 +1001,14 @@ static inline WholeLanes load_lanes(const T* at) {
   WholeLanes v;
   for (int i = 0; i < 8; ++i) v[i] = factor(at[i]);
   return v;
+}
+static inline FloatLanes fma(FloatLanes a, FloatLanes b, FloatLanes c) {
+#ifdef __AVX512F__
+  __asm__("vfmadd231ps %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
+  return c;
+#else
+  return a * b + c;
+#endif
 }
 
 // c[s] (+)= sum over k of x[k] * b[s * stride + k], for `Streams` neighbouring s.
@@ -1047,27 +1061,37 @@ static inline i64 add_products(FloatLanes (&sums)[16], const T* x, const T* b, i
 #pragma GCC unroll 16
     for (int s = 0; s < 16; ++s) {
       __builtin_prefetch(b + (s + 16) * stride + k);
-      sums[s] += y * load_lanes(b + s * stride + k);
+      sums[s] = fma(y, load_lanes(b + s * stride + k), sums[s]);
     }
   }
   return k;
 }
-#ifdef __AVX512BF16__
-// Two products and both additions in one instruction (operands below the normal numbers count as 0).
-typedef uint32_t Pairs __attribute__((vector_size(64), aligned(2), may_alias));
+// Two vectors of elements. Those of 16 bits are split by parity, an instruction for each vector.
+struct Couple {
+  FloatLanes first, second;
+};
+template <class T>
+static inline Couple load_couple(const T* at) {
+  return Couple{load_lanes(at), load_lanes(at + 16)};
+}
+static inline Couple load_couple(const bf16* at) {
+  Words v;
+  __builtin_memcpy(&v, at, sizeof v);
+  return Couple{(FloatLanes)(v << 16), (FloatLanes)(v & 0xffff0000u)};
+}
+// The machine's own product of pairs is no faster where memory is waited for, and takes numbers below the normal ones for 0.
 static inline i64 add_products(FloatLanes (&sums)[16], const bf16* x, const bf16* b, i64 stride, i64 k, i64 kb) {
   for (; k + 32 <= kb; k += 32) {
-    const Pairs y = *(const Pairs*)(x + k);
+    const Couple y = load_couple(x + k);
 #pragma GCC unroll 16
     for (int s = 0; s < 16; ++s) {
-      const Pairs* const from = (const Pairs*)(b + s * stride + k);
       __builtin_prefetch(b + (s + 16) * stride + k);
-      __asm__("vdpbf16ps %2, %1, %0" : "+v"(sums[s]) : "v"(y), "m"(*from));
+      const Couple z = load_couple(b + s * stride + k);
+      sums[s] = fma(y.second, z.second, fma(y.first, z.first, sums[s]));
     }
   }
   return add_products<bf16>(sums, x, b, stride, k, kb);
 }
-#endif
 template <class T>
 static inline void sixteen_products(float* c, bool add, const T* x, const T* b, i64 stride, i64 kb) {
   FloatLanes sums[16] = {};
@@ -1100,6 +1124,62 @@ static inline void add_rows(Sum<T>* __restrict out, const T* x, const T* b, i64 
   }
 }
 
+// A couple as it lies in memory.
+template <class T>
+static inline Couple in_order(const T*, Couple c) {
+  return c;
+}
+static inline Couple in_order(const bf16*, Couple c) {
+  return Couple{WEFT_SHUFFLE(Sixteen, c.first, c.second, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23),
+                WEFT_SHUFFLE(Sixteen, c.first, c.second, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)};
+}
+// out[n] += sum over k of x[k] * b[k * k_stride + n] for n < 32 * Couples. The sums stay in registers, and the machine is told of
+// the rows that lie 2 KiB of such rows ahead: short rows end too soon for it to see what comes next.
+template <int Couples, class T>
+static inline void add_short_rows(float* out, const T* x, const T* b, i64 k_stride, i64 kb) {
+  constexpr int kChains = 8 / Couples;  // enough sums at a time to hide how long an addition takes
+  constexpr i64 kAhead = 2048 / (32 * Couples * (i64)sizeof(T));
+  Couple sums[kChains][Couples] = {};
+  const auto step = [&](Couple (&sum)[Couples], i64 k) {
+    const FloatLanes by = load(x[k]) - FloatLanes{};
+    const T* const row = b + k * k_stride;
+#pragma GCC unroll 4
+    for (int c = 0; c < Couples; ++c) {
+      __builtin_prefetch(row + kAhead * k_stride + 32 * c);
+      if (sizeof(T) == 4) __builtin_prefetch(row + kAhead * k_stride + 32 * c + 16);
+      const Couple y = load_couple(row + 32 * c);
+      sum[c].first = fma(by, y.first, sum[c].first);
+      sum[c].second = fma(by, y.second, sum[c].second);
+    }
+  };
+  i64 k = 0;
+  for (; k + kChains <= kb; k += kChains) {
+#pragma GCC unroll 8
+    for (int chain = 0; chain < kChains; ++chain) step(sums[chain], k + chain);
+  }
+  for (; k < kb; ++k) step(sums[0], k);
+  for (int c = 0; c < Couples; ++c) {
+    for (int chain = 1; chain < kChains; ++chain) {
+      sums[0][c].first += sums[chain][c].first;
+      sums[0][c].second += sums[chain][c].second;
+    }
+    const Couple sum = in_order(b, sums[0][c]);
+    float* const at = out + 32 * c;
+    const FloatLanes first = load_lanes(at) + sum.first, second = load_lanes(at + 16) + sum.second;
+    __builtin_memcpy(at, &first, sizeof first);
+    __builtin_memcpy(at + 16, &second, sizeof second);
+  }
+}
+// The same for the whole couples of `nb` columns; gives the first column that is left.
+template <class T>
+static inline i64 add_short_rows(float* out, const T* x, const T* b, i64 k_stride, i64 nb, i64 kb) {
+  i64 n = 0;
+  for (; n + 128 <= nb; n += 128) add_short_rows<4>(out + n, x, b + n, k_stride, kb);
+  for (; n + 64 <= nb; n += 64) add_short_rows<2>(out + n, x, b + n, k_stride, kb);
+  for (; n + 32 <= nb; n += 32) add_short_rows<1>(out + n, x, b + n, k_stride, kb);
+  return n;
+}
+
 // The product with a block that is not staged, element (k, n) at b[k * k_stride + n * n_stride]: for few rows,
 // where staging would cost more than the product. One of the two strides should be 1.
 template <class T>
@@ -1118,16 +1198,20 @@ static void dot_direct(Sum<T>* c, i64 ldc, bool add, const T* a, i64 lda, const 
   }
   if (!add) zero(c, ldc, mb, nb);
   // Short sums are added up, not one long one: its rounding would grow with kb.
-  constexpr i64 kColumns = 1024, kDepth = 64;
+  constexpr i64 kColumns = 1024, kDepth = 64, kShort = 256;
   Sum<T> part[kColumns];
   for (i64 n0 = 0; n0 < nb; n0 += kColumns)
     for (i64 k0 = 0; k0 < kb; k0 += kDepth)
       for (i64 i = 0; i < mb; ++i) {
         const i64 columns = min_index(kColumns, nb - n0), depth = min_index(kDepth, kb - k0);
-        add_rows(part, a + i * lda + k0, b + k0 * k_stride + n0 * n_stride, k_stride, n_stride, columns, depth);
-        Sum<T>* out = c + i * ldc + n0;
+        const T *x = a + i * lda + k0, *y = b + k0 * k_stride + n0 * n_stride;
+        Sum<T>* const out = c + i * ldc + n0;
+        i64 done = 0;
+        if constexpr (is_float(Sum<T>{}))
+          if (n_stride == 1 && nb <= kShort) done = add_short_rows(out, x, y, k_stride, columns, depth);
+        add_rows(part, x, y + done * n_stride, k_stride, n_stride, columns - done, depth);
 #pragma omp simd
-        for (i64 n = 0; n < columns; ++n) out[n] += part[n];
+        for (i64 n = done; n < columns; ++n) out[n] += part[n - done];
       }
 }
 
