@@ -12,6 +12,7 @@ from weft.block.program import BlockProgram, Rest, maps
 from weft.cost import Cost, Machine, estimate, total
 from weft.errors import ScheduleError, UnsupportedError
 from weft.fuse import RULES_IN_PLANS, RULES_THAT_KEEP_PRECISION, Fusion, Step, fuse
+from weft.fuse.coarse_where_kept_in_16_bits import coarse_where_kept_in_16_bits
 from weft.fuse.round_where_made import round_where_made
 from weft.fuse.safety import Safe, make_safe
 from weft.masks import limit
@@ -174,7 +175,7 @@ def _fused(
             lost = "an exponential lost its shift and would overflow where the program as written does not"
             yield Considered(origin, None, lost)
             continue
-        made = canonical(round_where_made(safe.program))
+        made = canonical(coarse_where_kept_in_16_bits(round_where_made(safe.program)))
         if made not in seen:
             seen.add(made)
             yield origin, made, trace

@@ -31,7 +31,7 @@ from weft.run.key import cache_key, environment_parts
 _MARGIN = 1.1
 # The library's products are tried where weft takes more than this share of PyTorch's time, and taken where they save this much.
 _CLEARLY, _GAIN = 0.95, 0.02
-_SECONDS, _LEAST, _MOST = 0.05, 3, 15
+_SECONDS, _LEAST, _MOST = 0.1, 5, 25
 
 
 @dataclass(frozen=True, slots=True)

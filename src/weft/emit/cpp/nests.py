@@ -60,8 +60,14 @@ def in_loops(scope: Scope, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
     return arranged(axes, lambda axis: scope[axis].most)
 
 
-def array(frame: Frame, scope: Scope, lazy: Lazy, dims: tuple[Axis, ...]) -> Store:
-    """The store that puts `lazy` in scratch of its element type, its last axis innermost; or in a variable."""
+def in_place(frame: Frame, scope: Scope, lazy: Lazy, dims: tuple[Axis, ...]) -> Store:
+    """The store that puts `lazy` in memory of its element type: in scratch, its last axis innermost, or a variable.
+
+    Where it is to be part of a list that lies the same way, it is put there at once.
+    """
+    home = lazy.home
+    if home is not None and home.dtype is lazy.dtype and dims and home.strides[dims[-1]] == "1":
+        return Store(home, lazy, (lazy,))
     return Store(_fresh(frame, lazy.node.name, lazy.dtype, dims, scope), lazy, (lazy,))
 
 
