@@ -45,6 +45,10 @@ _DIRECT_DEPTH = 2048
 _FEW_ROWS = {DType.bfloat16: 2, DType.float16: 2}
 _OTHER_FEW_ROWS = 8
 _DIRECT_COLUMNS = 2048
+# A column operand that lies dense along what is contracted is not staged for so few rows, nor for blocks that are so many times
+# deeper than tall (by element type; other types have no such product).
+_TURNED_ROWS = 32
+_TURNED = {DType.float32: 4, DType.bfloat16: 16}
 # Elements of a block of elementwise work, and of a row of it: a few pages, long enough rows for vector code.
 _BLOCK, _ROW = 16384, 2048
 # Both sides of a block that lies along memory one way in one tensor, the other way in another.
@@ -59,7 +63,13 @@ _FEW = 8
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A block product of a fused program, by the axes of the loops around it."""
+    """A block product of a fused program, by the axes of the loops around it.
+
+    Attributes:
+        dtype: of the column operand.
+        row_operand_dense: along what is contracted, or not in memory.
+        column_operand_dense: along what is contracted, in memory.
+    """
 
     name: str
     rows: Axis | None
@@ -67,6 +77,7 @@ class Product:
     over: Axis
     dtype: DType
     row_operand_dense: bool
+    column_operand_dense: bool
 
 
 def choose(
@@ -104,7 +115,7 @@ def choose(
         peel = isinstance(node.range, Band) and levels[-1].place is LevelPlace.loop
         loops.append((node.name, LoopSchedule(levels, peel)))
     rows = frozenset(p.name for p in products if not p.row_operand_dense)
-    panels = frozenset(p.name for p in products if not _few_rows(p, sizes))
+    panels = frozenset(p.name for p in products if not (_few_rows(p, sizes) or _turned(p, sizes, tiles)))
     return Schedule(tuple(loops), rows, panels)
 
 
@@ -210,9 +221,10 @@ def _products(
             left, right = types[node.left], types[node.right]
             rows = next((a for a in left.dims if a != node.over), None)
             columns = next((a for a in right.dims if a != node.over), None)
-            source = sources.get(node.left, {}).get(node.over)
-            dense = source is None or innermost.get(source[0]) == source[1]
-            yield Product(node.name, rows, columns, node.over, right.dtype, dense)
+            read, other = (sources.get(name, {}).get(node.over) for name in (node.left, node.right))
+            dense = read is None or innermost.get(read[0]) == read[1]
+            turned = other is not None and innermost.get(other[0]) == other[1]
+            yield Product(node.name, rows, columns, node.over, right.dtype, dense, turned)
 
 
 def _products_of_update(
@@ -238,6 +250,17 @@ def _seen(node: Map, feed: Feed, axes: Mapping[Axis, tuple[str, int]]) -> dict[A
 def _few_rows(product: Product, sizes: Mapping[str, int]) -> bool:
     rows = 1 if product.rows is None else product.rows.space.size(sizes)
     return product.columns is None or rows <= _FEW_ROWS.get(product.dtype, _OTHER_FEW_ROWS)
+
+
+def _turned(product: Product, sizes: Mapping[str, int], tiles: Mapping[Axis, int]) -> bool:
+    """Whether to copy the block's rows and result pays better than to copy its column operand."""
+    if product.rows is None or product.columns is None or not product.column_operand_dense:
+        return False
+    if product.dtype not in _TURNED:
+        return False
+    rows, depth = (axis.space.size(sizes) for axis in (product.rows, product.over))
+    tall = tiles[product.rows] * _TURNED[product.dtype] > tiles[product.over] or depth < tiles[product.over]
+    return rows <= _TURNED_ROWS or not tall
 
 
 def _tiles(

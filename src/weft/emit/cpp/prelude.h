@@ -1180,12 +1180,38 @@ static inline i64 add_short_rows(float* out, const T* x, const T* b, i64 k_strid
   return n;
 }
 
-// The product with a block that is not staged, element (k, n) at b[k * k_stride + n * n_stride]: for few rows,
-// where staging would cost more than the product. One of the two strides should be 1.
+// The product with a block whose columns lie dense, b[n * n_stride + k]: turned, so that the block's columns are dot()'s rows and
+// need no copy. What is copied instead is a, and the result: less where a has few rows. kb is not 0.
+template <class T>
+static void dot_turned(float* c, i64 ldc, bool add, const T* a, i64 lda, const T* b, i64 n_stride, i64 mb, i64 nb, i64 kb) {
+  constexpr i64 kRows = 64, kColumns = 128, kDepth = 1024 / sizeof(T);
+  alignas(kLine) T rows[kRows * kDepth];
+  alignas(kLine) float turned[kColumns * kRows];
+  for (i64 i = 0; i < mb; i += kRows)
+    for (i64 k = 0; k < kb; k += kDepth) {
+      const i64 height = min_index(kRows, mb - i), depth = min_index(kDepth, kb - k);
+      const Panel<T> panel = stage_panel(rows, a + i * lda + k, 1, lda, depth, height);
+      const bool more = add || k > 0;
+      for (i64 n = 0; n < nb; n += kColumns) {
+        const i64 width = min_index(kColumns, nb - n);
+        float* const out = c + i * ldc + n;
+        if (more) transpose<Word<4>>((char*)turned, height, (const char*)out, ldc, height, width);
+        dot(turned, height, more, b + n * n_stride + k, n_stride, panel, width, height, depth);
+        transpose<Word<4>>((char*)out, ldc, (const char*)turned, height, width, height);
+      }
+    }
+}
+
+// The product with a block that is not staged, element (k, n) at b[k * k_stride + n * n_stride]: where staging would cost more than
+// the product. One of the two strides should be 1; for more than a few rows, k_stride.
 template <class T>
 static void dot_direct(Sum<T>* c, i64 ldc, bool add, const T* a, i64 lda, const T* b, i64 k_stride, i64 n_stride,
                        i64 mb, i64 nb, i64 kb) {
   if (k_stride == 1 && n_stride != 1) {
+    if constexpr (is_float(Sum<T>{})) {
+      const i64 few = sizeof(T) == 2 ? 2 : 5;
+      if (mb > few && kb > 0 && n_stride >= kb) return dot_turned(c, ldc, add, a, lda, b, n_stride, mb, nb, kb);
+    }
     i64 n = 0;
     if constexpr (is_float(Sum<T>{}))
       for (; n + 16 <= nb; n += 16)
