@@ -21,6 +21,7 @@ from weft.block.program import (
     Collapse,
     Dot,
     Feed,
+    Final,
     Graph,
     Map,
     State,
@@ -54,6 +55,8 @@ _BLOCK, _ROW = 16384, 2048
 _SQUARE = 128
 # Rows that a sum down the columns adds up before it goes on to the next block: short chains of additions, as exact as eager's.
 _SUMMED_ROWS = 64
+# Blocks whose results are added up one after the other: of more, the sums of so many are added up.
+_CHAIN = 64
 # No loop over so few elements is worth being the innermost.
 _FEW = 8
 
@@ -103,12 +106,14 @@ def choose(
     loops: list[tuple[str, LoopSchedule]] = []
     for node in maps(program.graph):
         place = LevelPlace.grid if node.name in grid else LevelPlace.loop
-        level = Level(place, 1 if node.unit else tiles[node.axis])
+        levels = (Level(place, 1 if node.unit else tiles[node.axis]),)
         if node.axis in whole:
-            level = Level(LevelPlace.whole)
+            levels = (Level(LevelPlace.whole),)
+        elif not products and _is_plain_reduction(node) and sizes[node.axis.space.name] > _CHAIN * levels[0].size:
+            levels = (Level(LevelPlace.loop, _CHAIN * levels[0].size), *levels)
         # Blocks that lie wholly in a band have no mask to compute.
-        peel = isinstance(node.range, Band) and level.place is LevelPlace.loop
-        loops.append((node.name, LoopSchedule((level,), peel)))
+        peel = isinstance(node.range, Band) and levels[-1].place is LevelPlace.loop
+        loops.append((node.name, LoopSchedule(levels, peel)))
     rows = frozenset(p.name for p in products if not p.row_operand_dense)
     panels = frozenset(p.name for p in products if not (_few_rows(p, sizes) or _turned(p, sizes, tiles)))
     return Schedule(tuple(loops), rows, panels)
@@ -122,6 +127,42 @@ def _summed_down(graph: Graph, inputs: dict[str, BlockType], scope: Scope) -> It
             yield from _summed_down(node.body, body_types(node, types), scope.inside(node))
         elif isinstance(node, Collapse) and types[node.arg].dims[-1] != node.over:
             yield node.over
+
+
+def _is_plain_reduction(node: Map) -> bool:
+    """Whether all that `node` leaves is its state."""
+    stacks = any(not isinstance(o, Final) for o in node.outputs)
+    return node.state is not None and node.state.resume is None and node.range == All() and not node.unit and not stacks
+
+
+def in_segments(program: BlockProgram, schedule: Schedule, sizes: Mapping[str, int], threads: int) -> Schedule | None:
+    """`schedule` with a segment for each thread of loops with state, where the grid has not a block for each; else None.
+
+    Their states are merged by a kernel more.
+    """
+    blocks = math.prod(
+        math.ceil(node.axis.space.size(sizes) / level.size)
+        for node in maps(program.graph)
+        for level in schedule.of(node.name).levels
+        if level.place is LevelPlace.grid
+    )
+    apart = {n.name for n in _outer_reductions(program.graph) if n.axis.space.size(sizes) >= threads * _ROW}
+    if blocks >= threads or not apart:
+        return None
+    loops = tuple(
+        (name, replace(loop, levels=(Level(LevelPlace.split, threads), *loop.levels)) if name in apart else loop)
+        for name, loop in schedule.loops
+    )
+    return replace(schedule, loops=loops)
+
+
+def _outer_reductions(graph: Graph) -> Iterator[Map]:
+    """The plain reductions that are in no loop with a state."""
+    for node in graph.nodes:
+        if isinstance(node, Map) and node.state is None:
+            yield from _outer_reductions(node.body)
+        elif isinstance(node, Map) and _is_plain_reduction(node):
+            yield node
 
 
 def off_the_grid(schedule: Schedule) -> Schedule:
