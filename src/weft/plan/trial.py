@@ -28,7 +28,7 @@ from weft.run.forked import threads_are_gone
 from weft.run.key import cache_key, environment_parts
 
 # weft's kernels run unless PyTorch is faster by more than timings of one function differ from one another.
-_MARGIN = 1.1
+_MARGIN = 1.03
 # The library's products are tried where weft takes more than this share of PyTorch's time, and taken where they save this much.
 _CLEARLY, _GAIN = 0.95, 0.02
 _SECONDS, _LEAST, _MOST = 0.1, 5, 25
