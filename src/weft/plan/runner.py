@@ -185,6 +185,7 @@ class _Text:
         """What the graph returns."""
         values = program.values()
         found: list[str] = []
+        owners: dict[str, int] = {}
         for result in captured.results:
             match result:
                 case FromProgram(index, order):
@@ -193,6 +194,9 @@ class _Text:
                     text = self.names[program.outputs[index]]
                     if dims != axes:
                         text = f"{self.constant(with_dims)}({text}, {self.constant(axes)}, {self.constant(dims)})"
+                    if owners.setdefault(program.outputs[index], index) != index:
+                        # Laws made one value of equal results; what is done to one must not show in the other.
+                        text += ".clone()"
                     found.append(text if order is None else f"{self.constant(in_order)}({text}, {order})")
                 case FromArgument(index):
                     found.append(self.arguments[index])
