@@ -24,6 +24,7 @@ from weft.plan.region import CompiledRegion
 from weft.plan.regions import Prepared, Regions, calls_of
 from weft.plan.runner import CallStep, RegionStep, Runner, Step, ViewStep, kept_dims, runner
 from weft.plan.sizes import found
+from weft.plan.writes import guarded, last_values, with_writes_in_place
 from weft.run import stats
 from weft.run.compiler import compiler_works
 from weft.tensor.laws import normalize
@@ -40,6 +41,7 @@ class Plan:
         regions: in launch order.
         fallbacks: what PyTorch runs, and why.
         run: takes the graph's arguments, gives its outputs.
+        in_place: the calls, by name, that write into arguments in place.
     """
 
     captured: Captured
@@ -47,6 +49,7 @@ class Plan:
     regions: tuple[CompiledRegion, ...]
     fallbacks: tuple[Fallback, ...]
     run: Runner
+    in_place: frozenset[str] = frozenset()
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -68,7 +71,7 @@ def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, options: O
     """
     if captured.program is None or captured.empty:
         refused = (captured.refused,) if captured.refused is not None else ()
-        return _in_pytorch(captured, (*captured.fallbacks, *refused), eager)
+        return _in_pytorch(captured, tuple(dict.fromkeys((*captured.fallbacks, *refused))), eager)
     known = Regions(options, {})
     while True:
         made = _attempt(captured, arguments, eager, known)
@@ -90,11 +93,12 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     regions: list[CompiledRegion] = []
     failed: dict[int, str] = {}
     try:
-        cuts = Cuts(program, known.selection)
+        stages, in_place = with_writes_in_place(captured, program, Cuts(program, known.selection).stages())
         there = {n.name for n in program.inputs}
-        for stage in cuts.stages():
+        for stage in stages:
             if isinstance(stage, Call):
-                steps.append(CallStep(captured.calls[stage.name], _aliases(captured.program, program, stage.name)))
+                aliases = _aliases(captured.program, program, stage.name)
+                steps.append(CallStep(captured.calls[stage.name], aliases, stage.name in in_place))
             else:
                 try:
                     region = known.built(stage)
@@ -105,14 +109,15 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
             there.update(stage.results)
         if failed:
             return failed
-        run = runner(captured, program, steps, len(arguments))
+        run = runner(captured, program, steps, len(arguments), last_values(captured, program, in_place))
     except (CompilerError, CacheFolderError, UnknownOptionError):
         raise
     except Exception as error:  # noqa: BLE001 - a defect of weft's must not stop what eager can run; it is reported
         return _in_pytorch(captured, (*captured.fallbacks, Fallback("graph", reason_of(error))), eager)
     stats.count("fallbacks", len(captured.fallbacks))
     captured = replace(captured, leaving=None)  # it holds the whole recording
-    return Plan(captured, program, tuple(regions), captured.fallbacks, run)
+    run = guarded(captured, run, eager)
+    return Plan(captured, program, tuple(regions), captured.fallbacks, run, in_place)
 
 
 def _left_to_pytorch(captured: Captured, region: Region, error: Exception) -> dict[int, str]:

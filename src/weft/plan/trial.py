@@ -15,6 +15,7 @@ import torch
 from weft.options import Options
 from weft.plan.executable import Plan
 from weft.plan.runner import Runner
+from weft.plan.writes import spare
 from weft.run import stats
 from weft.run.cache import CacheFolder
 from weft.run.forked import threads_are_gone
@@ -76,7 +77,7 @@ class Trial:
         key = cache_key(parts)
         entry = folder.lookup(key, counted=False)
         known = None if entry is None else _read(entry.meta)
-        measured = known or measure(self.plan.run, self.eager, arguments)
+        measured = known or measure(self.plan.run, self.eager, spare(self.plan.captured, arguments))
         if known is None:
             with suppress(OSError):  # no room anywhere: measured again in the next process
                 folder.store(key, {}, {"weft": measured.weft, "eager": measured.eager}, parts=parts)
@@ -103,7 +104,7 @@ def faster(plan: Plan, eager: Runner, options: Options, changing: tuple[int, ...
     """What runs in place of a graph: `plan`, on trial against `eager` where that can be tried.
 
     A graph that draws random numbers is not tried, since each run draws others; nor is one that calls operations of other
-    libraries, which may do more than return a result.
+    libraries, which may do more than return a result. What a graph writes into is copied for the trial.
     """
     calls = plan.captured.calls.values()
     repeatable = all(not c.random and c.target.namespace == "aten" for c in calls)
