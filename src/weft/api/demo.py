@@ -17,7 +17,7 @@ from rich.text import Text
 from torch import nn
 from torch._dynamo.exc import TorchDynamoException
 
-from weft.api import compile as compiling
+from weft.api.compile import compile as compiled_by_weft
 from weft.api.examples import Example, Sizes
 from weft.api.measure import Standard, Timing, compare, settle
 from weft.api.optimize import optimize
@@ -183,7 +183,7 @@ def _outcome(example: Example, sizes: Sizes, dtype: torch.dtype, rounds: int, *,
         candidates[name] = peer
         errors[name] = Checked.of(standard.judge(peer))
     before = stats.snapshot()
-    candidates |= dict(zip(_OWN, (compiling.compile(fn), program), strict=True))
+    candidates |= dict(zip(_OWN, (compiled_by_weft(fn), program), strict=True))
     errors |= {name: Checked.of(standard.judge(candidates[name])) for name in _OWN}
     after = stats.snapshot()
     verdicts = [k.verdict for plan in program.plans for region in plan.regions for k in region.kernels[:1]]

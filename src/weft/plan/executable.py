@@ -25,6 +25,7 @@ from weft.plan.region import CompiledRegion
 from weft.plan.regions import Prepared, Regions, calls_of, lone_products
 from weft.plan.runner import CallStep, RegionStep, Runner, Step, ViewStep, kept_dims, runner
 from weft.plan.sizes import found
+from weft.plan.writes import guarded, last_values, with_writes_in_place
 from weft.run.compiler import compiler_works
 from weft.tensor.laws import normalize
 from weft.tensor.program import Opaque, TensorProgram
@@ -44,6 +45,7 @@ class Plan:
         run: takes the graph's arguments, gives its outputs.
         with_library: captures the graph again with the products that are alone in their kernels left to PyTorch's library; None
             where there are none.
+        in_place: the calls, by name, that write into arguments in place.
     """
 
     captured: Captured
@@ -52,6 +54,7 @@ class Plan:
     fallbacks: tuple[Fallback, ...]
     run: Runner
     with_library: Callable[[], Captured] | None = None
+    in_place: frozenset[str] = frozenset()
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -73,7 +76,7 @@ def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, options: O
     """
     if captured.program is None or captured.empty:
         refused = (captured.refused,) if captured.refused is not None else ()
-        return _in_pytorch(captured, (*captured.fallbacks, *refused), eager)
+        return _in_pytorch(captured, tuple(dict.fromkeys((*captured.fallbacks, *refused))), eager)
     known = Regions(options, {})
     while True:
         made = _attempt(captured, arguments, eager, known)
@@ -96,11 +99,12 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     failed: dict[int, str] = {}
     products: dict[int, str] = {}
     try:
-        cuts = Cuts(program, known.selection)
+        stages, in_place = with_writes_in_place(captured, program, Cuts(program, known.selection).stages())
         there = {n.name for n in program.inputs}
-        for stage in cuts.stages():
+        for stage in stages:
             if isinstance(stage, Call):
-                steps.append(CallStep(captured.calls[stage.name], _aliases(captured.program, program, stage.name)))
+                aliases = _aliases(captured.program, program, stage.name)
+                steps.append(CallStep(captured.calls[stage.name], aliases, stage.name in in_place))
             else:
                 try:
                     region = known.built(stage)
@@ -112,7 +116,7 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
             there.update(stage.results)
         if failed:
             return failed
-        run = runner(captured, program, steps, len(arguments))
+        run = runner(captured, program, steps, len(arguments), last_values(captured, program, in_place))
     except (CompilerError, CacheFolderError, UnknownOptionError):
         raise
     except Exception as error:  # noqa: BLE001 - a defect of weft's must not stop what eager can run; it is reported
@@ -120,7 +124,8 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     leaving = captured.leaving
     with_library = functools.partial(leaving, products) if leaving is not None and products else None
     captured = replace(captured, leaving=None)  # it holds the whole recording
-    return Plan(captured, program, tuple(regions), captured.fallbacks, run, with_library)
+    run = guarded(captured, run, eager)
+    return Plan(captured, program, tuple(regions), captured.fallbacks, run, with_library, in_place)
 
 
 def _left_to_pytorch(captured: Captured, region: Region, error: Exception) -> dict[int, str]:

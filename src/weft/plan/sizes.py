@@ -39,13 +39,21 @@ def found(space: Space, program: TensorProgram, values: Collection[str]) -> Foun
     Raises:
         UnsupportedError: none of them shows it, and it follows from none that is shown.
     """
+    place = _found(space, program, values)
+    if place is None:
+        raise UnsupportedError(f"the size of {space.name} cannot be read off any tensor that is there")
+    return place
+
+
+def _found(space: Space, program: TensorProgram, values: Collection[str]) -> Found | None:
     for node in (*program.inputs, *program.nodes):
         if node.name in values:
             for dim, axis in enumerate(node.axes):
                 if axis.space == space:
                     return Found(node.name, dim)
-    for rule in program.derived:
+    for rule in program.derived:  # a size may follow from several, not all of which are there
         if rule.space == space and rule.source.fixed is None:
-            source = found(rule.source, program, values)
-            return Found(source.value, source.dim, (*source.rules, rule))
-    raise UnsupportedError(f"the size of {space.name} cannot be read off any tensor that is there")
+            source = _found(rule.source, program, values)
+            if source is not None:
+                return Found(source.value, source.dim, (*source.rules, rule))
+    return None

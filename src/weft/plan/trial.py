@@ -22,6 +22,7 @@ from weft.options import Options
 from weft.options import options as in_force
 from weft.plan.executable import Plan, plan
 from weft.plan.runner import Runner
+from weft.plan.writes import spare
 from weft.run import stats
 from weft.run.cache import CacheFolder
 from weft.run.forked import threads_are_gone
@@ -96,7 +97,7 @@ class Trial:
         key = cache_key(parts)
         entry = folder.lookup(key, counted=False)
         known = None if entry is None else _read(entry.meta)
-        measured = known or self.measured(arguments)
+        measured = known or self.measured(spare(self.plan.captured, arguments))
         if known is None:
             with suppress(OSError):  # no room anywhere: measured again in the next process
                 times = {"weft": measured.weft, "eager": measured.eager, "library": measured.library}
@@ -150,7 +151,7 @@ def faster(plan: Plan, eager: Runner, options: Options, changing: tuple[int, ...
     """What runs in place of a graph: `plan`, on trial against `eager` where that can be tried.
 
     A graph that draws random numbers is not tried, since each run draws others; nor is one that calls operations of other
-    libraries, which may do more than return a result.
+    libraries, which may do more than return a result. What a graph writes into is copied for the trial.
     """
     calls = plan.captured.calls.values()
     repeatable = all(not c.random and c.target.namespace == "aten" for c in calls)
