@@ -317,3 +317,16 @@ def test_results_that_are_no_tensors():
     found = weft.compile(fn)(x)
     assert found[1:] == fn(x)[1:]
     assert close(found[0], x * 2)
+
+
+@pytest.mark.parametrize(
+    ("function", "sizes"),
+    [(lambda x: (x * 2 + 1, x * 2 + 1), (4, 5)), (lambda x: (x.sum(0) + 1, x.sum(1) + 1), (1, 1))],
+    ids=["computed twice", "equal at size 1"],
+)
+def test_results_that_are_equal_share_no_memory(function, sizes):
+    with weft.options(measure="never"):
+        one, other = weft.compile(function)(torch.ones(sizes))
+    before = other.clone()
+    one.add_(1)
+    assert torch.equal(other, before)

@@ -81,6 +81,8 @@ def run(captured: Captured, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         wide = tensor.double() if tensor.is_floating_point() else tensor
         inputs[node.name] = wide.numpy()
     outputs = returned(program, evaluate(program, inputs, domain, opaque), domain)
+    for argument, index in captured.writes:
+        arguments[argument].copy_(torch.from_numpy(np.array(outputs[index])))
     results: list[Any] = []
     for result in captured.results:
         match result:

@@ -106,7 +106,7 @@ def arguments(case: Case, rng: np.random.Generator) -> list[np.ndarray]:
         values = column("real", dtype, rng)
         return [rounded(np.concatenate([values, HUGE, HUGE]), dtype) if dtype.is_float else values]
     columns = [column(s, d, rng) for s, d in zip(case.samples, case.given, strict=True)]
-    if case.name.startswith("decay"):
+    if "decay" in case.name:
         columns = [-np.abs(c) for c in columns]  # of a significand's exponent, which is never positive
     longest = max(map(len, columns))
     return [rng.permutation(np.resize(c, longest)) for c in columns]
@@ -116,11 +116,14 @@ def torch_of(array: np.ndarray, dtype: DType) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(array)).to(getattr(torch, dtype.name))
 
 
-def agree(found: torch.Tensor, wanted: np.ndarray, dtype: DType) -> bool:
+def agree(found: torch.Tensor, wanted: np.ndarray, case: Case) -> bool:
     """Exactly, or for floats but for a few roundings of the type that is computed in."""
+    dtype = case.result
     if not dtype.is_float:
         return bool(np.array_equal(found.numpy(), wanted))
     eps = 8 * max(dtype.eps, dtype.accumulator.eps)
+    if case.name.startswith("coarse_decay"):
+        eps = max(dtype.eps, 2.0**-18)
     close = torch.from_numpy(wanted.copy())
     return torch.allclose(found.double(), rounded_as(close, dtype), rtol=eps, atol=eps * 1e-2, equal_nan=True)
 
@@ -150,8 +153,8 @@ def test_every_row_on_every_type_and_every_cast(library: ctypes.CDLL) -> None:
         args = arguments(case, rng)
         wanted = domain.elementwise(case.expr, args, case.result)
         found = called(library, case, [torch_of(a, d) for a, d in zip(args, case.given, strict=True)])
-        if not agree(found, wanted, case.result):
-            bad = [i for i in range(len(found)) if not agree(found[i : i + 1], wanted[i : i + 1], case.result)][:3]
+        if not agree(found, wanted, case):
+            bad = [i for i in range(len(found)) if not agree(found[i : i + 1], wanted[i : i + 1], case)][:3]
             wrong += [f"{case.name}: {[[a[i] for a in args] for i in bad]} gives {found[bad]}, not {wanted[bad]}"]
     assert not wrong, "\n".join([f"{len(wrong)} functions", *wrong])
 

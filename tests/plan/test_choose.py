@@ -39,6 +39,14 @@ def test_few_rows_are_not_staged_and_rows_that_do_not_lie_dense_are():
     assert chosen("linear_relu", M=400, innermost=0).rows
 
 
+def test_columns_that_lie_dense_are_not_staged_for_few_rows():
+    """The product with them is turned: what the innermost dimension of the weights is decides."""
+    by_columns, by_rows = ([chosen("linear_relu", M=m, innermost=i).panels for m in (20, 400)] for i in (0, 1))
+    assert by_columns[0] == frozenset()
+    assert by_columns[1]
+    assert all(by_rows)
+
+
 def test_every_thread_gets_a_block():
     one, many = (dict(chosen("linear_relu", threads=t, M=512, N=512).loops) for t in (1, 8))
     assert many["n"].levels[0].size < one["n"].levels[0].size

@@ -100,7 +100,7 @@ def test_slower_graphs_are_counted_and_still_right(cache):
     before = weft.stats().slower
     x = torch.randn(2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trial, "measure", lambda *_: trial.Measured(1.0, 0.5))
+        patch.setattr(trial, "measure", lambda *_: (1.0, 0.5))
         assert torch.equal(weft.compile(tiny)(x), tiny(x))
     assert weft.stats().slower == before + 1
 
@@ -109,7 +109,7 @@ def test_never_means_never(cache, monkeypatch):
     monkeypatch.setenv("WEFT_MEASURE", "never")
     torch._dynamo.reset()
     before = weft.stats().slower
-    monkeypatch.setattr(trial, "measure", lambda *_: trial.Measured(1.0, 0.5))
+    monkeypatch.setattr(trial, "measure", lambda *_: (1.0, 0.5))
     weft.compile(lambda x: torch.exp(x) + 2)(torch.randn(2))
     assert weft.stats().slower == before
 
@@ -142,3 +142,72 @@ def test_a_graph_that_draws_random_numbers_runs_once(cache):
     ((plan, runs),) = found
     assert plan.kernels
     assert runs == plan.run
+
+
+def normalised_product(x, w):
+    return (torch.layer_norm(x, x.shape[-1:]) @ w,)
+
+
+def compiled_as_measured(fn, arguments, takes: tuple[float, float, float]):
+    """The trial of `fn`, and how many candidates each timing was of; weft, PyTorch and the library "take" these seconds."""
+    made: list[trial.Trial] = []
+    timed: list[int] = []
+
+    def compiled(gm, example):
+        made.append(trial.faster(compile_graph(gm, example), gm.forward, current(), trial.changing_sizes(gm)))
+        return made[-1]
+
+    def measure(candidates, arguments):
+        timed.append(len(candidates))
+        return takes[: len(candidates)]
+
+    torch._dynamo.reset()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trial, "measure", measure)
+        results = torch.compile(fn, backend=compiled, dynamic=False)(*arguments)
+    return made[0], timed, results
+
+
+def test_a_lone_product_is_tried_in_pytorchs_library(cache):
+    x, w = torch.randn(64, 48), torch.randn(48, 32)
+    before = weft.stats()
+    made, timed, results = compiled_as_measured(normalised_product, (x, w), (1.0, 1.0, 0.9))
+    assert timed == [2, 3]
+    (runs,) = made.chosen.values()
+    assert made.library is not None
+    assert runs is made.library.run
+    assert [call.target for call in made.library.captured.calls.values()] == [torch.ops.aten.matmul.default]
+    assert made.library.kernels, "weft still normalises"
+    assert torch.allclose(results[0], normalised_product(x, w)[0], atol=1e-5)
+    assert (weft.stats().library, weft.stats().fallbacks) == (before.library + 1, before.fallbacks)
+    # As another process: it measures nothing and makes the same choice.
+    again, timed, results = compiled_as_measured(normalised_product, (x, w), (0.0, 0.0, 0.0))
+    assert timed == []
+    assert list(again.chosen.values()) == [again.library.run]
+    assert torch.allclose(results[0], normalised_product(x, w)[0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("takes", "tried", "winner"),
+    [
+        ((0.9, 1.0, 0.1), [2], "weft"),  # clearly faster: nothing else is built
+        ((1.0, 1.0, 0.99), [2, 3], "weft"),
+        ((1.2, 1.0, 1.15), [2, 3], "PyTorch"),
+        ((1.3, 1.0, 1.02), [2, 3], "library"),
+    ],
+)
+def test_the_library_must_save_something_and_all_must_keep_up_with_pytorch(cache, takes, tried, winner):
+    made, timed, _ = compiled_as_measured(normalised_product, (torch.randn(64, 48), torch.randn(48, 32)), takes)
+    assert timed == tried
+    library = None if made.library is None else made.library.run
+    assert list(made.chosen.values()) == [{"weft": made.plan.run, "PyTorch": made.eager, "library": library}[winner]]
+
+
+def test_products_of_products_are_not_taken_apart(cache):
+    def attention(q, k, v):
+        return (torch.softmax(q @ k.T, -1) @ v,)
+
+    arguments = (torch.randn(64, 32), torch.randn(48, 32), torch.randn(48, 16))
+    made, timed, _ = compiled_as_measured(attention, arguments, (1.0, 1.0, 0.1))
+    assert timed == [2]
+    assert made.plan.with_library is None

@@ -443,9 +443,9 @@ def test_a_record_of_the_trial_that_says_nothing_is_measured_anew(folder: Path, 
     monkeypatch.setenv("WEFT_MEASURE", "auto")
     measured: list[int] = []
 
-    def measure(*_: object) -> trial.Measured:
+    def measure(*_: object) -> tuple[float, float]:
         measured.append(1)
-        return trial.Measured(1.0, 2.0)
+        return 1.0, 2.0
 
     monkeypatch.setattr(trial, "measure", measure)
 

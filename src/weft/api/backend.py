@@ -51,6 +51,7 @@ def compile_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Pl
         CompilerError: there is no working compiler.
     """
     made = plan(capture(gm, example_inputs), example_inputs, gm.forward, current())
+    stats.count("fallbacks", len(made.fallbacks) or int(made.run == gm.forward))
     _log(made)
     return made
 

@@ -17,15 +17,19 @@ from rich.text import Text
 from torch import nn
 from torch._dynamo.exc import TorchDynamoException
 
+from weft.api.compile import compile as compiled_by_weft
 from weft.api.examples import Example, Sizes
 from weft.api.measure import Standard, Timing, compare, settle
 from weft.api.optimize import optimize
 from weft.api.program import Program
 from weft.block.listing import listing
+from weft.run import stats
 from weft.verify.judge import Judgement
 
 # Rows are many: one that takes longer is measured in fewer rounds.
 _SECONDS = 20.0
+# What `weft.compile` runs, and weft's kernels for all that it knows, whatever is faster.
+_OWN = ("weft", "weft kernels")
 DTYPES = (torch.float32, torch.bfloat16)
 _TORCH: Any = torch  # the type of torch.compile is only partly known
 
@@ -65,7 +69,8 @@ class Outcome:
         fallbacks: what PyTorch would run, and why.
         compile_s: seconds that `weft.optimize` took; `cached` of the kernels came from the cache.
         errors: by candidate, but for eager.
-        times: by candidate (eager, Inductor, the example's own peers, weft).
+        times: by candidate (eager, Inductor, the example's own peers, weft's kernels, and what `weft.compile` runs).
+        runs: what `weft.compile` found to be the fastest and runs: weft, weft with library products, or PyTorch.
         missing: why there is no Inductor, where it was asked for and failed.
     """
 
@@ -83,11 +88,12 @@ class Outcome:
     errors: Mapping[str, Checked]
     times: Mapping[str, Timing]
     missing: str = ""
+    runs: str = "weft"
 
     @property
     def true(self) -> bool:
         """Results keep the error rule, and every kernel that there is was proved equal; the rest PyTorch runs."""
-        return self.errors["weft"].right and (self.equal or not self.kernels)
+        return all(self.errors[name].right for name in _OWN) and (self.equal or not self.kernels)
 
     @property
     def right(self) -> bool:
@@ -102,7 +108,7 @@ class Outcome:
     @property
     def ratio(self) -> float:
         """weft's median over the best peer's."""
-        return self.times["weft"].median_ms / min(t.median_ms for name, t in self.times.items() if name != "weft")
+        return self.times["weft"].median_ms / min(t.median_ms for name, t in self.times.items() if name not in _OWN)
 
     def written(self) -> dict[str, Any]:
         """What the results file holds of it."""
@@ -176,8 +182,10 @@ def _outcome(example: Example, sizes: Sizes, dtype: torch.dtype, rounds: int, *,
     for name, peer in example.peers.items():
         candidates[name] = peer
         errors[name] = Checked.of(standard.judge(peer))
-    candidates["weft"] = program
-    errors["weft"] = Checked.of(standard.judge(program))
+    before = stats.snapshot()
+    candidates |= dict(zip(_OWN, (compiled_by_weft(fn), program), strict=True))
+    errors |= {name: Checked.of(standard.judge(candidates[name])) for name in _OWN}
+    after = stats.snapshot()
     verdicts = [k.verdict for plan in program.plans for region in plan.regions for k in region.kernels[:1]]
     return Outcome(
         function=example.title,
@@ -194,7 +202,15 @@ def _outcome(example: Example, sizes: Sizes, dtype: torch.dtype, rounds: int, *,
         errors=errors,
         times=compare(candidates, make_inputs, rounds, seconds=_SECONDS),
         missing=missing,
+        runs=_chosen(before, after),
     )
+
+
+def _chosen(before: stats.Stats, after: stats.Stats) -> str:
+    """What one compiled function ran after its trial."""
+    if after.slower > before.slower:
+        return "PyTorch"
+    return "weft with library products" if after.library > before.library else "weft"
 
 
 def _listings(program: Program) -> tuple[str, ...]:
@@ -235,12 +251,13 @@ def tables(found: Sequence[Outcome]) -> tuple[Table, Table]:
     for name in names:
         times.add_column(name, justify="right")
     times.add_column("weft / best peer", justify="right")
+    times.add_column("runs")
     errors = Table("function", "size", "dtype", title="error: largest |result - fp64| over 4 random inputs")
     for head in ("eager", *(n for n in names if n != "eager"), "allowed", "right"):
         errors.add_column(head, justify="right")
     for outcome in found:
         cells = [_time(outcome.times.get(name)) for name in names]
-        times.add_row(*outcome.row, *cells, f"{outcome.ratio:.2f}")
+        times.add_row(*outcome.row, *cells, f"{outcome.ratio:.2f}", outcome.runs)
         weft = outcome.errors["weft"]
         others = [f"{outcome.errors[n].error:.2g}" if n in outcome.errors else "-" for n in names if n != "eager"]
         right = _right(outcome)
@@ -274,8 +291,7 @@ def complaints(found: Sequence[Outcome], *, parts: bool = False) -> Iterator[str
     """One line for every outcome that is not right; with `parts`, PyTorch may run a part."""
     for outcome in found:
         if not (outcome.true if parts else outcome.right):
-            weft = outcome.errors["weft"]
-            reasons = [weft.reason] if not weft.right else []
+            reasons = [f"{name}: {e.reason}" for name in _OWN if not (e := outcome.errors[name]).right]
             reasons += [] if outcome.equal else ["not shown equal to what was written"]
             reasons += [f"left to PyTorch: {why}" for why in outcome.fallbacks]
             reasons += [] if outcome.kernels else ["no kernel"]

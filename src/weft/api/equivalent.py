@@ -83,6 +83,8 @@ def _whole(fn: Callable[..., Any], inputs: tuple[Any, ...], which: str) -> _Whol
     if captured.program is None or captured.fallbacks:
         left = "; ".join(map(str, dict.fromkeys((*captured.fallbacks, *filter(None, (captured.refused,))))))
         raise UnsupportedError(f"the {which} function is not captured whole: {left}")
+    if captured.writes:
+        raise UnsupportedError(f"the {which} function writes into its arguments")
     # What a function returns besides what its graph gives (arguments, constants) Dynamo puts in itself.
     leaves, structure = pytree.tree_flatten(returned)
     results = [_result(leaf, made[0], inputs, captured, which) for leaf in leaves]

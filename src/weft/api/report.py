@@ -15,7 +15,7 @@ from weft.block import lower
 from weft.block.listing import listing
 from weft.block.program import BlockProgram
 from weft.errors import UnsupportedError
-from weft.plan import CompiledRegion, Kernel, Plan
+from weft.plan import CompiledRegion, Kernel, Plan, described
 from weft.tensor.laws import cancel_shifts, sizes_in_place
 from weft.tensor.program import Derived, Input, TensorProgram
 
@@ -67,6 +67,8 @@ def _plan(plan: Plan) -> Iterator[tuple[str, str]]:
     for number, region in enumerate(plan.regions, 1):
         of = f" of region {number}" if len(plan.regions) > 1 else ""
         yield from ((title + of, text) for title, text in _region(region))
+    if plan.program is not None and plan.captured.writes:
+        yield "writes into arguments", "\n".join(described(plan.captured, plan.program, plan.in_place))
     fallbacks = "\n".join(map(str, plan.fallbacks)) or "none: everything runs in weft's kernels"
     yield "fallbacks to PyTorch", fallbacks
 

@@ -22,6 +22,7 @@ from weft.capture.captured import (
     without_units,
 )
 from weft.capture.graph import capture
+from weft.capture.memory import Write, apart
 
 __all__ = [
     "Captured",
@@ -34,6 +35,8 @@ __all__ = [
     "OpaqueCall",
     "Operand",
     "Result",
+    "Write",
+    "apart",
     "capture",
     "in_order",
     "with_dims",

@@ -7,7 +7,8 @@ from typing import Any, TypeAlias, cast
 
 import torch
 
-from weft.capture.record import Call, Slot, by_name
+from weft.capture.memory import Write
+from weft.capture.recording import Call, Slot, by_name
 from weft.capture.sizes import symbolic
 from weft.errors import Location, UnsupportedError
 from weft.tensor.axes import Axis
@@ -79,6 +80,7 @@ class Arguments:
         self._fakes = fakes
         self._refs = refs
         self._inputs = inputs
+        assert not isinstance(call.target, Write)  # no handler is asked for one
         found = by_name(call.target, call.args, call.kwargs)
         self._values = {name: value for name, (value, _) in found.items()}
         self._defaults = {name: default for name, (_, default) in found.items()}

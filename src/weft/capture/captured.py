@@ -11,6 +11,7 @@ import torch
 from torch._ops import OpOverload  # no public name
 from torch.utils import _pytree as pytree  # no public name
 
+from weft.capture.memory import Write
 from weft.errors import Location
 from weft.tensor.axes import Axis
 from weft.tensor.program import TensorProgram
@@ -78,20 +79,24 @@ class OpaqueCall:
 
     Attributes:
         name: what `Opaque.call` says; opaque nodes of one name are results of one call.
-        target: the overload; it changes none of its arguments.
+        target: the overload, which changes none of its arguments; or a `Write`.
         args, kwargs: an `Operand` in place of each tensor, a `Number` of each symbolic size.
         results: per leaf of what it returns: the program's value, or None where it is none.
         random: it draws from a generator, so it must run once, in order, whether read or not.
         pinned: its result goes out as a view of an input or another output: it must not be copied.
+        into: of a `Write` into the memory of an argument, the graph's placeholder that this is.
+        look: it is weft's own way to see a value in other dimensions, in the same memory.
     """
 
     name: str
-    target: OpOverload[..., Any]
+    target: OpOverload[..., Any] | Write
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     results: tuple[Operand | None, ...]
     random: bool = False
     pinned: bool = False
+    into: int | None = None
+    look: bool = False
 
     def run(self, values: Mapping[str, torch.Tensor], arguments: Sequence[Any]) -> dict[str, torch.Tensor]:
         """Runs it.
@@ -165,6 +170,7 @@ class Captured:
         arguments: per input of the program, in order: the index of the graph's placeholder.
         calls: the PyTorch calls of its opaque nodes, in the order in which they were made, by name.
         results: what the graph returns, a flat tuple.
+        writes: placeholders whose tensors have another content afterwards, and which output of the program that is.
         fallbacks: what PyTorch runs, and why.
         refused: why there is no program.
         empty: an array of no elements is involved: the graph's own forward is the way to run it.
@@ -176,6 +182,7 @@ class Captured:
     arguments: tuple[int, ...] = ()
     calls: Mapping[str, OpaqueCall] = field(default_factory=dict[str, OpaqueCall])
     results: tuple[Result, ...] = ()
+    writes: tuple[tuple[int, int], ...] = ()
     fallbacks: tuple[Fallback, ...] = ()
     refused: Fallback | None = None
     empty: bool = False

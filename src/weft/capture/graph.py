@@ -10,7 +10,9 @@ from torch import fx
 
 from weft.capture.arguments import dtype_of, expression, hint
 from weft.capture.captured import Captured, Fallback
-from weft.capture.record import Recording, gradient_line, record
+from weft.capture.memory import apart
+from weft.capture.record import gradient_line, gradients_possible, record
+from weft.capture.recording import Recording
 from weft.capture.translate import meaning, translate
 from weft.errors import Location, UnsupportedError, WeftError
 
@@ -46,6 +48,11 @@ def _captured(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Captured:
             return _refused(f"an input is a {type(example).__name__}, not a plain tensor", None)
     recording = record(gm, meaning)
     _check(recording)
+    written = [recording.inputs.index(slot) for slot, _ in recording.writes]
+    if written and gradients_possible(gm):
+        return _refused("it writes into an input where gradients may be recorded", None)
+    if not apart(example_inputs, written):
+        return _refused("it writes into an input that shares memory with another one, or within itself", None)
     if any(expression(n) == 0 for fake in recording.fakes for n in fake.shape):
         refused = Fallback("graph", "a tensor has no elements")
         return Captured(None, refused=refused, empty=True)

@@ -253,15 +253,22 @@ def _batch_norm(  # noqa: PLR0913, PLR0917 - ATen's arguments
     eps: float,
     cudnn_enabled: bool,
 ) -> Any:
-    """With the statistics that training left."""
-    del momentum, cudnn_enabled
-    if training or running_mean is None or running_var is None:
+    """With the statistics that training left; in training with those of the batch, which the running ones then follow."""
+    del cudnn_enabled
+    if running_mean is None or running_var is None:
         return NotImplemented
+    mean, var = _wide(running_mean), _wide(running_var)
+    if training:
+        over = [d for d in range(tensor.ndim) if d != 1]
+        mean, var = _wide(tensor).mean(over), torch.var(_wide(tensor), over, correction=0)
+        unbiased = torch.var(_wide(tensor), over, correction=1)
+        for running, now in ((running_mean, mean), (running_var, unbiased)):
+            running.copy_(momentum * now + (1 - momentum) * _wide(running))
 
     def per_channel(vector: torch.Tensor) -> torch.Tensor:
         return _wide(vector).reshape(-1, *(1 for _ in tensor.shape[2:]))
 
-    found = (_wide(tensor) - per_channel(running_mean)) / (per_channel(running_var) + eps).sqrt()
+    found = (_wide(tensor) - per_channel(mean)) / (per_channel(var) + eps).sqrt()
     found = found if weight is None else found * per_channel(weight)
     found = found if bias is None else found + per_channel(bias)
     return found.to(tensor.dtype)

@@ -8,7 +8,7 @@ still whole.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias, cast
 
 import torch
@@ -18,7 +18,10 @@ from torch._ops import OpOverload  # no public name
 from torch.utils import _pytree as pytree  # no public name
 from torch.utils._python_dispatch import TorchDispatchMode  # no public name
 
+from weft.capture.memory import STRIDED, Memory, Place, Write, storage_of
 from weft.capture.parts import PARTS
+from weft.capture.recording import Call, Recording, Slot, Target, by_name
+from weft.capture.sizes import symbolic
 from weft.capture.source import location_of
 from weft.errors import Location, UnsupportedError
 
@@ -30,64 +33,6 @@ _MOST_PARTS = 48
 _DROPOUTS = (_ATEN.dropout, _ATEN.feature_dropout, _ATEN.alpha_dropout, _ATEN.feature_alpha_dropout)
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """A tensor of a recording, by number: it stands where the tensor stood."""
-
-    index: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Call:
-    """One ATen call.
-
-    Attributes:
-        target: what is called; it changes none of its arguments.
-        args, kwargs: as called, a `Slot` in place of each tensor; sizes may be `torch.SymInt`.
-        results: per leaf of what it returns: a `Slot`, or None where that is no tensor, or an
-            earlier one.
-        location: the user's line.
-        random: it draws from a generator: it must run once, in its order, used or not.
-        pinned: a result shares memory with something that the caller gets or gave, and must go on
-            doing so.
-    """
-
-    target: OpOverload[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    results: tuple[Slot | None, ...]
-    location: Location | None = None
-    random: bool = False
-    pinned: bool = False
-
-    @property
-    def packet(self) -> str:
-        """The overload packet's name: "aten.add"."""
-        return str(self.target.overloadpacket)
-
-    def reads(self) -> tuple[Slot, ...]:
-        """The tensors it reads, in order of its arguments, one entry per use."""
-        leaves = pytree.tree_leaves((self.args, self.kwargs))
-        return tuple(leaf for leaf in leaves if isinstance(leaf, Slot))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Recording:
-    """What a graph computes.
-
-    Attributes:
-        inputs: per placeholder of the graph: its `Slot`, or where it is no tensor, itself.
-        calls: in an order in which each tensor is made before it is read.
-        outputs: leaves of what the graph returns: a `Slot`, or anything else as it is.
-        fakes: by slot number, a tensor without data with the shape, dtype and device of each.
-    """
-
-    inputs: tuple[Any, ...]
-    calls: tuple[Call, ...]
-    outputs: tuple[Any, ...]
-    fakes: tuple[torch.Tensor, ...]
-
-
 def record(gm: fx.GraphModule, meaning: Meaning) -> Recording:
     """Replay `gm`, a graph of Dynamo's whose placeholders have `example_value`s, and record it.
 
@@ -97,8 +42,8 @@ def record(gm: fx.GraphModule, meaning: Meaning) -> Recording:
             recorded as the calls that they consist of.
 
     Raises:
-        UnsupportedError: the graph writes into memory that others see, holds a tensor constant, or
-            has no tensor input.
+        UnsupportedError: the graph writes in a way that is no operation on values, holds a tensor constant, or has no
+            tensor input.
         Exception: whatever PyTorch raises on an operation that fake tensors cannot run.
     """
     examples = [n.meta["example_value"] for n in gm.graph.nodes if n.op == "placeholder"]
@@ -109,11 +54,12 @@ def record(gm: fx.GraphModule, meaning: Meaning) -> Recording:
     inputs = tuple(recorder.enter(e) if isinstance(e, torch.Tensor) else e for e in examples)
     # The graph may switch gradients on or off; inference mode ends as it began. Fake tensors themselves run outside of it
     # (`_Recorder`): within, PyTorch's shape functions refuse symbolic sizes.
-    with torch.inference_mode(), recorder:
-        result: Any = _Interpreter(gm, recorder).run(*examples)
-    outputs = tuple(recorder.placeheld(leaf) for leaf in pytree.tree_leaves(result))
+    with torch.inference_mode():
+        with recorder:
+            result: Any = _Interpreter(gm, recorder).run(*examples)
+        outputs = tuple(recorder.result(leaf) for leaf in pytree.tree_leaves(result))
     calls = _pinned(recorder, outputs)
-    return Recording(inputs, calls, outputs, tuple(recorder.fakes))
+    return Recording(inputs, calls, outputs, tuple(recorder.fakes), recorder.writes())
 
 
 def gradient_line(gm: fx.GraphModule) -> tuple[bool, Location | None]:
@@ -125,6 +71,15 @@ def gradient_line(gm: fx.GraphModule) -> tuple[bool, Location | None]:
         if wanted and node.op != "placeholder":
             return True, location_of(node)
     return False, None
+
+
+def gradients_possible(gm: fx.GraphModule) -> bool:
+    """Whether gradients may be recorded on the way, also where no result asks for them."""
+    on = torch.is_grad_enabled() or any(
+        n.op == "call_function" and "set_grad_enabled" in str(n.target) and True in n.args for n in gm.graph.nodes
+    )
+    examples = [n.meta["example_value"] for n in gm.graph.nodes if n.op == "placeholder"]
+    return on and any(isinstance(e, torch.Tensor) and e.requires_grad for e in examples)
 
 
 class _Interpreter(fx.Interpreter):
@@ -150,7 +105,11 @@ class _Recorder(TorchDispatchMode):
         self.node: fx.Node | None = None
         self.calls: list[Call] = []
         self.fakes: list[torch.Tensor] = []
+        self.memory = Memory()
+        self.inputs: dict[int, Slot] = {}
         self.input_storages: set[int] = set()
+        # Tensors of one element that Python made of a number, with it.
+        self.numbers: dict[int, tuple[torch.Tensor, Any]] = {}
         # Calls whose result has taken the place of an argument that the user's own call wrote into.
         self.written: set[int] = set()
         self._slots: dict[int, Slot] = {}
@@ -161,10 +120,32 @@ class _Recorder(TorchDispatchMode):
     def enter(self, tensor: torch.Tensor) -> Slot:
         """A new slot for an input."""
         self.input_storages.add(storage_of(tensor))
-        return self._add(tensor, tensor)
+        self.memory.own(tensor)
+        self.inputs[id(tensor)] = self._add(tensor, tensor)
+        return self.inputs[id(tensor)]
+
+    def result(self, leaf: Any) -> Any:
+        """The slot of what the graph returns: for a view of memory that was written into, of the view as it is at the end.
+
+        A view of an input is one of its memory, which has its last value by then.
+        """
+        if not isinstance(leaf, torch.Tensor) or id(leaf) not in self._slots or not self.memory.written(leaf):
+            return self.placeheld(leaf)
+        place = self.memory.place(leaf)
+        base = id(place.base)
+        last = self._slots[base]
+        self._slots[base] = self.inputs.get(base, last)
+        slot = self._slots[id(self._shown(place))]
+        self._slots[base] = last
+        return slot
+
+    def writes(self) -> tuple[tuple[Slot, Slot], ...]:
+        """The inputs that were written into, each with its last value."""
+        every = ((slot, self._slots[tensor]) for tensor, slot in self.inputs.items())
+        return tuple((slot, last) for slot, last in every if slot != last)
 
     def placeheld(self, leaf: Any) -> Any:
-        """The slot of a tensor; anything else unchanged.
+        """The slot of a tensor, with its value now; anything else unchanged.
 
         Raises:
             UnsupportedError: a tensor that neither came in nor was computed: a constant.
@@ -178,7 +159,18 @@ class _Recorder(TorchDispatchMode):
                 where=location_of(self.node),
                 todo="make the tensor outside and hand it over, to have this part compiled",
             )
+        if self.memory.stale(leaf):
+            slot = self._slots[id(leaf)] = self._slots[id(self._shown(self.memory.place(leaf)))]
+            self.memory.current(leaf)
         return slot
+
+    def _shown(self, place: Place) -> torch.Tensor:
+        """What lies at `place` now."""
+        shown = place.base
+        for step in place.steps:
+            found = self.__torch_dispatch__(step.call, (), (shown, *step.args), step.kwargs)
+            shown = pytree.tree_leaves(found)[step.result]
+        return shown
 
     def __torch_dispatch__(
         self,
@@ -196,9 +188,16 @@ class _Recorder(TorchDispatchMode):
         if func is _ATEN.detach.default and storage_of(args[0]) not in self.input_storages:
             # Factory functions detach what they made: the tensor itself serves, and shares no memory.
             return args[0]
+        if func is _ATEN.lift_fresh.default and _is_number(args[0]):
+            value = args[0].item()
+            made = self.__torch_dispatch__(_ATEN.scalar_tensor.default, (), (value,), {"dtype": args[0].dtype})
+            self.numbers[id(made)] = made, value
+            return made
         made = self._in_parts(func, args, kwargs)
         if made is not NotImplemented:
             return made
+        if _keeps_statistics(func, args, kwargs):
+            raise UnsupportedError(f"{func} writes into its running statistics", where=location_of(self.node))
         held = pytree.tree_map(self.placeheld, (args, kwargs))
         with torch.inference_mode(False), torch.no_grad(), self.fake_mode:
             result = func(*args, **kwargs)
@@ -207,6 +206,9 @@ class _Recorder(TorchDispatchMode):
         # Sizes, devices, x.contiguous() where that is x: nothing to do when the program runs.
         if any(new):
             slots = [self._add(leaf, leaf) if n else None for leaf, n in zip(leaves, new, strict=True)]
+            for place, leaf in enumerate(leaves):
+                if new[place]:
+                    self.memory.made(leaf, func, args, kwargs, place)
             self._call(func, held, tuple(slots))
         return result
 
@@ -220,7 +222,7 @@ class _Recorder(TorchDispatchMode):
             if self.meaning(str(func.overloadpacket)) is not None or not _composite(func):
                 return NotImplemented
             parts = func.decompose
-        calls, tensors, slots = len(self.calls), len(self.fakes), dict(self._slots)
+        calls, tensors, slots, memory = len(self.calls), len(self.fakes), dict(self._slots), self.memory.copy()
         try:
             with self:
                 made = parts(*args, **kwargs)
@@ -233,7 +235,7 @@ class _Recorder(TorchDispatchMode):
         for tensor in self._kept[tensors:]:
             self._sharers[storage_of(tensor)].discard(id(tensor))
         del self.calls[calls:], self.fakes[tensors:], self._kept[tensors:]
-        self._slots = slots
+        self._slots, self.memory = slots, memory
         self.written = {index for index in self.written if index < calls}
         return NotImplemented
 
@@ -250,53 +252,149 @@ class _Recorder(TorchDispatchMode):
         return len(kinds) <= _MOST_PARTS and ("work" in kinds or None not in kinds)
 
     def _write(self, func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An in-place call on memory that nobody else sees, as one that returns the new value."""
-        functional = self._functional(func, args)
-        target = cast("torch.Tensor", args[0])
-        made = self._in_parts(functional, args, kwargs)
-        if isinstance(made, torch.Tensor) and (made.dtype, made.shape, made.stride()) == (
-            target.dtype,
-            target.shape,
-            target.stride(),
-        ):
-            with self.fake_mode:
-                result = func(*args, **kwargs)
-            self._slots[id(target)] = self._slots[id(made)]
-            return result
+        """An in-place call, as calls that return new values."""
+        func, args = self._with_a_number(func, args)
+        try:
+            functional = _functional(func, args)
+            target = cast("torch.Tensor", args[0])
+            place = self.memory.place(target)
+            if torch.Tag.inplace_view in func.tags:
+                self._reshape(functional, target, args, kwargs)
+            elif func is _ATEN.copy_.default and self._same(target, args[1]):
+                pass  # as Python has it in x[0] += y: what has been added to is then put where it already is
+            elif self._rather_in_place(func, functional, target, args):
+                self.memory.may_write(target)
+                self._write_into(target, func, args[1:], kwargs)
+            else:
+                self.memory.may_write(target)
+                self._replace(func, functional, target, args, kwargs)
+                if place.steps:
+                    self._write_into(target, _ATEN.copy_.default, (target,), {})
+                else:
+                    self.memory.wrote(target)
+                self.memory.current(target)
+        except UnsupportedError as error:
+            raise UnsupportedError(error.what, where=location_of(self.node)) from error
+        with torch.inference_mode(False), torch.no_grad(), self.fake_mode:
+            return func(*args, **kwargs)
+
+    def _with_a_number(
+        self, func: OpOverload[..., Any], args: tuple[Any, ...]
+    ) -> tuple[OpOverload[..., Any], tuple[Any, ...]]:
+        """A call that fills with what Python made of a number as one that fills with the number."""
+        if func in {_ATEN.fill_.Tensor, _ATEN.copy_.default}:
+            tensor, value = self.numbers.get(id(args[1]), (None, None))
+            if tensor is args[1] and not self.memory.written(args[1]):
+                return _ATEN.fill_.Scalar, (args[0], value)
+        return func, args
+
+    def _rather_in_place(
+        self, func: OpOverload[..., Any], functional: OpOverload[..., Any], target: torch.Tensor, args: tuple[Any, ...]
+    ) -> bool:
+        """Whether PyTorch had better write: there is nothing to compute, or nothing that weft can."""
+        place, packet = self.memory.place(target), str(func.overloadpacket)
+        if not place.steps and id(target) not in self.inputs:
+            return False
+        if packet == "aten.copy_":
+            source = self.memory.place(args[1]).base if isinstance(args[1], torch.Tensor) else None
+            return bool(place.steps) or id(source) in self.inputs
+        if packet in {"aten.fill_", "aten.zero_"}:
+            return bool(place.steps)
+        known = self.meaning(str(functional.overloadpacket)) is not None or str(functional) in PARTS
+        return not (known or _draws(func, args, {}))
+
+    def _same(self, target: torch.Tensor, source: torch.Tensor) -> bool:
+        """Whether both are the same elements of the same tensor."""
+        if not (self._slots.keys() >= {id(target), id(source)}):
+            return False
+        forms = [(t.dtype, *map(_size, (*t.shape, *t.stride(), t.storage_offset()))) for t in (target, source)]
+        return self.memory.place(target).base is self.memory.place(source).base and forms[0] == forms[1]
+
+    def _replace(
+        self,
+        func: OpOverload[..., Any],
+        functional: OpOverload[..., Any],
+        target: torch.Tensor,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Makes the result of `functional` the value of `target`."""
+        made = self._copied(args[1], target) if func is _ATEN.copy_.default else NotImplemented
+        if made is NotImplemented:
+            made = self._in_parts(functional, args, kwargs)
+        if isinstance(made, torch.Tensor) and (made.dtype, made.shape) == (target.dtype, target.shape):
+            self._make(_ATEN.clone.default, ((self.placeheld(made),), {}), target)
+            return
         held = pytree.tree_map(self.placeheld, (args, kwargs))
         with torch.inference_mode(False), torch.no_grad(), self.fake_mode:
-            # What was written so far keeps its shape: squeeze_ and its like change that of the tensor itself.
-            self.fakes[self._slots[id(target)].index] = target.detach()
             fake: torch.Tensor = functional(*args, **kwargs)
-            result = func(*args, **kwargs)
-        converts = fake.dtype != target.dtype
-        slot = self._add(fake, fake) if converts else self._add(target, target)
-        self.written.add(len(self.calls))
-        self._call(functional, held, (slot,))
-        if converts:
-            self.written.add(len(self.calls))
-            converted = self._add(target, target)
-            self._call(_ATEN.to.dtype, ((slot, target.dtype), {}), (converted,))
-        return result
+        if fake.dtype == target.dtype:
+            self._make(functional, held, target)
+            return
+        self.memory.own(fake)
+        slot = self._make(functional, held, fake)
+        self._make(_ATEN.to.dtype, ((slot, target.dtype), {}), target)
 
-    def _functional(self, func: OpOverload[..., Any], args: tuple[Any, ...]) -> OpOverload[..., Any]:
-        """What returns what `func` writes, where only `args[0]` shows that it was written.
+    def _copied(self, source: torch.Tensor, target: torch.Tensor) -> Any:
+        """What `target` is once `source` has been copied into it."""
+        if source.dtype != target.dtype:
+            source = self.__torch_dispatch__(_ATEN.to.dtype, (), (source, target.dtype))
+        if source.shape != target.shape:
+            source = self.__torch_dispatch__(_ATEN.expand.default, (), (source, target.shape))
+        return source
+
+    def _reshape(
+        self, functional: OpOverload[..., Any], target: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """An in-place call that changes how a tensor looks at its memory, as squeeze_ does.
 
         Raises:
-            UnsupportedError: something else shows it: an input, a view, an `out` argument.
+            UnsupportedError: others look at that memory, or the caller sees it.
         """
-        where = location_of(self.node)
-        name = str(func.overloadpacket)
-        base = getattr(_ATEN, name.removeprefix("aten.").removesuffix("_"), None)
-        functional = getattr(base, cast("Any", func)._overloadname, None)  # noqa: SLF001 - no public name
-        if not name.endswith("_") or functional is None or not isinstance(args[0], torch.Tensor):
-            raise UnsupportedError(f"{func} writes into its arguments", where=where)
-        storage = storage_of(args[0])
-        if storage in self.input_storages:
-            raise UnsupportedError(f"{func} writes into an input", where=where)
-        if len(self._sharers[storage]) > 1:
-            raise UnsupportedError(f"{func} writes into memory that several tensors share", where=where)
-        return functional
+        if id(target) in self.inputs:
+            raise UnsupportedError(f"{functional} in place changes the shape of an input")
+        place, storage = self.memory.place(target), storage_of(target)
+        if not place.steps and len(self._sharers[storage]) > 1:
+            raise UnsupportedError(f"{functional} in place on memory that several tensors share")
+        held = pytree.tree_map(self.placeheld, (args, kwargs))
+        with torch.inference_mode(False), torch.no_grad(), self.fake_mode:
+            if place.steps and storage_of(functional(*args, **kwargs)) != storage:
+                raise UnsupportedError(f"{functional} in place on memory that several tensors share")
+        self.memory.looked(target, functional, args, kwargs)
+        self._make(functional, held, target)
+
+    def _write_into(
+        self, target: torch.Tensor, op: OpOverload[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> None:
+        """Records `op`, in place on `target`, as a change of the tensor whose memory that is.
+
+        Raises:
+            UnsupportedError: on a copy of that tensor, the views that lead to `target` need not exist.
+        """
+        place = self.memory.place(target)
+        base, into = place.base, self.inputs.get(id(place.base))
+        looks = [str(step.call.overloadpacket) for step in place.steps]
+        packed = base.is_contiguous()
+        if into is None and not packed and not STRIDED.issuperset(looks):
+            raise UnsupportedError(f"{op} writes into a reshaped tensor that is not contiguous")
+        views = tuple((step.args, step.kwargs) for step in place.steps)
+        held = pytree.tree_map(self.placeheld, ((base, views, tuple(args), kwargs), {}))
+        write = Write(tuple((step.call, step.result) for step in place.steps), op, packed)
+        self._make(write, held, base, into)
+        self.memory.wrote(base)
+        self.memory.current(base)
+
+    def _make(self, target: Target, held: Any, tensor: torch.Tensor, into: Slot | None = None) -> Slot:
+        """Records a call whose result is what `tensor` is from now on."""
+        self.written.add(len(self.calls))
+        known = self._slots.get(id(tensor))
+        if known is not None and self.fakes[known.index] is tensor:
+            # What it was so far keeps its shape: squeeze_ and its like change that of the tensor itself.
+            with torch.inference_mode(False), torch.no_grad(), self.fake_mode:
+                self.fakes[known.index] = tensor.detach()
+        slot = self._add(tensor, tensor)
+        self._call(target, held, (slot,), into)
+        return slot
 
     def _add(self, tensor: torch.Tensor, fake: torch.Tensor) -> Slot:
         slot = Slot(len(self.fakes))
@@ -306,10 +404,38 @@ class _Recorder(TorchDispatchMode):
         self._sharers.setdefault(storage_of(tensor), set()).add(id(tensor))
         return slot
 
-    def _call(self, func: OpOverload[..., Any], held: Any, results: tuple[Slot | None, ...]) -> None:
+    def _call(self, func: Target, held: Any, results: tuple[Slot | None, ...], into: Slot | None = None) -> None:
         args, kwargs = held
-        random = _draws(func, args, kwargs)
-        self.calls.append(Call(func, args, kwargs, results, location_of(self.node), random))
+        random = not isinstance(func, Write) and _draws(func, args, kwargs)
+        self.calls.append(Call(func, args, kwargs, results, location_of(self.node), random, into=into))
+
+
+def _functional(func: OpOverload[..., Any], args: tuple[Any, ...]) -> OpOverload[..., Any]:
+    """What returns what `func` writes into its first argument.
+
+    Raises:
+        UnsupportedError: there is no such operation, or `func` writes into others, as an `out` argument.
+    """
+    name = str(func.overloadpacket)
+    schema = cast("Any", func)._schema  # noqa: SLF001 - no public name
+    base = getattr(_ATEN, name.removeprefix("aten.").removesuffix("_"), None)
+    functional = getattr(base, cast("Any", func)._overloadname, None)  # noqa: SLF001 - no public name
+    others = any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments[1:])
+    if not name.endswith("_") or functional is None or others or not isinstance(args[0], torch.Tensor):
+        raise UnsupportedError(f"{func} writes into its arguments")
+    return functional
+
+
+def _is_number(leaf: Any) -> bool:
+    """Whether a constant is what PyTorch makes of a number of Python's."""
+    return type(leaf) is torch.Tensor and leaf.ndim == 0 and leaf.device.type == "cpu" and not leaf.is_complex()
+
+
+def _keeps_statistics(func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call writes into running statistics, which its schema does not say."""
+    named = {name: value for name, (value, _) in by_name(func, args, kwargs).items()}
+    kept = named.get("running_mean") is not None or named.get("running_var") is not None
+    return kept and bool(named.get("training", named.get("use_input_stats", named.get("train", True))))
 
 
 def _composite(func: OpOverload[..., Any]) -> bool:
@@ -327,17 +453,6 @@ def _composite(func: OpOverload[..., Any]) -> bool:
         return False
 
 
-def by_name(func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Each argument of a call by the name in ATen's schema, with its default."""
-    found: dict[str, tuple[Any, Any]] = {}
-    schema: Any = cast("Any", func)._schema  # noqa: SLF001 - no public name
-    for position, argument in enumerate(schema.arguments):
-        default = argument.default_value if argument.has_default_value() else None
-        given = args[position] if position < len(args) else default
-        found[argument.name] = (kwargs.get(argument.name, given), default)
-    return found
-
-
 def _draws(func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a call draws from a generator. Dropout does so only where it drops something."""
     if torch.Tag.nondeterministic_seeded not in func.tags:
@@ -347,13 +462,13 @@ def _draws(func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     return named.get("train") is not False and probability != 0
 
 
+def _size(size: Any) -> Any:
+    """What tells sizes apart, without a guard."""
+    return size.node.expr if symbolic(size) else size
+
+
 def _form(leaf: Any) -> Any:
     return (leaf.dtype, leaf.shape) if isinstance(leaf, torch.Tensor) else None
-
-
-def storage_of(tensor: torch.Tensor) -> int:
-    """What tells one piece of memory from another."""
-    return cast("Any", tensor.untyped_storage())._cdata  # noqa: SLF001 - no public name
 
 
 def _pinned(recorder: _Recorder, outputs: tuple[Any, ...]) -> tuple[Call, ...]:

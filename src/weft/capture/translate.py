@@ -27,8 +27,9 @@ from weft.capture.captured import (
 from weft.capture.creation import CREATION
 from weft.capture.elementwise import elementwise, is_elementwise
 from weft.capture.indices import INDICES
+from weft.capture.memory import BY_STRIDE, Write, storage_of
 from weft.capture.products import PRODUCTS
-from weft.capture.record import Call, Recording, Slot, storage_of
+from weft.capture.recording import Call, Recording, Slot
 from weft.capture.reductions import REDUCTIONS
 from weft.capture.sizes import symbolic
 from weft.capture.views import VIEWS, copy
@@ -43,8 +44,6 @@ _FLATTEN = torch.ops.aten.flatten.using_ints
 _VIEW, _RESHAPE = torch.ops.aten.view.default, torch.ops.aten.reshape.default
 _OF_ROWS = ("aten.view_as_complex", "aten.view_as_real")
 """Views that want the last dimension to be the innermost, as it is in a tensor that eager computed."""
-_BY_STRIDE = ("aten.as_strided", "aten._reshape_alias")
-"""Operations that see strides, which a computed value need not share with eager's."""
 
 
 def meaning(packet: str) -> Literal["work", "view"] | None:
@@ -91,6 +90,10 @@ class _Translation:
         self.fallbacks: list[Fallback] = []
         self.symbols: dict[str, int] = {}
         self.arguments: list[int] = []
+        # Tensors that are the memory of an input, or may be: the inputs, and what writes made of them.
+        self.theirs: dict[Slot, Slot] = {slot: slot for slot in self.inputs}
+        # Results of pinned calls: views of memory that goes out as it is.
+        self.shown: set[Slot] = set()
         for index, (entry, name) in enumerate(zip(recording.inputs, names, strict=True)):
             if isinstance(entry, Slot):
                 self._input(index, entry, name)
@@ -105,9 +108,10 @@ class _Translation:
             self.made_by.update(dict.fromkeys(self.builder.made_since(known), number))
         outputs: list[Ref] = []
         results = tuple(self._result(leaf, outputs) for leaf in self.recording.outputs)
+        writes = tuple((self.inputs[slot], self._last(slot, last, outputs)) for slot, last in self.recording.writes)
         program = _pruned(self.builder.finish(outputs), self.calls)
         fallbacks = tuple(self.fallbacks)
-        return Captured(program, tuple(self.arguments), self.calls, results, fallbacks, made_by=self.made_by)
+        return Captured(program, tuple(self.arguments), self.calls, results, writes, fallbacks, made_by=self.made_by)
 
     def _input(self, index: int, slot: Slot, name: str) -> None:
         fake = self.fakes[slot]
@@ -177,7 +181,7 @@ class _Translation:
         made = self.builder.flatten(ref, runs[-1], name)
         operand = Operand(ref.value, (True,) * self.builder.rank(ref))
         result = Operand(made.value, (True,) * self.builder.rank(made))
-        self.calls[name] = OpaqueCall(name, _FLATTEN, (operand, first, last), {}, (result,))
+        self.calls[name] = OpaqueCall(name, _FLATTEN, (operand, first, last), {}, (result,), look=True)
         self.views[made.value] = ref.value
         return self._plain(made)
 
@@ -197,6 +201,8 @@ class _Translation:
         if handler is None and is_elementwise(call.packet):
             handler = elementwise
         used = [slot for slot in call.results if slot is not None]
+        if isinstance(call.target, Write):
+            raise UnsupportedError("it writes into a part of a tensor")
         if handler is None or len(used) != 1:
             raise UnsupportedError(f"{call.packet} is not in weft's table yet")
         arguments = Arguments(self.builder, call, self.fakes, self.refs, self.axes)
@@ -214,15 +220,17 @@ class _Translation:
 
     def _opaque(self, call: Call, number: int, reason: str) -> None:
         name = f"{call.packet.removeprefix('aten.').replace('::', '_')}_{number}"
-        if call.packet in _BY_STRIDE and not set(call.reads()) <= set(self.inputs):
+        if call.packet in BY_STRIDE and not set(call.reads()) <= set(self.inputs):
             raise UnsupportedError(f"{call.packet} on a computed tensor")
         in_order = call.packet in _OF_ROWS or self._copies(call)
         for slot in call.reads():
             if in_order or self.builder.order(self.refs[slot]) is None:
                 # Once, so that every view of it is one of the same memory.
                 self.refs[slot] = self.builder.dense(self.refs[slot])
-            if self._looks_into_an_input(call, slot):
+            if call.into is None and self._looks_into_an_input(call, slot):
                 self.refs[slot] = copy(self.builder, self.refs[slot])
+            if call.pinned and slot not in self.theirs and slot not in self.shown:
+                self.refs[slot] = self._as_in_memory(self.refs[slot], self.fakes[slot])
         target = call.target
         if target is _VIEW and not call.pinned:
             # A computed tensor need not have the strides that eager's has: where they do not allow a view, a copy.
@@ -246,17 +254,32 @@ class _Translation:
             )
             self._shown(slot, ref)
             results.append(_operand(ref))
-        self.calls[name] = OpaqueCall(name, target, args, kwargs, tuple(results), call.random, call.pinned)
-        self.fallbacks.append(Fallback(call.packet, reason, call.location))
+        if call.pinned:
+            self.shown.update(slot for slot in call.results if slot is not None)
+        into = None
+        if call.into is not None:
+            into = self.inputs[call.into]
+            self.theirs |= {slot: call.into for slot in call.results if slot is not None}
+        self.calls[name] = OpaqueCall(name, target, args, kwargs, tuple(results), call.random, call.pinned, into)
+        if into is None or call.packet != "aten.copy_":
+            self.fallbacks.append(Fallback(call.packet, reason, call.location))
 
     def _looks_into_an_input(self, call: Call, slot: Slot) -> bool:
         """Whether a result of `call` would be a view of an input's memory, where eager's is one of a copy, read as `slot`."""
         memory = storage_of(self.fakes[slot])
-        if slot in self.inputs or all(s is None or storage_of(self.fakes[s]) != memory for s in call.results):
+        if slot in self.theirs or all(s is None or storage_of(self.fakes[s]) != memory for s in call.results):
             return False
         return any(
-            self.refs[s].value == self.refs[slot].value and storage_of(self.fakes[s]) != memory for s in self.inputs
+            self.refs[s].value == self.refs[slot].value and storage_of(self.fakes[s]) != memory for s in self.theirs
         )
+
+    def _as_in_memory(self, ref: Ref, fake: torch.Tensor) -> Ref:
+        """`ref` as a value that lies in memory as eager's does: views of it go out, and so must not be copied any more."""
+        order = _memory_order(fake)
+        if order is None:
+            return ref
+        back = sorted(range(len(order)), key=lambda d: order[d])
+        return self.builder.permute(self.builder.dense(self.builder.permute(ref, order)), back)
 
     def _copies(self, call: Call) -> bool:
         """Whether the call is a reshape that eager copies for: a kernel that makes the operand had better write it so."""
@@ -301,12 +324,23 @@ class _Translation:
         """A tensor of the program's own: eager's was a tensor of its own too, unless it is pinned."""
         slots = [s for s in self.recording.outputs if isinstance(s, Slot)]
         ref = self.refs[slot] = self._plain(self.refs[slot])
-        taken = {self._memory(self.refs[s].value) for s in (*self.inputs, *slots[: slots.index(slot)])}
-        if self._memory(ref.value) in taken:
+        others = (*self.theirs, *self.shown, *slots[: slots.index(slot)])
+        taken = {self._memory(self.refs[s].value) for s in others}
+        if self._memory(ref.value) in taken and slot not in self.shown:
             ref = self.refs[slot] = copy(self.builder, ref)
         if ref not in outputs:
             outputs.append(ref)
         return FromProgram(outputs.index(ref), _memory_order(self.recording.fakes[slot.index]))
+
+    def _last(self, entry: Slot, last: Slot, outputs: list[Ref]) -> int:
+        """The output that is the last value of the input `entry`; none that lies in another input, which may change too."""
+        ref = self.refs[last] = self._plain(self.refs[last])
+        theirs = {self._memory(self.refs[s].value) for s in self.theirs}
+        if self.theirs.get(last) != entry and self._memory(ref.value) in theirs:
+            ref = copy(self.builder, ref)
+        if ref not in outputs:
+            outputs.append(ref)
+        return outputs.index(ref)
 
     def _memory(self, value: str) -> str:
         """The value whose memory that is which weft itself had PyTorch look at as `value`."""
@@ -340,7 +374,7 @@ def _readable(name: str) -> str:
 
 def _alive(recording: Recording) -> Recording:
     """Without calls, and results of calls, that nothing needs."""
-    needed = {leaf for leaf in recording.outputs if isinstance(leaf, Slot)}
+    needed = {leaf for leaf in recording.outputs if isinstance(leaf, Slot)} | {last for _, last in recording.writes}
     calls: list[Call] = []
     for call in reversed(recording.calls):
         results = tuple(slot if slot in needed else None for slot in call.results)

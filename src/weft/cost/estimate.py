@@ -51,6 +51,7 @@ class Cost:
 # What a function of the prelude costs, in additions of a vector: the length of its polynomial, and the divisions in it.
 _HEAVY = {
     **dict.fromkeys(("exp", "exp2", "decay", "log", "expm1", "erf", "tanh", "sin", "cos", "atan", "log1p"), 20.0),
+    **dict.fromkeys(("coarse_decay",), 12.0),
     **dict.fromkeys(("div", "sqrt", "remainder", "fmod"), 4.0),
     **dict.fromkeys(("pow", "atan2"), 60.0),
 }

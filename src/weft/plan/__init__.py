@@ -10,6 +10,7 @@ from weft.plan.kernel import Kernel
 from weft.plan.region import CompiledRegion, compile_region
 from weft.plan.select import Considered, Example
 from weft.plan.trial import changing_sizes, faster
+from weft.plan.writes import described
 
 __all__ = [
     "CompiledRegion",
@@ -19,6 +20,7 @@ __all__ = [
     "Plan",
     "changing_sizes",
     "compile_region",
+    "described",
     "faster",
     "plan",
 ]

@@ -21,6 +21,7 @@ from weft.block.program import (
     Collapse,
     Dot,
     Feed,
+    Final,
     Graph,
     Map,
     State,
@@ -44,19 +45,31 @@ _DIRECT_DEPTH = 2048
 _FEW_ROWS = {DType.bfloat16: 2, DType.float16: 2}
 _OTHER_FEW_ROWS = 8
 _DIRECT_COLUMNS = 2048
+# A column operand that lies dense along what is contracted is not staged for so few rows, nor for blocks that are so many times
+# deeper than tall (by element type; other types have no such product).
+_TURNED_ROWS = 32
+_TURNED = {DType.float32: 4, DType.bfloat16: 16}
 # Elements of a block of elementwise work, and of a row of it: a few pages, long enough rows for vector code.
 _BLOCK, _ROW = 16384, 2048
 # Both sides of a block that lies along memory one way in one tensor, the other way in another.
 _SQUARE = 128
 # Rows that a sum down the columns adds up before it goes on to the next block: short chains of additions, as exact as eager's.
 _SUMMED_ROWS = 64
+# Blocks whose results are added up one after the other: of more, the sums of so many are added up.
+_CHAIN = 64
 # No loop over so few elements is worth being the innermost.
 _FEW = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A block product of a fused program, by the axes of the loops around it."""
+    """A block product of a fused program, by the axes of the loops around it.
+
+    Attributes:
+        dtype: of the column operand.
+        row_operand_dense: along what is contracted, or not in memory.
+        column_operand_dense: along what is contracted, in memory.
+    """
 
     name: str
     rows: Axis | None
@@ -64,6 +77,7 @@ class Product:
     over: Axis
     dtype: DType
     row_operand_dense: bool
+    column_operand_dense: bool
 
 
 def choose(
@@ -92,14 +106,16 @@ def choose(
     loops: list[tuple[str, LoopSchedule]] = []
     for node in maps(program.graph):
         place = LevelPlace.grid if node.name in grid else LevelPlace.loop
-        level = Level(place, 1 if node.unit else tiles[node.axis])
+        levels = (Level(place, 1 if node.unit else tiles[node.axis]),)
         if node.axis in whole:
-            level = Level(LevelPlace.whole)
+            levels = (Level(LevelPlace.whole),)
+        elif not products and _is_plain_reduction(node) and sizes[node.axis.space.name] > _CHAIN * levels[0].size:
+            levels = (Level(LevelPlace.loop, _CHAIN * levels[0].size), *levels)
         # Blocks that lie wholly in a band have no mask to compute.
-        peel = isinstance(node.range, Band) and level.place is LevelPlace.loop
-        loops.append((node.name, LoopSchedule((level,), peel)))
+        peel = isinstance(node.range, Band) and levels[-1].place is LevelPlace.loop
+        loops.append((node.name, LoopSchedule(levels, peel)))
     rows = frozenset(p.name for p in products if not p.row_operand_dense)
-    panels = frozenset(p.name for p in products if not _few_rows(p, sizes))
+    panels = frozenset(p.name for p in products if not (_few_rows(p, sizes) or _turned(p, sizes, tiles)))
     return Schedule(tuple(loops), rows, panels)
 
 
@@ -111,6 +127,42 @@ def _summed_down(graph: Graph, inputs: dict[str, BlockType], scope: Scope) -> It
             yield from _summed_down(node.body, body_types(node, types), scope.inside(node))
         elif isinstance(node, Collapse) and types[node.arg].dims[-1] != node.over:
             yield node.over
+
+
+def _is_plain_reduction(node: Map) -> bool:
+    """Whether all that `node` leaves is its state."""
+    stacks = any(not isinstance(o, Final) for o in node.outputs)
+    return node.state is not None and node.state.resume is None and node.range == All() and not node.unit and not stacks
+
+
+def in_segments(program: BlockProgram, schedule: Schedule, sizes: Mapping[str, int], threads: int) -> Schedule | None:
+    """`schedule` with a segment for each thread of loops with state, where the grid has not a block for each; else None.
+
+    Their states are merged by a kernel more.
+    """
+    blocks = math.prod(
+        math.ceil(node.axis.space.size(sizes) / level.size)
+        for node in maps(program.graph)
+        for level in schedule.of(node.name).levels
+        if level.place is LevelPlace.grid
+    )
+    apart = {n.name for n in _outer_reductions(program.graph) if n.axis.space.size(sizes) >= threads * _ROW}
+    if blocks >= threads or not apart:
+        return None
+    loops = tuple(
+        (name, replace(loop, levels=(Level(LevelPlace.split, threads), *loop.levels)) if name in apart else loop)
+        for name, loop in schedule.loops
+    )
+    return replace(schedule, loops=loops)
+
+
+def _outer_reductions(graph: Graph) -> Iterator[Map]:
+    """The plain reductions that are in no loop with a state."""
+    for node in graph.nodes:
+        if isinstance(node, Map) and node.state is None:
+            yield from _outer_reductions(node.body)
+        elif isinstance(node, Map) and _is_plain_reduction(node):
+            yield node
 
 
 def off_the_grid(schedule: Schedule) -> Schedule:
@@ -169,9 +221,10 @@ def _products(
             left, right = types[node.left], types[node.right]
             rows = next((a for a in left.dims if a != node.over), None)
             columns = next((a for a in right.dims if a != node.over), None)
-            source = sources.get(node.left, {}).get(node.over)
-            dense = source is None or innermost.get(source[0]) == source[1]
-            yield Product(node.name, rows, columns, node.over, right.dtype, dense)
+            read, other = (sources.get(name, {}).get(node.over) for name in (node.left, node.right))
+            dense = read is None or innermost.get(read[0]) == read[1]
+            turned = other is not None and innermost.get(other[0]) == other[1]
+            yield Product(node.name, rows, columns, node.over, right.dtype, dense, turned)
 
 
 def _products_of_update(
@@ -197,6 +250,17 @@ def _seen(node: Map, feed: Feed, axes: Mapping[Axis, tuple[str, int]]) -> dict[A
 def _few_rows(product: Product, sizes: Mapping[str, int]) -> bool:
     rows = 1 if product.rows is None else product.rows.space.size(sizes)
     return product.columns is None or rows <= _FEW_ROWS.get(product.dtype, _OTHER_FEW_ROWS)
+
+
+def _turned(product: Product, sizes: Mapping[str, int], tiles: Mapping[Axis, int]) -> bool:
+    """Whether to copy the block's rows and result pays better than to copy its column operand."""
+    if product.rows is None or product.columns is None or not product.column_operand_dense:
+        return False
+    if product.dtype not in _TURNED:
+        return False
+    rows, depth = (axis.space.size(sizes) for axis in (product.rows, product.over))
+    tall = tiles[product.rows] * _TURNED[product.dtype] > tiles[product.over] or depth < tiles[product.over]
+    return rows <= _TURNED_ROWS or not tall
 
 
 def _tiles(

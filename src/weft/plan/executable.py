@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import functools
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,13 +22,15 @@ from weft.plan.laws_check import laws_refuted
 from weft.plan.layout import as_in_eager
 from weft.plan.partition import Call, Region
 from weft.plan.region import CompiledRegion
-from weft.plan.regions import Prepared, Regions, calls_of
+from weft.plan.regions import Prepared, Regions, calls_of, lone_products
 from weft.plan.runner import CallStep, RegionStep, Runner, Step, ViewStep, kept_dims, runner
 from weft.plan.sizes import found
-from weft.run import stats
+from weft.plan.writes import guarded, last_values, with_writes_in_place
 from weft.run.compiler import compiler_works
 from weft.tensor.laws import normalize
 from weft.tensor.program import Opaque, TensorProgram
+
+_FASTER_ALONE = "PyTorch's library was measured to be faster"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +43,9 @@ class Plan:
         regions: in launch order.
         fallbacks: what PyTorch runs, and why.
         run: takes the graph's arguments, gives its outputs.
+        with_library: captures the graph again with the products that are alone in their kernels left to PyTorch's library; None
+            where there are none.
+        in_place: the calls, by name, that write into arguments in place.
     """
 
     captured: Captured
@@ -47,6 +53,8 @@ class Plan:
     regions: tuple[CompiledRegion, ...]
     fallbacks: tuple[Fallback, ...]
     run: Runner
+    with_library: Callable[[], Captured] | None = None
+    in_place: frozenset[str] = frozenset()
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -68,7 +76,7 @@ def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, options: O
     """
     if captured.program is None or captured.empty:
         refused = (captured.refused,) if captured.refused is not None else ()
-        return _in_pytorch(captured, (*captured.fallbacks, *refused), eager)
+        return _in_pytorch(captured, tuple(dict.fromkeys((*captured.fallbacks, *refused))), eager)
     known = Regions(options, {})
     while True:
         made = _attempt(captured, arguments, eager, known)
@@ -89,30 +97,35 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     steps: list[Step] = []
     regions: list[CompiledRegion] = []
     failed: dict[int, str] = {}
+    products: dict[int, str] = {}
     try:
-        cuts = Cuts(program, known.selection)
+        stages, in_place = with_writes_in_place(captured, program, Cuts(program, known.selection).stages())
         there = {n.name for n in program.inputs}
-        for stage in cuts.stages():
+        for stage in stages:
             if isinstance(stage, Call):
-                steps.append(CallStep(captured.calls[stage.name], _aliases(captured.program, program, stage.name)))
+                aliases = _aliases(captured.program, program, stage.name)
+                steps.append(CallStep(captured.calls[stage.name], aliases, stage.name in in_place))
             else:
                 try:
                     region = known.built(stage)
                     steps += _region_steps(known.prepared(stage), region, program, there)
                     regions.append(region)
+                    products |= dict.fromkeys(lone_products(captured, stage), _FASTER_ALONE)
                 except Exception as error:  # noqa: BLE001 - whatever it is, this region alone goes to PyTorch
                     failed |= _left_to_pytorch(captured, stage, error)
             there.update(stage.results)
         if failed:
             return failed
-        run = runner(captured, program, steps, len(arguments))
+        run = runner(captured, program, steps, len(arguments), last_values(captured, program, in_place))
     except (CompilerError, CacheFolderError, UnknownOptionError):
         raise
     except Exception as error:  # noqa: BLE001 - a defect of weft's must not stop what eager can run; it is reported
         return _in_pytorch(captured, (*captured.fallbacks, Fallback("graph", reason_of(error))), eager)
-    stats.count("fallbacks", len(captured.fallbacks))
+    leaving = captured.leaving
+    with_library = functools.partial(leaving, products) if leaving is not None and products else None
     captured = replace(captured, leaving=None)  # it holds the whole recording
-    return Plan(captured, program, tuple(regions), captured.fallbacks, run)
+    run = guarded(captured, run, eager)
+    return Plan(captured, program, tuple(regions), captured.fallbacks, run, with_library, in_place)
 
 
 def _left_to_pytorch(captured: Captured, region: Region, error: Exception) -> dict[int, str]:
@@ -159,7 +172,6 @@ def _region_steps(
 
 
 def _in_pytorch(captured: Captured, fallbacks: tuple[Fallback, ...], eager: Runner) -> Plan:
-    stats.count("fallbacks", max(1, len(fallbacks)))
     return Plan(captured, captured.program, (), fallbacks, eager)
 
 

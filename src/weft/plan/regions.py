@@ -16,7 +16,7 @@ from weft.plan.region import CompiledRegion, build_region
 from weft.plan.select import Example, Selection, select
 from weft.tensor.axes import Axis, Space
 from weft.tensor.laws import View, numbered, views
-from weft.tensor.program import Extent, Node, Opaque, TensorProgram, uses
+from weft.tensor.program import Contraction, Extent, Node, Opaque, TensorProgram, uses
 from weft.tensor.rename import with_axes, with_values
 
 _SUFFIX = re.compile(r"[._]\d+$")
@@ -150,6 +150,26 @@ def calls_of(captured: Captured, region: Region, error: Exception) -> frozenset[
             seen.add(name)
             waiting += uses(written[name])
     return frozenset(captured.made_by[n] for n in seen if n in captured.made_by) - left
+
+
+def lone_products(captured: Captured, region: Region) -> frozenset[int]:
+    """The ATen calls, by number, that the products of `region` come from, where none of its products reads another one's result.
+
+    What a library does as well. A product of a product's result gains from the fusion that made the region.
+    """
+    assert captured.program is not None
+    written = captured.program.values()
+    made_of = set[str]()  # values that depend on a product of the region
+    products: list[str] = []
+    for node in region.program.nodes:
+        depends = not made_of.isdisjoint(uses(node))
+        if isinstance(node, Contraction):
+            if depends:
+                return frozenset()
+            products.append(_root(node.name, written))
+        if depends or isinstance(node, Contraction):
+            made_of.add(node.name)
+    return frozenset(captured.made_by[name] for name in products if name in captured.made_by)
 
 
 def _root(name: str, written: Mapping[str, Node]) -> str:

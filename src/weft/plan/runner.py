@@ -22,6 +22,7 @@ from weft.capture import (
     FromSizes,
     OpaqueCall,
     Operand,
+    Write,
     in_order,
     with_dims,
 )
@@ -29,7 +30,7 @@ from weft.plan.region import CompiledRegion
 from weft.plan.sizes import Found, found
 from weft.tensor.axes import Affine
 from weft.tensor.laws import View
-from weft.tensor.program import Input, TensorProgram
+from weft.tensor.program import Input, Node, Opaque, TensorProgram
 
 Runner: TypeAlias = Callable[..., Sequence[Any]]
 """Takes a graph's arguments, gives its outputs."""
@@ -44,10 +45,22 @@ def kept_dims(node: Input) -> tuple[bool, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallStep:
-    """A call into PyTorch; `aliases` says which value stands, after the laws, for each one that the call names."""
+    """A call into PyTorch; `aliases` says which value stands, after the laws, for each one that the call names.
+
+    A write `in_place` changes its first argument itself.
+    """
 
     call: OpaqueCall
     aliases: Mapping[str, str]
+    in_place: bool = False
+
+    @property
+    def run(self) -> Callable[..., Mapping[str, torch.Tensor]]:
+        """Takes values by name and the graph's arguments, gives results by name."""
+        target = self.call.target
+        if not isinstance(target, Write):
+            return self.call.run
+        return replace(self.call, target=replace(target, in_place=self.in_place)).run
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,8 +87,17 @@ class RegionStep:
 Step = CallStep | ViewStep | RegionStep
 
 
-def runner(captured: Captured, program: TensorProgram, steps: Sequence[Step], arguments: int) -> Runner:
-    """The function that runs `steps` on the graph's arguments, of which there are so many, and hands its results out."""
+def runner(
+    captured: Captured,
+    program: TensorProgram,
+    steps: Sequence[Step],
+    arguments: int,
+    writes: Mapping[int, int] | None = None,
+) -> Runner:
+    """The function that runs `steps` on the graph's arguments, of which there are so many, and hands its results out.
+
+    In the end it copies outputs of the program into arguments, as `writes` says: by argument, the output.
+    """
     text = _Text([f"a{i}" for i in range(arguments)])
     for node, index in zip(program.inputs, captured.arguments, strict=True):
         kept = kept_dims(node)
@@ -92,6 +114,7 @@ def runner(captured: Captured, program: TensorProgram, steps: Sequence[Step], ar
                 text.region(step)
             case _:
                 assert_never(step)
+    text.write({argument: text.output(program, output) for argument, output in (writes or {}).items()})
     text.lines.append(f"return [{', '.join(text.results(captured, program))}]")
     return text.function()
 
@@ -129,7 +152,7 @@ class _Text:
         read = dict.fromkeys(leaf.value for leaf in leaves if isinstance(leaf, Operand))
         given = ", ".join(f"{value!r}: {self.names[step.aliases.get(value, value)]}" for value in read)
         made = self.variable()
-        self.lines.append(f"{made} = {self.constant(step.call.run)}({{{given}}}, {_tuple(self.arguments)})")
+        self.lines.append(f"{made} = {self.constant(step.run)}({{{given}}}, {_tuple(self.arguments)})")
         for result in step.call.results:
             if result is not None:
                 self.let(result.value, f"{made}[{result.value!r}]")
@@ -181,18 +204,35 @@ class _Text:
             text = f"{self.constant(rule.size)}({text})"
         return text
 
+    def output(self, program: TensorProgram, index: int) -> str:
+        """An output of the program with the dimensions that the user sees."""
+        axes = program.values()[program.outputs[index]].axes
+        dims = program.output_dims[index] if program.output_dims else axes
+        text = self.names[program.outputs[index]]
+        return (
+            text
+            if dims == axes
+            else f"{self.constant(with_dims)}({text}, {self.constant(axes)}, {self.constant(dims)})"
+        )
+
+    def write(self, writes: Mapping[int, str]) -> None:
+        """Copies values into arguments."""
+        if writes:
+            pairs = _tuple(f"({self.arguments[argument]}, {value})" for argument, value in writes.items())
+            self.lines.append(f"{self.constant(_write)}({pairs})")
+
     def results(self, captured: Captured, program: TensorProgram) -> list[str]:
         """What the graph returns."""
         values = program.values()
         found: list[str] = []
+        taken: dict[str, int] = {}
         for result in captured.results:
             match result:
                 case FromProgram(index, order):
-                    axes = values[program.outputs[index]].axes
-                    dims = program.output_dims[index] if program.output_dims else axes
-                    text = self.names[program.outputs[index]]
-                    if dims != axes:
-                        text = f"{self.constant(with_dims)}({text}, {self.constant(axes)}, {self.constant(dims)})"
+                    text = self.output(program, index)
+                    if taken.setdefault(_owner(captured, values, program.outputs[index]), index) != index:
+                        # Laws made one value of two results: a change of one must not show in the other.
+                        text += ".clone()"
                     found.append(text if order is None else f"{self.constant(in_order)}({text}, {order})")
                 case FromArgument(index):
                     found.append(self.arguments[index])
@@ -216,8 +256,22 @@ class _Text:
         return self.scope["run"]
 
 
+def _write(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    with torch.no_grad():
+        for argument, value in pairs:
+            argument.copy_(value)
+
+
 def _tuple(items: Iterable[str]) -> str:
     return f"({''.join(f'{item}, ' for item in items)})"
+
+
+def _owner(captured: Captured, values: Mapping[str, Node], name: str) -> str:
+    """The value whose memory the value `name` is, where weft itself had PyTorch look at that otherwise."""
+    node = values[name]
+    while isinstance(node, Opaque) and captured.calls[node.call].look:
+        node = values[node.uses[0]]
+    return node.name
 
 
 def _flipped(view: View, source: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from weft.block import lower
@@ -12,11 +13,12 @@ from weft.block.program import BlockProgram, Rest, maps
 from weft.cost import Cost, Machine, estimate, total
 from weft.errors import ScheduleError, UnsupportedError
 from weft.fuse import RULES_IN_PLANS, RULES_THAT_KEEP_PRECISION, Fusion, Step, fuse
+from weft.fuse.coarse_where_kept_in_16_bits import coarse_where_kept_in_16_bits
 from weft.fuse.round_where_made import round_where_made
 from weft.fuse.safety import Safe, make_safe
 from weft.masks import limit
 from weft.options import Options
-from weft.plan.choose import choose, off_the_grid
+from weft.plan.choose import choose, in_segments, off_the_grid
 from weft.schedule import Schedule, apply, kernels
 from weft.tensor.laws import cancel_shifts, sizes_in_place
 from weft.tensor.program import TensorProgram
@@ -115,6 +117,10 @@ def select(program: TensorProgram, example: Example, options: Options, schedule:
             ways = [_scheduled(fused, given, example, machine)]
             if schedule is None and len(kernels(ways[0][1])) > 1:
                 ways.append(_scheduled(fused, off_the_grid(given), example, machine))
+            parts = in_segments(fused, given, example.sizes, example.threads) if schedule is None else None
+            if parts is not None:
+                with suppress(ScheduleError):
+                    ways.append(_scheduled(fused, parts, example, machine))
         except (UnsupportedError, ScheduleError) as error:
             if schedule is not None:
                 raise
@@ -174,7 +180,7 @@ def _fused(
             lost = "an exponential lost its shift and would overflow where the program as written does not"
             yield Considered(origin, None, lost)
             continue
-        made = canonical(round_where_made(safe.program))
+        made = canonical(coarse_where_kept_in_16_bits(round_where_made(safe.program)))
         if made not in seen:
             seen.add(made)
             yield origin, made, trace

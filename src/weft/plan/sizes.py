@@ -39,20 +39,19 @@ def found(space: Space, program: TensorProgram, values: Collection[str]) -> Foun
     Raises:
         UnsupportedError: none of them shows it, and it follows from none that is shown.
     """
-    place = _followed(space, program, values)
+    place = _found(space, program, values)
     if place is None:
         raise UnsupportedError(f"the size of {space.name} cannot be read off any tensor that is there")
     return place
 
 
-def _followed(space: Space, program: TensorProgram, values: Collection[str]) -> Found | None:
-    """`found`; None where no rule leads to a tensor that is there."""
+def _found(space: Space, program: TensorProgram, values: Collection[str]) -> Found | None:
     place = _shown(space, program, values)
     if place is not None:
         return place
-    for rule in program.derived:
+    for rule in program.derived:  # a size may follow from several, not all of which are there
         if rule.space == space and rule.source.fixed is None:
-            source = _followed(rule.source, program, values)
+            source = _found(rule.source, program, values)
             if source is not None:
                 return Found(source.value, source.dim, (*source.rules, rule))
     for rule in program.derived:

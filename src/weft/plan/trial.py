@@ -1,45 +1,65 @@
-"""A compiled graph against PyTorch, on its first arguments of each size class: whichever is faster runs from then on."""
+"""A compiled graph against PyTorch, on its first arguments of each size class: whichever is faster runs from then on.
+
+There is one more candidate where weft's kernels do not win clearly and a product has one of them to itself: the same graph with
+such products left to PyTorch's library, which multiplies as fast or faster, and weft's kernels for what comes between.
+"""
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 import torch
 
+from weft.errors import WeftError
 from weft.options import Options
-from weft.plan.executable import Plan
+from weft.options import options as in_force
+from weft.plan.executable import Plan, plan
 from weft.plan.runner import Runner
+from weft.plan.writes import spare
 from weft.run import stats
 from weft.run.cache import CacheFolder
 from weft.run.forked import threads_are_gone
 from weft.run.key import cache_key, environment_parts
 
 # weft's kernels run unless PyTorch is faster by more than timings of one function differ from one another.
-_MARGIN = 1.1
-_SECONDS, _LEAST, _MOST = 0.05, 3, 15
+_MARGIN = 1.03
+# The library's products are tried where weft takes more than this share of PyTorch's time, and taken where they save this much.
+_CLEARLY, _GAIN = 0.95, 0.02
+_SECONDS, _LEAST, _MOST = 0.1, 5, 25
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Median seconds of a call, of both."""
+    """Median seconds of a call: weft's kernels, PyTorch, and where it was tried, weft's with the library's products."""
 
     weft: float
     eager: float
+    library: float | None = None
 
     @property
-    def keeps_weft(self) -> bool:
-        """Whether weft's kernels run."""
-        return self.weft <= _MARGIN * self.eager
+    def clear(self) -> bool:
+        """Whether weft's kernels are so much faster than PyTorch that a library's products change nothing."""
+        return self.weft <= _CLEARLY * self.eager
+
+    @property
+    def chosen(self) -> Literal["weft", "library", "PyTorch"]:
+        """What runs."""
+        library = math.inf if self.library is None else self.library
+        if min(self.weft, library) > _MARGIN * self.eager:
+            return "PyTorch"
+        return "library" if library < (1 - _GAIN) * self.weft else "weft"
 
     def __str__(self) -> str:
-        chosen = "weft" if self.keeps_weft else "PyTorch"
-        return f"{chosen} runs: weft {self.weft * 1e3:.4g} ms, PyTorch {self.eager * 1e3:.4g} ms"
+        times = {"weft": self.weft, "weft with library products": self.library, "PyTorch": self.eager}
+        chosen = "weft with library products" if self.chosen == "library" else self.chosen
+        return f"{chosen} runs: " + ", ".join(f"{n} {t * 1e3:.4g} ms" for n, t in times.items() if t is not None)
 
 
 @dataclass(eq=False)
@@ -57,6 +77,7 @@ class Trial:
     changing: tuple[int, ...]
     """Which arguments are tensors whose sizes change from call to call."""
     chosen: dict[tuple[int, ...], Runner] = field(default_factory=dict[tuple[int, ...], Runner])
+    library: Plan | None = None
 
     def __call__(self, *arguments: Any) -> Sequence[Any]:
         """The graph's results."""
@@ -76,16 +97,43 @@ class Trial:
         key = cache_key(parts)
         entry = folder.lookup(key, counted=False)
         known = None if entry is None else _read(entry.meta)
-        measured = known or measure(self.plan.run, self.eager, arguments)
+        measured = known or self.measured(spare(self.plan.captured, arguments))
         if known is None:
             with suppress(OSError):  # no room anywhere: measured again in the next process
-                folder.store(key, {}, {"weft": measured.weft, "eager": measured.eager}, parts=parts)
+                times = {"weft": measured.weft, "eager": measured.eager, "library": measured.library}
+                folder.store(key, {}, times, parts=parts)
         if self.options.log != "none":
             sys.stderr.write(f"weft: {', '.join(k.name for k in self.plan.kernels)}: {measured}\n")
-        if measured.keeps_weft:
-            return self.plan.run
-        stats.count("slower")
-        return self.eager
+        match measured.chosen:
+            case "weft":
+                return self.plan.run
+            case "PyTorch":
+                stats.count("slower")
+                return self.eager
+            case "library":
+                stats.count("library")
+                made = self.with_library(arguments)
+                return self.plan.run if made is None else made.run
+
+    def measured(self, arguments: Sequence[Any]) -> Measured:
+        """The candidates, timed."""
+        first = measure((self.plan.run, self.eager), arguments)
+        found = Measured(*first)
+        made = None if found.clear else self.with_library(arguments)
+        if made is None:
+            return found
+        weft, eager, library = measure((self.plan.run, self.eager, made.run), arguments)
+        return Measured(weft, eager, library)
+
+    def with_library(self, arguments: Sequence[Any]) -> Plan | None:
+        """The plan whose lone products the library runs, made once; None where it cannot be."""
+        if self.library is None and self.plan.with_library is not None:
+            try:
+                with in_force(**asdict(self.options)):
+                    self.library = plan(self.plan.with_library(), arguments, self.eager, self.options)
+            except WeftError:  # what there is runs
+                return None
+        return self.library
 
     def parts(self, size_class: tuple[int, ...]) -> dict[str, str]:
         """All that the choice depends on."""
@@ -103,7 +151,7 @@ def faster(plan: Plan, eager: Runner, options: Options, changing: tuple[int, ...
     """What runs in place of a graph: `plan`, on trial against `eager` where that can be tried.
 
     A graph that draws random numbers is not tried, since each run draws others; nor is one that calls operations of other
-    libraries, which may do more than return a result.
+    libraries, which may do more than return a result. What a graph writes into is copied for the trial.
     """
     calls = plan.captured.calls.values()
     repeatable = all(not c.random and c.target.namespace == "aten" for c in calls)
@@ -119,21 +167,23 @@ def changing_sizes(gm: torch.fx.GraphModule) -> tuple[int, ...]:
     return tuple(i for i, e in tensors if any(isinstance(size, torch.SymInt) for size in e.shape))
 
 
-def measure(weft: Callable[..., Any], eager: Callable[..., Any], arguments: Sequence[Any]) -> Measured:
-    """Both timed in turn on the same arguments, after a first call of each."""
-    times: tuple[list[float], list[float]] = ([], [])
+def measure(candidates: Sequence[Callable[..., Any]], arguments: Sequence[Any]) -> tuple[float, ...]:
+    """Median seconds of a call of each, timed in turn on the same arguments, after a first call of each."""
+    times: tuple[list[float], ...] = tuple([] for _ in candidates)
     with torch.no_grad():
-        for call in (weft, eager):
+        for call in candidates:
             call(*arguments)
         begin = time.perf_counter()
         while len(times[0]) < _LEAST or (len(times[0]) < _MOST and time.perf_counter() - begin < _SECONDS):
-            for call, found in zip((weft, eager), times, strict=True):
+            for call, found in zip(candidates, times, strict=True):
                 start = time.perf_counter()
                 call(*arguments)
                 found.append(time.perf_counter() - start)
-    return Measured(*(statistics.median(found) for found in times))
+    return tuple(statistics.median(found) for found in times)
 
 
 def _read(meta: Mapping[str, object]) -> Measured | None:
-    weft, eager = meta.get("weft"), meta.get("eager")
-    return Measured(weft, eager) if isinstance(weft, float) and isinstance(eager, float) else None
+    weft, eager, library = (meta.get(name) for name in ("weft", "eager", "library"))
+    if not isinstance(weft, float) or not isinstance(eager, float):
+        return None
+    return Measured(weft, eager, library if isinstance(library, float) else None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 Counter: TypeAlias = Literal[
-    "binaries_emitted", "cache_hits", "compiles", "fallbacks", "cache_write_failures", "slower"
+    "binaries_emitted", "cache_hits", "compiles", "fallbacks", "cache_write_failures", "slower", "library"
 ]
 
 
@@ -22,6 +22,7 @@ class Stats:
         fallbacks: parts of programs that were left to PyTorch.
         cache_write_failures: entries that the cache folder did not take (read-only, full).
         slower: compiled graphs that PyTorch runs after all, since it was measured to be faster.
+        library: compiled graphs whose products PyTorch's library runs between weft's kernels, since that was measured to be faster.
     """
 
     binaries_emitted: int = 0
@@ -30,6 +31,7 @@ class Stats:
     fallbacks: int = 0
     cache_write_failures: int = 0
     slower: int = 0
+    library: int = 0
 
 
 class Counters:

@@ -51,6 +51,7 @@ class Body:
         around: the same loops as the checker sees them; `types`: of the graph's values.
         values: what each name stands for.
         reductions: those that nothing has needed yet; a nest that is printed anyway computes them too.
+        homes: where values will lie in the end, by name.
     """
 
     frame: Frame
@@ -60,14 +61,15 @@ class Body:
     types: Mapping[str, BlockType]
     values: dict[str, Value]
     reductions: list[Lazy] = field(default_factory=list[Lazy])
+    homes: dict[str, Memory] = field(default_factory=dict[str, Memory])
 
     def operator(self, node: BlockNode, accumulators: Mapping[str, Accumulator]) -> None:
         """Note what `node` computes; print it where it is a product or a copy."""
         match node:
             case Pointwise():
-                self.values[node.name] = split(
-                    node, nests.in_loops(self.scope, node.dims)[-1:], [self.item(a) for a in node.args]
-                )
+                made = split(node, nests.in_loops(self.scope, node.dims)[-1:], [self.item(a) for a in node.args])
+                made.home = self.homes.get(node.name)
+                self.values[node.name] = made
             case Collapse():
                 arg = self.item(node.arg)
                 lazy = self._lazy(
@@ -107,7 +109,7 @@ class Body:
                 found[name] = there
             else:
                 assert isinstance(value, Lazy)
-                store = nests.array(self.frame, self.scope, value, dims or nests.in_loops(self.scope, value.dims))
+                store = nests.in_place(self.frame, self.scope, value, dims or nests.in_loops(self.scope, value.dims))
                 todo.append(store)
                 found[name] = store.target
         if todo:

@@ -13,6 +13,7 @@ from weft.block.program import (
     BlockType,
     Broadcast,
     Dot,
+    Fill,
     Final,
     Graph,
     Grouped,
@@ -93,16 +94,34 @@ def iteration(
     lists = [o for o in outputs if types[o.inner].buffered]
     if len({o.inner for o in lists}) < len(lists) or any(o.inner in node.body.inputs for o in lists):
         raise UnsupportedError(f"loop {node.name!r} gives one list under two names")
+    targets: dict[str, Memory] = {}
+    multiplied = _multiplied(node)
+    for output in outputs:
+        if isinstance(output, Stacked) and output.inner in multiplied and output not in lists:
+            targets[output.outer] = localised(frame, places[output.outer], types[output.inner].dims, scope)
+            inner.homes[output.inner] = targets[output.outer]
     run(inner, {o.inner: places[o.outer] for o in lists})
     stores = [] if node.state is None else _updated(inner, node.state, carried)
     for output in outputs:
         if output not in lists:
-            target = places[output.outer]
-            if isinstance(output, Stacked):
+            target = targets.get(output.outer, places[output.outer])
+            if isinstance(output, Stacked) and output.outer not in targets:
                 target = localised(frame, target, types[output.inner].dims, scope)
-            stores.append(Store(target, inner.values[output.inner]))
+            if resolved(inner.values[output.inner]) is not target:
+                stores.append(Store(target, inner.values[output.inner]))
     if stores:
         nests.run(frame, scope, stores)
+
+
+def _multiplied(node: Map) -> frozenset[str]:
+    """The values of the body of `node` that products read as they are: they have to be put in memory."""
+    found = {v for n in node.body.nodes if isinstance(n, Dot) for v in (n.left, n.right)}
+    if node.state is not None:
+        update = node.state.update
+        fed = dict(zip(update.inputs[len(node.state.components) :], node.state.feeds, strict=True))
+        found |= {fed[v] for n in update.nodes if isinstance(n, Dot) for v in (n.left, n.right) if v in fed}
+    filled = {n.arg for n in node.body.nodes if isinstance(n, Fill) and n.name in found}
+    return frozenset(found | filled)
 
 
 def entered(body: Body, node: Map, scope: Scope) -> Body:

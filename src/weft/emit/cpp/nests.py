@@ -8,7 +8,7 @@ from weft.block.program import Collapse, Extent, Index, Literal, Pointwise
 from weft.emit.cpp.frame import Frame
 from weft.emit.cpp.order import arranged
 from weft.emit.cpp.phases import Phases, phases
-from weft.emit.cpp.plan import Nest, Store, Work, crossing, overwritten, plan
+from weft.emit.cpp.plan import Nest, Store, Work, crossing, overwritten, plan, rounded_by_stores
 from weft.emit.cpp.scalar import (
     CTYPE,
     HELD,
@@ -28,6 +28,7 @@ from weft.emit.text import is_word, plus, stripped, times
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
+from weft.tensor.scalar import Convert
 
 _INDICES = ("i", "j")
 _SIXTEEN_BITS = (DType.bfloat16, DType.float16)
@@ -59,8 +60,14 @@ def in_loops(scope: Scope, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
     return arranged(axes, lambda axis: scope[axis].most)
 
 
-def array(frame: Frame, scope: Scope, lazy: Lazy, dims: tuple[Axis, ...]) -> Store:
-    """The store that puts `lazy` in scratch of its element type, its last axis innermost; or in a variable."""
+def in_place(frame: Frame, scope: Scope, lazy: Lazy, dims: tuple[Axis, ...]) -> Store:
+    """The store that puts `lazy` in memory of its element type: in scratch, its last axis innermost, or a variable.
+
+    Where it is to be part of a list that lies the same way, it is put there at once.
+    """
+    home = lazy.home
+    if home is not None and home.dtype is lazy.dtype and dims and home.strides[dims[-1]] == "1":
+        return Store(home, lazy, (lazy,))
     return Store(_fresh(frame, lazy.node.name, lazy.dtype, dims, scope), lazy, (lazy,))
 
 
@@ -137,6 +144,7 @@ class _Printer:
         self.buffers: dict[Lazy, Memory] = {}
         self.unit: dict[str, str] = {}
         self.narrow: dict[Memory, str] = {}
+        self.unrounded = rounded_by_stores(nest.works)
 
     def print(self) -> None:
         """The nest, and the notes where its values lie."""
@@ -280,6 +288,8 @@ class _Printer:
             case Pointwise(name=name, expr=expr):
                 kind = kind_of(lazy.dtype)
                 args = [_widened(self._value(a), kind) for a in lazy.args]
+                if isinstance(expr, Convert) and lazy in self.unrounded:
+                    expr = expr.arg
                 made = expression(expr, args, self._steady(work))
                 local = self.frame.names.make(name)
                 self.out.line(f"const {CTYPE[kind]} {local} = {stripped(coerced(made, kind))};")

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from weft.block.program import Collapse, Pointwise
 from weft.emit.cpp.values import Lazy, Memory, Panel, Value, resolved
 from weft.tensor.axes import Axis
+from weft.tensor.scalar import Convert
 
 
 @dataclass(eq=False, slots=True)
@@ -123,6 +124,17 @@ def users(works: Sequence[Work]) -> Mapping[Lazy, list[Work]]:
             if isinstance(value, Lazy):
                 found.setdefault(value, []).append(work)
     return found
+
+
+def rounded_by_stores(works: Sequence[Work]) -> frozenset[Lazy]:
+    """Values that a cast rounds and nothing reads but stores as numbers of that type: these round them."""
+    found: set[Lazy] = set()
+    for lazy, readers in users(works).items():
+        expr = lazy.node.expr if isinstance(lazy.node, Pointwise) else None
+        targets = {w.store.target.dtype if w.store is not None else None for w in readers}
+        if isinstance(expr, Convert) and expr.dtype.is_float and targets == {expr.dtype}:
+            found.add(lazy)
+    return frozenset(found)
 
 
 def _gather(stores: Sequence[Store], reductions: Sequence[Lazy], arrange: Arrange) -> list[Work]:

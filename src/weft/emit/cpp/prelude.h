@@ -147,8 +147,9 @@ static inline int32_t fma(int32_t a, int32_t b, int32_t c) { return a * b + c; }
 // too small for a float; a c whose inverse is no normal number is scaled together with x.
 static inline float over(float x, float c) {
 #ifdef __FP_FAST_FMAF
-  const float size = __builtin_fabsf(c);
-  const float scale = size < 0x1p-100f ? 0x1p64f : size > 0x1p100f ? 0x1p-64f : 1.0f;
+  // No branch, not even on what is the same all along a loop: the loop would be left in scalar code.
+  const int32_t e = bits_as<int32_t>(c) >> 23 & 0xff;
+  const float scale = bits_as<float>((127 + 64 * ((int32_t)(e < 27) - (int32_t)(e > 226))) << 23);
   const float by = c * scale, inverse = 1.0f / by, y = x * scale;
   const float first = y * inverse;
   const float second = fma(fma(-first, by, y), inverse, first);
@@ -273,6 +274,16 @@ static inline float decay(float x) {
   float k;
   const float p = exp_parts(x, &k) + 1.0f;
   return x < -87.3f ? 0.0f : p * power_in(k + kWhole);
+}
+// The same to 2^-18 of its value, exact at 0: for what is kept in 16 bits, of which half the work is not seen.
+static inline float coarse_decay(float x) {
+  const float whole = fma(x, 1.44269504f, kWhole), f = fma(x, 1.44269504f, kWhole - whole);
+  float p = 9.5828532e-03f;
+  p = fma(p, f, 5.59064252e-02f);
+  p = fma(p, f, 2.40240986e-01f);
+  p = fma(p, f, 6.93124193e-01f);
+  p = fma(p, f, 1.0f);
+  return x < -87.3f ? 0.0f : p * power_in(whole);
 }
 
 // 2 ulp, near 0 too.
@@ -429,6 +440,7 @@ static inline float pow(float x, float y) { return powf(x, y); }
 static inline float fmod(float x, float y) { return fmodf(x, y); }
 
 static inline double exp(double x) { return ::exp(x); }
+static inline double coarse_decay(double x) { return x < -708.0 ? 0.0 : ::exp(x); }
 static inline double decay(double x) { return x < -708.0 ? 0.0 : ::exp(x); }
 static inline double exp2(double x) { return ::exp2(x); }
 static inline double expm1(double x) { return ::expm1(x); }
@@ -970,7 +982,13 @@ static inline FloatLanes load_lanes(const bf16* at) {
 }
 static inline FloatLanes load_lanes(const f16* at) {
   FloatLanes v;
+#ifdef __AVX512F__
+  Halves bits;
+  __builtin_memcpy(&bits, at, sizeof bits);
+  __asm__("vcvtph2ps %1, %0" : "=v"(v) : "v"(bits));
+#else
   for (int i = 0; i < 16; ++i) v[i] = load(at[i]);
+#endif
   return v;
 }
 static inline DoubleLanes load_lanes(const double* at) {
@@ -983,6 +1001,14 @@ static inline WholeLanes load_lanes(const T* at) {
   WholeLanes v;
   for (int i = 0; i < 8; ++i) v[i] = factor(at[i]);
   return v;
+}
+static inline FloatLanes fma(FloatLanes a, FloatLanes b, FloatLanes c) {
+#ifdef __AVX512F__
+  __asm__("vfmadd231ps %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
+  return c;
+#else
+  return a * b + c;
+#endif
 }
 
 // c[s] (+)= sum over k of x[k] * b[s * stride + k], for `Streams` neighbouring s.
@@ -1035,27 +1061,37 @@ static inline i64 add_products(FloatLanes (&sums)[16], const T* x, const T* b, i
 #pragma GCC unroll 16
     for (int s = 0; s < 16; ++s) {
       __builtin_prefetch(b + (s + 16) * stride + k);
-      sums[s] += y * load_lanes(b + s * stride + k);
+      sums[s] = fma(y, load_lanes(b + s * stride + k), sums[s]);
     }
   }
   return k;
 }
-#ifdef __AVX512BF16__
-// Two products and both additions in one instruction (operands below the normal numbers count as 0).
-typedef uint32_t Pairs __attribute__((vector_size(64), aligned(2), may_alias));
+// Two vectors of elements. Those of 16 bits are split by parity, an instruction for each vector.
+struct Couple {
+  FloatLanes first, second;
+};
+template <class T>
+static inline Couple load_couple(const T* at) {
+  return Couple{load_lanes(at), load_lanes(at + 16)};
+}
+static inline Couple load_couple(const bf16* at) {
+  Words v;
+  __builtin_memcpy(&v, at, sizeof v);
+  return Couple{(FloatLanes)(v << 16), (FloatLanes)(v & 0xffff0000u)};
+}
+// The machine's own product of pairs is no faster where memory is waited for, and takes numbers below the normal ones for 0.
 static inline i64 add_products(FloatLanes (&sums)[16], const bf16* x, const bf16* b, i64 stride, i64 k, i64 kb) {
   for (; k + 32 <= kb; k += 32) {
-    const Pairs y = *(const Pairs*)(x + k);
+    const Couple y = load_couple(x + k);
 #pragma GCC unroll 16
     for (int s = 0; s < 16; ++s) {
-      const Pairs* const from = (const Pairs*)(b + s * stride + k);
       __builtin_prefetch(b + (s + 16) * stride + k);
-      __asm__("vdpbf16ps %2, %1, %0" : "+v"(sums[s]) : "v"(y), "m"(*from));
+      const Couple z = load_couple(b + s * stride + k);
+      sums[s] = fma(y.second, z.second, fma(y.first, z.first, sums[s]));
     }
   }
   return add_products<bf16>(sums, x, b, stride, k, kb);
 }
-#endif
 template <class T>
 static inline void sixteen_products(float* c, bool add, const T* x, const T* b, i64 stride, i64 kb) {
   FloatLanes sums[16] = {};
@@ -1088,12 +1124,94 @@ static inline void add_rows(Sum<T>* __restrict out, const T* x, const T* b, i64 
   }
 }
 
-// The product with a block that is not staged, element (k, n) at b[k * k_stride + n * n_stride]: for few rows,
-// where staging would cost more than the product. One of the two strides should be 1.
+// A couple as it lies in memory.
+template <class T>
+static inline Couple in_order(const T*, Couple c) {
+  return c;
+}
+static inline Couple in_order(const bf16*, Couple c) {
+  return Couple{WEFT_SHUFFLE(Sixteen, c.first, c.second, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23),
+                WEFT_SHUFFLE(Sixteen, c.first, c.second, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)};
+}
+// out[n] += sum over k of x[k] * b[k * k_stride + n] for n < 32 * Couples. The sums stay in registers, and the machine is told of
+// the rows that lie 2 KiB of such rows ahead: short rows end too soon for it to see what comes next.
+template <int Couples, class T>
+static inline void add_short_rows(float* out, const T* x, const T* b, i64 k_stride, i64 kb) {
+  constexpr int kChains = 8 / Couples;  // enough sums at a time to hide how long an addition takes
+  constexpr i64 kAhead = 2048 / (32 * Couples * (i64)sizeof(T));
+  Couple sums[kChains][Couples] = {};
+  const auto step = [&](Couple (&sum)[Couples], i64 k) {
+    const FloatLanes by = load(x[k]) - FloatLanes{};
+    const T* const row = b + k * k_stride;
+#pragma GCC unroll 4
+    for (int c = 0; c < Couples; ++c) {
+      __builtin_prefetch(row + kAhead * k_stride + 32 * c);
+      if (sizeof(T) == 4) __builtin_prefetch(row + kAhead * k_stride + 32 * c + 16);
+      const Couple y = load_couple(row + 32 * c);
+      sum[c].first = fma(by, y.first, sum[c].first);
+      sum[c].second = fma(by, y.second, sum[c].second);
+    }
+  };
+  i64 k = 0;
+  for (; k + kChains <= kb; k += kChains) {
+#pragma GCC unroll 8
+    for (int chain = 0; chain < kChains; ++chain) step(sums[chain], k + chain);
+  }
+  for (; k < kb; ++k) step(sums[0], k);
+  for (int c = 0; c < Couples; ++c) {
+    for (int chain = 1; chain < kChains; ++chain) {
+      sums[0][c].first += sums[chain][c].first;
+      sums[0][c].second += sums[chain][c].second;
+    }
+    const Couple sum = in_order(b, sums[0][c]);
+    float* const at = out + 32 * c;
+    const FloatLanes first = load_lanes(at) + sum.first, second = load_lanes(at + 16) + sum.second;
+    __builtin_memcpy(at, &first, sizeof first);
+    __builtin_memcpy(at + 16, &second, sizeof second);
+  }
+}
+// The same for the whole couples of `nb` columns; gives the first column that is left.
+template <class T>
+static inline i64 add_short_rows(float* out, const T* x, const T* b, i64 k_stride, i64 nb, i64 kb) {
+  i64 n = 0;
+  for (; n + 128 <= nb; n += 128) add_short_rows<4>(out + n, x, b + n, k_stride, kb);
+  for (; n + 64 <= nb; n += 64) add_short_rows<2>(out + n, x, b + n, k_stride, kb);
+  for (; n + 32 <= nb; n += 32) add_short_rows<1>(out + n, x, b + n, k_stride, kb);
+  return n;
+}
+
+// The product with a block whose columns lie dense, b[n * n_stride + k]: turned, so that the block's columns are dot()'s rows and
+// need no copy. What is copied instead is a, and the result: less where a has few rows. kb is not 0.
+template <class T>
+static void dot_turned(float* c, i64 ldc, bool add, const T* a, i64 lda, const T* b, i64 n_stride, i64 mb, i64 nb, i64 kb) {
+  constexpr i64 kRows = 64, kColumns = 128, kDepth = 1024 / sizeof(T);
+  alignas(kLine) T rows[kRows * kDepth];
+  alignas(kLine) float turned[kColumns * kRows];
+  for (i64 i = 0; i < mb; i += kRows)
+    for (i64 k = 0; k < kb; k += kDepth) {
+      const i64 height = min_index(kRows, mb - i), depth = min_index(kDepth, kb - k);
+      const Panel<T> panel = stage_panel(rows, a + i * lda + k, 1, lda, depth, height);
+      const bool more = add || k > 0;
+      for (i64 n = 0; n < nb; n += kColumns) {
+        const i64 width = min_index(kColumns, nb - n);
+        float* const out = c + i * ldc + n;
+        if (more) transpose<Word<4>>((char*)turned, height, (const char*)out, ldc, height, width);
+        dot(turned, height, more, b + n * n_stride + k, n_stride, panel, width, height, depth);
+        transpose<Word<4>>((char*)out, ldc, (const char*)turned, height, width, height);
+      }
+    }
+}
+
+// The product with a block that is not staged, element (k, n) at b[k * k_stride + n * n_stride]: where staging would cost more than
+// the product. One of the two strides should be 1; for more than a few rows, k_stride.
 template <class T>
 static void dot_direct(Sum<T>* c, i64 ldc, bool add, const T* a, i64 lda, const T* b, i64 k_stride, i64 n_stride,
                        i64 mb, i64 nb, i64 kb) {
   if (k_stride == 1 && n_stride != 1) {
+    if constexpr (is_float(Sum<T>{})) {
+      const i64 few = sizeof(T) == 2 ? 2 : 5;
+      if (mb > few && kb > 0 && n_stride >= kb) return dot_turned(c, ldc, add, a, lda, b, n_stride, mb, nb, kb);
+    }
     i64 n = 0;
     if constexpr (is_float(Sum<T>{}))
       for (; n + 16 <= nb; n += 16)
@@ -1106,16 +1224,20 @@ static void dot_direct(Sum<T>* c, i64 ldc, bool add, const T* a, i64 lda, const 
   }
   if (!add) zero(c, ldc, mb, nb);
   // Short sums are added up, not one long one: its rounding would grow with kb.
-  constexpr i64 kColumns = 1024, kDepth = 64;
+  constexpr i64 kColumns = 1024, kDepth = 64, kShort = 256;
   Sum<T> part[kColumns];
   for (i64 n0 = 0; n0 < nb; n0 += kColumns)
     for (i64 k0 = 0; k0 < kb; k0 += kDepth)
       for (i64 i = 0; i < mb; ++i) {
         const i64 columns = min_index(kColumns, nb - n0), depth = min_index(kDepth, kb - k0);
-        add_rows(part, a + i * lda + k0, b + k0 * k_stride + n0 * n_stride, k_stride, n_stride, columns, depth);
-        Sum<T>* out = c + i * ldc + n0;
+        const T *x = a + i * lda + k0, *y = b + k0 * k_stride + n0 * n_stride;
+        Sum<T>* const out = c + i * ldc + n0;
+        i64 done = 0;
+        if constexpr (is_float(Sum<T>{}))
+          if (n_stride == 1 && nb <= kShort) done = add_short_rows(out, x, y, k_stride, columns, depth);
+        add_rows(part, x, y + done * n_stride, k_stride, n_stride, columns - done, depth);
 #pragma omp simd
-        for (i64 n = 0; n < columns; ++n) out[n] += part[n];
+        for (i64 n = done; n < columns; ++n) out[n] += part[n - done];
       }
 }
 

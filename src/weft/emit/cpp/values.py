@@ -56,6 +56,7 @@ class Lazy:
         dims: axes of the value.
         dtype: of the value.
         memory: where it lies, once something had to put it there.
+        home: where it will lie in the end, as part of a list: the place for it, should something need it in memory before.
     """
 
     node: Pointwise | Collapse | Index | Literal | Extent
@@ -63,6 +64,7 @@ class Lazy:
     dims: tuple[Axis, ...]
     dtype: DType
     memory: Memory | None = None
+    home: Memory | None = None
 
     @property
     def is_work(self) -> bool:

@@ -508,5 +508,14 @@ _CHOICE = (
 
 # exp(x) for x <= 0, as significands are made: what would be below the normal numbers may be 0, which costs a machine less.
 _DECAY = replace(_FUNCTIONS[0], name="decay", aten=(), cpp="weft::decay({0})", triton="tl.exp({0})", abstract="exp")
+# The same to 2^-18 of its value, and a quotient to 1.5 units in the last place: where 16 bits are kept, half the work is enough.
+_COARSE_DECAY = replace(_DECAY, name="coarse_decay", cpp="weft::coarse_decay({0})")
+_COARSE_DIV = replace(
+    next(row for row in _ARITHMETIC if row.name == "div"), name="coarse_div", aten=(), cpp="({0} * (1.0f / {1}))"
+)
 
-PRIMITIVES: tuple[Row, ...] = (*_ARITHMETIC, *_FUNCTIONS, _DECAY, *_ROUNDING, *_CHOICE, *WHOLE)
+PRIMITIVES: tuple[Row, ...] = (
+    *(*_ARITHMETIC, *_FUNCTIONS, _DECAY, _COARSE_DECAY, _COARSE_DIV),
+    *(*_ROUNDING, *_CHOICE),
+    *WHOLE,
+)

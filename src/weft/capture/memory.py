@@ -1,0 +1,217 @@
+"""Whose memory the tensors of a recording look at, and whether what is known of each is still what lies there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from torch._ops import OpOverload  # no public name
+from torch.utils import _pytree as pytree  # no public name
+
+from weft.capture.sizes import symbolic
+from weft.errors import UnsupportedError
+
+_ATEN: Any = torch.ops.aten
+BY_STRIDE = ("aten.as_strided", "aten._reshape_alias")
+"""Operations that see strides, which a computed value need not share with eager's."""
+STRIDED = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("slice", "select", "narrow", "diagonal", "unbind", "split", "split_with_sizes", "chunk", "tensor_split"),
+        *("transpose", "permute", "t", "mT", "numpy_T", "swapaxes", "swapdims", "movedim", "unsqueeze", "squeeze"),
+        *("expand", "broadcast_to", "alias", "detach", "view_as_real"),
+    )
+)
+"""Views that there are of any tensor, whatever its strides."""
+# Views of the shape of another tensor: the same views with the shape itself.
+_SHAPED_AS = {
+    _ATEN.view_as.default: _ATEN.view.default,
+    _ATEN.expand_as.default: _ATEN.expand.default,
+    _ATEN.reshape_as.default: _ATEN.view.default,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Look:
+    """One step from a tensor to a view of it: the call, the arguments after the tensor, which of the call's results."""
+
+    call: OpOverload[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """Where a tensor's elements are: in the memory of `base`, where these steps lead."""
+
+    base: torch.Tensor
+    steps: tuple[Look, ...] = ()
+
+
+@dataclass(slots=True)
+class Memory:
+    """Places by id of tensor; versions by id of base tensor: how often its memory has been written into.
+
+    Two inputs are two bases: that they have no element in common is tested where they come in (`apart`).
+    """
+
+    places: dict[int, Place] = field(default_factory=dict[int, Place])
+    versions: dict[int, int] = field(default_factory=dict[int, int])
+    seen: dict[int, int] = field(default_factory=dict[int, int])
+    tangled: set[int] = field(default_factory=set[int])
+    """Memory of tensors that views of several tensors at once were made of."""
+
+    def copy(self) -> Memory:
+        """The state now, to go back to."""
+        return Memory(dict(self.places), dict(self.versions), dict(self.seen), set(self.tangled))
+
+    def place(self, tensor: torch.Tensor) -> Place:
+        """Of a tensor that is known."""
+        return self.places[id(tensor)]
+
+    def own(self, tensor: torch.Tensor) -> None:
+        """Notes a tensor with memory of its own."""
+        self.places[id(tensor)] = Place(tensor)
+        self.seen[id(tensor)] = self.versions[id(tensor)] = 0
+
+    def made(
+        self, tensor: torch.Tensor, call: OpOverload[..., Any], args: Sequence[Any], kwargs: dict[str, Any], result: int
+    ) -> None:
+        """Notes a tensor that `call` gave as its leaf number `result`: a view of an argument, or one with memory of its own."""
+        leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        storage = storage_of(tensor)
+        sources = [leaf for leaf in leaves if storage_of(leaf) == storage]
+        if not sources:
+            self.own(tensor)
+            return
+        if call in _SHAPED_AS:
+            call, args, leaves = _SHAPED_AS[call], (args[0], tensor.shape), leaves[:1]
+        first = self.place(sources[0])
+        self.places[id(tensor)] = Place(first.base, (*first.steps, Look(call, tuple(args[1:]), kwargs, result)))
+        self.seen[id(tensor)] = self.versions[id(first.base)]
+        if len(leaves) > 1 or args[0] is not sources[0] or str(call.overloadpacket) in BY_STRIDE:
+            self.tangled.add(storage)
+
+    def looked(
+        self, tensor: torch.Tensor, call: OpOverload[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> None:
+        """Notes that `tensor`, where it is a view, is from now on what `call` shows of it."""
+        place = self.place(tensor)
+        if place.steps:
+            self.places[id(tensor)] = Place(place.base, (*place.steps, Look(call, tuple(args[1:]), kwargs, 0)))
+
+    def stale(self, tensor: torch.Tensor) -> bool:
+        """Whether its memory was written into since its value was noted."""
+        return self.seen[id(tensor)] != self.versions[id(self.place(tensor).base)]
+
+    def may_write(self, tensor: torch.Tensor) -> None:
+        """Whether a write into `tensor` is one into its base alone, and into each element once.
+
+        Raises:
+            UnsupportedError: it is not, or that is not known.
+        """
+        if storage_of(tensor) in self.tangled:
+            raise UnsupportedError("a write into memory that several tensors share")
+        sizes = zip(tensor.shape, tensor.stride(), strict=True)
+        if any(not symbolic(step) and step == 0 and (symbolic(size) or size != 1) for size, step in sizes):
+            raise UnsupportedError("a write into a tensor whose elements share memory")
+
+    def wrote(self, tensor: torch.Tensor) -> None:
+        """Notes that the memory of `tensor` changed: what is known of others that look at it is no longer so."""
+        self.versions[id(self.place(tensor).base)] += 1
+
+    def current(self, tensor: torch.Tensor) -> None:
+        """Notes that the value of `tensor` is known as it is now."""
+        self.seen[id(tensor)] = self.versions[id(self.place(tensor).base)]
+
+    def written(self, tensor: torch.Tensor) -> bool:
+        """Whether anything was written into the memory that `tensor` looks at."""
+        return self.versions[id(self.place(tensor).base)] > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """What a call does that writes: `op` on what `views` show of the first argument, which then is the result.
+
+    Attributes:
+        views: calls, each on the result of the one before, and which of its results that is.
+        op: the in-place operation; it writes into its first argument.
+        packed: a copy of the first argument is made row-major: the views were made of a tensor that is.
+        in_place: the first argument itself is written into, else a copy of it.
+    """
+
+    views: tuple[tuple[OpOverload[..., Any], int], ...]
+    op: OpOverload[..., Any]
+    packed: bool
+    in_place: bool = False
+
+    @property
+    def overloadpacket(self) -> Any:
+        """The in-place operation's."""
+        return self.op.overloadpacket
+
+    @property
+    def namespace(self) -> str:
+        """The in-place operation's."""
+        return self.op.namespace
+
+    def __call__(
+        self, base: torch.Tensor, views: Sequence[tuple[Any, Any]], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> torch.Tensor:
+        """`base` as it is afterwards; `views` are the further arguments of each view.
+
+        Raises:
+            RuntimeError: a view is a copy, and what is written would be lost.
+        """
+        with torch.no_grad():
+            order = torch.contiguous_format if self.packed else torch.preserve_format
+            whole = base if self.in_place else base.clone(memory_format=order)
+            seen = whole
+            for (call, result), (more, named) in zip(self.views, views, strict=True):
+                seen: Any = pytree.tree_leaves(call(seen, *more, **named))[result]
+            if storage_of(seen) != storage_of(whole):
+                raise RuntimeError(f"{self.op} would write into a copy")
+            self.op(seen, *args, **kwargs)
+        return whole
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    """What tells one piece of memory from another."""
+    return cast("Any", tensor.untyped_storage())._cdata  # noqa: SLF001 - no public name
+
+
+def apart(arguments: Sequence[Any], written: Sequence[int]) -> bool:
+    """Whether the arguments number `written` may be written into one by one.
+
+    No byte of them lies between the first and the last element of another argument, and no two of their elements share memory.
+    """
+    starts = [(i, a, a.data_ptr()) for i, a in enumerate(arguments) if isinstance(a, torch.Tensor)]
+    for index in written:
+        own = arguments[index]
+        start = own.data_ptr()
+        end = start + _reach(own)
+        if not _each_once(own):
+            return False
+        for i, tensor, first in starts:
+            if first < end and i != index and (first >= start or first + _reach(tensor) > start):
+                return False
+    return True
+
+
+def _reach(tensor: torch.Tensor) -> int:
+    """Bytes from the first element's first to the last one's last."""
+    steps = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return (steps + 1) * tensor.element_size() if tensor.numel() else 0
+
+
+def _each_once(tensor: torch.Tensor) -> bool:
+    """Whether each dimension steps over all that the dimensions of smaller steps reach."""
+    reach = 0
+    for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and step <= reach:
+            return False
+        reach += (size - 1) * step
+    return True

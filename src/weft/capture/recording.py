@@ -1,0 +1,88 @@
+"""A recording: a flat list of ATen calls without side effects, and what is written in the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+import torch
+from torch._ops import OpOverload  # no public name
+from torch.utils import _pytree as pytree  # no public name
+
+from weft.capture.memory import Write
+from weft.errors import Location
+
+Target: TypeAlias = OpOverload[..., Any] | Write
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A tensor of a recording, by number: it stands where the tensor stood."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """One ATen call.
+
+    Attributes:
+        target: what is called; it changes none of its arguments, or is a `Write` that gives the first one with the change.
+        args, kwargs: as called, a `Slot` in place of each tensor; sizes may be `torch.SymInt`.
+        results: per leaf of what it returns: a `Slot`, or None where that is no tensor, or an
+            earlier one.
+        location: the user's line.
+        random: it draws from a generator: it must run once, in its order, used or not.
+        pinned: a result shares memory with something that the caller gets or gave, and must go on
+            doing so.
+        into: of a `Write` into the memory of an input, that input.
+    """
+
+    target: Target
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    results: tuple[Slot | None, ...]
+    location: Location | None = None
+    random: bool = False
+    pinned: bool = False
+    into: Slot | None = None
+
+    @property
+    def packet(self) -> str:
+        """The overload packet's name: "aten.add"."""
+        return str(self.target.overloadpacket)
+
+    def reads(self) -> tuple[Slot, ...]:
+        """The tensors it reads, in order of its arguments, one entry per use."""
+        leaves = pytree.tree_leaves((self.args, self.kwargs))
+        return tuple(leaf for leaf in leaves if isinstance(leaf, Slot))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recording:
+    """What a graph computes.
+
+    Attributes:
+        inputs: per placeholder of the graph: its `Slot`, or where it is no tensor, itself.
+        calls: in an order in which each tensor is made before it is read.
+        outputs: leaves of what the graph returns: a `Slot`, or anything else as it is.
+        fakes: by slot number, a tensor without data with the shape, dtype and device of each.
+        writes: inputs whose content is another one afterwards, each with its last value.
+    """
+
+    inputs: tuple[Any, ...]
+    calls: tuple[Call, ...]
+    outputs: tuple[Any, ...]
+    fakes: tuple[torch.Tensor, ...]
+    writes: tuple[tuple[Slot, Slot], ...] = ()
+
+
+def by_name(func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Each argument of a call by the name in ATen's schema, with its default."""
+    found: dict[str, tuple[Any, Any]] = {}
+    schema: Any = cast("Any", func)._schema  # noqa: SLF001 - no public name
+    for position, argument in enumerate(schema.arguments):
+        default = argument.default_value if argument.has_default_value() else None
+        given = args[position] if position < len(args) else default
+        found[argument.name] = (kwargs.get(argument.name, given), default)
+    return found

@@ -1,0 +1,177 @@
+"""Graphs that write into their arguments: where that may happen at once, in which order, and what must not run so.
+
+A write gives a value, as everything does. Where that value is a part of an argument written anew, as one row of a cache is, it
+is the argument itself that is written into, in place, if all that reads its old content can run before; otherwise a copy of it.
+What an argument holds in the end is copied into it after all else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+from typing import Any, cast
+
+from torch._C import DispatchKey  # no public name
+
+from weft.capture import Captured, OpaqueCall, Write, apart
+from weft.plan.partition import Call, Stage
+from weft.plan.runner import Runner
+from weft.tensor.program import Opaque, Reindex, TensorProgram
+
+
+def with_writes_in_place(
+    captured: Captured, program: TensorProgram, stages: Sequence[Stage]
+) -> tuple[tuple[Stage, ...], frozenset[str]]:
+    """The stages in an order in which as many writes as possible are in place, and the names of those calls.
+
+    A write is, where its first argument is the memory of a placeholder by then, and whatever reads the old content, or may be
+    a view of it, comes before. Calls that draw random numbers stay in their order.
+    """
+    memory = _Memory(captured, program, stages)
+    before = _random_in_order(captured, stages)
+    ordered, chosen = tuple(stages), frozenset[str]()
+    for stage in stages:
+        call = captured.calls[stage.name] if isinstance(stage, Call) else None
+        if call is None or call.into is None or not memory.is_placeholders(call, chosen):
+            continue
+        readers = memory.readers(call)
+        if readers is None:
+            continue
+        pairs = before | {(id(r), id(stage)) for r in readers}
+        place = {id(s): i for i, s in enumerate(ordered)}
+        late = any(place[id(r)] > place[id(stage)] for r in readers)
+        found = _sorted(stages, pairs, program) if late else ordered
+        if found is not None:
+            before, ordered, chosen = pairs, found, chosen | {call.name}
+    return ordered, chosen
+
+
+class _Memory:
+    """What may be whose memory, in a program with writes."""
+
+    def __init__(self, captured: Captured, program: TensorProgram, stages: Sequence[Stage]) -> None:
+        self.captured, self.program, self.stages = captured, program, stages
+        self.nodes = {n.name: n for n in program.nodes if isinstance(n, Opaque)}
+        self.inputs = {n.name: i for n, i in zip(program.inputs, captured.arguments, strict=True)}
+        # The value that is written into is the first that the call reads.
+        self.bases = {n.call: n.uses[0] for n in self.nodes.values() if captured.calls[n.call].into is not None}
+
+    def is_placeholders(self, call: OpaqueCall, chosen: Collection[str]) -> bool:
+        """Whether what `call` writes into is the memory of the placeholder that it is to be the content of."""
+        base = self.bases[call.name]
+        node = self.nodes.get(base)
+        if node is None:
+            return self.inputs.get(base) == call.into
+        return node.call in chosen and self.captured.calls[node.call].into == call.into
+
+    def readers(self, call: OpaqueCall) -> list[Stage] | None:
+        """Who must run before `call` where it is in place; None where somebody reads the old content when all is done."""
+        base = self.bases[call.name]
+        same = {base}
+        for node in self.program.nodes:  # in the order in which they are made
+            match node:
+                case Opaque() if node.call != call.name and not self._goes_out(node.call):
+                    same |= {node.name} if self._may_view(node, same) else set()
+                case Reindex(source=source) if source in same:
+                    same.add(node.name)
+                case _:
+                    pass
+        if same.intersection(self.program.outputs):
+            return None
+        of_call = next(n for n in self.nodes.values() if n.call == call.name)
+        if same.intersection(of_call.uses[1:]):
+            return None  # what is written would be read while it changes
+        return [s for s in self.stages if same.intersection(s.uses) and not self._is_apart(s, call)]
+
+    def _may_view(self, node: Opaque, same: Collection[str]) -> bool:
+        """Whether `node` may be the memory of one of these values, or a view of it."""
+        target = self.captured.calls[node.call].target
+        if isinstance(target, Write):
+            return node.uses[0] in same
+        schema = cast("Any", target)._schema  # noqa: SLF001 - no public name
+        # What PyTorch has as a composition may give an argument back.
+        viewing = any(r.alias_info is not None for r in schema.returns) or target.has_kernel_for_dispatch_key(
+            DispatchKey.CompositeImplicitAutograd
+        )
+        return viewing and not set(same).isdisjoint(node.uses)
+
+    def _is_apart(self, stage: Stage, call: OpaqueCall) -> bool:
+        return isinstance(stage, Call) and (stage.name == call.name or self._goes_out(stage.name))
+
+    def _goes_out(self, name: str) -> bool:
+        """Whether the results of a call go out as views of memory, whose content is to be the last, and nothing else."""
+        call = self.captured.calls[name]
+        made = {n.name for n in self.nodes.values() if n.call == name}
+        read = any(
+            made.intersection(s.uses)
+            for s in self.stages
+            if not (isinstance(s, Call) and self.captured.calls[s.name].pinned)
+        )
+        return call.pinned and not read
+
+
+def _random_in_order(captured: Captured, stages: Sequence[Stage]) -> set[tuple[int, int]]:
+    drawn = [id(s) for s in stages if isinstance(s, Call) and captured.calls[s.name].random]
+    return set(pairwise(drawn))
+
+
+def _sorted(
+    stages: Sequence[Stage], before: Collection[tuple[int, int]], program: TensorProgram
+) -> tuple[Stage, ...] | None:
+    """`stages`, the first of each pair of ids before the second, each after those whose values it reads; else as they are.
+
+    None where there is no such order.
+    """
+    rest, done, there = list(stages), list[Stage](), {n.name for n in program.inputs}
+    while rest:
+        waiting = {id(s) for s in rest}
+        late = {second for first, second in before if first in waiting}
+        stage = next((s for s in rest if id(s) not in late and there.issuperset(s.uses)), None)
+        if stage is None:
+            return None
+        rest.remove(stage)
+        done.append(stage)
+        there.update(stage.results)
+    return tuple(done)
+
+
+def last_values(captured: Captured, program: TensorProgram, chosen: Collection[str]) -> dict[int, int]:
+    """By placeholder, the output of `program` that must be copied into it in the end: unless it is its memory already."""
+    calls = {n.name: n.call for n in program.nodes if isinstance(n, Opaque)}
+
+    def there(argument: int, output: int) -> bool:
+        call = calls.get(program.outputs[output])
+        return call is not None and call in chosen and captured.calls[call].into == argument
+
+    return {argument: output for argument, output in captured.writes if not there(argument, output)}
+
+
+def guarded(captured: Captured, run: Runner, eager: Runner) -> Runner:
+    """`run`, but `eager` for arguments of which one that is written into shares memory with another."""
+    written = [argument for argument, _ in captured.writes]
+    if not written:
+        return run
+
+    def call(*arguments: Any) -> Sequence[Any]:
+        return run(*arguments) if apart(arguments, written) else eager(*arguments)
+
+    return call
+
+
+def spare(captured: Captured, arguments: Sequence[Any]) -> list[Any]:
+    """`arguments`, with copies of those that are written into."""
+    written = {argument for argument, _ in captured.writes}
+    return [a.clone() if i in written else a for i, a in enumerate(arguments)]
+
+
+def described(captured: Captured, program: TensorProgram, chosen: Collection[str]) -> list[str]:
+    """For a user: what is written into which argument, and how."""
+    names = {index: node.name for node, index in zip(program.inputs, captured.arguments, strict=True)}
+    copied = last_values(captured, program, chosen)
+    found: list[str] = []
+    for argument, _ in captured.writes:
+        calls = [c for c in captured.calls.values() if c.into == argument]
+        parts = [f"{c.target.overloadpacket} {'in place' if c.name in chosen else 'on a copy'}" for c in calls]
+        parts += ["copied into it as a whole when all else is done"] if argument in copied else []
+        found.append(f"{names[argument]}: {', '.join(parts)}")
+    return found

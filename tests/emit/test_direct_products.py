@@ -1,0 +1,99 @@
+"""Products with an operand that is not staged, as kernels for few rows call them: held against fp64."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+import torch
+
+from weft.emit.cpp import INCLUDE_DIR
+from weft.run.compiler import compile_shared_library
+
+_TYPES = {torch.float32: "float", torch.bfloat16: "weft::bf16", torch.float16: "weft::f16"}
+_TEXT = """#include "prelude.h"
+using weft::i64;
+#define PRODUCT(NAME, T)                                                                                          \\
+  extern "C" void NAME(float* c, const T* a, const T* b, i64 ldc, i64 add, i64 a_m, i64 a_k, i64 k_stride, i64 n_stride, i64 mb, \\
+                       i64 nb, i64 kb) {                                                                          \\
+    weft::Products products;                                                                                      \\
+    weft::dot_direct_strided(c, ldc, add != 0, a, a_m, a_k, b, k_stride, n_stride, mb, nb, kb);                   \\
+  }
+"""
+_COUNTS = [0, 1, 2, 3, 7, 15, 16, 17, 31, 33, 63, 64, 65, 96, 127, 128, 129, 200, 300]
+
+
+def _name(dtype: torch.dtype) -> str:
+    return f"product_{str(dtype).removeprefix('torch.')}"
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    text = _TEXT + "".join(f"PRODUCT({_name(dtype)}, {name})\n" for dtype, name in _TYPES.items())
+    path = tmp_path_factory.mktemp("direct") / "direct.so"
+    path.write_bytes(compile_shared_library(text, (INCLUDE_DIR,)))
+    return ctypes.CDLL(str(path))
+
+
+def product(library: ctypes.CDLL, c: torch.Tensor, add: bool, a: torch.Tensor, b: torch.Tensor) -> None:
+    """c = a @ b, or += with `add`; c has dense rows."""
+    function = library[_name(a.dtype)]
+    addresses = [ctypes.c_void_p(t.data_ptr()) for t in (c, a, b)]
+    (rows, depth), columns = a.shape, b.shape[1]
+    numbers = (c.stride(0), add, *a.stride(), *b.stride(), rows, columns, depth)
+    function(*addresses, *map(ctypes.c_int64, numbers))
+
+
+def strided(rows: int, columns: int, by_rows: bool, gap: int, random: torch.Generator) -> torch.Tensor:
+    """A matrix whose rows (or columns) lie dense, `gap` elements between them."""
+    outer, inner = (rows, columns) if by_rows else (columns, rows)
+    made = torch.randn(outer, inner + gap, generator=random)[:, :inner]
+    return made if by_rows else made.T
+
+
+@pytest.mark.parametrize("by_rows", [True, False], ids=["dense rows", "dense columns"])
+@pytest.mark.parametrize("dtype", _TYPES, ids=str)
+def test_any_sizes_and_strides(library: ctypes.CDLL, dtype: torch.dtype, by_rows: bool) -> None:
+    random = torch.Generator().manual_seed(1)
+
+    def pick(counts: list[int]) -> int:
+        return counts[int(torch.randint(len(counts), (), generator=random))]
+
+    for number in range(150):
+        rows, columns, depth = pick([1, 1, 2, 5, 8, 33, 70]), pick([1, *_COUNTS[1:]]), pick(_COUNTS)
+        a = strided(rows, depth, number % 4 > 0, number % 3, random).to(dtype)
+        b = strided(depth, columns, by_rows, number % 5, random).to(dtype)
+        c = torch.full((rows, columns + number % 2), torch.nan if number % 7 else 1.0)
+        product(library, c, number % 7 == 0, a, b)
+        exact = a.double() @ b.double() + (number % 7 == 0)
+        size = a.double().abs() @ b.double().abs() + 1
+        wrong = ((c[:, :columns] - exact).abs() / size).max()
+        assert wrong < 2e-6, (rows, columns, depth, number)
+        assert (c[:, columns:] != c[:, columns:]).all() or number % 7 == 0, "what lies beside the result is not touched"
+
+
+@pytest.mark.parametrize("by_rows", [True, False], ids=["dense rows", "dense columns"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_numbers_below_the_normal_ones_count(library: ctypes.CDLL, dtype: torch.dtype, by_rows: bool) -> None:
+    random, least = torch.Generator().manual_seed(2), torch.finfo(dtype).tiny
+    b = (strided(96, 160, by_rows, 0, random) * least / 8).to(dtype)
+    assert (b.abs() < least).all()
+    assert (b != 0).any()
+    a = (torch.randn(1, 96, generator=random) / least**0.5).to(dtype)
+    c = torch.empty(1, 160)
+    product(library, c, False, a, b)
+    exact = a.double() @ b.double()
+    assert ((c - exact).abs() <= 1e-5 * (a.double().abs() @ b.double().abs())).all()
+
+
+@pytest.mark.parametrize("by_rows", [True, False], ids=["dense rows", "dense columns"])
+@pytest.mark.parametrize("dtype", _TYPES, ids=str)
+def test_what_is_no_number_stays_in_its_column(library: ctypes.CDLL, dtype: torch.dtype, by_rows: bool) -> None:
+    random = torch.Generator().manual_seed(3)
+    a, b = torch.randn(1, 70, generator=random).to(dtype), strided(70, 130, by_rows, 0, random).to(dtype)
+    b[3, 5], b[69, 128], b[64, 100] = torch.nan, torch.inf, -torch.inf
+    c = torch.empty(1, 130)
+    product(library, c, False, a, b)
+    exact = (a.double() @ b.double()).float()
+    assert torch.allclose(c, exact, rtol=1e-3, atol=1e-3, equal_nan=True)
+    assert c.isfinite().sum() == 127
