@@ -20,6 +20,7 @@ from weft.tensor.program import (
     Iota,
     Node,
     Opaque,
+    Reindex,
     Use,
 )
 from weft.tensor.scalar import Arg, Scalar
@@ -176,6 +177,11 @@ class Base:
         """Which of its value's axes each dimension of `ref` that is not of size 1 is; None where it has others too."""
         own = self._own[ref.value]
         return tuple(own.index(a) for a in present(ref.dims)) if len(own) == len(present(ref.dims)) else None
+
+    def packed(self, ref: Ref) -> bool:
+        """Whether `ref` is a value as a kernel writes it, row-major: no input, no look at another value, not PyTorch's."""
+        node = next((n for n in reversed(self._nodes) if n.name == ref.value), None)
+        return node is not None and not isinstance(node, Reindex | Opaque) and self._own[ref.value] == present(ref.dims)
 
     def _name(self) -> str:
         while (name := f"t{self._count}") in self._own:
