@@ -98,7 +98,8 @@ def test_demo_fuses_all_four_functions_and_judges_them_right(quick):
         assert result["equal"]
         assert result["error_probability"] < 1e-9
         assert result["rewrites"]["fuse_map_with_reduction"] >= 1
-        assert set(result["times"]) == {"eager", "weft"}
+        assert set(result["times"]) == {"eager", "weft", "weft kernels"}
+        assert result["runs"] in {"weft", "weft with library products", "PyTorch"}
         assert all(t["median_ms"] >= t["best_ms"] > 0 for t in result["times"].values())
         assert 0 < result["errors"]["weft"]["error"] <= result["errors"]["weft"]["allowed"]
     assert written["setting"]["torch"] == torch.__version__
@@ -121,7 +122,7 @@ def test_demo_fails_where_a_result_is_wrong(monkeypatch):
     monkeypatch.setattr(demo, "optimize", without_bias)
     result = run("demo", "--quick")
     assert result.exit_code == 1
-    assert "relu(x @ w + b) in float32 is not right: error" in result.stderr
+    assert "relu(x @ w + b) in float32 is not right: weft kernels: error" in result.stderr
     assert "NO" in result.stdout
 
 
@@ -154,7 +155,8 @@ def test_bench_times_and_judges_the_papers_functions_beside_their_peers(monkeypa
     assert [(r["function"], r["size"]) for r in found] == [
         ("attention", "1x2x256x64"), ("LayerNorm + matmul", "32x64x48"), ("RMSNorm + SwiGLU", "32x64x48")
     ]  # fmt: skip
-    assert [list(r["times"]) for r in found] == [["eager", "SDPA", "weft"], ["eager", "weft"], ["eager", "weft"]]
+    own = ["weft", "weft kernels"]
+    assert [list(r["times"]) for r in found] == [["eager", "SDPA", *own], ["eager", *own], ["eager", *own]]
     assert 0 < found[0]["errors"]["SDPA"]["error"] <= found[0]["errors"]["SDPA"]["allowed"]
     assert all(most >= r["kernels"] > 0 for r, most in zip(found, (1, 2, 2), strict=True))
     assert "weft / best peer over 3 rows: geometric mean" in result.output
@@ -187,7 +189,14 @@ def test_bench_lists_what_is_left_to_pytorch_and_fails_only_where_a_result_is_wr
     monkeypatch.setattr(demo, "optimize", lambda fn, inputs: weft.optimize(lambda x: torch.sort(x)[0], inputs))
     result = run("bench", "--quick")
     assert result.exit_code == 1
-    assert "sorted in float32 is not right: error" in result.stderr
+    assert "sorted in float32 is not right: weft kernels: error" in result.stderr
+    monkeypatch.undo()
+    monkeypatch.setattr(workloads, "SUITE", (one,))
+    monkeypatch.setattr(demo, "DTYPES", (torch.float32,))
+    monkeypatch.setattr(demo, "compiled_by_weft", lambda fn: lambda x: torch.sort(x)[0])
+    result = run("bench", "--quick")
+    assert result.exit_code == 1
+    assert "sorted in float32 is not right: weft: error" in result.stderr
 
 
 @pytest.mark.parametrize(

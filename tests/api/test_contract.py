@@ -188,7 +188,8 @@ def test_sizes_of_what_pytorch_made():
     x = torch.randn(2, 12)
     program = weft.optimize(mean, (x,))
     torch.testing.assert_close(program(x), mean(x))
-    assert [f.operation for f in program.fallbacks] == ["aten.reshape"]
+    assert program.fallbacks == ()
+    assert "aten.reshape" in dict(program.explain().sections)["views that PyTorch makes, without a copy"]
     assert len(program.kernels) == 1
 
 

@@ -33,7 +33,7 @@ ON_INTEGERS = {
     "choices": lambda x, y: (torch.maximum(x, y), x.clamp(3, 50), torch.where(x > y, x, y), -x, x.abs(), x.sign()),
     "powers": lambda x, y: (x**2, x**7, 3 ** x.abs()),
     "sums": lambda x, y: (x.sum(0), x.sum(), x.prod(1), x.amax(1), x.amin(), (x - y).sum(dtype=torch.int32)),
-    "tests": lambda x, y: (x.any(1), (x > 3).all(0), (x > y).amax(0), (x == y).sum()),
+    "tests": lambda x, y: (x.any(1), (x > 3).all(0), (x > y).amax(0), (x > y).amin(1), (x > y).min(), (x == y).sum()),
     "products": lambda x, y: (x @ y.t(), F.linear(x, y, y[:, 0]), torch.addmm(x[:, :40], x, y.t(), beta=3, alpha=2)),
     "casts": lambda x, y: (x.to(torch.int8), x.long() * y, x.float() / 3, x.bool(), (x > y).to(torch.uint8) + x),
 }

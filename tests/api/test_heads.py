@@ -115,16 +115,16 @@ def test_one_binary_for_all_lengths_and_batches(tmp_path):
     torch.compiler.reset()
     fast = weft.compile(function, cache_dir=str(tmp_path))
     emitted = []
-    for batch, length in ((2, 32), (3, 33), (2, 97), (4, 3), (5, 47), (2, 250)):
+    for batch, length in ((2, 64), (3, 65), (2, 97), (4, 3), (5, 47), (2, 250)):
         given = tensors((batch, 8, 2, length, length, 16), torch.float32)
         before = weft.stats().binaries_emitted
         with torch.no_grad():
             torch.testing.assert_close(fast(*given), function(*given), rtol=1e-4, atol=1e-5)
         emitted.append(weft.stats().binaries_emitted - before)
+    # For the second call Dynamo makes the sizes symbolic: that example's schedule may be another one.
     assert emitted[0] == 1
-    # At the second call Dynamo has the sizes made symbolic: the schedule for that example may be another one.
     assert emitted[1] <= 1
-    assert emitted[2:] == [0, 0, 0, 0]
+    assert not any(emitted[2:]), emitted
 
 
 def test_heads_beside_what_pytorch_runs():

@@ -80,11 +80,12 @@ def _whole(fn: Callable[..., Any], inputs: tuple[Any, ...], which: str) -> _Whol
     if len(graphs) != 1:
         raise UnsupportedError(f"the {which} function makes {len(graphs)} graphs, not one")
     captured, example = graphs[0]
-    if captured.program is None or captured.fallbacks:
-        left = "; ".join(map(str, dict.fromkeys((*captured.fallbacks, *filter(None, (captured.refused,))))))
-        raise UnsupportedError(f"the {which} function is not captured whole: {left}")
     if captured.writes:
         raise UnsupportedError(f"the {which} function writes into its arguments")
+    if captured.program is None or captured.calls:
+        every = (*captured.fallbacks, *captured.views, *filter(None, (captured.refused,)))
+        left = "; ".join(map(str, dict.fromkeys(every)))
+        raise UnsupportedError(f"the {which} function is not captured whole: {left}")
     # What a function returns besides what its graph gives (arguments, constants) Dynamo puts in itself.
     leaves, structure = pytree.tree_flatten(returned)
     results = [_result(leaf, made[0], inputs, captured, which) for leaf in leaves]

@@ -69,6 +69,8 @@ def _plan(plan: Plan) -> Iterator[tuple[str, str]]:
         yield from ((title + of, text) for title, text in _region(region))
     if plan.program is not None and plan.captured.writes:
         yield "writes into arguments", "\n".join(described(plan.captured, plan.program, plan.in_place))
+    if plan.captured.views:
+        yield "views that PyTorch makes, without a copy", "\n".join(map(str, plan.captured.views))
     fallbacks = "\n".join(map(str, plan.fallbacks)) or "none: everything runs in weft's kernels"
     yield "fallbacks to PyTorch", fallbacks
 

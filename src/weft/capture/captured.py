@@ -172,6 +172,7 @@ class Captured:
         results: what the graph returns, a flat tuple.
         writes: placeholders whose tensors have another content afterwards, and which output of the program that is.
         fallbacks: what PyTorch runs, and why.
+        views: calls into PyTorch that only look at elements where they lie: they cost nothing, and are no fallbacks.
         refused: why there is no program.
         empty: an array of no elements is involved: the graph's own forward is the way to run it.
         made_by: values of the program, and the number of the ATen call that each is a part of.
@@ -184,6 +185,7 @@ class Captured:
     results: tuple[Result, ...] = ()
     writes: tuple[tuple[int, int], ...] = ()
     fallbacks: tuple[Fallback, ...] = ()
+    views: tuple[Fallback, ...] = ()
     refused: Fallback | None = None
     empty: bool = False
     made_by: Mapping[str, int] = field(default_factory=dict[str, int])

@@ -20,9 +20,7 @@ def _reducer(monoid: Monoid) -> Handler:
             raise UnsupportedError("with indices")
         dtype = a.element("dtype")
         if monoid in (Monoid.max, Monoid.min) and ref.dtype is DType.bool:
-            whole = b.cast(ref, DType.int64, None, a.location)
-            best = b.reduce(monoid, whole, a.dims("dim"), a.flag("keepdim"), None, a.location)
-            return b.cast(best, DType.bool, None, a.location)
+            return _test(monoid)(b, a)
         return b.reduce(monoid, ref, a.dims("dim"), a.flag("keepdim"), dtype, a.location)
 
     return reducer

@@ -27,7 +27,7 @@ from weft.capture.captured import (
 from weft.capture.creation import CREATION
 from weft.capture.elementwise import elementwise, is_elementwise
 from weft.capture.indices import INDICES
-from weft.capture.memory import BY_STRIDE, Write, storage_of
+from weft.capture.memory import BY_STRIDE, STRIDED, Write, storage_of
 from weft.capture.products import PRODUCTS
 from weft.capture.recording import Call, Recording, Slot
 from weft.capture.reductions import REDUCTIONS
@@ -86,8 +86,9 @@ class _Translation:
         self.refs: dict[Slot, Ref] = {}
         self.axes: dict[Any, Axis] = {}
         self.calls: dict[str, OpaqueCall] = {}
-        self.views: dict[str, str] = {}
+        self.flat: dict[str, str] = {}
         self.fallbacks: list[Fallback] = []
+        self.looks: list[Fallback] = []
         self.symbols: dict[str, int] = {}
         self.arguments: list[int] = []
         # Tensors that are the memory of an input, or may be: the inputs, and what writes made of them.
@@ -110,8 +111,8 @@ class _Translation:
         results = tuple(self._result(leaf, outputs) for leaf in self.recording.outputs)
         writes = tuple((self.inputs[slot], self._last(slot, last, outputs)) for slot, last in self.recording.writes)
         program = _pruned(self.builder.finish(outputs), self.calls)
-        fallbacks = tuple(self.fallbacks)
-        return Captured(program, tuple(self.arguments), self.calls, results, writes, fallbacks, made_by=self.made_by)
+        arguments, fallbacks, looks = tuple(self.arguments), tuple(self.fallbacks), tuple(self.looks)
+        return Captured(program, arguments, self.calls, results, writes, fallbacks, views=looks, made_by=self.made_by)
 
     def _input(self, index: int, slot: Slot, name: str) -> None:
         fake = self.fakes[slot]
@@ -182,7 +183,7 @@ class _Translation:
         operand = Operand(ref.value, (True,) * self.builder.rank(ref))
         result = Operand(made.value, (True,) * self.builder.rank(made))
         self.calls[name] = OpaqueCall(name, _FLATTEN, (operand, first, last), {}, (result,), look=True)
-        self.views[made.value] = ref.value
+        self.flat[made.value] = ref.value
         return self._plain(made)
 
     def _handled(self, call: Call, number: int) -> tuple[Slot, Ref]:
@@ -222,15 +223,7 @@ class _Translation:
         name = f"{call.packet.removeprefix('aten.').replace('::', '_')}_{number}"
         if call.packet in BY_STRIDE and not set(call.reads()) <= set(self.inputs):
             raise UnsupportedError(f"{call.packet} on a computed tensor")
-        in_order = call.packet in _OF_ROWS or self._copies(call)
-        for slot in call.reads():
-            if in_order or self.builder.order(self.refs[slot]) is None:
-                # Once, so that every view of it is one of the same memory.
-                self.refs[slot] = self.builder.dense(self.refs[slot])
-            if call.into is None and self._looks_into_an_input(call, slot):
-                self.refs[slot] = copy(self.builder, self.refs[slot])
-            if call.pinned and slot not in self.theirs and slot not in self.shown:
-                self.refs[slot] = self._as_in_memory(self.refs[slot], self.fakes[slot])
+        self._ready(call)
         target = call.target
         if target is _VIEW and not call.pinned:
             # A computed tensor need not have the strides that eager's has: where they do not allow a view, a copy.
@@ -261,8 +254,21 @@ class _Translation:
             into = self.inputs[call.into]
             self.theirs |= {slot: call.into for slot in call.results if slot is not None}
         self.calls[name] = OpaqueCall(name, target, args, kwargs, tuple(results), call.random, call.pinned, into)
-        if into is None or call.packet != "aten.copy_":
+        if self._looks_only(call):
+            self.looks.append(Fallback(call.packet, reason, call.location))
+        elif into is None or call.packet not in ("aten.copy_", "aten.fill_", "aten.zero_"):
             self.fallbacks.append(Fallback(call.packet, reason, call.location))
+
+    def _ready(self, call: Call) -> None:
+        """Makes what `call` reads values that PyTorch can read, each once, so that all views of it are of the same memory."""
+        in_order = call.packet in _OF_ROWS or self._copies(call)
+        for slot in call.reads():
+            if in_order or self.builder.order(self.refs[slot]) is None:
+                self.refs[slot] = self.builder.dense(self.refs[slot])
+            if call.into is None and self._looks_into_an_input(call, slot):
+                self.refs[slot] = copy(self.builder, self.refs[slot])
+            if call.pinned and slot not in self.theirs and slot not in self.shown:
+                self.refs[slot] = self._as_in_memory(self.refs[slot], self.fakes[slot])
 
     def _looks_into_an_input(self, call: Call, slot: Slot) -> bool:
         """Whether a result of `call` would be a view of an input's memory, where eager's is one of a copy, read as `slot`."""
@@ -272,6 +278,20 @@ class _Translation:
         return any(
             self.refs[s].value == self.refs[slot].value and storage_of(self.fakes[s]) != memory for s in self.theirs
         )
+
+    def _looks_only(self, call: Call) -> bool:
+        """Whether a call into PyTorch copies nothing: it gives views, here as in eager, or of what a kernel wrote row-major."""
+        if isinstance(call.target, Write) or not call.reads():
+            return False
+        source = call.reads()[0]
+        memory = storage_of(self.fakes[source])
+        viewing = all(s is None or storage_of(self.fakes[s]) == memory for s in call.results)
+        if viewing and (call.pinned or source in self.theirs or source in self.shown):
+            return True
+        if viewing and (call.packet in STRIDED or _splits(self.fakes[source], self.fakes[_first(call.results)])):
+            return True
+        ref = self.refs[source]
+        return call.packet in VIEWS and self.builder.packed(ref, self._memory(ref.value))
 
     def _as_in_memory(self, ref: Ref, fake: torch.Tensor) -> Ref:
         """`ref` as a value that lies in memory as eager's does: views of it go out, and so must not be copied any more."""
@@ -344,9 +364,25 @@ class _Translation:
 
     def _memory(self, value: str) -> str:
         """The value whose memory that is which weft itself had PyTorch look at as `value`."""
-        while value in self.views:
-            value = self.views[value]
+        while value in self.flat:
+            value = self.flat[value]
         return value
+
+
+def _first(results: Sequence[Slot | None]) -> Slot:
+    return next(slot for slot in results if slot is not None)
+
+
+def _splits(old: torch.Tensor, new: torch.Tensor) -> bool:
+    """Whether each dimension of `old` is one or several of `new`, which a view can always show."""
+    rest = [hint(n) for n in new.shape if expression(n) != 1]
+    for size in (hint(n) for n in old.shape if expression(n) != 1):
+        product = 1
+        while rest and product < size:
+            product *= rest.pop(0)
+        if product != size:
+            return False
+    return not rest and old.dtype == new.dtype
 
 
 def _memory_order(fake: torch.Tensor) -> tuple[int, ...] | None:

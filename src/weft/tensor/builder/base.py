@@ -19,6 +19,7 @@ from weft.tensor.program import (
     Input,
     Iota,
     Opaque,
+    Reindex,
     Use,
 )
 from weft.tensor.scalar import Arg, Scalar
@@ -162,6 +163,14 @@ class Base(Merges):
         """Which of its value's axes each dimension of `ref` that is not of size 1 is; None where it has others too."""
         own, axes = self._own[ref.value], self._atoms(ref.dims)
         return tuple(own.index(a) for a in axes) if len(own) == len(axes) else None
+
+    def packed(self, ref: Ref, memory: str) -> bool:
+        """Whether `ref` is a value as a kernel writes it, row-major: no input, no look at another value, not PyTorch's.
+
+        memory: the value whose memory it is, itself or what it is flattened of.
+        """
+        node = next((n for n in reversed(self._nodes) if n.name == memory), None)
+        return node is not None and not isinstance(node, Reindex | Opaque) and self._own[ref.value] == present(ref.dims)
 
     def _rounded(self, ref: Ref, dtype: DType, location: Location | None) -> Ref:
         return self.cast(ref, dtype, None, location)

@@ -1,0 +1,70 @@
+"""Calls into PyTorch that only look at elements cost nothing and are no fallbacks; those that copy are."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import weft
+
+
+class Block(nn.Module):
+    """A transformer's: attention over heads, an MLP, LayerNorm before each."""
+
+    def __init__(self, together):
+        super().__init__()
+        self.before, self.between = nn.LayerNorm(64), nn.LayerNorm(64)
+        self.project = nn.ModuleList([nn.Linear(64, 192)] if together else [nn.Linear(64, 64) for _ in range(3)])
+        self.out, self.up, self.down = nn.Linear(64, 64), nn.Linear(64, 128), nn.Linear(128, 64)
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        made = [project(self.before(x)) for project in self.project]
+        q, k, v = made if len(made) == 3 else made[0].chunk(3, -1)
+        q, k, v = (each.view(batch, length, 4, 16).transpose(1, 2) for each in (q, k, v))
+        heads = torch.softmax(q @ k.transpose(-1, -2) / 4, -1) @ v
+        x = x + self.out(heads.transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(F.gelu(self.up(self.between(x))))
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_transformer_block_has_no_fallbacks(together):
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    block, x = Block(together), torch.randn(2, 16, 64)
+    before = weft.stats().fallbacks
+    program = weft.optimize(block, (x,))
+    with torch.no_grad():
+        torch.testing.assert_close(program(x), block(x))
+    assert program.fallbacks == ()
+    assert weft.stats().fallbacks == before
+    views = dict(program.explain().sections)["views that PyTorch makes, without a copy"]
+    assert views.count("aten.view") == 3
+    assert "aten.reshape" in views
+
+
+def turned(x):
+    return torch.exp(x.reshape(-1))
+
+
+def sliced(x):
+    return torch.exp((x * 2)[:, 1:].reshape(-1))
+
+
+@pytest.mark.parametrize(("fn", "x"), [(turned, torch.randn(6, 4).t()), (sliced, torch.randn(4, 6))])
+def test_a_reshape_that_copies_is_a_fallback(fn, x):
+    torch.compiler.reset()
+    assert [f.operation for f in weft.optimize(fn, (x,)).fallbacks] == ["aten.reshape"]
+
+
+@pytest.mark.parametrize(
+    "fn", [lambda x: (x.T, x * 2), lambda x: (x[1:], x.view(-1), x + 1), lambda x: torch.exp(x.view(2, 2, 6))]
+)
+def test_views_that_go_out_are_none(fn):
+    torch.compiler.reset()
+    x = torch.randn(4, 6)
+    program = weft.optimize(fn, (x,))
+    torch.testing.assert_close(program(x), fn(x))
+    assert program.fallbacks == ()
