@@ -132,13 +132,14 @@ def test_a_place_that_grows():
 
     torch.compiler.reset()
     fast = weft.compile(step)
-    own, other = copies(CACHES), copies(CACHES)
+    (keys, values), (keys_2, values_2) = copies(CACHES), copies(CACHES)
     with torch.no_grad():
         for place in range(2, 9):
-            given = [rand(1, 4, 1, 64, seed=10 * place + i) for i in range(3)]
-            torch.testing.assert_close(fast(*given, *own, place), step(*given, *other, place))
-            torch.testing.assert_close(own, other, rtol=0, atol=0)
-    assert len(weft.optimize(step, (*given, *own, place)).kernels) == 1
+            q, k, v = (rand(1, 4, 1, 64, seed=10 * place + i) for i in range(3))
+            torch.testing.assert_close(fast(q, k, v, keys, values, place), step(q, k, v, keys_2, values_2, place))
+            torch.testing.assert_close([keys, values], [keys_2, values_2], rtol=0, atol=0)
+    q, k, v = (rand(1, 4, 1, 64, seed=i) for i in range(3))
+    assert len(weft.optimize(step, (q, k, v, keys, values, 8)).kernels) == 1
 
 
 # What is read before and after.
@@ -307,6 +308,7 @@ def test_buffers_and_running_statistics():
         def __init__(self):
             super().__init__()
             self.linear, self.norm = nn.Linear(6, 6), nn.BatchNorm1d(6)
+            self.mean: torch.Tensor
             self.register_buffer("mean", torch.zeros(6))
 
         def forward(self, x):
@@ -372,6 +374,7 @@ def test_gradients_through_what_is_written_are_pytorch_s():
     x, w = torch.zeros(5), torch.ones(5, requires_grad=True)
     weft.compile(fn)(x, w)
     x.sum().backward()
+    assert w.grad is not None
     assert w.grad.tolist() == [2] * 5
 
 

@@ -154,8 +154,10 @@ def compiled_as_measured(fn, arguments, takes: tuple[float, float, float]):
     timed: list[int] = []
 
     def compiled(gm, example):
-        made.append(trial.faster(compile_graph(gm, example), gm.forward, current(), trial.changing_sizes(gm)))
-        return made[-1]
+        runs = trial.faster(compile_graph(gm, example), gm.forward, current(), trial.changing_sizes(gm))
+        assert isinstance(runs, trial.Trial)
+        made.append(runs)
+        return runs
 
     def measure(candidates, arguments):
         timed.append(len(candidates))
@@ -183,6 +185,7 @@ def test_a_lone_product_is_tried_in_pytorchs_library(cache):
     # As another process: it measures nothing and makes the same choice.
     again, timed, results = compiled_as_measured(normalised_product, (x, w), (0.0, 0.0, 0.0))
     assert timed == []
+    assert again.library is not None
     assert list(again.chosen.values()) == [again.library.run]
     assert torch.allclose(results[0], normalised_product(x, w)[0], atol=1e-5)
 

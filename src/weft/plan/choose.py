@@ -45,9 +45,9 @@ _DIRECT_DEPTH = 2048
 _FEW_ROWS = {DType.bfloat16: 2, DType.float16: 2}
 _OTHER_FEW_ROWS = 8
 _DIRECT_COLUMNS = 2048
-# A column operand that lies dense along what is contracted is not staged for so few rows, nor for blocks that are so many times
-# deeper than tall (by element type; other types have no such product).
-_TURNED_ROWS = 32
+# A column operand that lies dense along what is contracted is not staged for so few rows (a class of sizes ends there), nor for
+# blocks that are so many times deeper than tall (by element type; other types have no such product).
+_TURNED_ROWS = 64
 _TURNED = {DType.float32: 4, DType.bfloat16: 16}
 # Elements of a block of elementwise work, and of a row of it: a few pages, long enough rows for vector code.
 _BLOCK, _ROW = 16384, 2048
