@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from weft.tensor.laws.casts import drop_precision_casts
 from weft.tensor.laws.cleaning import merge_equal, remove_dead
+from weft.tensor.laws.decays import decays_below_maxima
 from weft.tensor.laws.elementwise import numbered, sizes_in_place, split_elementwise
 from weft.tensor.laws.expansion import expand_sums
 from weft.tensor.laws.factors import scale_rows_last
@@ -23,6 +24,7 @@ from weft.tensor.program import TensorProgram
 __all__ = [
     "View",
     "cancel_shifts",
+    "decays_below_maxima",
     "drop_precision_casts",
     "expand_sums",
     "inline_reindexing",
