@@ -71,9 +71,9 @@ class TargetError(WeftError, ValueError):
 
 
 class ShapeError(WeftError, RuntimeError):
-    """Shapes or dtypes that eager PyTorch refuses too; RuntimeError, as eager raises."""
+    """Shapes, dtypes or devices that eager PyTorch refuses too; RuntimeError, as eager raises."""
 
-    advice = "make the shapes and element types agree as eager PyTorch demands"
+    advice = "make the shapes, element types and devices agree as eager PyTorch demands"
 
 
 class CompilerError(WeftError):
