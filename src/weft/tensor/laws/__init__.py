@@ -14,6 +14,7 @@ from weft.tensor.laws.elementwise import numbered, sizes_in_place, split_element
 from weft.tensor.laws.expansion import expand_sums
 from weft.tensor.laws.factors import scale_rows_last
 from weft.tensor.laws.masks import masks_in_place
+from weft.tensor.laws.picks import pick_first
 from weft.tensor.laws.reindexing import inline_reindexing
 from weft.tensor.laws.shift import cancel_shifts
 from weft.tensor.laws.views import View, views
@@ -29,6 +30,7 @@ __all__ = [
     "merge_equal",
     "normalize",
     "numbered",
+    "pick_first",
     "remove_dead",
     "scale_rows_last",
     "sizes_in_place",
@@ -44,4 +46,5 @@ def normalize(program: TensorProgram) -> TensorProgram:
     last, when laws have made them alike. A second time changes names at most.
     """
     program = inline_reindexing(remove_dead(program))
-    return remove_dead(merge_equal(split_elementwise(masks_in_place(drop_precision_casts(program)))))
+    split = split_elementwise(masks_in_place(drop_precision_casts(program)))
+    return remove_dead(merge_equal(pick_first(split)))
