@@ -75,6 +75,37 @@ def test_a_program_can_be_asked():
     torch.testing.assert_close(program(*given), relu_linear(*given))
 
 
+def test_what_is_printed_is_short():
+    def partly(x, w):
+        return torch.cumsum(torch.relu(x @ w), 0)
+
+    program = weft.optimize(partly, (torch.randn(6, 5), torch.randn(5, 4)))
+    text = str(program)
+    (kernel,) = program.kernels
+    for part in (
+        "program of 1 kernel",
+        kernel.name,
+        "reads x, w",
+        "verdict: equal",
+        "predicted",
+        "left to PyTorch: aten.cumsum",
+    ):
+        assert part in text
+    assert len(text) < 1000
+    assert kernel.name in repr(program)
+    assert "aten.cumsum" in repr(program)
+    assert max(len(repr(x)) for x in (program, kernel, program.plans[0], *program.trace)) < 200
+    lines = str(program.trace).splitlines()
+    assert len(lines) == len(program.trace) > 0
+    assert all(
+        line.startswith(f"{i}. {step.rule} in ")
+        for i, (line, step) in enumerate(zip(lines, program.trace, strict=True), 1)
+    )
+    assert isinstance(program.trace, tuple)
+    assert "forall m in range(M):" in str(program.trace[-1].after)
+    assert str(program.trace[0].before) != str(program.trace[-1].after)
+
+
 def test_explain_tells_the_whole_story(tmp_path):
     report = weft.optimize(relu_linear, inputs()).explain()
     text = str(report)
