@@ -22,6 +22,7 @@ from weft.capture.memory import STRIDED, Memory, Place, Write, storage_of
 from weft.capture.parts import PARTS
 from weft.capture.picks import PICKS
 from weft.capture.recording import Call, Recording, Slot, Target, by_name
+from weft.capture.refusal import refused_by_eager
 from weft.capture.sizes import symbolic
 from weft.capture.source import location_of
 from weft.errors import Location, UnsupportedError
@@ -194,6 +195,9 @@ class _Recorder(TorchDispatchMode):
             made = self.__torch_dispatch__(_ATEN.scalar_tensor.default, (), (value,), {"dtype": args[0].dtype})
             self.numbers[id(made)] = made, value
             return made
+        refused = refused_by_eager(func, args, kwargs)
+        if refused is not None:
+            raise UnsupportedError(f"eager refuses it: {refused}", where=location_of(self.node))
         made = self._in_parts(func, args, kwargs)
         if made is not NotImplemented:
             return made
