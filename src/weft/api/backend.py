@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
+from weft.api.recompiles import say_what_is_fixed
 from weft.api.report import report
+from weft.api.tracing import traced_for
 from weft.capture import capture
 from weft.errors import CacheFolderError, UnknownOptionError
 from weft.options import current
@@ -18,6 +20,7 @@ from weft.plan import Plan, changing_sizes, faster, plan
 from weft.run import stats
 
 
+@traced_for
 def backend(
     gm: torch.fx.GraphModule,
     example_inputs: Sequence[Any],
@@ -50,6 +53,7 @@ def compile_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Pl
     Raises:
         CompilerError: there is no working compiler.
     """
+    say_what_is_fixed()
     made = plan(capture(gm, example_inputs), example_inputs, gm.forward, current())
     stats.count("fallbacks", len(made.fallbacks) or int(made.run == gm.forward))
     _log(made)
