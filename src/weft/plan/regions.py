@@ -90,13 +90,13 @@ class Regions:
 
     def _prepare(self, region: Region) -> Prepared:
         viewed, made = views(region.program)
-        program, _ = numbered(replace(viewed, derived=()))  # a view shows its own size
+        program = numbered(replace(viewed, derived=()), self.layouts)  # a view shows its own size
         # A space without an example is taken for a large one.
         sizes = {s.name: s.example or 1024 for s in program.spaces()}
         own = {v.name for v in made}
         innermost = {
-            node.name: None if node.name in own else self.layouts.get(node.name, len(node.axes) - 1)
-            for node in program.inputs
+            node.name: None if old.name in own else self.layouts.get(old.name, len(node.axes) - 1)
+            for node, old in zip(program.inputs, viewed.inputs, strict=True)
         }
         example = Example(sizes, innermost, self.options.threads or torch.get_num_threads())
         return Prepared(region, program, viewed, made, example, form_of(program, example))
