@@ -51,8 +51,9 @@ _TURNED_ROWS = 64
 _TURNED = {DType.float32: 4, DType.bfloat16: 16}
 # Elements of a block of elementwise work, and of a row of it: a few pages, long enough rows for vector code.
 _BLOCK, _ROW = 16384, 2048
-# Longer rows in longer blocks, of fewer rows: streams of pages that follow each other. Least size, and the block.
-_LONG_ROWS = ((16384, 8192, 1), (4096, 4096, 4))
+# Rows that are gone over several times: of few, all passes but the first find them in the cache; and longer ones in longer blocks,
+# streams of pages that follow each other. The least size, and the block.
+_PASSED_ROWS = ((16384, 8192, 1), (4096, 4096, 4), (1, 2048, 4))
 # Both sides of a block that lies along memory one way in one tensor, the other way in another.
 _SQUARE = 128
 # Rows that a sum down the columns adds up before it goes on to the next block: short chains of additions, as exact as eager's.
@@ -357,7 +358,7 @@ def _elementwise_tiles(
     summed = {m.axis for m in maps(program.graph) if m.state is not None and not list(maps(m.body))}
     square = any(outer in long and inner in long for outer, inner in _nested(program.graph))
     longest = max((extent[a] for a in long if a not in grid), default=0)
-    row, rows = next(((row, rows) for least, row, rows in _LONG_ROWS if longest >= least), (_ROW, _BLOCK // _ROW))
+    row, rows = next(((row, rows) for least, row, rows in _PASSED_ROWS if longest >= least), (_ROW, _BLOCK // _ROW))
     tiles: dict[Axis, int] = {}
     for axis, size in extent.items():
         tiles[axis] = rows
