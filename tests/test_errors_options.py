@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
+import pkgutil
 import threading
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+import weft
 from weft import errors
 from weft.errors import CompilerError, InvalidProgramError, Location, WeftError
 from weft.options import Options, current, from_environment, options, variable_of
@@ -26,6 +29,22 @@ def test_an_error_says_what_where_and_what_to_do(kind: type[WeftError]) -> None:
     assert todo == f"  what to do: {kind.advice}"
     assert kind is WeftError or kind.advice != WeftError.advice
     assert kind.__doc__
+
+
+def test_every_error_that_a_user_meets_is_in_one_module() -> None:
+    for module in pkgutil.walk_packages(weft.__path__, "weft."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    waiting, found = [WeftError], set[type[WeftError]]()
+    while waiting:
+        found.add(waiting[-1])
+        waiting += waiting.pop().__subclasses__()
+    assert {kind for kind in found if kind.__module__.startswith("weft")} == set(ERRORS)
+
+
+def test_an_error_is_documented() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "troubleshooting.md").read_text()
+    assert [kind.__name__ for kind in ERRORS if kind is not WeftError and f"\n## {kind.__name__}\n" not in page] == []
 
 
 def test_an_error_shows_what_it_carries() -> None:

@@ -71,9 +71,9 @@ class TargetError(WeftError, ValueError):
 
 
 class ShapeError(WeftError, RuntimeError):
-    """Shapes or dtypes that eager PyTorch refuses too; RuntimeError, as eager raises."""
+    """Shapes, dtypes or devices that eager PyTorch refuses too; RuntimeError, as eager raises."""
 
-    advice = "make the shapes and element types agree as eager PyTorch demands"
+    advice = "make the shapes, element types and devices agree as eager PyTorch demands"
 
 
 class CompilerError(WeftError):
@@ -150,3 +150,15 @@ class JudgementError(WeftError, AssertionError):
     """weft.judge found an output outside the error rule; raised by `Judgement.check` in tests."""
 
     advice = "compare the output with eager and with fp64 at the element that is named"
+
+
+class ReferenceDTypeError(WeftError, TypeError):
+    """A reference for weft.judge that is not float64 where the output is floating, or no integer where that is one."""
+
+    advice = "run the same program on fp64 copies of the inputs: weft.verify.judge.reference(fn, inputs)"
+
+
+class CommandError(WeftError, ValueError):
+    """What the command line names is not there, or cannot be used as it is."""
+
+    advice = "see `weft --help`"

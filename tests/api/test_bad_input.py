@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 import weft
-from weft.errors import CacheFolderError, CompilerError, ShapeError, TargetError, UnknownOptionError
+from weft.errors import CacheFolderError, CompilerError, ShapeError, TargetError, UnknownOptionError, UnsupportedError
 
 HERE = Path(__file__).name
 
@@ -117,6 +118,108 @@ def test_types_and_devices_that_cannot_work_say_what_eager_says(what):
         assert HERE in str(found)
     else:  # the call itself raised, from the user's line
         assert type(found) is type(wanted)
+
+
+def mixed_product(x, y):
+    hot = torch.relu(x)
+    return hot @ y
+
+
+def mixed_bias(x, y):
+    hot = torch.relu(x)
+    return F.linear(x, hot, y[0])
+
+
+def mixed_norm(x, y):
+    hot = torch.relu(x)
+    return F.layer_norm(hot, (4,), hot[0], y[0])
+
+
+def mixed_sum(x, y):
+    hot = torch.relu(x)
+    return torch.addmm(y, hot, x)
+
+
+def sum_on_devices(x, y):
+    hot = torch.relu(x)
+    return torch.exp(hot) + y
+
+
+NO_PAIRS = {
+    "product": (mixed_product, torch.bfloat16),
+    "product with integers": (mixed_product, torch.int64),
+    "bias": (mixed_bias, torch.bfloat16),
+    "norm": (mixed_norm, torch.float64),
+    "norm with integers": (mixed_norm, torch.int64),
+    "sum": (mixed_sum, torch.float64),
+    "devices": (sum_on_devices, torch.device("meta")),
+}
+
+
+WAYS = [(what, how) for what in NO_PAIRS for how in ("optimize", "compile", "untimed")]
+# Other devices PyTorch's tracing refuses before weft sees them.
+BACKEND = [(what, "backend") for what in NO_PAIRS if what != "devices"]
+
+
+@pytest.mark.parametrize(("what", "how"), [*WAYS, *BACKEND])
+def test_operands_that_do_not_go_together_name_the_line(what, how, capfd):
+    function, kind = NO_PAIRS[what]
+    given = torch.randn(4, 4), torch.ones(4, 4).to(kind)
+    wanted = refused(function, *given)
+    call = {
+        "optimize": lambda *xs: weft.optimize(function, xs)(*xs),
+        "compile": weft.compile(function),
+        "backend": torch.compile(function, backend="weft"),
+        "untimed": weft.compile(function, measure="never"),
+    }[how]
+    torch.compiler.reset()
+    with torch.no_grad(), pytest.raises(ShapeError) as caught:
+        call(*given)
+    assert caught.value.what == str(wanted)
+    line = inspect.getsource(function).splitlines()[-1].strip()
+    assert HERE in str(caught.value.where)
+    assert str(caught.value.where).endswith(f": {line}")
+    assert "element types and devices agree" in caught.value.todo
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def pick(x, i):
+    return torch.gather(torch.relu(x), 0, i) @ x
+
+
+def divide(x, i):
+    return torch.relu(x) + 6 // (9 - i)
+
+
+@pytest.mark.parametrize("pick", [pick, divide])
+def test_a_number_that_eager_refuses_is_not_an_error_of_types(pick):
+    x, i = torch.randn(4, 4), torch.full((4, 4), 9)
+    wanted = refused(pick, x, i)
+    with torch.no_grad():
+        found = refused(weft.compile(pick), x, i)
+    assert type(found) is type(wanted) is RuntimeError
+    assert str(found) == str(wanted)
+
+
+def test_what_writes_for_a_second_time_is_not_run_again():
+    def counted(x, y):
+        x.add_(1)
+        return x @ y
+
+    x = torch.zeros(4, 4)
+    with torch.no_grad(), pytest.raises(ShapeError):
+        weft.compile(counted)(x, torch.ones(4, 4).half())
+    assert torch.equal(x, torch.ones(4, 4))
+
+
+def test_what_pytorch_cannot_trace_but_runs_names_the_line():
+    x, y = torch.randn(4, 4), torch.empty(4, 4, device="meta")
+    with pytest.raises(UnsupportedError, match="found at least two devices, cpu and meta") as caught:
+        weft.optimize(mixed_product, (x, y))
+    assert "return hot @ y" in str(caught.value.where)
+    assert "Hint" not in str(caught.value)
+    with torch.no_grad():
+        assert weft.compile(mixed_product)(x, y).shape == mixed_product(x, y).shape
 
 
 @pytest.mark.parametrize("how", ["optimize", "compile", "options"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -71,6 +73,37 @@ def test_a_program_can_be_asked():
     assert program.fallbacks == ()
     assert [step.rule for step in program.trace][-1] == "fuse_map_with_reduction"
     torch.testing.assert_close(program(*given), relu_linear(*given))
+
+
+def test_what_is_printed_is_short():
+    def partly(x, w):
+        return torch.cumsum(torch.relu(x @ w), 0)
+
+    program = weft.optimize(partly, (torch.randn(6, 5), torch.randn(5, 4)))
+    text = str(program)
+    (kernel,) = program.kernels
+    for part in (
+        "program of 1 kernel",
+        kernel.name,
+        "reads x, w",
+        "verdict: equal",
+        "predicted",
+        "left to PyTorch: aten.cumsum",
+    ):
+        assert part in text
+    assert len(text) < 1000
+    assert kernel.name in repr(program)
+    assert "aten.cumsum" in repr(program)
+    assert max(len(repr(x)) for x in (program, kernel, program.plans[0], *program.trace)) < 200
+    lines = str(program.trace).splitlines()
+    assert len(lines) == len(program.trace) > 0
+    assert all(
+        line.startswith(f"{i}. {step.rule} in ")
+        for i, (line, step) in enumerate(zip(lines, program.trace, strict=True), 1)
+    )
+    assert isinstance(program.trace, tuple)
+    assert "forall m in range(M):" in str(program.trace[-1].after)
+    assert str(program.trace[0].before) != str(program.trace[-1].after)
 
 
 def test_explain_tells_the_whole_story(tmp_path):
@@ -250,6 +283,10 @@ def _without_comments(source: str) -> list[str]:
     return [line for line in source.splitlines() if not line.strip().startswith("//")]
 
 
+def hand_written_gelu(x):
+    return 0.5 * x * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * x**3)))
+
+
 class TestEquivalent:
     def test_equal(self):
         verdict = weft.equivalent(
@@ -285,6 +322,51 @@ class TestEquivalent:
     def test_an_argument_that_is_not_read(self):
         given = torch.randn(4), torch.randn(5)
         assert weft.equivalent(lambda x, y: x + x, lambda x, y: x * 2, given).equal is True
+
+    @pytest.mark.parametrize(
+        ("one", "other", "said"),
+        [
+            (lambda x: x / 3, lambda x: x * (1 / 3), "constants: the second alone has 0.3333333333333333"),
+            (lambda x: x * 0.1, lambda x: x / 10, "the first alone has 0.1"),
+            (lambda x: torch.softmax(x / math.sqrt(3), -1), lambda x: torch.softmax(x * 3**-0.5, -1), "0.577"),
+            (hand_written_gelu, lambda x: F.gelu(x, approximate="tanh"), "the first alone has 0.7978845608"),
+            (torch.tanh, lambda x: 1 - 2 / (torch.exp(2 * x) + 1), "operations: the first alone has tanh"),
+            (lambda x: torch.relu(x) * 2, lambda x: torch.relu(x * 2), "the order or the number"),
+            (lambda x: x > 0.1, lambda x: 10 * x > 1.0000000001, "constants"),
+        ],
+    )
+    def test_what_rounding_explains_is_undecided_and_says_what_differs(self, one, other, said):
+        for first, second in ((one, other), (other, one)):
+            verdict = weft.equivalent(first, second, (torch.randn(5, 7),))
+            assert verdict.equal is None
+            assert verdict.error_probability == 1
+        assert said in weft.equivalent(one, other, (torch.randn(5, 7),)).reason
+        assert weft.equivalent(one, one, (torch.randn(5, 7),)).equal is True
+
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [
+            (lambda x: x / 3, lambda x: x * 0.33333),
+            (lambda x: x * 1.5, lambda x: x * 1.5 + 1e-9),
+            (F.gelu, lambda x: F.gelu(x, approximate="tanh")),
+            (lambda x: torch.where(x > 0, x / 3, x * 1e9), lambda x: torch.where(x > 0, x * 0.3333, x * 1e9)),
+            (lambda x: x > 0.1, lambda x: x >= 0.1),
+            (lambda x: torch.tanh(x).double(), lambda x: torch.tanh(x).double() * (1 + 1e-10)),
+            (lambda x: torch.log(x / 3), lambda x: torch.log(x * (1 / 3)).nan_to_num()),
+            (lambda x: (x * 0.1 > 0).long(), lambda x: (x / 10 > 0).long() + 1),
+        ],
+    )
+    def test_what_rounding_does_not_explain_is_refuted(self, one, other):
+        assert weft.equivalent(one, other, (torch.randn(5, 7),)).equal is False
+
+    def test_a_function_that_computes_nothing_says_what_it_returns(self):
+        given = torch.randn(3), torch.randn(4)
+        verdict = weft.equivalent(lambda x, y: (y, x), lambda x, y: x + 1, given)
+        assert verdict.equal is None
+        assert "compute nothing" in verdict.reason
+        assert "the first function" in verdict.reason
+        assert "it returns argument 1 as it is and argument 0 as it is" in verdict.reason
+        assert "returns nothing" in weft.equivalent(lambda x, y: [], lambda x, y: x, given).reason
 
     def test_undecided(self):
         verdict = weft.equivalent(lambda x: torch.cumsum(x, 0), lambda x: torch.cumsum(x, 0), (torch.randn(5),))

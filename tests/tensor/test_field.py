@@ -473,6 +473,21 @@ def test_integers_beside_padding_stay_exact(bench: Bench) -> None:
     assert not domain.equal(one, other)
 
 
+def test_integers_selected_by_padded_masks_stay_exact(bench: Bench) -> None:
+    """They wrap where the mask is known; where it is padding, what is selected never agrees."""
+    domain = bench.domain
+    known, ends = domain.full((1,), True, DType.bool), whole(*[2**62 + 1] * 41)
+
+    def selected() -> Any:
+        mask = domain.lift(lambda a, b: np.concatenate([a, b]), known, domain.poison((40,), DType.bool))
+        return domain.elementwise(apply("mul", apply("where", X, Y, Lit(0)), Lit(3)), [mask, ends], DType.int64)
+
+    one, other = selected(), selected()
+    assert isinstance(one, ExactValue)
+    assert int(one.array[0]) == DType.int64.wraps((2**62 + 1) * 3)
+    assert not domain.equal(one, other)
+
+
 def test_bounds_of_extrema_are_those_of_the_type(bench: Bench) -> None:
     for dtype in (DType.int8, DType.uint8, DType.int64):
         for bound, value in zip(dtype.bounds, (float("-inf"), float("inf")), strict=True):

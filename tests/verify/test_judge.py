@@ -10,12 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.errors import JudgementError, WeftError
+from weft.errors import JudgementError, ReferenceDTypeError, WeftError
 from weft.verify import judge
 from weft.verify.judge import (
     Draws,
     IndexGap,
-    ReferenceDTypeError,
     allowed_error,
     reference,
     top_gap,

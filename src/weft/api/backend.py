@@ -12,11 +12,11 @@ import torch
 from weft.api.recompiles import say_what_is_fixed
 from weft.api.report import report
 from weft.api.tracing import traced_for
-from weft.capture import capture
+from weft.capture import capture, refusal
 from weft.errors import CacheFolderError, UnknownOptionError
 from weft.options import current
 from weft.options import options as in_force
-from weft.plan import Plan, changing_sizes, faster, plan
+from weft.plan import Plan, Runner, changing_sizes, faster, plan
 from weft.run import stats
 
 
@@ -38,13 +38,14 @@ def backend(
     del mode
     with in_force(**{**(options or {}), **more}):
         try:
-            return faster(compile_graph(gm, example_inputs), gm.forward, current(), changing_sizes(gm))
+            made = compile_graph(gm, example_inputs)
+            return saying_where(faster(made, in_pytorch(gm), current(), changing_sizes(gm)), gm, made)
         except (CacheFolderError, UnknownOptionError):
             raise  # the user's own setting, and only the user can mend it
         except Exception as error:  # noqa: BLE001 - whatever is wrong, eager still runs; and it is said
             stats.count("fallbacks")
             warnings.warn(f"weft runs this graph in PyTorch: {error}", RuntimeWarning, stacklevel=2)
-            return gm.forward
+            return saying_where(in_pytorch(gm), gm)
 
 
 def compile_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Plan:
@@ -54,10 +55,41 @@ def compile_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Pl
         CompilerError: there is no working compiler.
     """
     say_what_is_fixed()
-    made = plan(capture(gm, example_inputs), example_inputs, gm.forward, current())
-    stats.count("fallbacks", len(made.fallbacks) or int(made.run == gm.forward))
+    eager = in_pytorch(gm)
+    made = plan(capture(gm, example_inputs), example_inputs, eager, current())
+    stats.count("fallbacks", len(made.fallbacks) or int(made.run == eager))
     _log(made)
     return made
+
+
+def in_pytorch(gm: torch.fx.GraphModule) -> Runner:
+    """The function that runs `gm` as it is.
+
+    Dynamo's graphs write that function when they are first called; until then `forward` is one that calls the module as a whole,
+    which takes microseconds, and prints on standard error what fails.
+    """
+    getattr(gm, "real_recompile", gm.recompile)()
+    return gm.forward
+
+
+def saying_where(run: Runner, gm: torch.fx.GraphModule, made: Plan | None = None) -> Runner:
+    """`run`, which stands for `gm`; where eager refuses operands on the way, a ShapeError with the user's line says so.
+
+    made: the plan that runs, if any: without calls into PyTorch nothing is refused on the way.
+    """
+    if made is not None and made.kernels and not made.captured.calls:
+        return run
+
+    def call(*arguments: Any) -> Sequence[Any]:
+        try:
+            return run(*arguments)
+        except RuntimeError as error:
+            refused = refusal(gm, arguments, error)
+            if refused is None:
+                raise
+            raise refused from error
+
+    return call
 
 
 def _log(made: Plan) -> None:

@@ -12,7 +12,8 @@ from typing import cast
 import click
 from rich.table import Table
 
-from weft.api.command import CommandError, console, reporting
+from weft.api.command import console, reporting
+from weft.errors import CommandError
 from weft.run.cache import CacheFolder, Entry, Json
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}

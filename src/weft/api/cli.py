@@ -13,11 +13,12 @@ from rich.console import Console
 from weft.api import demo as study
 from weft.api import examples, workloads
 from weft.api.cache_command import cache
-from weft.api.command import CommandError, console, package_version, reporting, write_json
+from weft.api.command import console, package_version, reporting, write_json
 from weft.api.derivation import DERIVED, Compiled, Derived, show
 from weft.api.doctor_command import doctor
 from weft.api.explain_command import explain
 from weft.api.measure import setting, settle
+from weft.errors import CommandError
 from weft.run.compiler import find_compiler
 
 # More than this many processes ready to run before it begins, and a benchmark's times say little.

@@ -12,18 +12,12 @@ from typing import Any, ParamSpec, TypeVar, cast
 import click
 from rich.console import Console
 
-from weft.errors import Location, WeftError
+from weft.errors import CommandError, Location, WeftError
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _WIDTH = 152
-
-
-class CommandError(WeftError, ValueError):
-    """What the command line names is not there, or cannot be used as it is."""
-
-    advice = "see `weft --help`"
 
 
 class Refused(click.ClickException):

@@ -31,7 +31,7 @@ M = TypeVar("M", bound=torch.nn.Module)
 _VARIANTS = 256
 # torch.compile's own type is not fully known to type checkers.
 torch_compile: Callable[..., Any] = vars(torch)["compile"]
-_OWN = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+OWN = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
 
 @overload
@@ -142,5 +142,5 @@ def _code_ran(error: BaseException) -> bool:
 def _user_line(error: BaseException) -> Location | None:
     """The innermost line of `error` that is neither PyTorch's nor weft's."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if not f.filename.startswith(_OWN)]
+    own = [f for f in frames if not f.filename.startswith(OWN)]
     return Location(own[-1].filename, own[-1].lineno or 0, own[-1].line or "") if own else None

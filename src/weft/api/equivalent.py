@@ -13,7 +13,7 @@ from weft import verify
 from weft.api.compile import dynamo_compile, translating
 from weft.api.optimize import Inputs, own_code
 from weft.capture import Captured, FromProgram, capture
-from weft.errors import UnsupportedError
+from weft.errors import UnsupportedError, WeftError
 from weft.tensor.laws import normalize
 from weft.tensor.program import Input, TensorProgram
 from weft.tensor.rename import with_values
@@ -38,10 +38,11 @@ def equivalent(fn_a: Callable[..., Any], fn_b: Callable[..., Any], example_input
         example_inputs: positional arguments for both; tensors that share no memory.
 
     Returns:
-        A verdict: equal, with the probability of error; refuted; or None, undecided, where either is not wholly captured.
-        Laws of sums, products, quotients and exponentials are known; those of other functions (tanh, sqrt) and of maxima under
-        sums and products are not, so functions that are equal by those are refuted. A comparison shows only where random numbers
-        make it choose.
+        A verdict: equal, which is shown, with the probability of error; refuted, which numbers show too; or None, undecided, with
+        the reason: either is not wholly captured, or no law makes them equal and yet numbers do not tell them apart by more than
+        the rounding of constants (`x / 3` and `x * (1 / 3)`: constants are taken as the exact numbers that floats are). Laws of
+        sums, products, quotients and exponentials are known, those of other functions (tanh, sqrt) and of maxima under sums and
+        products are not. A comparison shows only where random numbers make it choose.
 
     Raises:
         ShapeError: eager refuses these inputs.
@@ -54,7 +55,35 @@ def equivalent(fn_a: Callable[..., Any], fn_b: Callable[..., Any], example_input
         return verify.Verdict(None, 1.0, error.what)
     if first.returns != second.returns:
         return verify.Verdict(False, 1.0, f"the first returns {first.returns}, the second {second.returns}")
-    return verify.equivalent(first.program, second.program, shapes)
+    verdict = verify.equivalent(first.program, second.program, shapes)
+    return (
+        _not_refuted_by_rounding(verdict, first.program, second.program, shapes) if verdict.equal is False else verdict
+    )
+
+
+def _not_refuted_by_rounding(
+    refuted: verify.Verdict,
+    first: TensorProgram,
+    second: TensorProgram,
+    shapes: Sequence[Mapping[str, tuple[int, ...]]],
+) -> verify.Verdict:
+    """The verdict `refuted`, or undecided where numbers do not tell the programs apart either."""
+    if [p.values()[name].dtype for p in (first,) for name in p.outputs] != [
+        second.values()[name].dtype for name in second.outputs
+    ]:
+        return refuted
+    try:
+        found = verify.alike_on_numbers(first, second, shapes)
+    except (WeftError, ValueError, IndexError, KeyError, ArithmeticError):
+        return refuted  # by the field alone, which is enough
+    if not found.alike:
+        return refuted
+    return verify.Verdict(
+        None,
+        1.0,
+        f"no law makes them equal, and random numbers do not tell them apart: they differ by {found.largest:.1e} of the largest "
+        f"result at most, which rounding explains. What differs is {found.differs}",
+    )
 
 
 def _whole(fn: Callable[..., Any], inputs: tuple[Any, ...], which: str) -> _Whole:
@@ -77,8 +106,14 @@ def _whole(fn: Callable[..., Any], inputs: tuple[Any, ...], which: str) -> _Whol
 
     with torch.no_grad():
         returned = translating(dynamo_compile(own_code(fn), collect), fn)(*inputs)
-    if len(graphs) != 1:
-        raise UnsupportedError(f"the {which} function makes {len(graphs)} graphs, not one")
+    if not graphs:
+        raise UnsupportedError(
+            f"the {which} function has PyTorch compute nothing: {_given_back(returned, inputs)}; what is computed is compared"
+        )
+    if len(graphs) > 1:
+        raise UnsupportedError(
+            f"the {which} function is {len(graphs)} graphs, not one: something in it breaks PyTorch's tracing"
+        )
     captured, example = graphs[0]
     if captured.writes:
         raise UnsupportedError(f"the {which} function writes into its arguments")
@@ -90,6 +125,14 @@ def _whole(fn: Callable[..., Any], inputs: tuple[Any, ...], which: str) -> _Whol
     leaves, structure = pytree.tree_flatten(returned)
     results = [_result(leaf, made[0], inputs, captured, which) for leaf in leaves]
     return _named(captured, captured.program, results, _argument_names(inputs, example), str(structure))
+
+
+def _given_back(returned: Any, inputs: tuple[Any, ...]) -> str:
+    """What a function without operations returned, in words."""
+    places = {id(x): i for i, x in enumerate(inputs)}
+    leaves = pytree.tree_leaves(returned)
+    kinds = (f"argument {places[id(x)]} as it is" if id(x) in places else type(x).__name__ for x in leaves)
+    return f"it returns {' and '.join(kinds) or 'nothing'}"
 
 
 def _result(

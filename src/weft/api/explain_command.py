@@ -17,10 +17,10 @@ from typing import Any, cast
 import click
 import torch
 
-from weft.api.command import CommandError, reporting, unwritable
+from weft.api.command import reporting, unwritable
 from weft.api.optimize import optimize
 from weft.api.program import Program
-from weft.errors import Location, UnknownOptionError, WeftError
+from weft.errors import CommandError, Location, UnknownOptionError, WeftError
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 

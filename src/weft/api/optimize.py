@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch._dynamo.exc import TorchDynamoException
 
-from weft.api.backend import compile_graph
-from weft.api.compile import dynamo_compile, eagerly, translating, without_log_inside
+from weft.api.backend import compile_graph, in_pytorch, saying_where
+from weft.api.compile import OWN, dynamo_compile, eagerly, translating, without_log_inside
 from weft.api.program import Program
-from weft.errors import TargetError, WeftError
+from weft.errors import Location, TargetError, UnsupportedError, WeftError
 from weft.options import options as in_force
 from weft.plan import Plan
 
@@ -35,6 +35,7 @@ def optimize(
         TargetError: the target does not exist, or weft cannot compile for it yet.
         CompilerError: there is no working C++ compiler.
         ShapeError: eager refuses these inputs too.
+        UnsupportedError: eager runs these inputs, but PyTorch cannot trace the function with them.
         UnknownOptionError: an option that does not exist.
     """
     inputs = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
@@ -53,16 +54,16 @@ def optimize(
                 if done:
                     warnings.warn(f"weft runs this graph in PyTorch: {error}", RuntimeWarning, stacklevel=2)
                 failures.append(error)
-                return gm.forward
-            return plans[-1].run
+                return saying_where(in_pytorch(gm), gm)
+            return saying_where(plans[-1].run, gm, plans[-1])
 
         call = dynamo_compile(own_code(fn), collect)
         with torch.no_grad():
             try:
                 call(*inputs)
-            except TorchDynamoException:
+            except TorchDynamoException as error:
                 eagerly(fn, inputs, {})
-                raise
+                raise _untraceable(error) from error
         if failures:
             raise failures[0]
         done.append(True)
@@ -70,6 +71,19 @@ def optimize(
 
 
 without_log_inside(optimize)
+
+
+def _untraceable(error: TorchDynamoException) -> UnsupportedError:
+    """What PyTorch's tracing refuses although eager runs it (an operand on another device, where eager does not look)."""
+    own = [f for f in getattr(error, "real_stack", None) or () if not f.filename.startswith(OWN)]
+    where = Location(own[-1].filename, own[-1].lineno or 0, own[-1].line or "") if own else None
+    lines = [line.strip() for line in str(getattr(error, "msg", error)).splitlines()]
+    said = [line for line in lines if line and not line.startswith(("Hint:", "Developer debug", "For more details"))]
+    return UnsupportedError(
+        f"PyTorch cannot trace this: {' '.join(said).replace(' Explanation:', ':')}",
+        where=where,
+        todo="write that line as PyTorch can trace it; weft.compile runs such a function as eager does",
+    )
 
 
 def check_target(target: str | None, inputs: Sequence[Any]) -> None:

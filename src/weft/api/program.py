@@ -14,6 +14,15 @@ from weft.fuse import Step
 from weft.plan import Kernel, Plan
 
 
+class Trace(tuple[Step, ...]):
+    """The rewrites of a program, in order: prints as numbered lines. A step's programs `before` and `after` print as listings."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "\n".join(f"{i}. {step}" for i, step in enumerate(self, 1)) or "no rewrites"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
     """A compiled function.
@@ -30,6 +39,19 @@ class Program:
         """Run it; for inference: no gradients are recorded. Other shapes are compiled for as they come."""
         with torch.no_grad():
             return self._call(*args, **kwargs)
+
+    def __str__(self) -> str:
+        """Its kernels, and what is left to PyTorch, in a few lines; `explain` tells all."""
+        count = len(self.kernels)
+        left = [f"left to PyTorch: {fallback}" for fallback in self.fallbacks]
+        kernels = f"{count or 'no'} kernel{'' if count == 1 else 's'}"
+        return "\n".join(
+            (f"program of {kernels}; explain() tells all", *(str(k).replace("\n", "\n  ") for k in self.kernels), *left)
+        )
+
+    def __repr__(self) -> str:
+        """In one line."""
+        return f"<Program: {', '.join(map(repr, self.plans)) or 'computes nothing'}>"
 
     def __reduce__(self) -> Never:
         """Not pickled: its kernels are loaded into this process."""
@@ -57,9 +79,9 @@ class Program:
         return tuple(f for p in self.plans for f in p.fallbacks)
 
     @property
-    def trace(self) -> tuple[Step, ...]:
+    def trace(self) -> Trace:
         """Every rewrite: rule, place, program before and after."""
-        return tuple(s for p in self.plans for r in p.regions for s in r.trace)
+        return Trace(s for p in self.plans for r in p.regions for s in r.trace)
 
     def explain(self) -> Report:
         """The whole story as text: captured program, rewrites, block programs, schedule, verdict, fallbacks."""

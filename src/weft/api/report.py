@@ -15,7 +15,7 @@ from weft.block import lower
 from weft.block.listing import listing
 from weft.block.program import BlockProgram
 from weft.errors import UnsupportedError
-from weft.plan import CompiledRegion, Kernel, Plan, described
+from weft.plan import CompiledRegion, Plan, described
 from weft.tensor.laws import cancel_shifts, sizes_in_place
 from weft.tensor.program import Derived, Input, TensorProgram
 
@@ -114,7 +114,8 @@ def _region(region: CompiledRegion) -> Iterator[tuple[str, str]]:
         yield "schedule", str(kernel.schedule)
         yield "scheduled program", listing(kernel.block_program)
     for kernel in region.kernels:
-        yield f"kernel {kernel.name}", _kernel(kernel)
+        title, _, text = str(kernel).partition("\n")
+        yield title, text
 
 
 def _candidates(region: CompiledRegion) -> str:
@@ -140,14 +141,3 @@ def _shifted(region: CompiledRegion, start: BlockProgram) -> TensorProgram | Non
         return shifted if lower(sizes_in_place(shifted)) == start else None
     except UnsupportedError:
         return None
-
-
-def _kernel(kernel: Kernel) -> str:
-    origin = "from the cache" if kernel.from_cache else "compiled now"
-    return "\n".join(
-        (
-            f"reads {', '.join(kernel.reads)}; writes {', '.join(kernel.writes)}; {origin}",
-            f"verdict: {kernel.verdict}",
-            f"cost: {kernel.cost}",
-        )
-    )

@@ -444,6 +444,12 @@ class BlockProgram:
     graph: Graph
     output_axes: tuple[tuple[Axis, ...], ...]
 
+    def __str__(self) -> str:
+        """Its listing."""
+        from weft.block.listing import listing
+
+        return listing(self)
+
 
 def results(node: BlockNode) -> tuple[str, ...]:
     """The names of the values that `node` defines in its graph."""

@@ -23,6 +23,7 @@ from weft.capture.captured import (
 )
 from weft.capture.graph import capture
 from weft.capture.memory import Write, apart
+from weft.capture.refusal import refusal
 
 __all__ = [
     "Captured",
@@ -39,6 +40,7 @@ __all__ = [
     "apart",
     "capture",
     "in_order",
+    "refusal",
     "with_dims",
     "without_units",
 ]

@@ -20,7 +20,9 @@ from torch.utils._python_dispatch import TorchDispatchMode  # no public name
 
 from weft.capture.memory import STRIDED, Memory, Place, Write, storage_of
 from weft.capture.parts import PARTS
+from weft.capture.picks import PICKS
 from weft.capture.recording import Call, Recording, Slot, Target, by_name
+from weft.capture.refusal import refused_by_eager
 from weft.capture.sizes import symbolic
 from weft.capture.source import location_of
 from weft.errors import Location, UnsupportedError
@@ -193,6 +195,9 @@ class _Recorder(TorchDispatchMode):
             made = self.__torch_dispatch__(_ATEN.scalar_tensor.default, (), (value,), {"dtype": args[0].dtype})
             self.numbers[id(made)] = made, value
             return made
+        refused = refused_by_eager(func, args, kwargs)
+        if refused is not None:
+            raise UnsupportedError(f"eager refuses it: {refused}", where=location_of(self.node))
         made = self._in_parts(func, args, kwargs)
         if made is not NotImplemented:
             return made
@@ -218,6 +223,8 @@ class _Recorder(TorchDispatchMode):
         It does where weft means it as it is, where its parts cannot be recorded, or where too little of them is weft's.
         """
         parts = PARTS.get(str(func))
+        if parts is None and str(func) in PICKS and self._computed(self._slots.get(id(args[0]))):
+            parts = PICKS[str(func)]
         if parts is None:
             if self.meaning(str(func.overloadpacket)) is not None or not _composite(func):
                 return NotImplemented
@@ -238,6 +245,14 @@ class _Recorder(TorchDispatchMode):
         self._slots, self.memory = slots, memory
         self.written = {index for index in self.written if index < calls}
         return NotImplemented
+
+    def _computed(self, slot: Slot | None) -> bool:
+        """Whether weft makes the tensor, or what it is a view of."""
+        call = next((call for call in reversed(self.calls) if slot in call.results), None)
+        if slot is None or call is None:
+            return False
+        kind = self.meaning(call.packet)
+        return kind == "work" or (kind == "view" and self._computed(call.reads()[0]))
 
     def _agrees(self, made: Any, func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether the parts give tensors of the shapes and element types that the call gives."""

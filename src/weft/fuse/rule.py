@@ -100,6 +100,10 @@ class Step:
     def __str__(self) -> str:
         return f"{self.rule} in {'the top level' if not self.place else ' > '.join(self.place)}"
 
+    def __repr__(self) -> str:
+        """Without the programs, which are pages."""
+        return f"<Step: {self}>"
+
 
 def graph_at(graph: Graph, path: Path) -> Graph:
     """The inner graph that `path` leads to."""

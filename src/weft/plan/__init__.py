@@ -8,6 +8,7 @@ its reason.
 from weft.plan.executable import Plan, plan
 from weft.plan.kernel import Kernel
 from weft.plan.region import CompiledRegion, compile_region
+from weft.plan.runner import Runner
 from weft.plan.select import Considered, Example
 from weft.plan.trial import changing_sizes, faster
 from weft.plan.writes import described
@@ -18,6 +19,7 @@ __all__ = [
     "Example",
     "Kernel",
     "Plan",
+    "Runner",
     "changing_sizes",
     "compile_region",
     "described",

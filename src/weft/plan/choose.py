@@ -51,6 +51,8 @@ _TURNED_ROWS = 64
 _TURNED = {DType.float32: 4, DType.bfloat16: 16}
 # Elements of a block of elementwise work, and of a row of it: a few pages, long enough rows for vector code.
 _BLOCK, _ROW = 16384, 2048
+# Longer rows in longer blocks, of fewer rows: streams of pages that follow each other. Least size, and the block.
+_LONG_ROWS = ((16384, 8192, 1), (4096, 4096, 4))
 # Both sides of a block that lies along memory one way in one tensor, the other way in another.
 _SQUARE = 128
 # Rows that a sum down the columns adds up before it goes on to the next block: short chains of additions, as exact as eager's.
@@ -109,8 +111,10 @@ def choose(
         levels = (Level(place, 1 if node.unit else tiles[node.axis]),)
         if node.axis in whole:
             levels = (Level(LevelPlace.whole),)
-        elif not products and _is_plain_reduction(node) and sizes[node.axis.space.name] > _CHAIN * levels[0].size:
-            levels = (Level(LevelPlace.loop, _CHAIN * levels[0].size), *levels)
+        elif not products and _is_plain_reduction(node):
+            chained = _CHAIN * min(levels[0].size, _ROW)
+            if sizes[node.axis.space.name] > chained:
+                levels = (Level(LevelPlace.loop, chained), *levels)
         # Blocks that lie wholly in a band have no mask to compute.
         peel = isinstance(node.range, Band) and levels[-1].place is LevelPlace.loop
         loops.append((node.name, LoopSchedule(levels, peel)))
@@ -146,7 +150,12 @@ def in_segments(program: BlockProgram, schedule: Schedule, sizes: Mapping[str, i
         for level in schedule.of(node.name).levels
         if level.place is LevelPlace.grid
     )
-    apart = {n.name for n in _outer_reductions(program.graph) if n.axis.space.size(sizes) >= threads * _ROW}
+    apart = {
+        n.name
+        for n in _outer_reductions(program.graph)
+        if _work(n, sizes) >= threads * _ROW
+        and n.axis.space.size(sizes) >= threads * schedule.of(n.name).levels[-1].size
+    }
     if blocks >= threads or not apart:
         return None
     loops = tuple(
@@ -154,6 +163,11 @@ def in_segments(program: BlockProgram, schedule: Schedule, sizes: Mapping[str, i
         for name, loop in schedule.loops
     )
     return replace(schedule, loops=loops)
+
+
+def _work(node: Map, sizes: Mapping[str, int]) -> int:
+    """The elements that the longest loops in `node`, and itself, go over."""
+    return node.axis.space.size(sizes) * max((_work(m, sizes) for m in maps(node.body)), default=1)
 
 
 def _outer_reductions(graph: Graph) -> Iterator[Map]:
@@ -339,13 +353,16 @@ def _elementwise_tiles(
     program: BlockProgram, extent: Mapping[Axis, int], grid: list[Axis], threads: int, long: frozenset[Axis]
 ) -> dict[Axis, int]:
     """Long rows of the loops along memory, and as many of them as make a block, but two blocks for each thread."""
-    summed = {m.axis for m in maps(program.graph) if m.state is not None}
+    # Rows with loops inside are blocks as on the grid: what one loop reads of them, the next finds in the cache.
+    summed = {m.axis for m in maps(program.graph) if m.state is not None and not list(maps(m.body))}
     square = any(outer in long and inner in long for outer, inner in _nested(program.graph))
+    longest = max((extent[a] for a in long if a not in grid), default=0)
+    row, rows = next(((row, rows) for least, row, rows in _LONG_ROWS if longest >= least), (_ROW, _BLOCK // _ROW))
     tiles: dict[Axis, int] = {}
     for axis, size in extent.items():
-        tiles[axis] = _BLOCK // _ROW
+        tiles[axis] = rows
         if axis in long:
-            tiles[axis] = _BLOCK if axis in grid and len(extent) == 1 else _SQUARE if square else _ROW
+            tiles[axis] = _BLOCK if axis in grid and len(extent) == 1 else _SQUARE if square else row
         elif axis in summed and size > _FEW:
             tiles[axis] = _SUMMED_ROWS
     for axis in sorted(dict.fromkeys(grid), key=lambda a: tiles[a]):  # rows first: they stay long

@@ -61,6 +61,11 @@ class Plan:
         """Every kernel, in launch order."""
         return tuple(k for region in self.regions for k in region.kernels)
 
+    def __repr__(self) -> str:
+        """Without its programs, which are pages."""
+        left = f"; left to PyTorch: {', '.join(f.operation for f in self.fallbacks)}" if self.fallbacks else ""
+        return f"<Plan: {', '.join(k.name for k in self.kernels) or 'no kernels'}{left}>"
+
 
 def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, options: Options) -> Plan:
     """Compile `captured`.

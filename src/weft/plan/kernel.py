@@ -41,3 +41,12 @@ class Kernel:
     launch: Launcher
     from_cache: bool
     key: str
+
+    def __str__(self) -> str:
+        origin = "from the cache" if self.from_cache else "compiled now"
+        names = f"reads {', '.join(self.reads)}; writes {', '.join(self.writes)}; {origin}"
+        return f"kernel {self.name}\n{names}\nverdict: {self.verdict}\ncost: {self.cost}"
+
+    def __repr__(self) -> str:
+        """Without its source and program, which are pages."""
+        return f"<Kernel {self.name}: reads {', '.join(self.reads)}; writes {', '.join(self.writes)}>"

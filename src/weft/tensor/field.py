@@ -174,11 +174,21 @@ class FieldDomain:
             with np.errstate(all="ignore"):
                 result = row.meaning(*exact)
             return self._arithmetic.from_floats(result) if result.dtype.kind == "f" else ExactValue(result)
+        if row.name == "where" and len(exact) == 2 and exact[0].dtype.kind == exact[1].dtype.kind == "i":
+            return self._whole(args[0], *exact)
         elements = [self._elements(a) for a in args]
         if row.field is None:
             return self._arithmetic.uninterpreted(row.name, *elements)
         result = getattr(self._arithmetic, row.field)(*elements)
         return result if isinstance(result, FieldValue) else ExactValue(np.asarray(result))
+
+    def _whole(self, condition: FieldElements, yes: Array, no: Array) -> FieldElements:
+        """A selection of integers, poison where the condition is: those beside the poison stay exact."""
+        known = self._arithmetic.known(self._elements(condition))
+        picked = np.where(known != 0, yes, no)
+        poison = self.poison(picked.shape, DType.int64)
+        assert isinstance(poison, ExactValue)
+        return ExactValue(np.where(np.isnan(known), poison.array, picked))
 
     def _elements(self, v: FieldElements) -> FieldValue:
         return v if isinstance(v, FieldValue) else self._arithmetic.from_integers(v.array)

@@ -17,15 +17,9 @@ from typing import Generic, TypeVar, cast
 
 import torch
 
-from weft.errors import JudgementError, WeftError
+from weft.errors import JudgementError, ReferenceDTypeError, WeftError
 
 T = TypeVar("T")
-
-
-class ReferenceDTypeError(WeftError, TypeError):
-    """A reference that is not fp64 where the output is floating, or not integer where it is."""
-
-    advice = "run the same program on fp64 copies of the inputs: weft.verify.judge.reference(fn, inputs)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from weft.tensor.laws.casts import drop_precision_casts
 from weft.tensor.laws.cleaning import merge_equal, remove_dead
+from weft.tensor.laws.decays import decays_below_maxima
 from weft.tensor.laws.elementwise import sizes_in_place, split_elementwise
 from weft.tensor.laws.expansion import expand_sums
 from weft.tensor.laws.factors import scale_rows_last
 from weft.tensor.laws.masks import masks_in_place
 from weft.tensor.laws.names import numbered
+from weft.tensor.laws.picks import pick_first
 from weft.tensor.laws.reindexing import inline_reindexing
 from weft.tensor.laws.shift import cancel_shifts
 from weft.tensor.laws.views import View, views
@@ -23,6 +25,7 @@ from weft.tensor.program import TensorProgram
 __all__ = [
     "View",
     "cancel_shifts",
+    "decays_below_maxima",
     "drop_precision_casts",
     "expand_sums",
     "inline_reindexing",
@@ -30,6 +33,7 @@ __all__ = [
     "merge_equal",
     "normalize",
     "numbered",
+    "pick_first",
     "remove_dead",
     "scale_rows_last",
     "sizes_in_place",
@@ -45,4 +49,5 @@ def normalize(program: TensorProgram) -> TensorProgram:
     last, when laws have made them alike. A second time changes names at most.
     """
     program = inline_reindexing(remove_dead(program))
-    return remove_dead(merge_equal(split_elementwise(masks_in_place(drop_precision_casts(program)))))
+    split = split_elementwise(masks_in_place(drop_precision_casts(program)))
+    return remove_dead(merge_equal(pick_first(split)))

@@ -1,0 +1,103 @@
+"""What eager says of a graph whose operands do not go together, with the user's line.
+
+Fake tensors let some of these through (a product of float32 and bfloat16): such a graph runs in PyTorch, which then raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload  # no public name
+from torch.utils import _pytree as pytree  # no public name
+
+from weft.capture.arguments import hint
+from weft.capture.elementwise import is_elementwise
+from weft.capture.recording import by_name
+from weft.capture.source import location_of
+from weft.errors import ShapeError, UnsupportedError
+
+# Arguments that are of a type of their own: they say which elements.
+_CHOOSING = ("index", "indices", "mask", "attn_mask", "condition")
+_PYTORCHS = ("torch", "aten", "prims", "_operator", "math", "builtins")
+
+
+def refusal(gm: fx.GraphModule, arguments: Sequence[Any], error: BaseException) -> ShapeError | None:
+    """The error to raise instead of `error`, with which a run of `gm` on `arguments` ended in PyTorch.
+
+    Whether it is the operands' kinds that eager refuses, and where, is found out by a run on ones: if that ends in the same words,
+    no number can be at fault.
+
+    Returns:
+        None where the numbers matter (an index out of range), or where a run on ones might do more than compute.
+    """
+    if type(error) not in (RuntimeError, NotImplementedError) or not all(map(_only_computes, gm.graph.nodes)):
+        return None
+    ones = [torch.ones_like(a) if isinstance(a, torch.Tensor) else a for a in arguments]
+    replayed = _Replayed(gm)
+    try:
+        with torch.no_grad():
+            replayed.run(*ones)
+    except RuntimeError as again:
+        if str(again) == str(error):
+            return ShapeError(str(error), where=location_of(replayed.node))
+    return None
+
+
+def refused_by_eager(func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """What eager says of a call on fake tensors of several element types, where it refuses that; else None.
+
+    Some operations promote their operands, some take half precision with float32, some neither; what weft or fake tensors make of
+    one knows nothing of that. So eager is asked, with zeros.
+    """
+    named = {name: value for name, (value, _) in by_name(func, args, kwargs).items() if name not in _CHOOSING}
+    kinds = {leaf.dtype for leaf in pytree.tree_leaves(named) if isinstance(leaf, torch.Tensor)}
+    promotes = torch.Tag.pointwise in func.tags or is_elementwise(str(func.overloadpacket))
+    if len(kinds) < 2 or promotes or func.namespace != "aten":
+        return None
+    try:
+        zeros = pytree.tree_map(_as_zeros, (args, kwargs))
+    except UnsupportedError:
+        return None
+    try:
+        with torch.no_grad():
+            func(*zeros[0], **zeros[1])
+    except (RuntimeError, IndexError) as error:
+        return str(error).partition("\n")[0]
+    return None
+
+
+def _as_zeros(leaf: Any) -> Any:
+    """A tensor of zeros for a fake one, laid out as it is; the example's number for a symbolic one."""
+    match leaf:
+        case torch.Tensor():
+            sizes, strides = [hint(n) for n in leaf.shape], [hint(n) for n in leaf.stride()]
+            return torch.empty_strided(sizes, strides, dtype=leaf.dtype, device=leaf.device).zero_()
+        case torch.SymInt():
+            return hint(leaf)
+        case _:
+            return leaf
+
+
+class _Replayed(fx.Interpreter):
+    """Knows which node it is at."""
+
+    def __init__(self, gm: fx.GraphModule) -> None:
+        super().__init__(gm)
+        self.node: fx.Node | None = None
+        self.extra_traceback = False  # it would change the message
+
+    def run_node(self, n: fx.Node) -> Any:
+        self.node = n
+        return super().run_node(n)
+
+
+def _only_computes(node: fx.Node) -> bool:
+    """Whether `node` can be run once more without anyone noticing: it is PyTorch's own, and reads nothing but arguments."""
+    if node.op == "call_function":
+        owner = str(getattr(node.target, "__module__", "")).removeprefix("torch._ops.")
+        # A graph that ends early would leave autocast on.
+        return owner.partition(".")[0] in _PYTORCHS and not owner.startswith("torch.amp")
+    return node.op in ("placeholder", "call_method", "output")

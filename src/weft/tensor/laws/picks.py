@@ -1,0 +1,172 @@
+"""The law of picks: of what is computed at every place of a row and read at one, the place is read first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from weft.tensor.axes import Axis
+from weft.tensor.dtypes import DType
+from weft.tensor.laws.cleaning import remove_dead
+from weft.tensor.program import Cast, Elementwise, Extent, Iota, Monoid, Node, Reduction, TensorProgram, Use
+from weft.tensor.scalar import Apply, Arg, Lit, apply
+
+
+def pick_first(program: TensorProgram) -> TensorProgram:
+    """Sums over a row that leave one term of an elementwise operation pick its operand instead.
+
+                                                                  e[m, n] = where(n == i[m], x[m, n], 0)
+        y[m, n] = x[m, n] - a[m]                                  p[m] = sum over n of e[m, n]
+        e[m, n] = where(n == i[m], y[m, n], 0)             ==>    q[m] = p[m] - a[m]
+        s[m] = sum over n of e[m, n]                              s[m] = where(i[m] >= 0 and i[m] < extent(n), q[m], 0)
+
+    so that the pick need not wait for `a`, which other sums over the row may have to make first. Condition: the operation reads
+    one operand that has the axis, once; i is an integer that lacks it. Conditioning: none, the same operations on the one value
+    that counts; a pick adds zeros to it.
+    """
+    picking = _Picking(program.values())
+    for node in program.nodes:
+        picking.add(node)
+    return remove_dead(replace(program, nodes=tuple(picking.nodes)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A place of the axis `over`: the one where `test`, which compares it with `index`, holds."""
+
+    over: Axis
+    test: Use
+    index: Use
+
+
+@dataclass
+class _Picking:
+    values: Mapping[str, Node]
+    nodes: list[Node] = field(default_factory=list[Node])
+    taken: set[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.taken = set(self.values)
+
+    def add(self, node: Node) -> None:
+        """Append `node`; where it is a pick, what it picks from first."""
+        found = self.pick(node) if isinstance(node, Reduction) and node.monoid is Monoid.sum else None
+        if found is None or not isinstance(node, Reduction):
+            self.nodes.append(node)
+            return
+        place, value = found
+        picked = self.picked(value, place, node)
+        if picked.value == value.value:
+            self.nodes.append(node)
+            return
+        self.guard(node, picked, place)
+
+    def pick(self, node: Reduction) -> tuple[_Place, Use] | None:
+        """The place that a sum leaves, and the value that it is picked of."""
+        selected = self.values[node.arg.value]
+        if len(node.over) != 1 or not isinstance(selected, Elementwise) or selected.dtype is not node.dtype:
+            return None
+        bound = dict(zip(selected.axes, node.arg.axes, strict=True))
+        match selected.expr:
+            case Apply("where", (Arg(test), Arg(value), Lit(nothing))) if nothing == 0:
+                condition, read = (_bound(selected.args[i], bound) for i in (test, value))
+            case _:
+                return None
+        index = self.compared(condition, node.over[0])
+        return None if index is None else (_Place(node.over[0], condition, index), read)
+
+    def compared(self, condition: Use, over: Axis) -> Use | None:
+        """What the index along `over` is compared with."""
+        node = self.values[condition.value]
+        if not isinstance(node, Elementwise) or node.expr != apply("eq", Arg(0), Arg(1)):
+            return None
+        bound = dict(zip(node.axes, condition.axes, strict=True))
+        one, other = (_bound(use, bound) for use in node.args)
+        for place, index in ((one, other), (other, one)):
+            integer = self.values[index.value].dtype.kind == "int"
+            if (
+                isinstance(self.values[place.value], Iota)
+                and place.axes == (over,)
+                and over not in index.axes
+                and integer
+            ):
+                return index
+        return None
+
+    def picked(self, use: Use, place: _Place, whole: Reduction) -> Use:
+        """What `use` is at the place; `use` itself where nothing is won by looking at what it is made of."""
+        node = self.values[use.value]
+        inner = _varying(node, use, place.over)
+        if inner is None or node.dtype is not whole.dtype:
+            return use
+        bound = dict(zip(node.axes, use.axes, strict=True))
+        read = self.picked(inner, place, whole)
+        if read == inner:
+            read = self.summed(inner, place, whole)
+        axes = tuple(a for a in use.axes if a != place.over)
+        axes += tuple(a for a in read.axes if a not in axes)
+        match node:
+            case Elementwise():
+                others = [_bound(u, bound) for u in node.args]
+                args = tuple(read if u == inner else u for u in others)
+                made = replace(node, name=self.fresh(node.name), axes=axes, args=args)
+            case _:
+                made = replace(node, name=self.fresh(node.name), axes=axes, arg=read)
+        self.nodes.append(made)
+        return Use(made.name, axes)
+
+    def summed(self, value: Use, place: _Place, whole: Reduction) -> Use:
+        """The sum over the row that leaves `value` at the place."""
+        axes = value.axes + tuple(a for a in place.test.axes if a not in value.axes)
+        name, total = self.fresh(whole.name), self.fresh(whole.name)
+        nothing = 0.0 if whole.dtype.is_float else 0
+        expr = apply("where", Arg(0), Arg(1), Lit(nothing))
+        self.nodes.append(Elementwise(name, axes, whole.dtype, expr, (place.test, value), whole.location))
+        kept = tuple(a for a in axes if a != place.over)
+        self.nodes.append(
+            Reduction(total, kept, whole.dtype, Monoid.sum, Use(name, axes), (place.over,), whole.location)
+        )
+        return Use(total, kept)
+
+    def guard(self, node: Reduction, picked: Use, place: _Place) -> None:
+        """Append what `node` is: 0 where no place was picked."""
+        extent, least, below, inside = (self.fresh(node.name) for _ in range(4))
+        index, kind = place.index, self.values[place.index.value].dtype
+        self.nodes += [
+            Extent(extent, (), kind, place.over.space),
+            _row(least, apply("ge", Arg(0), Lit(0)), (index,), node),
+            _row(below, apply("lt", Arg(0), Arg(1)), (index, Use(extent, ())), node),
+            _row(inside, apply("logical_and", Arg(0), Arg(1)), (Use(least, index.axes), Use(below, index.axes)), node),
+        ]
+        nothing = Lit(0.0 if node.dtype.is_float else 0)
+        args = (Use(inside, index.axes), picked)
+        expr = apply("where", Arg(0), Arg(1), nothing)
+        self.nodes.append(Elementwise(node.name, node.axes, node.dtype, expr, args, node.location))
+
+    def fresh(self, stem: str) -> str:
+        number = 0
+        while f"{stem}_{number}" in self.taken:
+            number += 1
+        self.taken.add(f"{stem}_{number}")
+        return f"{stem}_{number}"
+
+
+def _bound(use: Use, axes: Mapping[Axis, Axis]) -> Use:
+    """A use inside a node, over the axes with which the node is used."""
+    return Use(use.value, tuple(axes[a] for a in use.axes))
+
+
+def _varying(node: Node, use: Use, over: Axis) -> Use | None:
+    """The one operand of `node`, used as `use`, that has the axis `over`; None where there is not just one, or a call."""
+    if not isinstance(node, Elementwise | Cast):
+        return None
+    bound = dict(zip(node.axes, use.axes, strict=True))
+    reads = [_bound(u, bound) for u in (node.args if isinstance(node, Elementwise) else (node.arg,))]
+    varying = [u for u in reads if over in u.axes]
+    return varying[0] if len(varying) == 1 else None
+
+
+def _row(name: str, expr: Apply, args: tuple[Use, ...], node: Reduction) -> Elementwise:
+    """A condition for each row."""
+    axes = tuple(dict.fromkeys(a for u in args for a in u.axes))
+    return Elementwise(name, axes, DType.bool, expr, args, node.location)
