@@ -223,11 +223,15 @@ static inline i64 floor_divide(i64 a, i64 b) {
 static inline i64 bitwise_left_shift(i64 a, i64 by) { return (uint64_t)by > 63 ? 0 : (i64)((uint64_t)a << by); }
 static inline i64 bitwise_right_shift(i64 a, i64 by) { return a >> ((uint64_t)by > 63 ? 63 : by); }
 
-// NaN on either side gives NaN.
-static inline float maximum(float a, float b) { return (a > b) | (a != a) ? a : b; }
-static inline float minimum(float a, float b) { return (a < b) | (a != a) ? a : b; }
-static inline double maximum(double a, double b) { return (a > b) | (a != a) ? a : b; }
-static inline double minimum(double a, double b) { return (a < b) | (a != a) ? a : b; }
+// NaN on either side gives NaN. Of a running extremum a, the machine's own one keeps a NaN; whether b is one is known before a is.
+template <class T>
+static inline T unless_nan(T value, T b) {
+  return b != b ? b : value;
+}
+static inline float maximum(float a, float b) { return unless_nan(b > a ? b : a, b); }
+static inline float minimum(float a, float b) { return unless_nan(b < a ? b : a, b); }
+static inline double maximum(double a, double b) { return unless_nan(b > a ? b : a, b); }
+static inline double minimum(double a, double b) { return unless_nan(b < a ? b : a, b); }
 static inline float relu(float x) { return x < 0.0f ? 0.0f : x; }
 static inline float clamp(float x, float lo, float hi) { return minimum(maximum(x, lo), hi); }
 
