@@ -190,3 +190,24 @@ def test_one_program_serves_other_heads_batches_and_lengths(weft):
             q, k = torch.randn(batch, 4 * heads, 6, 8), torch.randn(batch, heads, keys, 8)
             torch.testing.assert_close(compiled(q, k, k), grouped(q, k, k), check_dtype=False)
     assert len(weft.graphs) == 1
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("function", "shape", "kept"),
+    [
+        (lambda x: x.view(x.shape[0], 2, 4) * 2, (6, 8), ["M", None, None]),
+        (lambda x: x.view(3, -1, x.shape[1]) * 2, (6, 8), [None, None, "K"]),
+        (lambda x: x.view(6, 2, 2, 3) * 2, (6, 2, 6), ["M", "K", None, None]),
+        (lambda x: x.view(8, 6) * 2, (6, 8), [None, None]),
+        (lambda x: x.view(4, 2, x.shape[2]) * 2, (2, 4, 2), [None, None, "N"]),
+    ],
+    ids=["rows", "columns", "both", "none", "as long but elsewhere"],
+)
+def test_a_reshape_keeps_the_dimensions_that_it_leaves_as_they_are(weft, function, shape, kept, dynamic):
+    """So that a program is the same, whether PyTorch traced numbers or symbols."""
+    captured = weft.compare(function, torch.randn(shape), dynamic=dynamic)
+    (source,) = captured.program.inputs
+    (node,) = (n for n in captured.program.nodes if isinstance(n, Opaque))
+    own = {a.space.name for a in source.axes}
+    assert [a.space.name if a.space.name in own else None for a in node.axes] == kept

@@ -70,9 +70,10 @@ def test_a_linear_layer_is_one_loop_with_one_epilogue() -> None:
 
 def test_every_intermediate_of_a_chain_stays_in_registers() -> None:
     text = text_of(placed(special.several(), {"m": [(LOOP, 64)], "n": [(LOOP, 32)], "k": [(LOOP, 16)]}))
-    squares = re.search(r"const float (\w+) = (\w+\[[^;]*) \* \2;", text)
+    squares = re.search(r"const float (\w+) = (\w+) \* \2;", text)
     assert squares is not None
     assert f"{squares[1]}[" not in text
+    assert count(rf"const float {squares[2]} = \w+\[", text) == 1, "what is read twice is loaded once"
 
 
 def test_a_chain_over_two_axes_is_one_nest_with_a_sum_inside(tmp_path: Path) -> None:

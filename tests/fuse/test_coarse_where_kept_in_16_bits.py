@@ -37,9 +37,8 @@ def test_in_16_bits_the_exponentials_of_a_product_are_coarse_and_its_quotient_a_
         (attention, torch.float32),
         (lambda q, k, v: attention(q, k, v).float(), torch.bfloat16),
         (lambda q, k, v: attention(q.float(), k.float(), v.float()), torch.bfloat16),
-        (lambda q, k, v: attention(q, k, v.float()[:, :16].bfloat16()) + v[:64].float().sum(), torch.bfloat16),
     ],
-    ids=["fp32", "result in fp32", "computed in fp32", "a sum in fp32"],
+    ids=["fp32", "result in fp32", "computed in fp32"],
 )
 def test_not_where_a_result_has_more_bits(fn, dtype):
     text = source(fn, tensors(dtype))

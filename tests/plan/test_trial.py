@@ -214,3 +214,36 @@ def test_products_of_products_are_not_taken_apart(cache):
     made, timed, _ = compiled_as_measured(attention, arguments, (1.0, 1.0, 0.1))
     assert timed == [2]
     assert made.plan.with_library is None
+
+
+class Layer(torch.nn.Module):
+    """A transformer's layer, as small as it has every part."""
+
+    def __init__(self, width=32, heads=4):
+        super().__init__()
+        self.heads, self.norm = heads, torch.nn.LayerNorm(width)
+        self.qkv, self.out = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        parts = self.qkv(self.norm(x)).chunk(3, -1)
+        q, k, v = (t.view(batch, length, self.heads, -1).transpose(1, 2) for t in parts)
+        mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+
+
+@pytest.mark.parametrize("takes", [(0.5, 1.0, 2.0), (1.0, 1.0, 0.9)], ids=["weft", "library"])
+def test_the_first_sizes_and_all_others_have_the_same_binaries(cache, takes):
+    """PyTorch traces twice: once for the first sizes, as numbers, and once for sizes that are symbols."""
+    torch._dynamo.reset()
+    model = Layer().eval()
+    fast = weft.compile(model)
+    emitted, library = [], weft.stats().library
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(trial, "measure", lambda candidates, _: takes[: len(candidates)])
+        for length in (96, 97, 65, 120):
+            x = torch.randn(1, length, 32)
+            torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
+            emitted.append(weft.stats().binaries_emitted)
+    assert emitted[1:] == [emitted[0]] * 3
+    assert (weft.stats().library > library) == (takes[2] < 1)

@@ -25,6 +25,7 @@ from weft.tensor.laws import (
     inline_reindexing,
     merge_equal,
     normalize,
+    numbered,
     remove_dead,
     views,
 )
@@ -600,3 +601,25 @@ def test_a_moved_opaque_result_stays_and_is_computed_once() -> None:
     program = normalize(b.finish(made))
     assert sum(isinstance(n, Opaque) for n in program.nodes) == 1
     assert sum(isinstance(n, Reindex) for n in program.nodes) == 1
+
+
+def test_numbered_programs_are_the_same_text_wherever_they_were_cut_out_of() -> None:
+    def made(before: int) -> str:
+        b = Builder()
+        for i in range(before):  # what the rest of a graph has taken names for
+            b.input(f"other{i}", (3, 4), F32)
+        w, x = b.input("w", (5, 6), F32), b.input("x", (5, 6), F32)
+        x = b.elementwise(EXP, (x,), F32)
+        y = b.elementwise(ADD, (b.matmul(x, b.permute(w, (1, 0))), b.cast(b.extent(w.dims[1], F32), F32)), F32)
+        whole = remove_dead(b.finish([y]))
+        computed = next(n for n in whole.nodes if n.name == x.value)
+        inputs = (*(n for n in whole.inputs if n.name == "w"), Input(computed.name, computed.axes, F32))
+        part = replace(whole, inputs=inputs, nodes=tuple(n for n in whole.nodes if n is not computed))
+        named = numbered(part, {"w"})
+        assert well_formed(named) is None
+        assert [n.name for n in named.inputs] == ["w", "t0"]
+        assert [s.name for s in named.spaces()] == ["M", "K", "N"][: len(named.spaces())]
+        assert [s.example for s in named.spaces()] == [s.example for s in part.spaces()]
+        return str(named)
+
+    assert len({made(before) for before in (0, 1, 7)}) == 1

@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
+from weft.api.recompiles import say_what_is_fixed
 from weft.api.report import report
+from weft.api.tracing import traced_for
 from weft.capture import capture, refusal
 from weft.errors import CacheFolderError, UnknownOptionError
 from weft.options import current
@@ -18,6 +20,7 @@ from weft.plan import Plan, Runner, changing_sizes, faster, plan
 from weft.run import stats
 
 
+@traced_for
 def backend(
     gm: torch.fx.GraphModule,
     example_inputs: Sequence[Any],
@@ -51,6 +54,7 @@ def compile_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Pl
     Raises:
         CompilerError: there is no working compiler.
     """
+    say_what_is_fixed()
     eager = in_pytorch(gm)
     made = plan(capture(gm, example_inputs), example_inputs, eager, current())
     stats.count("fallbacks", len(made.fallbacks) or int(made.run == eager))

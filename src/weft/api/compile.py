@@ -17,6 +17,7 @@ from torch._dynamo.eval_frame import OptimizedModule
 from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
 
 from weft.api.backend import backend
+from weft.api.tracing import traced_for
 from weft.errors import Location, ShapeError, WeftError
 from weft.options import current
 from weft.options import options as in_force
@@ -72,7 +73,7 @@ class CompiledModule(OptimizedModule):
 def dynamo_compile(model: Callable[..., Any], with_backend: Callable[..., Any]) -> Callable[..., Any]:
     """torch.compile, with room for every class of shapes."""
     # None: compiled for the sizes that are seen first, then for all sizes; weft's kernels are for all sizes from the start.
-    settings: dict[str, Any] = {"backend": with_backend, "dynamic": None if current().dynamic else False}
+    settings: dict[str, Any] = {"backend": traced_for(with_backend), "dynamic": None if current().dynamic else False}
     if "recompile_limit" in inspect.signature(torch_compile).parameters:
         settings |= {"recompile_limit": _VARIANTS, "isolate_recompiles": True}
     else:  # before PyTorch 2.13: a limit for the whole process

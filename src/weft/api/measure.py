@@ -6,6 +6,7 @@ import gc
 import math
 import os
 import platform
+import random
 import shutil
 import statistics
 import subprocess
@@ -65,8 +66,9 @@ def compare(
     """Time `candidates` on the same inputs, in one run.
 
     Every round takes other inputs of the pool, and each candidate in turn calls them twice, of which the second is timed: what a
-    candidate finds in the caches is its own doing. Each round begins with another candidate, so that none has a better place in
-    the row; the first round of the pool only warms up (and compiles, where a candidate is lazy).
+    candidate finds in the caches is its own doing. Each round has an order of its own, the same in every run: what a call leaves
+    behind, the memory that it gave back above all, changes the time of the next by up to a fifth, and no candidate shall always
+    follow the same other. The first round of the pool only warms up (and compiles, where a candidate is lazy).
 
     Args:
         candidates: callables with the same arguments, by name.
@@ -78,6 +80,7 @@ def compare(
     inputs = [tuple(make_inputs(number)) for number in range(pool)]
     names = list(candidates)
     taken: dict[str, list[float]] = {name: [] for name in names}
+    order = random.Random(0)
     collecting = gc.isenabled()
     with torch.no_grad():
         for given in inputs:
@@ -90,8 +93,8 @@ def compare(
                 if number >= _LEAST and time.perf_counter() - begin > seconds:
                     break
                 given = inputs[number % pool]
-                first = number % len(names)
-                for name in (*names[first:], *names[:first]):
+                order.shuffle(names)
+                for name in names:
                     taken[name].append(_seconds(candidates[name], given))
         finally:
             if collecting:

@@ -7,8 +7,8 @@ read; both are one walk, so that a type that can be computed has also been check
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import NoReturn, assert_never
+from dataclasses import dataclass, field, replace
+from typing import NoReturn, TypeAlias, assert_never
 
 from weft.block.program import (
     All,
@@ -60,6 +60,12 @@ class Scope:
 
     maps: Mapping[Axis, Map]
     applied: bool
+    seen: frozenset[tuple[Axis, bool, bool]] = field(init=False, compare=False, repr=False)
+    """All that types inside depend on: each axis, whether its map is a unit map, and whether all its blocks are whole."""
+
+    def __post_init__(self) -> None:
+        seen = frozenset((a, n.unit, n.range.part is Part.full) for a, n in self.maps.items())
+        object.__setattr__(self, "seen", seen)
 
     def inside(self, node: Map) -> Scope:
         """The scope of `node`'s body."""
@@ -75,14 +81,14 @@ def check(program: BlockProgram) -> None:
     """Raise `InvalidProgramError`, naming node and condition, unless `program` is well formed."""
     names = [m.name for m in maps(program.graph)]
     axes = [m.axis for m in maps(program.graph)]
-    _demand(len(set(names)) == len(names), "program", "every map has a name of its own", str(names))
-    _demand(len(set(axes)) == len(axes), "program", "every map has an axis of its own", str(axes))
+    _demand(len(set(names)) == len(names), "program", "every map has a name of its own", names)
+    _demand(len(set(axes)) == len(axes), "program", "every map has an axis of its own", axes)
     _demand(
         program.graph.inputs == tuple(n for n, _ in program.inputs), "program", "graph inputs are the program's", ""
     )
     applied = any(m.place is not None for m in maps(program.graph))
     for node in maps(program.graph):
-        _demand((node.place is not None) == applied, node.name, "all loops have a place, or none has", str(node.place))
+        _demand((node.place is not None) == applied, node.name, "all loops have a place, or none has", node.place)
         tiled = node.place in (Place.grid, Place.loop)
         _demand(
             (node.tile is not None) == tiled, node.name, "a loop in a place has a tile, one over the whole has none", ""
@@ -91,7 +97,7 @@ def check(program: BlockProgram) -> None:
             not applied or not node.unit or node.tile == 1,
             node.name,
             "a unit loop goes by single elements",
-            str(node.tile),
+            node.tile,
         )
     types = infer(program.graph, dict(program.inputs), Scope({}, applied))
     _demand(len(program.output_axes) == len(program.graph.outputs), "program", "output_axes match the outputs", "")
@@ -147,8 +153,8 @@ def _result_types(node: BlockNode, types: Types, scope: Scope) -> dict[str, Bloc
             return _map_types(node, types, scope)
         case Index(name, axis, unit):
             around = scope.maps.get(axis)
-            _demand(around is not None, name, "an index is over the axis of a map around it", str(axis))
-            _demand(around is None or around.unit == unit, name, "the index of a unit map is one number", str(axis))
+            _demand(around is not None, name, "an index is over the axis of a map around it", axis)
+            _demand(around is None or around.unit == unit, name, "the index of a unit map is one number", axis)
             return {name: BlockType((), node.dims, DType.int64)}
         case Literal(name, value, dtype):
             return {name: BlockType((), (), dtype, float(value))}
@@ -163,26 +169,28 @@ def _result_types(node: BlockNode, types: Types, scope: Scope) -> dict[str, Bloc
 def _item_type(node: Pointwise | Dot | Collapse | Fill | Stage, types: Types, scope: Scope) -> BlockType:
     args = [types[name] for name in operands(node)]
     for name, kind in zip(operands(node), args, strict=True):
-        _demand(not kind.buffered, node.name, "functional operators read items, not lists", f"{name}: {kind}")
+        if kind.buffered:
+            _fail(node.name, "functional operators read items, not lists", f"{name}: {kind}")
     match node:
         case Pointwise():
-            _demand(set(node.dims) <= set(scope.maps), node.name, "items have axes of maps around them", str(node.dims))
+            _demand(set(node.dims) <= set(scope.maps), node.name, "items have axes of maps around them", node.dims)
             for kind in args:
-                _demand(set(kind.dims) <= set(node.dims), node.name, "arguments have only the result's axes", str(kind))
+                _demand(set(kind.dims) <= set(node.dims), node.name, "arguments have only the result's axes", kind)
             _demand(arguments(node.expr) <= set(range(len(args))), node.name, "the expression reads its arguments", "")
             return BlockType((), node.dims, node.dtype, _pad(node, args))
         case Dot():
             return _dot_type(node, args, scope)
         case Collapse():
             kind = args[0]
-            _demand(node.over in kind.dims, node.name, "the collapsed axis is the argument's", f"{node.over} of {kind}")
+            if node.over not in kind.dims:
+                _fail(node.name, "the collapsed axis is the argument's", f"{node.over} of {kind}")
             _demand_padding(node.name, kind, node.over, node.monoid.identity, scope)
             pad = kind.pad if kind.pad == node.monoid.identity else None
             return BlockType((), tuple(a for a in kind.dims if a != node.over), kind.dtype.accumulator, pad)
         case Fill():
             return replace(args[0], pad=node.value)
         case Stage():
-            _demand(set(node.dims) == set(args[0].dims), node.name, "staging keeps the axes", str(args[0]))
+            _demand(set(node.dims) == set(args[0].dims), node.name, "staging keeps the axes", args[0])
             return replace(args[0], dims=node.dims)
         case _:
             assert_never(node)
@@ -191,21 +199,23 @@ def _item_type(node: Pointwise | Dot | Collapse | Fill | Stage, types: Types, sc
 def _dot_type(node: Dot, args: list[BlockType], scope: Scope) -> BlockType:
     left, right = args[:2]
     for kind in (left, right):
-        _demand(node.over in kind.dims, node.name, "both operands have the contracted axis", f"{node.over} of {kind}")
+        if node.over not in kind.dims:
+            _fail(node.name, "both operands have the contracted axis", f"{node.over} of {kind}")
         _demand_padding(node.name, kind, node.over, 0.0, scope)
     free = (set(left.dims) | set(right.dims)) - {node.over}
     shared = set(left.dims) & set(right.dims) - {node.over}
-    _demand(not shared, node.name, "operands share no axis but the contracted one", str(shared))
-    _demand(free == set(node.dims), node.name, "the result has the free axes of both", f"{node.dims} of {free}")
+    _demand(not shared, node.name, "operands share no axis but the contracted one", shared)
+    if free != set(node.dims):
+        _fail(node.name, "the result has the free axes of both", f"{node.dims} of {free}")
     for kind in args[2:]:
-        _demand(set(kind.dims) == free, node.name, "an accumulator has the result's axes", str(kind))
+        _demand(set(kind.dims) == free, node.name, "an accumulator has the result's axes", kind)
     pads = [kind.pad for kind in args]
     return BlockType((), node.dims, node.dtype, 0.0 if all(p == 0.0 for p in pads) else None)
 
 
 def _demand_padding(name: str, kind: BlockType, over: Axis, identity: float, scope: Scope) -> None:
-    if scope.applied and scope.may_be_partial(over):
-        _demand(kind.pad == identity, name, f"padding along {over} holds {identity}", str(kind.pad))
+    if scope.applied and kind.pad != identity and scope.may_be_partial(over):
+        _fail(name, f"padding along {over} holds {identity}", str(kind.pad))
 
 
 def _pad(node: Pointwise, args: list[BlockType]) -> float | None:
@@ -242,14 +252,16 @@ def _fed(node: Map, feed: Feed, kind: BlockType) -> BlockType:
         case Broadcast():
             return kind
         case Iterate(over) | Grouped(over, _):
-            _demand(over in kind.lists, node.name, "an iterated input is a list over the axis", f"{feed.outer}: {kind}")
-            _demand(over.space == node.axis.space or isinstance(feed.access, Grouped), node.name,
-                    "a map runs over the space of the list it iterates", f"{over.space} and {node.axis.space}")  # fmt: skip
+            if over not in kind.lists:
+                _fail(node.name, "an iterated input is a list over the axis", f"{feed.outer}: {kind}")
+            if over.space != node.axis.space and not isinstance(feed.access, Grouped):
+                spaces = f"{over.space} and {node.axis.space}"
+                _fail(node.name, "a map runs over the space of the list it iterates", spaces)
             _demand(
                 not node.unit or over not in kind.dims,
                 node.name,
                 "unit maps iterate lists of items without the axis",
-                str(kind),
+                kind,
             )
             lists = tuple(a for a in kind.lists if a != over)
             dims = tuple(node.axis if a == over else a for a in kind.dims)
@@ -258,7 +270,29 @@ def _fed(node: Map, feed: Feed, kind: BlockType) -> BlockType:
             assert_never(feed.access)
 
 
+# Rewrites keep most of a program: a map that is the same object, with inputs of the same types, gives what it gave.
+_MOST_KNOWN = 4096
+_Known: TypeAlias = "tuple[tuple[BlockType, ...], frozenset[tuple[Axis, bool, bool]], bool, dict[str, BlockType]]"
+_known: dict[int, tuple[Map, list[_Known]]] = {}
+"""By id, with the map that has that id: the types around it and of its inputs, and those of its results."""
+
+
 def _map_types(node: Map, types: Types, scope: Scope) -> dict[str, BlockType]:
+    given = tuple([types[feed.outer] for feed in node.inputs])
+    known = _known.get(id(node))
+    if known is None:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        known = _known[id(node)] = node, []
+    for before, seen, applied, found in known[1]:
+        if applied == scope.applied and seen == scope.seen and before == given:
+            return found
+    found = _inferred(node, types, scope)
+    known[1].append((given, scope.seen, scope.applied, found))
+    return found
+
+
+def _inferred(node: Map, types: Types, scope: Scope) -> dict[str, BlockType]:
     _check_range(node, scope)
     inner_inputs = body_types(node, types)
     _demand(len(inner_inputs) == len(node.inputs), node.name, "the inner names of a map's inputs are distinct", "")
@@ -266,11 +300,9 @@ def _map_types(node: Map, types: Types, scope: Scope) -> dict[str, BlockType]:
         node.body.inputs == tuple(inner_inputs),
         node.name,
         "the body's inputs are what the map feeds",
-        str(node.body.inputs),
+        node.body.inputs,
     )
-    _demand(
-        node.body.outputs == exports(node), node.name, "the body's outputs are what leaves it", str(node.body.outputs)
-    )
+    _demand(node.body.outputs == exports(node), node.name, "the body's outputs are what leaves it", node.body.outputs)
     inner = infer(node.body, inner_inputs, scope.inside(node))
     projections: Types = {} if node.state is None else _state_types(node, node.state, inner, scope)
     outer: dict[str, BlockType] = {}
@@ -297,7 +329,7 @@ def _once(node: Map, kind: BlockType) -> BlockType:
         _own_axes(node).isdisjoint((*kind.lists, *kind.dims)),
         node.name,
         "what is handed out as it is lacks the map's axis",
-        str(kind),
+        kind,
     )
     return kind
 
@@ -329,7 +361,7 @@ def _stacked(node: Map, kind: BlockType) -> BlockType:
 def _state_types(node: Map, state: State, inner: Types, scope: Scope) -> Types:
     kinds = {c.name: BlockType((), c.dims, c.dtype) for c in state.components}
     names = tuple(kinds)
-    _demand(len(kinds) == len(state.components), node.name, "a state's components have different names", str(names))
+    _demand(len(kinds) == len(state.components), node.name, "a state's components have different names", names)
     _demand(node.place is not Place.grid, node.name, "a loop that carries state does not run on the grid", "")
     _demand(
         state.update.inputs == (*names, *state.update.inputs[len(names) :]),
@@ -340,10 +372,10 @@ def _state_types(node: Map, state: State, inner: Types, scope: Scope) -> Types:
     _demand(len(state.update.inputs) == len(names) + len(state.feeds), node.name, "update takes state and feeds", "")
     _same(node, state.update, infer(state.update, update_types(state, inner), scope.inside(node)), kinds)
     half = len(names)
-    _demand(len(state.merge.inputs) == 2 * half, node.name, "merge takes two states", str(state.merge.inputs))
+    _demand(len(state.merge.inputs) == 2 * half, node.name, "merge takes two states", state.merge.inputs)
     both = dict(zip(state.merge.inputs, [*kinds.values(), *kinds.values()], strict=True))
     _same(node, state.merge, infer(state.merge, both, scope.inside(node)), kinds)
-    _demand(state.finish.inputs == names, node.name, "finish starts from the state", str(state.finish.inputs))
+    _demand(state.finish.inputs == names, node.name, "finish starts from the state", state.finish.inputs)
     for component in state.components:
         _demand(
             node.axis not in component.dims, node.name, "state does not have the axis of its own loop", component.name
@@ -358,19 +390,15 @@ def _state_types(node: Map, state: State, inner: Types, scope: Scope) -> Types:
 def _resumed(node: Map, state: State) -> list[tuple[str, str]]:
     if state.resume is None:
         return []
-    _demand(len(state.resume) == len(state.components), node.name, "a loop resumes every component", str(state.resume))
+    _demand(len(state.resume) == len(state.components), node.name, "a loop resumes every component", state.resume)
     return list(zip((c.name for c in state.components), state.resume, strict=True))
 
 
 def _same(node: Map, graph: Graph, types: Types, kinds: Types) -> None:
-    _demand(len(graph.outputs) == len(kinds), node.name, "a state's graph gives every component", str(graph.outputs))
+    _demand(len(graph.outputs) == len(kinds), node.name, "a state's graph gives every component", graph.outputs)
     for name, kind in zip(graph.outputs, kinds.values(), strict=True):
-        _demand(
-            set(types[name].dims) == set(kind.dims),
-            node.name,
-            "a component keeps its axes",
-            f"{types[name]} for {kind}",
-        )
+        if set(types[name].dims) != set(kind.dims):
+            _fail(node.name, "a component keeps its axes", f"{types[name]} for {kind}")
 
 
 def _check_range(node: Map, scope: Scope) -> None:
@@ -379,14 +407,14 @@ def _check_range(node: Map, scope: Scope) -> None:
         case All() | First() | Rest():
             pass
         case Band(axis, low, _, part):
-            _demand(outer is not None, node.name, "a range refers to a map around it", str(axis))
+            _demand(outer is not None, node.name, "a range refers to a map around it", axis)
             _demand(part is not Part.before or low is not None, node.name, "what begins at 0 has nothing before it", "")
         case Within(axis):
-            _demand(outer is not None, node.name, "a range refers to a map around it", str(axis))
-            _demand(axis.space == node.axis.space, node.name, "a range refers to a map over the same space", str(axis))
+            _demand(outer is not None, node.name, "a range refers to a map around it", axis)
+            _demand(axis.space == node.axis.space, node.name, "a range refers to a map over the same space", axis)
         case Segment(axis, count):
-            _demand(axis in scope.maps, node.name, "a segment is numbered by a map around it", str(axis))
-            _demand(axis.space.fixed == count, node.name, "the segments' map has one iteration a segment", str(count))
+            _demand(axis in scope.maps, node.name, "a segment is numbered by a map around it", axis)
+            _demand(axis.space.fixed == count, node.name, "the segments' map has one iteration a segment", count)
         case _:
             assert_never(node.range)
     _demand(
@@ -410,13 +438,13 @@ def _check_peeled(graph: Graph) -> None:
             case Map(range=Rest(after)):
                 first = firsts.get(after)
                 _demand(first is not None and _same_blocks(first, node), node.name,
-                        "the rest begins where a map of its graph over the first block ends", str(after))  # fmt: skip
+                        "the rest begins where a map of its graph over the first block ends", after)  # fmt: skip
             case Join(name, first, rest, axes):
                 one, other = parts.get(first), parts.get(rest)
                 if one is None or other is None or other.range != Rest(one.axis):
                     _fail(name, "a list of two parts is that of a first block and of its rest", f"{first}, {rest}")
                 along = axes[:1] and axes[0][0] == one.axis and axes[0][1] in _own_axes(other)
-                _demand(bool(along), name, "parts are joined along the axis of their maps", str(axes))
+                _demand(bool(along), name, "parts are joined along the axis of their maps", axes)
                 _demand(joined.isdisjoint((first, rest)), name, "a part is one list's", f"{first}, {rest}")
                 joined |= {first, rest}
             case _:
@@ -440,12 +468,13 @@ def _name(node: BlockNode) -> str:
     return node.name
 
 
-def _demand(holds: bool, node: str, condition: str, found: str) -> None:
+def _demand(holds: bool, node: str, condition: str, found: object) -> None:
     if not holds:
         _fail(node, condition, found)
 
 
-def _fail(node: str, condition: str, found: str) -> NoReturn:
+def _fail(node: str, condition: str, found: object) -> NoReturn:
+    text = str(found)
     raise InvalidProgramError(
-        f"malformed block program: {condition}" + (f" (found {found})" if found else ""), node=node, condition=condition
+        f"malformed block program: {condition}" + (f" (found {text})" if text else ""), node=node, condition=condition
     )

@@ -121,17 +121,23 @@ def rename_map_axes(node: Map, axes: Axes) -> Map:
         return tuple(axes.get(a, a) for a in of)
 
     def component(c: Component) -> Component:
-        return replace(c, dims=dims(c.dims))
+        return c if axes.keys().isdisjoint(c.dims) else replace(c, dims=dims(c.dims))
 
     state = node.state
     if state is not None:
-        state = State(
-            tuple(map(component, state.components)), state.feeds,
-            rename_axes(state.update, axes), rename_axes(state.merge, axes), rename_axes(state.finish, axes), state.resume,
-        )  # fmt: skip
+        parts = tuple(map(component, state.components))
+        update, merge, finish = (rename_axes(g, axes) for g in (state.update, state.merge, state.finish))
+        old = (*state.components, state.update, state.merge, state.finish)
+        if any(a is not b for a, b in zip((*parts, update, merge, finish), old, strict=True)):
+            state = State(parts, state.feeds, update, merge, finish, state.resume)
     body, bounds = rename_axes(node.body, axes), _range(node.range, axes)
-    inputs = tuple(Feed(f.outer, f.inner, _access(f.access, axes)) for f in node.inputs)
-    if state is None and body is node.body and node.axis not in axes and (inputs, bounds) == (node.inputs, node.range):
+    inputs = tuple(_fed(f, axes) for f in node.inputs)
+    if (
+        state is node.state
+        and body is node.body
+        and node.axis not in axes
+        and (inputs, bounds) == (node.inputs, node.range)
+    ):
         return node
     return replace(node, axis=axes.get(node.axis, node.axis), inputs=inputs, body=body, state=state, range=bounds)
 
@@ -144,11 +150,12 @@ def _axes_in(node: BlockNode, axes: Axes) -> BlockNode:
         case Pointwise() | Stage():
             return node if axes.keys().isdisjoint(node.dims) else replace(node, dims=tuple(map(new, node.dims)))
         case Dot():
-            return replace(node, over=new(node.over), dims=tuple(map(new, node.dims)))
+            same = axes.keys().isdisjoint((node.over, *node.dims))
+            return node if same else replace(node, over=new(node.over), dims=tuple(map(new, node.dims)))
         case Collapse():
-            return replace(node, over=new(node.over))
+            return replace(node, over=new(node.over)) if node.over in axes else node
         case Index():
-            return replace(node, axis=new(node.axis))
+            return replace(node, axis=new(node.axis)) if node.axis in axes else node
         case Join():
             return replace(node, axes=tuple((new(a), new(b)) for a, b in node.axes))
         case Literal() | Fill() | Extent():
@@ -159,12 +166,17 @@ def _axes_in(node: BlockNode, axes: Axes) -> BlockNode:
             assert_never(node)
 
 
+def _fed(feed: Feed, axes: Axes) -> Feed:
+    access = _access(feed.access, axes)
+    return feed if access is feed.access else replace(feed, access=access)
+
+
 def _access(access: Access, axes: Axes) -> Access:
     match access:
         case Iterate(over):
-            return Iterate(axes.get(over, over))
+            return Iterate(axes[over]) if over in axes else access
         case Grouped(over, group):
-            return Grouped(axes.get(over, over), group)
+            return Grouped(axes[over], group) if over in axes else access
         case Broadcast():
             return access
         case _:

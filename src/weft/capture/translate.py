@@ -32,10 +32,10 @@ from weft.capture.products import PRODUCTS
 from weft.capture.recording import Call, Recording, Slot
 from weft.capture.reductions import REDUCTIONS
 from weft.capture.sizes import symbolic
-from weft.capture.views import VIEWS, copy
+from weft.capture.views import RESHAPES, VIEWS, copy, kept_dims
 from weft.errors import UnsupportedError, WeftError
 from weft.tensor.axes import Axis
-from weft.tensor.builder import Builder, Ref
+from weft.tensor.builder import Builder, Ref, Size
 from weft.tensor.program import Opaque, TensorProgram, uses
 
 _HANDLERS: dict[str, Handler] = {**CREATION, **INDICES, **PRODUCTS, **REDUCTIONS, **VIEWS}
@@ -246,7 +246,7 @@ class _Translation:
                 call.packet,
                 name,
                 refs,
-                [hint(n) for n in fake.shape],
+                self._sizes(call, fake),
                 dtype_of(fake.dtype),
                 reason,
                 call.location,
@@ -264,6 +264,15 @@ class _Translation:
             self.looks.append(Fallback(call.packet, reason, call.location))
         elif into is None or call.packet not in ("aten.copy_", "aten.fill_", "aten.zero_"):
             self.fallbacks.append(Fallback(call.packet, reason, call.location))
+
+    def _sizes(self, call: Call, fake: torch.Tensor) -> list[Size]:
+        """The sizes of a result of `call`: an axis where a reshape leaves a dimension as it is."""
+        sizes: list[Size] = [hint(n) for n in fake.shape]
+        source = _first(call.reads()) if call.packet in RESHAPES else None
+        if source is not None and self.fakes[source].dtype == fake.dtype:
+            for dim, old in kept_dims(self.fakes[source].shape, fake.shape).items():
+                sizes[dim] = self.refs[source].dims[old] or sizes[dim]
+        return sizes
 
     def _ready(self, call: Call) -> None:
         """Makes what `call` reads values that PyTorch can read, each once, so that all views of it are of the same memory."""

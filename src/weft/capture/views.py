@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from math import prod
 from typing import Any
 
 from weft.capture.arguments import Arguments, Handler, expression
@@ -49,6 +51,24 @@ def _reshape(b: Builder, a: Arguments) -> Ref:
     rest = iter(d for d in a.ref("self").dims if d is not None)
     shape: list[Size] = [1 if expression(n) == 1 else next(rest) for n in new]
     return b.reshape(a.ref("self"), shape, a.location)
+
+
+def kept_dims(old: Sequence[Any], new: Sequence[Any]) -> dict[int, int]:
+    """For dimensions of a reshape's result the one of its operand that has the same index, whatever the sizes are.
+
+    That is as long, and has as many elements in a step, or as many steps before it. Dimensions of size 1 are none.
+    """
+    places = {key: d for d, *keys in _steps(old) for key in keys}
+    found = {d: [places[key] for key in keys if key in places] for d, *keys in _steps(new)}
+    return {d: same[0] for d, same in found.items() if same}
+
+
+def _steps(shape: Sequence[Any]) -> Iterator[tuple[int, tuple[Any, ...], tuple[Any, ...]]]:
+    """Each dimension longer than 1; its size with the product of the sizes before it, and of those after it."""
+    sizes = [expression(n) for n in shape]
+    for dim, size in enumerate(sizes):
+        if size != 1:
+            yield dim, ("after", prod(sizes[:dim]), size), ("before", prod(sizes[dim + 1 :]), size)
 
 
 def _long(shape: list[Any]) -> list[Any]:
@@ -139,3 +159,6 @@ VIEWS: dict[str, Handler] = {
     "aten.view": _reshape,
     "aten.view_as": _reshape,
 }
+
+RESHAPES = frozenset(name for name, handler in VIEWS.items() if handler is _reshape)
+"""Views of the same elements in the same order, in other dimensions."""

@@ -51,8 +51,9 @@ _TURNED_ROWS = 64
 _TURNED = {DType.float32: 4, DType.bfloat16: 16}
 # Elements of a block of elementwise work, and of a row of it: a few pages, long enough rows for vector code.
 _BLOCK, _ROW = 16384, 2048
-# Of a row so long that it is many blocks: streams that go on for longer, of fewer rows.
-_LONG_ROW = 4096
+# Rows that are gone over several times: of few, all passes but the first find them in the cache; and longer ones in longer blocks,
+# streams of pages that follow each other. The least size, and the block.
+_PASSED_ROWS = ((16384, 8192, 1), (4096, 4096, 4), (1, 2048, 4))
 # Both sides of a block that lies along memory one way in one tensor, the other way in another.
 _SQUARE = 128
 # Rows that a sum down the columns adds up before it goes on to the next block: short chains of additions, as exact as eager's.
@@ -111,8 +112,10 @@ def choose(
         levels = (Level(place, 1 if node.unit else tiles[node.axis]),)
         if node.axis in whole:
             levels = (Level(LevelPlace.whole),)
-        elif not products and _is_plain_reduction(node) and sizes[node.axis.space.name] > _CHAIN * levels[0].size:
-            levels = (Level(LevelPlace.loop, _CHAIN * levels[0].size), *levels)
+        elif not products and _is_plain_reduction(node):
+            chained = _CHAIN * min(levels[0].size, _ROW)
+            if sizes[node.axis.space.name] > chained:
+                levels = (Level(LevelPlace.loop, chained), *levels)
         # Blocks that lie wholly in a band have no mask to compute.
         peel = isinstance(node.range, Band) and levels[-1].place is LevelPlace.loop
         loops.append((node.name, LoopSchedule(levels, peel)))
@@ -354,10 +357,11 @@ def _elementwise_tiles(
     # Rows with loops inside are blocks as on the grid: what one loop reads of them, the next finds in the cache.
     summed = {m.axis for m in maps(program.graph) if m.state is not None and not list(maps(m.body))}
     square = any(outer in long and inner in long for outer, inner in _nested(program.graph))
-    row = _LONG_ROW if any(extent[a] >= _LONG_ROW and a not in grid for a in long) else _ROW
+    longest = max((extent[a] for a in long if a not in grid), default=0)
+    row, rows = next(((row, rows) for least, row, rows in _PASSED_ROWS if longest >= least), (_ROW, _BLOCK // _ROW))
     tiles: dict[Axis, int] = {}
     for axis, size in extent.items():
-        tiles[axis] = _BLOCK // row
+        tiles[axis] = rows
         if axis in long:
             tiles[axis] = _BLOCK if axis in grid and len(extent) == 1 else _SQUARE if square else row
         elif axis in summed and size > _FEW:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from weft.capture import Captured
+from weft.cost import Machine, estimate, total
 from weft.errors import Location, WeftError
 from weft.options import Options
 from weft.plan.partition import Region
@@ -73,7 +76,7 @@ class Regions:
         found = self._selected.get(prepared.form)
         if found is None:
             try:
-                found = select(prepared.program, prepared.example, self.options)
+                found = _selected_before(prepared, self.options)
             except WeftError as error:
                 found = error
             self._selected[prepared.form] = found
@@ -90,16 +93,51 @@ class Regions:
 
     def _prepare(self, region: Region) -> Prepared:
         viewed, made = views(region.program)
-        program, _ = numbered(replace(viewed, derived=()))  # a view shows its own size
+        program = numbered(replace(viewed, derived=()), self.layouts)  # a view shows its own size
         # A space without an example is taken for a large one.
         sizes = {s.name: s.example or 1024 for s in program.spaces()}
         own = {v.name for v in made}
         innermost = {
-            node.name: None if node.name in own else self.layouts.get(node.name, len(node.axes) - 1)
-            for node in program.inputs
+            node.name: None if old.name in own else self.layouts.get(old.name, len(node.axes) - 1)
+            for node, old in zip(program.inputs, viewed.inputs, strict=True)
         }
         example = Example(sizes, innermost, self.options.threads or torch.get_num_threads())
         return Prepared(region, program, viewed, made, example, form_of(program, example))
+
+
+# A graph is traced for its first sizes, then for all, and planned once more with the library's products.
+_MOST_REMEMBERED = 256
+_remembered: dict[tuple[str, str, Options], Selection] = {}
+
+
+def _selected_before(prepared: Prepared, options: Options) -> Selection:
+    """The candidate for a region: chosen anew, or where one was for the same program at sizes of these magnitudes, that one."""
+    program, example = prepared.program, prepared.example
+    magnitudes = {name: (size - 1).bit_length() for name, size in example.sizes.items()}
+    key = repr(program), form_of(program, replace(example, sizes=magnitudes)), options
+    found = _remembered.pop(key, None)
+    if found is None:
+        with _uncollected():
+            found = select(program, example, options)
+    else:
+        cost = total(estimate(found.chosen.applied, example.sizes, Machine.here(example.threads)))
+        found = replace(found, example=example, chosen=replace(found.chosen, cost=cost))
+    _remembered[key] = found  # the last ones stay
+    while len(_remembered) > _MOST_REMEMBERED:
+        _remembered.pop(next(iter(_remembered)), None)
+    return found
+
+
+@contextmanager
+def _uncollected() -> Generator[None]:
+    """No collection of cycles meanwhile, for less than a second: each one looks at all that PyTorch's modules hold, for 0.3 s."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def form_of(program: TensorProgram, example: Example) -> str:

@@ -20,7 +20,7 @@ from weft.masks import limit
 from weft.options import Options
 from weft.plan.choose import choose, in_segments, off_the_grid
 from weft.schedule import Schedule, apply, kernels
-from weft.tensor.laws import cancel_shifts, sizes_in_place
+from weft.tensor.laws import cancel_shifts, decays_below_maxima, sizes_in_place
 from weft.tensor.program import TensorProgram
 
 
@@ -160,7 +160,8 @@ def _fused(
     program: TensorProgram, lowered: BlockProgram, options: Options, *, only_exact: bool
 ) -> Iterator[_Fused | Considered]:
     """Where each candidate comes from, its program in canonical names, and its trace; or why it is none."""
-    exact = fuse(lowered, RULES_IN_PLANS, (), checked=options.debug_checks)
+    first = _with_decays(program, lowered)
+    exact = fuse(first, RULES_IN_PLANS, (), checked=options.debug_checks)
     written = canonical(round_where_made(limit(exact.last)))
     yield "rules that keep every rounding", written, exact.steps
     empty = any(s.example == 0 for s in program.spaces())
@@ -169,10 +170,9 @@ def _fused(
         return
     seen = {written}
     cancelled = cancel_shifts(program)
-    if cancelled == program:
-        fusion = fuse(lowered, RULES_THAT_KEEP_PRECISION, checked=options.debug_checks)
-    else:
-        fusion = fuse(lower(sizes_in_place(cancelled)), RULES_THAT_KEEP_PRECISION, checked=options.debug_checks)
+    if cancelled != program:
+        first = _with_decays(cancelled, None)
+    fusion = fuse(first, RULES_THAT_KEEP_PRECISION, checked=options.debug_checks)
     plain = make_safe(written).plain
     for origin, snapshot, trace in _snapshots(fusion):
         safe: Safe = make_safe(limit(snapshot))
@@ -184,6 +184,12 @@ def _fused(
         if made not in seen:
             seen.add(made)
             yield origin, made, trace
+
+
+def _with_decays(program: TensorProgram, lowered: BlockProgram | None) -> BlockProgram:
+    """The block program of `program`, its exponentials below maxima cheaper; `lowered` is that of the program as it is."""
+    decaying = decays_below_maxima(program)
+    return lowered if lowered is not None and decaying is program else lower(sizes_in_place(decaying))
 
 
 def _snapshots(fusion: Fusion) -> Iterator[_Fused]:

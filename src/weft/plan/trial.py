@@ -154,7 +154,7 @@ def faster(plan: Plan, eager: Runner, options: Options, changing: tuple[int, ...
     libraries, which may do more than return a result. What a graph writes into is copied for the trial.
     """
     calls = plan.captured.calls.values()
-    repeatable = all(not c.random and c.target.namespace == "aten" for c in calls)
+    repeatable = all(not c.random and c.target.namespace in ("aten", "weft") for c in calls)
     if options.measure == "never" or not plan.kernels or not repeatable:
         return plan.run
     return Trial(plan, eager, options, environment_parts(), changing)
@@ -168,14 +168,16 @@ def changing_sizes(gm: torch.fx.GraphModule) -> tuple[int, ...]:
 
 
 def measure(candidates: Sequence[Callable[..., Any]], arguments: Sequence[Any]) -> tuple[float, ...]:
-    """Median seconds of a call of each, timed in turn on the same arguments, after a first call of each."""
+    """Median seconds of a call of each, timed in turn, to and fro, on the same arguments, after a first call of each."""
     times: tuple[list[float], ...] = tuple([] for _ in candidates)
+    turns = list(zip(candidates, times, strict=True))
     with torch.no_grad():
         for call in candidates:
             call(*arguments)
         begin = time.perf_counter()
         while len(times[0]) < _LEAST or (len(times[0]) < _MOST and time.perf_counter() - begin < _SECONDS):
-            for call, found in zip(candidates, times, strict=True):
+            turns.reverse()
+            for call, found in turns:
                 start = time.perf_counter()
                 call(*arguments)
                 found.append(time.perf_counter() - start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from weft.block.program import Collapse, Extent, Index, Literal, Pointwise
@@ -190,6 +191,8 @@ class _Printer:
         order = phases(works, depth)
         outside = dict(self.local)
         self._hoist(works, depth)
+        if depth == len(self.nest.order):
+            self._load(works)
         for lazy, rest in order.buffered.items():
             wish = f"{lazy.node.name}_row"
             self.buffers[lazy] = self.frame.array(wish, lazy.dtype.accumulator, rest, self.scope)
@@ -280,6 +283,16 @@ class _Printer:
                     name = self.frame.names.make(f"{value.base}_at")
                     self.out.line(f"const {CTYPE[text.kind]} {name} = {text.text};")
                     self.local[value] = Text(name, text.kind)
+
+    def _load(self, works: Sequence[Work]) -> None:
+        """Locals for elements that are read several times: selected or not, they are loaded and widened once."""
+        counted = Counter(v for w in works for v in w.reads if isinstance(v, Memory) and not v.variable)
+        for value, count in counted.items():
+            if count > 1 and value not in self.local:
+                text = self._value(value)
+                name = self.frame.names.make(f"{value.base}_at")
+                self.out.line(f"const {CTYPE[text.kind]} {name} = {text.text};")
+                self.local[value] = Text(name, text.kind)
 
     def _compute(self, work: Work) -> None:
         lazy = work.lazy

@@ -87,13 +87,22 @@ class _Naming:
         sliced = [(s, self._space(s.source)) for s in rules]
         self._waiting.remove(root)
         fixed = self._spaces.hint(space) if self._spaces.fixed(space) else None
-        number = len(self._named)
-        spare = number - len(_LETTERS) + 1
-        made = Space(_LETTERS[number] if spare <= 0 else f"X{spare}", fixed, self._spaces.hint(space))
+        made = Space(space_name(len(self._named)), fixed, self._spaces.hint(space))
         self._named[root] = made
         self.derived += [Derived(made, of, s.start, s.stop, s.step, s.times) for s, of in sliced]
         return made
 
 
+def space_name(number: int) -> str:
+    """The name of the space that is first seen after so many others: M, K, N, D .., X1, X2 .."""
+    spare = number - len(_LETTERS) + 1
+    return _LETTERS[number] if spare <= 0 else f"X{spare}"
+
+
+def axis_name(space: Space, number: int) -> str:
+    """The name of the axis of `space` that is first seen after so many others: m, m1, m2 .."""
+    return space.name.lower() + (str(number) if number else "")
+
+
 def _axis(space: Space, number: int) -> Axis:
-    return Axis(space.name.lower() + (str(number) if number else ""), space)
+    return Axis(axis_name(space, number), space)

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from weft.tensor.laws.casts import drop_precision_casts
 from weft.tensor.laws.cleaning import merge_equal, remove_dead
-from weft.tensor.laws.elementwise import numbered, sizes_in_place, split_elementwise
+from weft.tensor.laws.decays import decays_below_maxima
+from weft.tensor.laws.elementwise import sizes_in_place, split_elementwise
 from weft.tensor.laws.expansion import expand_sums
 from weft.tensor.laws.factors import scale_rows_last
 from weft.tensor.laws.masks import masks_in_place
+from weft.tensor.laws.names import numbered
 from weft.tensor.laws.picks import pick_first
 from weft.tensor.laws.reindexing import inline_reindexing
 from weft.tensor.laws.shift import cancel_shifts
@@ -23,6 +25,7 @@ from weft.tensor.program import TensorProgram
 __all__ = [
     "View",
     "cancel_shifts",
+    "decays_below_maxima",
     "drop_precision_casts",
     "expand_sums",
     "inline_reindexing",

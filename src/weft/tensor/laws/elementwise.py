@@ -9,7 +9,6 @@ from weft.tensor import optable
 from weft.tensor.dtypes import DType
 from weft.tensor.laws.cleaning import remove_dead
 from weft.tensor.program import Cast, Elementwise, Extent, Node, TensorProgram, Use
-from weft.tensor.rename import with_values
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, arguments, substitute
 
 
@@ -116,23 +115,6 @@ class _Splitting:
 
 def _over(expr: Scalar, read: list[int]) -> Scalar:
     return substitute(expr, lambda i: Arg(read.index(i)))
-
-
-def numbered(program: TensorProgram) -> tuple[TensorProgram, dict[str, str]]:
-    """`program` with its nodes called t0, t1 .. in order, and the old name of each.
-
-    Names of inputs stay. What depends on names (the text of a kernel, its cache key) then depends on structure alone.
-    """
-    taken = {n.name for n in program.inputs}
-    free = (name for name in (f"t{i}" for i in range(len(taken) + len(program.nodes))) if name not in taken)
-    new = {n.name: name for n, name in zip(program.nodes, free, strict=False)}
-
-    def name(value: str) -> str:
-        return new.get(value, value)
-
-    nodes = tuple(replace(with_values(n, name), name=new[n.name]) for n in program.nodes)
-    outputs = tuple(map(name, program.outputs))
-    return replace(program, nodes=nodes, outputs=outputs), {made: old for old, made in new.items()}
 
 
 def sizes_in_place(program: TensorProgram) -> TensorProgram:

@@ -1,0 +1,90 @@
+"""How Dynamo traces for weft: a number among several indices stays a number of the run.
+
+PyTorch's indexing asks a symbolic number among several indices (`x[:, pos]`) for its value, and what is traced is for that value
+alone: another position would be another compile, for good. Where the number is the only index (`x[pos]`), Dynamo itself reads it as
+`torch.select`, which keeps it. For graphs that go to weft, and for no other, numbers among several indices are traced so too.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+from weakref import WeakSet
+
+import torch
+from torch import fx
+from torch._dynamo.output_graph import OutputGraph
+from torch._dynamo.variables import builder
+
+B = TypeVar("B", bound=Callable[..., Any])
+_BACKENDS: WeakSet[Callable[..., Any]] = WeakSet()
+_LAYERS = ("compiler_fn", "__wrapped__", "func")
+"""Where PyTorch's wrappers, and partial functions, hold what they call."""
+_INDEXING = (operator.getitem, operator.setitem)
+
+
+def traced_for(backend: B) -> B:
+    """`backend`, known as weft's: indices in its graphs stay numbers of the run."""
+    _BACKENDS.add(backend)
+    return backend
+
+
+def _is_wefts(compiler: Any) -> bool:
+    while compiler is not None:
+        if compiler in _BACKENDS:
+            return True
+        compiler = next((getattr(compiler, name) for name in _LAYERS if hasattr(compiler, name)), None)
+    return False
+
+
+def _selecting(graph: Any, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """`args` of an indexing, with views at the numbers among the indices as the tensor; None where PyTorch has to read them itself.
+
+    It has where no index is a number of the run, where one is a tensor, a list or a mask, which moves dimensions, and where
+    Dynamo must see that the tensor itself begins to need gradients.
+    """
+    seen, key, *value = args
+    items: list[Any] = list(cast("tuple[Any, ...]", key)) if isinstance(key, tuple) else [key]
+    numbers = [isinstance(_example(item), torch.SymInt) for item in items]
+    taking = [item is not None and item is not ... for item in items]  # not ==, which a proxy traces
+    plain = [
+        not takes or number or type(item) in (int, slice)
+        for takes, number, item in zip(taking, numbers, items, strict=True)
+    ]
+    tensor = _example(seen)
+    if not any(numbers) or not all(plain) or not isinstance(tensor, torch.Tensor):
+        return None
+    if any(getattr(_example(v), "requires_grad", False) for v in value):
+        return None
+    dots = [i for i, item in enumerate(items) if item is ...]
+    others = tensor.ndim - sum(taking)
+    if others < 0 or len(dots) > 1:
+        return None  # PyTorch says what is wrong
+    dims = [sum(taking[:i]) + (others if dots and i > dots[0] else 0) for i in range(len(items))]
+    for item, number, dim in reversed(list(zip(items, numbers, dims, strict=True))):
+        if number:
+            view = graph.create_proxy("call_function", torch.select, (seen, dim, item), {})
+            seen = cast("Any", builder).wrap_fx_proxy(graph.current_tx, view).as_proxy()
+    return seen, tuple(item for item, number in zip(items, numbers, strict=True) if not number), *value
+
+
+def _example(value: Any) -> Any:
+    return value.node.meta.get("example_value") if isinstance(value, fx.Proxy) else None
+
+
+def _keep_numbers() -> None:
+    """Has Dynamo trace indices as this module says."""
+    create: Any = OutputGraph.create_proxy
+
+    @functools.wraps(create)
+    def creating(self: Any, kind: Any, target: Any, args: Any, kwargs: Any, **more: Any) -> Any:
+        if target in _INDEXING and _is_wefts(self.compiler_fn):
+            args = _selecting(self, args) or args
+        return create(self, kind, target, args, kwargs, **more)
+
+    cast("Any", OutputGraph).create_proxy = creating
+
+
+_keep_numbers()

@@ -1,0 +1,68 @@
+"""Names that depend on structure alone: what is computed the same way is called the same, wherever it was cut out of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import replace
+
+from weft.tensor.axes import Axis, Space
+from weft.tensor.builder.name import axis_name, space_name
+from weft.tensor.program import Extent, Node, TensorProgram, axes_of
+from weft.tensor.rename import with_axes, with_values
+
+_NUMBER = re.compile(r"^t\d+$|[._]\d+$")
+"""Of a name that weft made: of a computed value, or of a copy of another one."""
+
+
+def numbered(program: TensorProgram, keep: Collection[str]) -> TensorProgram:
+    """`program` with its nodes called t0, t1 .., and its spaces M, K, N .., in order.
+
+    The inputs in `keep` keep their names, others get one of theirs with a number, t0 where they are computed. What depends on
+    names (the text of a kernel, its key in the cache) then depends on structure alone, and on what the user calls the inputs.
+    """
+    spaces = {s: replace(s, name=space_name(i)) for i, s in enumerate(program.spaces())}
+    program = _over(program, spaces)
+    values: dict[str, str] = {n.name: n.name for n in program.inputs if n.name in keep}
+    taken = set(values.values())
+    stems = {n.name: _NUMBER.sub("", n.name) for n in program.inputs} | {n.name: "" for n in program.nodes}
+    for name, stem in stems.items():
+        if name not in values:
+            values[name] = _free(f"{stem}." if stem else "t", taken)
+            taken.add(values[name])
+    every = [replace(with_values(n, values.__getitem__), name=values[n.name]) for n in program.nodes]
+    inputs = tuple(replace(n, name=values[n.name]) for n in program.inputs)
+    return replace(program, inputs=inputs, nodes=tuple(every), outputs=tuple(values[o] for o in program.outputs))
+
+
+def _free(stem: str, taken: Collection[str]) -> str:
+    return next(name for number in range(len(taken) + 1) if (name := f"{stem}{number}") not in taken)
+
+
+def _over(program: TensorProgram, spaces: dict[Space, Space]) -> TensorProgram:
+    """`program` over other spaces; each one's axes called after it, those of operations first."""
+    axes: dict[Axis, Axis] = {}
+    counts = dict.fromkeys(spaces, 0)
+
+    def axis(own: Axis) -> Axis:
+        if own not in axes:
+            axes[own] = Axis(axis_name(spaces[own.space], counts[own.space]), spaces[own.space])
+            counts[own.space] += 1
+        return axes[own]
+
+    for node in program.nodes:
+        for own in axes_of(node):
+            axis(own)
+
+    def changed(node: Node) -> Node:
+        node = with_axes(node, axis)
+        return replace(node, space=spaces[node.space]) if isinstance(node, Extent) else node
+
+    nodes = tuple(changed(n) for n in program.nodes)
+    dims = tuple(tuple(None if d is None else axis(d) for d in each) for each in program.output_dims)
+    inputs = tuple(
+        replace(n, axes=tuple(map(axis, n.axes)), dims=tuple(None if d is None else axis(d) for d in n.dims))
+        for n in program.inputs
+    )
+    derived = tuple(replace(d, space=spaces[d.space], source=spaces[d.source]) for d in program.derived)
+    return replace(program, inputs=inputs, nodes=nodes, output_dims=dims, derived=derived)
