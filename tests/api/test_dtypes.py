@@ -122,3 +122,32 @@ def test_sums_of_bytes_do_not_overflow_what_they_are_summed_in() -> None:
     program = weft.optimize(lambda x: x @ x.t(), (x,))
     assert program.fallbacks == ()
     assert torch.equal(program(x), x @ x.t())
+
+
+def rotated(x, turns, w):
+    y = torch.view_as_complex(torch.relu(x @ w).unflatten(-1, (-1, 2)))
+    return torch.softmax(torch.view_as_real(y * turns).flatten(-2) @ w, -1)
+
+
+def complex_in_and_out(x, turns, w):
+    turns.mul_(2)
+    size = torch.exp(-turns.abs())
+    return turns.T, torch.complex(size, size + 1), (size * 3).sum(-1), turns.real * 2
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+@pytest.mark.parametrize("function", [rotated, complex_in_and_out])
+def test_what_stands_around_complex_numbers_is_compiled(function, kind):
+    x, w = torch.randn(9, 16, dtype=kind), torch.randn(16, 16, dtype=kind)
+    turns = torch.polar(torch.ones(9, 8, dtype=kind), torch.randn(9, 8, dtype=kind))
+    mine, theirs = turns.clone(), turns.clone()
+    program = weft.optimize(function, (x, turns.clone(), w))
+    torch.testing.assert_close(program(x, mine, w), function(x, theirs, w))
+    assert torch.equal(mine, theirs)
+    assert program.kernels
+    assert {f.operation for f in program.fallbacks} < {
+        f"aten.{n}" for n in ("view_as_complex", "mul", "flatten", "complex", "abs", "real")
+    }
+    for rows in (5, 7):  # other lengths of the same program
+        x, turns = torch.randn(rows, 16, dtype=kind), torch.randn(rows, 8, dtype=theirs.dtype)
+        torch.testing.assert_close(program(x, turns.clone(), w), function(x, turns.clone(), w))

@@ -69,7 +69,7 @@ def run(captured: Captured, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     def opaque(node: Opaque, used: tuple[np.ndarray, ...]) -> np.ndarray:
         if node.name not in values:
             call = captured.calls[node.call]
-            known = {n: torch.from_numpy(np.array(v)) for n, v in zip(node.uses, used, strict=True)}
+            known = {n: torch.from_numpy(np.array(v, order="C")) for n, v in zip(node.uses, used, strict=True)}
             if call.random:  # what is drawn depends on the element type
                 known = {n: v.to(getattr(torch, defined[n].dtype.name)) for n, v in known.items()}
             values.update(call.run(known, arguments))

@@ -248,8 +248,16 @@ def by_strides(x):
     return torch.as_strided(y, (2, 2), (1, 1))
 
 
-def spectrum(x):
-    return torch.fft.rfft(x).abs()
+def packed(x):
+    return x.to(torch.uint16).to(torch.float32)
+
+
+def spectrum(x, c):
+    y = torch.exp(x) * 2
+    z = torch.fft.rfft(y)
+    z = z * c
+    size = z.abs()
+    return torch.softmax(size, -1) + 1, z
 
 
 @pytest.mark.parametrize(
@@ -258,7 +266,7 @@ def spectrum(x):
         (write_out, "aten.mul.out writes into its arguments", "mul"),
         (constant, "the graph holds a tensor constant", "tensor("),
         (by_strides, "aten.as_strided on a computed tensor", "as_strided"),
-        (spectrum, "weft has no element type complex64", "rfft"),
+        (packed, "weft has no element type uint16", "uint16"),
     ],
 )
 def test_graph_is_refused_with_reason_and_line(weft, function, reason, text):
@@ -272,6 +280,25 @@ def test_graph_is_refused_with_reason_and_line(weft, function, reason, text):
     assert captured.refused.location.file == HERE
     assert captured.refused.location.line == line_of(function, text)
     assert captured.fallbacks == (captured.refused,)
+
+
+def test_only_the_calls_that_touch_complex_numbers_are_left(weft):
+    x, c = torch.randn(4, 6), torch.randn(4, dtype=torch.complex64)
+    weft.compare(spectrum, x, c)
+    captured = weft.only
+    assert captured.program is not None
+    assert [f.operation for f in captured.fallbacks] == ["aten.fft_rfft", "aten.mul", "aten.abs"]
+    assert all(f.reason == "complex64 numbers are PyTorch's" for f in captured.fallbacks)
+    assert [f.location.line for f in captured.fallbacks] == [
+        line_of(spectrum, text) for text in ("rfft", "z * c", "z.abs()")
+    ]
+
+
+@pytest.mark.parametrize("function", [torch.vdot, torch.linalg.vecdot, torch.var, torch.linalg.vector_norm])
+def test_parts_of_real_numbers_are_not_those_of_complex_ones(weft, function):
+    x, y = (torch.randn(6, dtype=torch.complex64) for _ in range(2))
+    given = (x,) if function in (torch.var, torch.linalg.vector_norm) else (x, y)
+    weft.compare(lambda *given: torch.exp(torch.view_as_real(function(*given) + 0j)), *given)
 
 
 @pytest.mark.parametrize(("known", "reason"), [(1, "1 for these inputs only"), (None, "content")])

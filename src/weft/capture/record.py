@@ -222,6 +222,8 @@ class _Recorder(TorchDispatchMode):
 
         It does where weft means it as it is, where its parts cannot be recorded, or where too little of them is weft's.
         """
+        if str(func) in PARTS and any(map(_complex, pytree.tree_leaves((args, kwargs)))):
+            return NotImplemented  # those are of real numbers
         parts = PARTS.get(str(func))
         if parts is None and str(func) in PICKS and self._computed(self._slots.get(id(args[0]))):
             parts = PICKS[str(func)]
@@ -439,6 +441,10 @@ def _functional(func: OpOverload[..., Any], args: tuple[Any, ...]) -> OpOverload
     if not name.endswith("_") or functional is None or others or not isinstance(args[0], torch.Tensor):
         raise UnsupportedError(f"{func} writes into its arguments")
     return functional
+
+
+def _complex(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.is_complex()
 
 
 def _is_number(leaf: Any) -> bool:

@@ -111,6 +111,9 @@ class _Translation:
         results = tuple(self._result(leaf, outputs) for leaf in self.recording.outputs)
         writes = tuple((self.inputs[slot], self._last(slot, last, outputs)) for slot, last in self.recording.writes)
         program = _pruned(self.builder.finish(outputs), self.calls)
+        foreign = next((n for n in program.nodes if n.dtype.is_foreign and not isinstance(n, Opaque)), None)
+        if foreign is not None:
+            raise UnsupportedError(f"weft would have to copy {foreign.dtype} numbers, which are PyTorch's")
         arguments, fallbacks, looks = tuple(self.arguments), tuple(self.fallbacks), tuple(self.looks)
         return Captured(program, arguments, self.calls, results, writes, fallbacks, views=looks, made_by=self.made_by)
 
@@ -204,6 +207,9 @@ class _Translation:
         used = [slot for slot in call.results if slot is not None]
         if isinstance(call.target, Write):
             raise UnsupportedError("it writes into a part of a tensor")
+        foreign = {str(k) for s in (*call.reads(), *used) if (k := dtype_of(self.fakes[s].dtype)).is_foreign}
+        if foreign:
+            raise UnsupportedError(f"{' and '.join(sorted(foreign))} numbers are PyTorch's")
         if handler is None or len(used) != 1:
             raise UnsupportedError(f"{call.packet} is not in weft's table yet")
         arguments = Arguments(self.builder, call, self.fakes, self.refs, self.axes)

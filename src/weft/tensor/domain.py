@@ -125,6 +125,8 @@ def wrapped(values: Array, dtype: DType) -> Array:
     """
     if dtype is DType.bool:
         return values.astype(np.bool_)
+    if dtype.is_foreign:  # any integers stand for what only opaque operations read
+        return values.astype(np.int64)
     if values.dtype.kind == "f":
         values = _truncated(values, 63 if dtype in (DType.int64, DType.uint8) else 31)
     return values.astype(np.int64).astype(dtype.name).astype(np.int64)

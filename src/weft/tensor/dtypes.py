@@ -6,7 +6,10 @@ from enum import Enum
 
 
 class DType(Enum):
-    """An element type: (name, kind, bits). Kinds: "float", "int", "bool"."""
+    """An element type: (name, kind, bits). Kinds: "float", "int", "bool", and "foreign", which PyTorch alone computes with.
+
+    A value of a foreign type is an input or comes of an opaque operation, and nothing but opaque operations reads it.
+    """
 
     float64 = ("float64", "float", 64)
     float32 = ("float32", "float", 32)
@@ -18,10 +21,12 @@ class DType(Enum):
     int8 = ("int8", "int", 8)
     uint8 = ("uint8", "int", 8)
     bool = ("bool", "bool", 8)
+    complex64 = ("complex64", "foreign", 64)
+    complex128 = ("complex128", "foreign", 128)
 
     @property
     def kind(self) -> str:
-        """ "float", "int" or "bool"."""
+        """ "float", "int", "bool" or "foreign"."""
         return self.value[1]
 
     @property
@@ -33,6 +38,11 @@ class DType(Enum):
     def is_float(self) -> bool:
         """True for every floating type."""
         return self.kind == "float"
+
+    @property
+    def is_foreign(self) -> bool:
+        """True for types that only opaque operations read and make."""
+        return self.kind == "foreign"
 
     @property
     def eps(self) -> float:

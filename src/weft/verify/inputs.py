@@ -82,7 +82,7 @@ def _exchanged(count: int) -> int:
 
 def numbers_of_interest(programs: Sequence[TensorProgram], dtype: DType) -> tuple[float | int, ...]:
     """The numbers that inputs of `dtype` should be now and then for branches of `programs` to be taken; none for bools."""
-    if dtype is DType.bool:
+    if dtype is DType.bool or dtype.is_foreign:
         return ()
     found = sorted({v for p in programs for v in literals(p, everywhere=not dtype.is_float) if math.isfinite(v)})
     if dtype.is_float:
