@@ -146,3 +146,22 @@ def test_logits_of_ten_thousand_and_a_first_block_with_one_key():
     given = (given[0] * 1e4, *given[1:])
     program = weft.optimize(by_where, given)
     assert right(program, by_where, given).ok
+
+
+@pytest.mark.parametrize("nothing", [-1e4, -1e9, torch.finfo(torch.float32).min])
+@pytest.mark.parametrize("added", [False, True])
+def test_finite_stand_ins_for_nothing_are_kernels_that_skip_nothing(nothing, added):
+    """exp(-1e9) is 0 in numbers alone: over the reals, and to the check, every key counts."""
+
+    def causal(q, k, v):
+        s = scores(q, k)
+        i, j = indices(s)
+        masked = s + (1.0 - (j <= i).float()) * nothing if added else s.masked_fill(j > i, nothing)
+        return torch.softmax(masked, -1) @ v
+
+    given = tuple(torch.randn(2, 70, 16) for _ in range(3))
+    program = weft.optimize(causal, given)
+    assert not program.fallbacks
+    assert bands(program) == [[]]
+    exact = causal(*(t.double() for t in given))
+    assert weft.judge(program(*given), causal(*given), exact).ok

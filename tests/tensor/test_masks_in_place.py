@@ -41,7 +41,18 @@ EXCLUDED = mask(apply("logical_not", BELOW), DType.bool)
 IS_ZERO = apply("eq", Arg(1), Lit(0.0))
 BIAS = apply("mul", apply("sub", Lit(1.0), Arg(1)), Lit(-1e4))
 
+CONDITION = mask(BELOW, DType.bool)
+NUMBER = Cast("b", (M, N), F32, Use("c", (M, N)), True)
+
 CASES = {
+    "a condition as a number": (
+        program(
+            CONDITION,
+            NUMBER,
+            reader(apply("where", apply("gt", apply("sub", Lit(1.0), Arg(1)), Lit(0.5)), INF, Arg(0)), "b"),
+        ),
+        2,
+    ),
     "zeros filled": (program(ONES, reader(apply("where", IS_ZERO, INF, Arg(0)))), 2),
     "ones kept": (program(ONES, reader(apply("where", apply("ne", Arg(1), Lit(0.0)), Arg(0), INF))), 2),
     "added": (program(ADDED, reader(apply("add", Arg(0), Arg(1)))), 3),

@@ -213,7 +213,14 @@ def _computed(op: str, numbers: list[float | int | bool]) -> Value:
     found = row(op)
     with np.errstate(all="ignore"):
         result = np.asarray(found.meaning(*(np.asarray(n) for n in numbers))).item()
+    if op not in ("add", "sub") and all(map(_in_between, numbers)) and not _in_between(result):
+        return None  # exp(-1e9) is 0 in numbers alone: no finite number takes the place of -inf
     return Number(bool(result) if found.result == "bool" else result)
+
+
+def _in_between(number: float) -> bool:
+    """Whether a number is neither 0 nor infinite; a condition is in between."""
+    return isinstance(number, bool) or (number != 0 and abs(number) < float("inf"))
 
 
 def _partly(op: str, values: list[Value]) -> Value:

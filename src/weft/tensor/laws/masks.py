@@ -124,6 +124,12 @@ def _is_mask(expr: Scalar) -> bool:
     match expr:
         case Apply("where", (condition, Lit(), Lit())):
             return _is_mask(condition)
+        case _:
+            return _is_condition(expr)
+
+
+def _is_condition(expr: Scalar) -> bool:
+    match expr:
         case Apply(op, args) if op.startswith("logical_"):
             return all(_is_mask(a) for a in args)
         case Apply(op):
@@ -139,6 +145,8 @@ def simplify(expr: Scalar, integers: set[int]) -> Scalar:
             return expr
         case Convert(dtype, inner):
             inner = simplify(inner, integers)
+            if _is_condition(inner) and dtype is not DType.bool:
+                inner = Apply("where", (inner, Lit(value=True), Lit(value=False)))
             return _folded(inner, lambda lit: _converted(lit, dtype)) or Convert(dtype, inner)
         case Apply(op, args):
             return _applied(op, [simplify(a, integers) for a in args], integers)
