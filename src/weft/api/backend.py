@@ -36,16 +36,30 @@ def backend(
     that does not exist and a cache folder that is not safe are errors.
     """
     del mode
-    with in_force(**{**(options or {}), **more}):
+    return fastest(gm, example_inputs, {**(options or {}), **more})
+
+
+def fastest(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    options: Mapping[str, Any],
+    noted: Callable[[Runner, Runner], None] | None = None,
+) -> Runner:
+    """As `backend`; `noted` is told what runs, and what of PyTorch's would."""
+    with in_force(**options):
         try:
             made = compile_graph(gm, example_inputs)
-            return saying_where(faster(made, in_pytorch(gm), current(), changing_sizes(gm)), gm, made)
+            eager = in_pytorch(gm)
+            run = faster(made, eager, current(), changing_sizes(gm))
         except (CacheFolderError, UnknownOptionError):
             raise  # the user's own setting, and only the user can mend it
         except Exception as error:  # noqa: BLE001 - whatever is wrong, eager still runs; and it is said
             stats.count("fallbacks")
-            warnings.warn(f"weft runs this graph in PyTorch: {error}", RuntimeWarning, stacklevel=2)
-            return saying_where(in_pytorch(gm), gm)
+            warnings.warn(f"weft runs this graph in PyTorch: {error}", RuntimeWarning, stacklevel=3)
+            made, run = None, (eager := in_pytorch(gm))
+        if noted is not None:
+            noted(run, eager)
+        return saying_where(run, gm, made)
 
 
 def compile_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Plan:

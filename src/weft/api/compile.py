@@ -16,7 +16,7 @@ from torch._dynamo import config
 from torch._dynamo.eval_frame import OptimizedModule
 from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
 
-from weft.api.backend import backend
+from weft.api.direct import Watched
 from weft.api.tracing import traced_for
 from weft.errors import Location, ShapeError, WeftError
 from weft.options import current
@@ -54,12 +54,13 @@ def compile(model: Callable[..., Any], **options: Any) -> Callable[..., Any]:  #
         CacheFolderError: when called, where the cache folder is not safe.
     """
     with in_force(**options):  # an unknown option is an error now, not at the first call
-        inner = dynamo_compile(model, functools.partial(backend, **options) if options else backend)
+        watched = Watched(options)
+        inner = dynamo_compile(model, watched)
     if isinstance(inner, OptimizedModule):
         object.__setattr__(inner, "__class__", CompiledModule)
-        inner.forward = translating(inner.forward, cast("torch.nn.Module", model))
+        inner.forward = direct_or(translating(inner.forward, cast("torch.nn.Module", model)), model, watched)
         return inner
-    return functools.wraps(model)(translating(inner, model))
+    return functools.wraps(model)(direct_or(translating(inner, model), model, watched))
 
 
 class CompiledModule(OptimizedModule):
@@ -79,6 +80,20 @@ def dynamo_compile(model: Callable[..., Any], with_backend: Callable[..., Any]) 
     else:  # before PyTorch 2.13: a limit for the whole process
         config.recompile_limit = max(config.recompile_limit, _VARIANTS)
     return torch_compile(model, **settings)
+
+
+def direct_or(inner: Callable[..., Any], model: Callable[..., Any], watched: Watched) -> Callable[..., Any]:
+    """`inner`; but `model` itself for arguments of which is known that this is faster."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if watched.direct and watched.is_direct(args, kwargs):
+            return model(*args, **kwargs)
+        result = inner(*args, **kwargs)
+        if watched.open:
+            watched.learn(args, kwargs)
+        return result
+
+    return call
 
 
 def translating(inner: Callable[..., Any], model: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ from weft.plan.kernel import Kernel
 from weft.plan.region import CompiledRegion, compile_region
 from weft.plan.runner import Runner
 from weft.plan.select import Considered, Example
-from weft.plan.trial import changing_sizes, faster
+from weft.plan.trial import Trial, changing_sizes, faster
 from weft.plan.writes import described
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Kernel",
     "Plan",
     "Runner",
+    "Trial",
     "changing_sizes",
     "compile_region",
     "described",

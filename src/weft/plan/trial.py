@@ -148,14 +148,16 @@ class Trial:
 
 
 def faster(plan: Plan, eager: Runner, options: Options, changing: tuple[int, ...]) -> Runner:
-    """What runs in place of a graph: `plan`, on trial against `eager` where that can be tried.
+    """What runs in place of a graph: `plan`, on trial against `eager` where that can be tried; `eager` where it has no kernel.
 
     A graph that draws random numbers is not tried, since each run draws others; nor is one that calls operations of other
     libraries, which may do more than return a result. What a graph writes into is copied for the trial.
     """
     calls = plan.captured.calls.values()
     repeatable = all(not c.random and c.target.namespace in ("aten", "weft") for c in calls)
-    if options.measure == "never" or not plan.kernels or not repeatable:
+    if not plan.kernels:
+        return eager
+    if options.measure == "never" or not repeatable:
         return plan.run
     return Trial(plan, eager, options, environment_parts(), changing)
 
