@@ -176,3 +176,20 @@ def test_nothing_is_said_where_each_size_is_to_be_traced():
         for size in range(2, 14):
             fast(sized(size))
     assert current().dynamic
+
+
+def test_backends_of_others_need_not_be_hashable():
+    """As PyTorch's own wrapper around Inductor is not."""
+
+    class Plain:
+        __hash__ = None
+
+        def __eq__(self, other):
+            return self is other
+
+        def __call__(self, gm, example_inputs):
+            return gm.forward
+
+    torch.compiler.reset()
+    found = torch.compile(read, backend=Plain())(CACHE, 3)
+    assert torch.equal(found, read(CACHE, 3))

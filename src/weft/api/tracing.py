@@ -11,7 +11,6 @@ import functools
 import operator
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
-from weakref import WeakSet
 
 import torch
 from torch import fx
@@ -19,7 +18,7 @@ from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.variables import builder
 
 B = TypeVar("B", bound=Callable[..., Any])
-_BACKENDS: WeakSet[Callable[..., Any]] = WeakSet()
+_MARK = "_weft_keeps_numbers"
 _LAYERS = ("compiler_fn", "__wrapped__", "func")
 """Where PyTorch's wrappers, and partial functions, hold what they call."""
 _INDEXING = (operator.getitem, operator.setitem)
@@ -27,13 +26,13 @@ _INDEXING = (operator.getitem, operator.setitem)
 
 def traced_for(backend: B) -> B:
     """`backend`, known as weft's: indices in its graphs stay numbers of the run."""
-    _BACKENDS.add(backend)
+    setattr(backend, _MARK, True)
     return backend
 
 
 def _is_wefts(compiler: Any) -> bool:
     while compiler is not None:
-        if compiler in _BACKENDS:
+        if getattr(compiler, _MARK, False) is True:  # an attribute: other libraries' backends need not be hashable
             return True
         compiler = next((getattr(compiler, name) for name in _LAYERS if hasattr(compiler, name)), None)
     return False
@@ -80,7 +79,7 @@ def _keep_numbers() -> None:
 
     @functools.wraps(create)
     def creating(self: Any, kind: Any, target: Any, args: Any, kwargs: Any, **more: Any) -> Any:
-        if target in _INDEXING and _is_wefts(self.compiler_fn):
+        if any(target is known for known in _INDEXING) and _is_wefts(self.compiler_fn):
             args = _selecting(self, args) or args
         return create(self, kind, target, args, kwargs, **more)
 
