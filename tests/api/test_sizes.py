@@ -84,7 +84,7 @@ def test_one_binary_for_all_lengths_of_a_class(example, form, tmp_path):
                 draws.append((out, wanted, called(exact, tuple(map(wide, given)))))
     later = {n: count for n, count in emitted.items() if n not in (0, len(LENGTHS), len(LENGTHS) + 1)}
     assert not any(later.values()), later
-    assert emitted[0] <= 2
+    assert emitted[0] <= 3  # one for each kernel
     if example.gaps is None:
         weft.judge(*(Draws([d[i] for d in draws]) for i in range(3))).check()
 

@@ -6,7 +6,6 @@ import ast
 import re
 import warnings
 from collections.abc import Iterable
-from pathlib import Path
 from types import CodeType
 from typing import Any, cast
 
@@ -58,8 +57,8 @@ def _fixed(failures: Iterable[str], code: CodeType) -> tuple[dict[str, list[str]
         fixed, size = _FIXED.match(failure), _SIZE.match(failure)
         if fixed is not None:
             what, value = _GLOBAL.sub(r"\1", fixed["what"]), fixed["value"]
-            # PyTorch shortens the path.
-            path = code.co_filename if Path(code.co_filename).match(fixed["file"]) else fixed["file"]
+            # PyTorch shortens the path, to its last so many letters.
+            path = code.co_filename if code.co_filename.endswith(fixed["file"].removeprefix("...")) else fixed["file"]
             places[what] = Location(path, int(fixed["line"]), fixed["text"])
         elif size is not None and current().dynamic:
             what, value = f"{size['what']}.shape[{size['dim']}]", size["value"]
