@@ -32,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--most", type=int, default=10**6, help="samples of one entry, dtype and layout")
     parser.add_argument("--part", default="0/1", help="i/n: every n-th entry from the i-th")
     parser.add_argument("--write", type=Path, help="the file that the results are added to")
+    parser.add_argument("--add", action="store_true", help="to what the file has of an entry, of other layouts; else in its place")
     given = parser.parse_args(argv)
     os.environ.setdefault("WEFT_MEASURE", "never")
     logging.disable(logging.ERROR)  # PyTorch reports there what it then raises
@@ -41,9 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     written = json.loads(given.write.read_text("utf-8")) if given.write and given.write.exists() else {"entries": {}}
     results: dict[str, Any] = written["entries"]
     how = "every sample" if given.most >= 10**6 else f"{given.most} samples"
+    how = f"{how} of one entry, type and layout ({', '.join(given.layouts.split(','))})"
     written |= {
         "date": datetime.now(tz=UTC).date().isoformat(),
-        "how": f"{how} of one entry, type and layout ({', '.join(given.layouts.split(','))})",
+        "how": f"{written['how']}; {how}" if given.add and "how" in written else how,
         "torch": torch.__version__,
     }
     bad = 0
@@ -52,12 +54,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if most is None:
             continue
         start = time.perf_counter()
+        before = results.get(name_of(op)) if given.add else None
         for line in _entry(
             op, [known[d] for d in given.dtypes.split(",")], given.layouts.split(","), min(most, given.most), results
         ):
             bad += 1
             print(f"  BAD {line}", flush=True)
-        found = results.get(name_of(op), {})
+        found = results[name_of(op)] = _together(before, results[name_of(op)]) if before else results[name_of(op)]
         print(f"{name_of(op)}: {found.get('counts')} {time.perf_counter() - start:.1f} s", flush=True)
         if given.write:
             given.write.write_text(json.dumps(written, indent=1, sort_keys=True) + "\n", encoding="utf-8")
@@ -66,6 +69,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         totals.update(found["counts"])
     print(f"{len(results)} entries, {totals.total()} samples: {dict(totals)}; {bad} to look at")
     return 1 if bad else 0
+
+
+def _together(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """What became of both lots of samples of an entry."""
+    reasons = Counter[str](one["left to PyTorch"]) + Counter[str](other["left to PyTorch"])
+    return {
+        "counts": dict(sorted((Counter[str](one["counts"]) + Counter[str](other["counts"])).items())),
+        "kernels": sorted({*one["kernels"], *other["kernels"]}),
+        "left to PyTorch": dict(sorted(reasons.items())),
+    }
 
 
 def _entry(

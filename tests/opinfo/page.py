@@ -13,6 +13,7 @@ from opinfo.campaign import RESULTS
 from weft.capture.creation import CREATION
 from weft.capture.elementwise import ALIASES
 from weft.capture.parts import PARTS
+from weft.capture.picks import PICKS
 from weft.capture.products import PRODUCTS
 from weft.capture.reductions import REDUCTIONS
 from weft.capture.views import VIEWS
@@ -36,6 +37,7 @@ _ABOUT = {
     "Views and copies": "Another look at the same elements; no kernel where a stride can say it.",
     "New tensors": "Made where they are read.",
     "Composite": "Recorded as the calls that they consist of, for the arguments for which that is worth it.",
+    "Picks": "Of one place in each row that weft computes: sums of which one term is not 0.",
 }
 
 
@@ -50,6 +52,7 @@ def groups() -> dict[str, tuple[str, ...]]:
         "Views and copies": set(VIEWS),
         "New tensors": set(CREATION),
         "Composite": {name.rpartition(".")[0] for name in PARTS},
+        "Picks": {name.rpartition(".")[0] for name in PICKS},
     }
     seen: set[str] = set()
     for title, names in found.items():

@@ -6,7 +6,6 @@ import gc
 import math
 import os
 import platform
-import random
 import shutil
 import statistics
 import subprocess
@@ -66,9 +65,9 @@ def compare(
     """Time `candidates` on the same inputs, in one run.
 
     Every round takes other inputs of the pool, and each candidate in turn calls them twice, of which the second is timed: what a
-    candidate finds in the caches is its own doing. Each round has an order of its own, the same in every run: what a call leaves
-    behind, the memory that it gave back above all, changes the time of the next by up to a fifth, and no candidate shall always
-    follow the same other. The first round of the pool only warms up (and compiles, where a candidate is lazy).
+    candidate finds in the caches is its own doing. The place in a round, and what the call before left in caches and allocator,
+    change a time by up to a fifth: over `orders`, each candidate has each place, and follows each other one, equally often. The
+    first round of the pool only warms up (and compiles, where a candidate is lazy).
 
     Args:
         candidates: callables with the same arguments, by name.
@@ -80,7 +79,7 @@ def compare(
     inputs = [tuple(make_inputs(number)) for number in range(pool)]
     names = list(candidates)
     taken: dict[str, list[float]] = {name: [] for name in names}
-    order = random.Random(0)
+    turns = orders(len(names))
     collecting = gc.isenabled()
     with torch.no_grad():
         for given in inputs:
@@ -93,13 +92,23 @@ def compare(
                 if number >= _LEAST and time.perf_counter() - begin > seconds:
                     break
                 given = inputs[number % pool]
-                order.shuffle(names)
-                for name in names:
-                    taken[name].append(_seconds(candidates[name], given))
+                for place in turns[(number + number // pool) % len(turns)]:  # not always the same inputs in one order
+                    taken[names[place]].append(_seconds(candidates[names[place]], given))
         finally:
             if collecting:
                 gc.enable()
     return {name: Timing(statistics.median(ts) * 1e3, min(ts) * 1e3, len(ts)) for name, ts in taken.items()}
+
+
+def orders(count: int) -> tuple[tuple[int, ...], ...]:
+    """Orders of 0 .. count - 1 in which each has each place, and follows each other one, equally often (E. J. Williams, 1949)."""
+    low, high = 0, count
+    first = [0]
+    while len(first) < count:
+        low, high = (low + 1, high) if len(first) % 2 else (low, high - 1)
+        first.append(low if len(first) % 2 else high)
+    rows = [tuple((n + shift) % count for n in first) for shift in range(count)]
+    return tuple(rows if count % 2 == 0 else [*rows, *(row[::-1] for row in rows)])
 
 
 def _seconds(call: Callable[..., Any], inputs: Sequence[Any]) -> float:
