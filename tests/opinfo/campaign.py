@@ -32,7 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--most", type=int, default=10**6, help="samples of one entry, dtype and layout")
     parser.add_argument("--part", default="0/1", help="i/n: every n-th entry from the i-th")
     parser.add_argument("--write", type=Path, help="the file that the results are added to")
-    parser.add_argument("--add", action="store_true", help="to what the file has of an entry, of other layouts; else in its place")
+    parser.add_argument(
+        "--add", action="store_true", help="to what the file has of an entry, of other layouts; else in its place"
+    )
     given = parser.parse_args(argv)
     os.environ.setdefault("WEFT_MEASURE", "never")
     logging.disable(logging.ERROR)  # PyTorch reports there what it then raises
