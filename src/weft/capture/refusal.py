@@ -38,10 +38,10 @@ def refusal(gm: fx.GraphModule, arguments: Sequence[Any], error: BaseException) 
     ones = [torch.ones_like(a) if isinstance(a, torch.Tensor) else a for a in arguments]
     replayed = _Replayed(gm)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), torch.random.fork_rng(devices=()):
             replayed.run(*ones)
-    except RuntimeError as again:
-        if str(again) == str(error):
+    except Exception as again:  # noqa: BLE001 - ones may be no arguments at all for the graph, which says nothing
+        if type(again) is type(error) and str(again) == str(error):
             return ShapeError(str(error), where=location_of(replayed.node))
     return None
 
