@@ -201,6 +201,18 @@ def test_a_number_that_eager_refuses_is_not_an_error_of_types(pick):
     assert str(found) == str(wanted)
 
 
+def test_ones_that_are_no_arguments_leave_the_error_as_it_is():
+    def looked_up(ids, table, y):
+        return torch.relu(F.embedding(ids, table)) @ y
+
+    given = torch.zeros(4, dtype=torch.int64), torch.randn(1, 4), torch.randn(4, 4).bfloat16()
+    wanted = refused(looked_up, *given)
+    with torch.no_grad():
+        found = refused(weft.compile(looked_up), *given)
+    assert type(found) is type(wanted) is RuntimeError
+    assert str(found) == str(wanted)
+
+
 def test_what_writes_for_a_second_time_is_not_run_again():
     def counted(x, y):
         x.add_(1)

@@ -151,3 +151,19 @@ def test_what_stands_around_complex_numbers_is_compiled(function, kind):
     for rows in (5, 7):  # other lengths of the same program
         x, turns = torch.randn(rows, 16, dtype=kind), torch.randn(rows, 8, dtype=theirs.dtype)
         torch.testing.assert_close(program(x, turns.clone(), w), function(x, turns.clone(), w))
+
+
+def test_what_tracing_takes_for_another_type_runs_in_pytorch():
+    """PyTorch's tracing has float64 for these draws; eager gives float32, which no kernel must read as something else."""
+
+    def drawn(x):
+        return torch.normal(x, (x.abs() + 1).double()) + 1
+
+    x, fast = torch.randn(8, 5), weft.compile(drawn, measure="never")
+    with torch.no_grad():
+        torch.manual_seed(0)
+        wanted = drawn(x)
+        torch.manual_seed(0)
+        found = fast(x)
+    assert found.dtype is wanted.dtype
+    assert torch.equal(found, wanted)

@@ -191,3 +191,23 @@ def test_backends_of_others_need_not_be_hashable():
     torch.compiler.reset()
     found = torch.compile(read, backend=Plain())(CACHE, 3)
     assert torch.equal(found, read(CACHE, 3))
+
+
+def test_backends_of_others_may_have_any_attribute():
+    """Themselves among them: what a backend wraps is looked for in a few layers only."""
+
+    class Wrapping:
+        def __init__(self, depth=0):
+            self.depth = depth
+
+        @property
+        def func(self):
+            assert self.depth < 1000, "looked for without end"
+            return Wrapping(self.depth + 1)
+
+        def __call__(self, gm, example_inputs):
+            return gm.forward
+
+    torch.compiler.reset()
+    found = torch.compile(read, backend=Wrapping())(CACHE, 3)
+    assert torch.equal(found, read(CACHE, 3))

@@ -79,3 +79,17 @@ def test_all_ignored_is_no_error(weft):
     assert weft.run(functional.cross_entropy, x, target).isnan()
     target[1] = 3
     weft.compare(functional.cross_entropy, x, target)
+
+
+def test_a_row_of_no_places_has_none(weft):
+    x, index = torch.randn(4, 0), torch.zeros(4, 1, dtype=torch.int64)
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        (x * 2).gather(1, index)
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        weft.run(lambda x, i: (x * 2).gather(1, i), x, index)
+
+
+def test_an_ignored_row_loses_plain_zero(weft):
+    x, target = torch.randn(4, 5), torch.tensor([-100, 2, -100, 0])
+    found = weft.run(lambda x, t: functional.cross_entropy(x, t, reduction="none"), x, target)
+    assert found.signbit().tolist() == [False] * 4

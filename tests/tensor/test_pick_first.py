@@ -77,6 +77,10 @@ def test_other_places_do_not_count():
 
 BOTH = (each("b", (M, N), apply("exp", Arg(0)), X), each("y", (M, N), SUB, X, Use("b", (M, N))))
 ROUNDED = (LESS, Cast("c", (M, N), DType.bfloat16, Use("y", (M, N)), semantic=True))
+INTEGERS = (
+    Cast("k", (M, N), DType.int64, X, semantic=True),
+    Cast("c", (M, N), F32, Use("k", (M, N)), semantic=True),
+)
 
 
 PICKED = program(LESS)
@@ -89,9 +93,10 @@ LARGEST = replace(PICKED, nodes=(*PICKED.nodes[:-1], Reduction("s", (M,), F32, M
         program(read="x"),
         program(*BOTH),
         program(*ROUNDED, read="c"),
+        program(*INTEGERS, read="c"),
         LARGEST,
     ],
-    ids=["an input", "two operands vary", "another type", "no sum"],
+    ids=["an input", "two operands vary", "another type", "integers", "no sum"],
 )
 def test_left_as_it_is(before):
     assert pick_first(before).nodes == before.nodes

@@ -59,7 +59,7 @@ class Watched:
         """Notes arguments that the function was called with, if PyTorch won all trials so far."""
         if torch.compiler.is_compiling():
             return
-        chosen = [run is trial.eager for trial in self._trials for run in trial.chosen.values()]
+        chosen = [run is trial.eager for trial in tuple(self._trials) for run in tuple(trial.chosen.values())]
         self.open = self.open and all(chosen) and len(self.direct) < _MOST
         form = _form(args, kwargs)
         if self.open and chosen and form is not None:

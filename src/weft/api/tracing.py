@@ -21,6 +21,8 @@ B = TypeVar("B", bound=Callable[..., Any])
 _MARK = "_weft_keeps_numbers"
 _LAYERS = ("compiler_fn", "__wrapped__", "func")
 """Where PyTorch's wrappers, and partial functions, hold what they call."""
+_MOST_LAYERS = 16
+"""Other libraries' backends may have any attribute, themselves among them (a mock has all)."""
 _INDEXING = (operator.getitem, operator.setitem)
 
 
@@ -31,7 +33,9 @@ def traced_for(backend: B) -> B:
 
 
 def _is_wefts(compiler: Any) -> bool:
-    while compiler is not None:
+    for _ in range(_MOST_LAYERS):
+        if compiler is None:
+            return False
         if getattr(compiler, _MARK, False) is True:  # an attribute: other libraries' backends need not be hashable
             return True
         compiler = next((getattr(compiler, name) for name in _LAYERS if hasattr(compiler, name)), None)

@@ -26,7 +26,8 @@ def _in_range(index: torch.Tensor, size: int, dim: int, ignored: int | None = No
     if index.numel() > 0:
         low, high = torch.aminmax(index)
         if low < 0 or high >= size:
-            outside = index[((index < 0) | (index >= size)) & (index != (0 if ignored is None else ignored))]
+            wrong = (index < 0) | (index >= size)
+            outside = index[wrong if ignored is None else wrong & (index != ignored)]
             if len(outside) > 0 and ignored is not None:
                 raise IndexError(f"Target {int(outside[0])} is out of bounds.")
             if len(outside) > 0:
@@ -73,9 +74,12 @@ def _nll_loss(
     ignore_index: int = -100,
 ) -> Any:
     """Minus the score of each row's class; the mean is that of the rows whose class is not the ignored one, by weight."""
-    if not scores.is_floating_point() or target.is_floating_point():
-        return NotImplemented
     dim = 1 if scores.ndim > 1 else 0
+    one_each = target.ndim == scores.ndim - 1  # PyTorch takes some others too, and reads of them what it likes
+    if not scores.is_floating_point() or target.is_floating_point() or not one_each:
+        return NotImplemented
+    if weight is not None and not statically_known_true(weight.numel() == scores.shape[dim]):
+        return NotImplemented  # the product below would repeat a single weight
     kept = target != ignore_index
     named = _checked(target.long(), scores.shape[dim], dim, ignore_index)
     here = _places(scores, dim) == torch.where(kept, named, -1).unsqueeze(dim)
@@ -86,7 +90,7 @@ def _nll_loss(
         per_class = weight.to(wide.dtype).reshape(-1, *(1 for _ in scores.shape[dim + 1 :]))
         share = torch.where(here, per_class, 0.0).sum(dim)
         wide = wide * per_class
-    lost = -torch.where(here, wide, 0.0).sum(dim)
+    lost = torch.where(here, -wide, 0.0).sum(dim)  # 0 of an ignored one, not -0
     if reduction == 0:
         return lost.to(scores.dtype)
     return (lost.sum() if reduction == 2 else lost.sum() / share.sum()).to(scores.dtype)

@@ -197,7 +197,7 @@ class _Recorder(TorchDispatchMode):
             return made
         refused = refused_by_eager(func, args, kwargs)
         if refused is not None:
-            raise UnsupportedError(f"eager refuses it: {refused}", where=location_of(self.node))
+            raise UnsupportedError(refused, where=location_of(self.node))
         made = self._in_parts(func, args, kwargs)
         if made is not NotImplemented:
             return made

@@ -6,7 +6,7 @@ Fake tensors let some of these through (a product of float32 and bfloat16): such
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
@@ -38,19 +38,20 @@ def refusal(gm: fx.GraphModule, arguments: Sequence[Any], error: BaseException) 
     ones = [torch.ones_like(a) if isinstance(a, torch.Tensor) else a for a in arguments]
     replayed = _Replayed(gm)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), cast("Any", torch.random).fork_rng(devices=()):
             replayed.run(*ones)
-    except RuntimeError as again:
-        if str(again) == str(error):
+    except Exception as again:  # noqa: BLE001 - ones may be no arguments at all for the graph, which says nothing
+        if type(again) is type(error) and str(again) == str(error):
             return ShapeError(str(error), where=location_of(replayed.node))
     return None
 
 
 def refused_by_eager(func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """What eager says of a call on fake tensors of several element types, where it refuses that; else None.
+    """Why a call on fake tensors of several element types is not compiled: eager refuses it, or gives another type; else None.
 
     Some operations promote their operands, some take half precision with float32, some neither; what weft or fake tensors make of
-    one knows nothing of that. So eager is asked, with zeros.
+    one knows nothing of that, and a kernel would read the result as numbers of a type that they are not of. So eager is asked, with
+    zeros.
     """
     named = {name: value for name, (value, _) in by_name(func, args, kwargs).items() if name not in _CHOOSING}
     kinds = {leaf.dtype for leaf in pytree.tree_leaves(named) if isinstance(leaf, torch.Tensor)}
@@ -63,10 +64,19 @@ def refused_by_eager(func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: 
         return None
     try:
         with torch.no_grad():
-            func(*zeros[0], **zeros[1])
+            given = _types(func(*zeros[0], **zeros[1]))
     except (RuntimeError, IndexError) as error:
-        return str(error).partition("\n")[0]
-    return None
+        said, _, _ = str(error).partition("\n")
+        return f"eager refuses it: {said}"
+    with torch.inference_mode(False), torch.no_grad():
+        traced = _types(func(*args, **kwargs))
+    return None if given == traced else f"it gives {', '.join(given)} where PyTorch's tracing has {', '.join(traced)}"
+
+
+def _types(result: Any) -> list[str]:
+    return [
+        str(leaf.dtype).removeprefix("torch.") for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)
+    ]
 
 
 def _as_zeros(leaf: Any) -> Any:

@@ -21,8 +21,8 @@ def pick_first(program: TensorProgram) -> TensorProgram:
         s[m] = sum over n of e[m, n]                              s[m] = where(i[m] >= 0 and i[m] < extent(n), q[m], 0)
 
     so that the pick need not wait for `a`, which other sums over the row may have to make first. Condition: the operation reads
-    one operand that has the axis, once; i is an integer that lacks it. Conditioning: none, the same operations on the one value
-    that counts; a pick adds zeros to it.
+    one operand that has the axis, once, a float where the sum is one; i is an integer that lacks it. Conditioning: none, the same
+    operations on the one value that counts; a pick adds zeros to it.
     """
     picking = _Picking(program.values())
     for node in program.nodes:
@@ -99,6 +99,8 @@ class _Picking:
         inner = _varying(node, use, place.over)
         if inner is None or node.dtype is not whole.dtype:
             return use
+        if self.values[inner.value].dtype.kind != whole.dtype.kind:
+            return use  # a sum of floats does not have room for every integer
         bound = dict(zip(node.axes, use.axes, strict=True))
         read = self.picked(inner, place, whole)
         if read == inner:
