@@ -62,6 +62,20 @@ def test_shapes_that_cannot_work_say_what_eager_says(how):
     assert "y = x @ w" in str(caught.value)
 
 
+def test_a_module_with_a_forward_of_its_own_says_what_eager_says():
+    class Wide(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(8, 4)
+
+        def forward(self, x):
+            return torch.relu(self.linear(x))
+
+    with torch.no_grad(), pytest.raises(ShapeError, match="3x9 and 8x4") as caught:
+        weft.compile(Wide())(torch.randn(3, 9))
+    assert "self.linear(x)" in str(caught.value)
+
+
 def test_a_shape_error_is_as_catchable_as_eagers():
     def careful(x, w):
         try:

@@ -296,6 +296,13 @@ class TestEquivalent:
         assert verdict
         assert verdict.error_probability < 1e-9
 
+    def test_a_size_as_a_number_is_equal_at_that_size(self):
+        x = torch.randn(6, 16)
+        verdict = weft.equivalent(lambda x: x.mean(-1), lambda x: x.sum(-1) / x.shape[-1], (x,))
+        assert verdict.equal is True
+        assert "at the sizes given" in verdict.reason
+        assert weft.equivalent(lambda x: x.mean(-1), lambda x: x.sum(-1) / 17, (x,)).equal is False
+
     def test_different(self):
         given = torch.randn(5, 5), torch.randn(5, 5)
         assert weft.equivalent(lambda x, y: x @ y, lambda x, y: y @ x, given).equal is False

@@ -114,6 +114,7 @@ def translating(inner: Callable[..., Any], model: Callable[..., Any]) -> Callabl
     return call
 
 
+_MODULES = str(Path("torch", "nn", "modules", "module.py"))
 _SILENT: set[CodeType] = set()
 
 
@@ -147,7 +148,8 @@ def eagerly(model: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 def _code_ran(error: BaseException) -> bool:
     """True where a part of the function had already run, so that running it again would repeat its effects."""
-    frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    frames = [code for code in codes if not code.co_filename.endswith(_MODULES)]  # the way into a module's forward
     entry = next((i for i, code in enumerate(frames) if code.co_name == "compile_wrapper"), None)
     if entry is None or entry + 1 >= len(frames):
         return True

@@ -38,11 +38,12 @@ def equivalent(fn_a: Callable[..., Any], fn_b: Callable[..., Any], example_input
         example_inputs: positional arguments for both; tensors that share no memory.
 
     Returns:
-        A verdict: equal, which is shown, with the probability of error; refuted, which numbers show too; or None, undecided, with
-        the reason: either is not wholly captured, or no law makes them equal and yet numbers do not tell them apart by more than
-        the rounding of constants (`x / 3` and `x * (1 / 3)`: constants are taken as the exact numbers that floats are). Laws of
-        sums, products, quotients and exponentials are known, those of other functions (tanh, sqrt) and of maxima under sums and
-        products are not. A comparison shows only where random numbers make it choose.
+        A verdict: equal, which is shown, with the probability of error, for all sizes, or where one of them has a size of at most
+        64 as a number, for those of the example, as the reason says; refuted, which numbers show too; or None, undecided, with the
+        reason: either is not wholly captured, or no law makes them equal and yet numbers do not tell them apart by more than the
+        rounding of constants (`x / 3` and `x * (1 / 3)`: constants are taken as the exact numbers that floats are). Laws of sums,
+        products, quotients and exponentials are known, those of other functions (tanh, sqrt) and of maxima under sums and products
+        are not. A comparison shows only where random numbers make it choose.
 
     Raises:
         ShapeError: eager refuses these inputs.
@@ -56,9 +57,15 @@ def equivalent(fn_a: Callable[..., Any], fn_b: Callable[..., Any], example_input
     if first.returns != second.returns:
         return verify.Verdict(False, 1.0, f"the first returns {first.returns}, the second {second.returns}")
     verdict = verify.equivalent(first.program, second.program, shapes)
-    return (
-        _not_refuted_by_rounding(verdict, first.program, second.program, shapes) if verdict.equal is False else verdict
-    )
+    if verdict.equal is not False:
+        return verdict
+    own = _own_shapes((first.program, second.program))
+    if own not in shapes and all(size <= _LARGEST_FIXED for shape in own.values() for size in shape):
+        there = verify.equivalent(first.program, second.program, [own])
+        if there.equal is not False:
+            alone = "at the sizes given, and not at others: one of them has a size as a number (x.shape[-1])"
+            return replace(there, reason=f"{there.reason}; {alone}")
+    return _not_refuted_by_rounding(verdict, first.program, second.program, shapes)
 
 
 def _not_refuted_by_rounding(
@@ -191,8 +198,7 @@ def _shapes(programs: tuple[TensorProgram, TensorProgram]) -> tuple[dict[str, tu
 
     Where a program speaks of sizes itself, the example's are used.
     """
-    inputs: dict[str, Input] = {n.name: n for p in programs for n in p.inputs}
-    examples = {name: tuple(axis.space.example or 1 for axis in n.axes) for name, n in inputs.items()}
+    examples = _own_shapes(programs)
     if any(p.derived or any(s.fixed is not None for s in p.spaces()) for p in programs):
         if max((size for shape in examples.values() for size in shape), default=0) > _LARGEST_FIXED:
             raise UnsupportedError(f"a program speaks of sizes itself: give examples of at most {_LARGEST_FIXED}")
@@ -201,3 +207,9 @@ def _shapes(programs: tuple[TensorProgram, TensorProgram]) -> tuple[dict[str, tu
     return tuple(
         {name: tuple(base + order.index(size) for size in shape) for name, shape in examples.items()} for base in (2, 5)
     )
+
+
+def _own_shapes(programs: tuple[TensorProgram, TensorProgram]) -> dict[str, tuple[int, ...]]:
+    """The shapes of the example's tensors, a size for each axis."""
+    inputs: dict[str, Input] = {n.name: n for p in programs for n in p.inputs}
+    return {name: tuple(axis.space.example or 1 for axis in n.axes) for name, n in inputs.items()}
