@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true  # no public name
 
+CHECK = "weft.in_range"
+"""The call that raises eager's error for an index that does not exist, and gives the indices."""
 _LIBRARY: Any = torch.library.Library("weft", "FRAGMENT")
 _LIBRARY.define("in_range(Tensor(a) index, SymInt size, int dim, SymInt? ignored=None) -> Tensor(a)")
 

@@ -53,7 +53,8 @@ def refused_by_eager(func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: 
     one knows nothing of that, and a kernel would read the result as numbers of a type that they are not of. So eager is asked, with
     zeros.
     """
-    named = {name: value for name, (value, _) in by_name(func, args, kwargs).items() if name not in _CHOOSING}
+    given_by = {name: value for name, (value, _) in by_name(func, args, kwargs).items() if name not in _CHOOSING}
+    named = {name: value for name, value in given_by.items() if name != "target" or not _are_classes(value)}
     kinds = {leaf.dtype for leaf in pytree.tree_leaves(named) if isinstance(leaf, torch.Tensor)}
     promotes = torch.Tag.pointwise in func.tags or is_elementwise(str(func.overloadpacket))
     if len(kinds) < 2 or promotes or func.namespace != "aten":
@@ -71,6 +72,10 @@ def refused_by_eager(func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: 
     with torch.inference_mode(False), torch.no_grad():
         traced = _types(func(*args, **kwargs))
     return None if given == traced else f"it gives {', '.join(given)} where PyTorch's tracing has {', '.join(traced)}"
+
+
+def _are_classes(target: Any) -> bool:
+    return isinstance(target, torch.Tensor) and not target.is_floating_point()
 
 
 def _types(result: Any) -> list[str]:

@@ -28,6 +28,7 @@ from weft.capture.creation import CREATION
 from weft.capture.elementwise import elementwise, is_elementwise
 from weft.capture.indices import INDICES
 from weft.capture.memory import BY_STRIDE, STRIDED, Write, storage_of
+from weft.capture.picks import CHECK
 from weft.capture.products import PRODUCTS
 from weft.capture.recording import Call, Recording, Slot
 from weft.capture.reductions import REDUCTIONS
@@ -210,6 +211,8 @@ class _Translation:
         foreign = {str(k) for s in (*call.reads(), *used) if (k := dtype_of(self.fakes[s].dtype)).is_foreign}
         if foreign:
             raise UnsupportedError(f"{' and '.join(sorted(foreign))} numbers are PyTorch's")
+        if call.packet == CHECK:
+            raise UnsupportedError("PyTorch looks whether each index exists")
         if handler is None or len(used) != 1:
             raise UnsupportedError(f"{call.packet} is not in weft's table yet")
         arguments = Arguments(self.builder, call, self.fakes, self.refs, self.axes)
