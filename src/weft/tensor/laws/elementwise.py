@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from weft.tensor import optable
 from weft.tensor.dtypes import DType
 from weft.tensor.laws.cleaning import remove_dead
+from weft.tensor.laws.names import fresh
 from weft.tensor.program import Cast, Elementwise, Extent, Node, TensorProgram, Use
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, arguments, substitute
 
@@ -61,7 +62,7 @@ class _Splitting:
             return Arg(0), [node.args[expr.index]]
         uses = [node.args[i] for i in read]
         axes = tuple(a for a in node.axes if any(a in u.axes for u in uses))
-        name = self.fresh(node.name)
+        name = fresh(node.name, self.taken)
         if isinstance(expr, Convert):
             inner, own = self.part(node, expr.arg)
             arg = own[0] if inner == Arg(0) and own[0].axes == axes else self.made(node, name, inner, own, expr)
@@ -75,7 +76,7 @@ class _Splitting:
 
     def made(self, node: Elementwise, name: str, inner: Scalar, own: list[Use], expr: Convert) -> Use:
         """The use of a node of its own for what a cast converts."""
-        value = self.fresh(name)
+        value = fresh(name, self.taken)
         axes = tuple(a for a in node.axes if any(a in u.axes for u in own))
         dtype = self.dtype(expr.arg, [self.dtypes[u.value] for u in node.args], node.dtype)
         self.append(replace(node, name=value, axes=axes, dtype=dtype, expr=inner, args=tuple(own)))
@@ -104,13 +105,6 @@ class _Splitting:
                 return dtype
             case Lit():
                 return computed
-
-    def fresh(self, stem: str) -> str:
-        number = 0
-        while f"{stem}_{number}" in self.taken:
-            number += 1
-        self.taken.add(f"{stem}_{number}")
-        return f"{stem}_{number}"
 
 
 def _over(expr: Scalar, read: list[int]) -> Scalar:

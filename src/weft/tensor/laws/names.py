@@ -66,3 +66,12 @@ def _over(program: TensorProgram, spaces: dict[Space, Space]) -> TensorProgram:
     )
     derived = tuple(replace(d, space=spaces[d.space], source=spaces[d.source]) for d in program.derived)
     return replace(program, inputs=inputs, nodes=nodes, output_dims=dims, derived=derived)
+
+
+def fresh(stem: str, taken: set[str]) -> str:
+    """A name that begins with `stem` and is not in `taken`, to which it is added."""
+    number = 0
+    while f"{stem}_{number}" in taken:
+        number += 1
+    taken.add(f"{stem}_{number}")
+    return f"{stem}_{number}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.laws.cleaning import remove_dead
+from weft.tensor.laws.names import fresh
 from weft.tensor.program import Cast, Elementwise, Extent, Iota, Monoid, Node, Reduction, TensorProgram, Use
 from weft.tensor.scalar import Apply, Arg, Lit, apply
 
@@ -111,16 +112,16 @@ class _Picking:
             case Elementwise():
                 others = [_bound(u, bound) for u in node.args]
                 args = tuple(read if u == inner else u for u in others)
-                made = replace(node, name=self.fresh(node.name), axes=axes, args=args)
+                made = replace(node, name=fresh(node.name, self.taken), axes=axes, args=args)
             case _:
-                made = replace(node, name=self.fresh(node.name), axes=axes, arg=read)
+                made = replace(node, name=fresh(node.name, self.taken), axes=axes, arg=read)
         self.nodes.append(made)
         return Use(made.name, axes)
 
     def summed(self, value: Use, place: _Place, whole: Reduction) -> Use:
         """The sum over the row that leaves `value` at the place."""
         axes = value.axes + tuple(a for a in place.test.axes if a not in value.axes)
-        name, total = self.fresh(whole.name), self.fresh(whole.name)
+        name, total = fresh(whole.name, self.taken), fresh(whole.name, self.taken)
         nothing = 0.0 if whole.dtype.is_float else 0
         expr = apply("where", Arg(0), Arg(1), Lit(nothing))
         self.nodes.append(Elementwise(name, axes, whole.dtype, expr, (place.test, value), whole.location))
@@ -132,7 +133,7 @@ class _Picking:
 
     def guard(self, node: Reduction, picked: Use, place: _Place) -> None:
         """Append what `node` is: 0 where no place was picked."""
-        extent, least, below, inside = (self.fresh(node.name) for _ in range(4))
+        extent, least, below, inside = (fresh(node.name, self.taken) for _ in range(4))
         index, kind = place.index, self.values[place.index.value].dtype
         self.nodes += [
             Extent(extent, (), kind, place.over.space),
@@ -144,13 +145,6 @@ class _Picking:
         args = (Use(inside, index.axes), picked)
         expr = apply("where", Arg(0), Arg(1), nothing)
         self.nodes.append(Elementwise(node.name, node.axes, node.dtype, expr, args, node.location))
-
-    def fresh(self, stem: str) -> str:
-        number = 0
-        while f"{stem}_{number}" in self.taken:
-            number += 1
-        self.taken.add(f"{stem}_{number}")
-        return f"{stem}_{number}"
 
 
 def _bound(use: Use, axes: Mapping[Axis, Axis]) -> Use:
