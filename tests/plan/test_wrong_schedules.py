@@ -14,7 +14,7 @@ from weft.block.program import BlockNode, BlockProgram, Dot, Fill, Graph, Map, P
 from weft.block.rename import rename_body
 from weft.errors import VerificationError
 from weft.options import current
-from weft.plan import Example, compile_region, select
+from weft.plan import Example, compile_region, regions, select
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 
 GRID, LOOP, SPLIT = LevelPlace.grid, LevelPlace.loop, LevelPlace.split
@@ -107,6 +107,7 @@ def planted(request, monkeypatch) -> Iterator[Schedule]:
         made.append(wrong != right)
         return wrong
 
+    monkeypatch.setattr(regions, "_remembered", {})  # what was selected before, and what is selected now
     monkeypatch.setattr(select, "apply", wrongly)
     monkeypatch.setattr(select, "choose", lambda *_: schedule)
     yield schedule
