@@ -50,17 +50,17 @@ def apply(op: str, *args: Scalar) -> Apply:
     return Apply(op, args)
 
 
-def substitute(expr: Scalar, arg: Callable[[int], Scalar]) -> Scalar:
-    """`expr` with every `Arg(i)` replaced by `arg(i)`."""
+def substitute(expr: Scalar, arg: Callable[[int], Scalar], lit: Callable[[Lit], Scalar] | None = None) -> Scalar:
+    """`expr` with every `Arg(i)` replaced by `arg(i)`, and every number by `lit` of it where that is given."""
     match expr:
         case Arg(index):
             return arg(index)
         case Lit():
-            return expr
+            return expr if lit is None else lit(expr)
         case Apply(op, args):
-            return Apply(op, tuple(substitute(a, arg) for a in args))
+            return Apply(op, tuple(substitute(a, arg, lit) for a in args))
         case Convert(dtype, inner):
-            return Convert(dtype, substitute(inner, arg))
+            return Convert(dtype, substitute(inner, arg, lit))
         case _:
             assert_never(expr)
 

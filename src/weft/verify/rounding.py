@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -23,7 +23,7 @@ from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate, returned
 from weft.tensor.fp64 import Fp64Domain
 from weft.tensor.program import Constant, Contraction, Elementwise, Node, Reduction, TensorProgram
-from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, substitute
 from weft.verify.inputs import turns, with_numbers
 
 # Draws of inputs; changes of the constants on each; how much more than the largest change a difference may be.
@@ -151,25 +151,11 @@ def _changed(program: TensorProgram, own: frozenset[float], rng: np.random.Gener
             case Constant() if old.dtype.is_float:
                 return replace(old, value=number(old.value, old.dtype))
             case Elementwise():
-                return replace(old, expr=_with_numbers(old.expr, lambda value: number(value, old.dtype)))
+                return replace(old, expr=substitute(old.expr, Arg, lambda lit: Lit(number(lit.value, old.dtype))))
             case _:
                 return old
 
     return replace(program, nodes=tuple(map(node, program.nodes)))
-
-
-def _with_numbers(expr: Scalar, number: Callable[[float | int | bool], float | int | bool]) -> Scalar:
-    match expr:
-        case Arg():
-            return expr
-        case Lit(value):
-            return Lit(number(value))
-        case Apply(op, args):
-            return Apply(op, tuple(_with_numbers(a, number) for a in args))
-        case Convert(dtype, inner):
-            return Convert(dtype, _with_numbers(inner, number))
-        case _:
-            assert_never(expr)
 
 
 def _rounded_constants(program: TensorProgram) -> frozenset[float]:
