@@ -403,7 +403,9 @@ class _Lowering:
         """The loop of `fold`, in its nest, and what follows it."""
         read = {n for node in fold.body for n in operands(node)} | set(fold.state.feeds)
         inside = self._made_again(fold, made, read)
-        outside = self._made_again(fold, made, {n for node in fold.after for n in operands(node)})
+        finished = {n for node in fold.after for n in operands(node)}
+        outside = self._made_again(fold, made, finished)
+        finished.update(result for _, result in fold.makes)
         loop, state = made[fold.over], fold.state
         state = replace(
             state,
@@ -412,7 +414,7 @@ class _Lowering:
             merge=replace(state.merge, nodes=self._realised(state.merge.nodes, made)),
         )
         feeds = tuple(Feed(n, n, _access(ls, fold.over)) for n, ls in lists.items() if n in read)
-        finals = tuple(Final(c.name, c.name) for c in state.components)
+        finals = tuple(Final(c.name, c.name) for c in state.components if c.name in finished)
         body = Graph((), (*inside, *self._realised(fold.body, made)), ())
         return (
             sealed(Map(loop.name, loop, feeds, body, finals, state)),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from weft.errors import Location
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import (
@@ -60,6 +61,7 @@ class Link:
         monoid: what it combines with.
         element: what it combines.
         dtype: what it is computed in.
+        location: the user's line.
     """
 
     node: str
@@ -67,6 +69,7 @@ class Link:
     monoid: Monoid
     element: Element
     dtype: DType
+    location: Location | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +162,9 @@ class Gathering:
             sides.append(self.expression(through or _bound(use, bound)))
             rounded.append(dtype)
         monoid = node.monoid if isinstance(node, Reduction) else Monoid.sum
-        self.links.append(Link(node.name, axes, monoid, Element(tuple(sides), tuple(rounded)), node.dtype.accumulator))
+        self.links.append(
+            Link(node.name, axes, monoid, Element(tuple(sides), tuple(rounded)), node.dtype.accumulator, node.location)
+        )
         self.known[node.name, axes] = len(self.links) - 1
         return len(self.links) - 1
 

@@ -14,6 +14,7 @@ from weft.cascade.chain import Chain, Link, Result, argument
 from weft.cascade.graphing import Graphing
 from weft.cascade.separate import Factor, Shift, Term
 from weft.cascade.state import LETTERS, Centre, Combined, Exponent, Key, StateWriter, axes_of, layout
+from weft.errors import Location
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Extent, Monoid, Node, Use
@@ -143,12 +144,26 @@ class _Folding:
         sums = [key for key in self.names if isinstance(key, Carried)]
         combined = [key for key in self.names if isinstance(key, Combined)]
         carrying = layout(self.chain, sums, combined, self.centres, self.names, self.make)
-        body, state = StateWriter(self.chain, carrying, self.centres, self.order, self.real, self.make).state()
+        body, state = StateWriter(
+            self.chain, carrying, self.centres, self.order, self.real, self.make, self._locations()
+        ).state()
         read = {n for each in (*body, *self.after.nodes) for n in operands(each)} | set(state.feeds)
         args = tuple(
             (argument(i), o) for i, o in enumerate(self.chain.operands) if isinstance(o, Use) and argument(i) in read
         )
         return Fold(self.chain.axes, self.chain.over, args, body, state, tuple(self.after.nodes), tuple(makes))
+
+    def _locations(self) -> dict[Key, Location | None]:
+        """The users' lines that sums and extrema come from."""
+        found: dict[Key, Location | None] = {}
+        for index, link in enumerate(self.chain.links):
+            combined = _combined(self.found, index)
+            keys = (
+                [carried(t, link.element.rounded) for t in self.found.terms[index]] if combined is None else [combined]
+            )
+            for key in keys:
+                found.setdefault(key, link.location)
+        return found
 
     def _component(self, key: Key) -> Arg:
         """A component of the state, after the loop."""
@@ -167,7 +182,7 @@ class _Folding:
         if index not in self.known:
             link = self.chain.links[index]
             made = self._sum(index, link) if link.monoid is Monoid.sum else self._combination(index)
-            name = self.after.point("t", made.expr, self.args)
+            name = self.after.point("t", made.expr, self.args, location=link.location)
             self.known[index] = _Scaled(self._arg(name), made.relative)
         return self.known[index]
 

@@ -16,6 +16,7 @@ from weft.cascade.basis import Carried, closure, expansion, expr_axes, factor_ax
 from weft.cascade.chain import Chain, argument
 from weft.cascade.graphing import Graphing
 from weft.cascade.separate import Factor, Shift
+from weft.errors import Location
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid, Use
@@ -123,6 +124,7 @@ class StateWriter:
     order: tuple[Axis, ...]
     real: DType
     make: Callable[[str], str]
+    locations: Mapping[Key, Location | None]
 
     def __post_init__(self) -> None:
         self.body = self._graphing()
@@ -186,6 +188,7 @@ class StateWriter:
         for key in self.layout.keys:
             match key:
                 case Combined():
+                    self.body.location = self.locations.get(key)
                     part = self.body.collapse("part", key.monoid, self._data(key.data), self.chain.over)
                     new[key] = write.point("m", apply(key.monoid.value, Arg(0), Arg(1)), (names[key], self._take(part)))
                 case Carried() if not key.moving:
@@ -195,28 +198,33 @@ class StateWriter:
                 case Centre():
                     mean = write.point("mean", apply("div", Arg(0), Arg(1)), (new[key.above], new[key.below]))
                     new[key] = write.point("c", finite_or(Arg(0), Arg(1)), (mean, names[key]))
-                case Carried():
-                    block = self._relative(key, new)
-                    new[key] = write.point(
-                        "s", apply("add", Arg(0), Arg(1)), (self._moved(write, key, names, names, new), block)
-                    )
-                case Exponent():
+                case Carried() | Exponent():
                     pass
+        moving = [key for key in self.layout.keys if isinstance(key, Carried) and key.moving]
+        blocks = {key: self._relative(key, new) for key in moving}
+        corrected: dict[Key, str] = {}
+        for key in moving:
+            kept = self._moved(write, key, names, names, new)
+            corrected[key] = write.point("s", apply("add", Arg(0), Arg(1)), (kept, blocks[key]))
+        new |= corrected
         inputs = (*(names[k] for k in self.layout.keys), *self.fed.values())
         return Graph(inputs, tuple(write.nodes), tuple(new[k] for k in self.layout.keys))
 
     def _greatest(self, key: Exponent) -> str:
         """The greatest data of a block, and finite."""
+        self.body.location = None
         most = self.body.collapse("top", Monoid.max, self._data(key.data), self.chain.over)
         return self.body.point("top", apply("maximum", Arg(0), Lit(LOWEST[self.real])), (most,))
 
     def _still(self, key: Carried) -> str:
         """A block's part of a sum that is relative to nothing."""
+        self.body.location = self.locations.get(key)
         sides = [self._rounded(self.body, self._data(f.data), r) for f, r in zip(key.factors, key.rounded, strict=True)]
         return self._summed(self.body, sides)
 
     def _relative(self, key: Carried, new: Mapping[Key, str]) -> str:
         """A block's part of a sum relative to the new running values."""
+        self.update.location = self.locations.get(key)
         sides: list[str] = []
         for factor, dtype in zip(key.factors, key.rounded, strict=True):
             sides.append(self._rounded(self.update, self._factor(factor, new), dtype))
