@@ -106,7 +106,7 @@ struct SortedFor<K, int32_t, true> {
 };
 
 // Which of `kRun` keys are greater than `than`, one bit each.
-static inline uint32_t greater(const int32_t (&keys)[kRun], int32_t than) {
+static inline uint32_t greater(const int32_t* keys, int32_t than) {
 #ifdef __AVX512F__
   KeyLanes v;
   __builtin_memcpy(&v, keys, sizeof v);
@@ -117,29 +117,17 @@ static inline uint32_t greater(const int32_t (&keys)[kRun], int32_t than) {
   return found;
 #endif
 }
-static inline uint32_t greater(const i64 (&keys)[kRun], i64 than) {
+static inline uint32_t greater(const i64* keys, i64 than) {
   uint32_t found = 0;
   for (int lane = 0; lane < kRun; ++lane) found |= (uint32_t)(keys[lane] > than) << lane;
   return found;
 }
 
-// The ranking `v`, `p` of K elements goes on with the run x of n elements, numbered from `base` on: after all that were before.
-template <bool Largest, bool NanFirst, int K, bool Dense, class C, class T>
-static inline void rank_run(C* v, i64 vs, i64* p, i64 ps, const T* x, i64 xs, i64 base, i64 n) {
-  using Integer = Key<C>;
-  const i64 step = Dense ? 1 : xs;
-  const auto key = [&](i64 i) { return key_of<Largest, NanFirst>((C)load(x[i * step])); };
-  typename SortedFor<K, Integer, (K <= kRun && sizeof(Integer) == 4)>::type first;
-  C values[K];
-  i64 places[K];
-  first.start();
-  for (int k = 0; k < K; ++k) {
-    values[k] = v[k * vs];
-    places[k] = p[k * ps];
-    if (places[k] != kNothing) first.insert(key_of<Largest, NanFirst>(values[k]), ~k);
-  }
-  i64 i = 0;
-  for (; i + kRun <= n; i += kRun) {
+// Looks at the keys of n elements, numbered from `start` of their run on, and inserts those that may be among the first.
+template <int K, class Integer, class KeyOf>
+static inline void rank_keys(Sorted<K, Integer>& first, KeyOf key, i64 start, i64 n) {
+  i64 i = start;
+  for (; i + kRun <= start + n; i += kRun) {
     Integer keys[kRun];
 #pragma omp simd
     for (int lane = 0; lane < kRun; ++lane) keys[lane] = key(i + lane);
@@ -149,7 +137,61 @@ static inline void rank_run(C* v, i64 vs, i64* p, i64 ps, const T* x, i64 xs, i6
       first.insert(keys[lane], (int32_t)i + lane);
     }
   }
-  for (; i < n; ++i) first.insert(key(i), (int32_t)i);
+  for (; i < start + n; ++i) first.insert(key(i), (int32_t)i);
+}
+
+constexpr int kChunk = 256;  // elements whose keys are held at once
+
+// In lanes: the elements of a chunk are shared out among K groups or more; below the least of their greatest ones none can be first.
+template <int K, class KeyOf>
+static inline void rank_keys(SortedLanes<K>& first, KeyOf key, i64 start, i64 n) {
+  constexpr int32_t none = -kGreatest<int32_t> - 1;
+  constexpr int groups = K <= 2 ? 2 : K <= 4 ? 4 : K <= 8 ? 8 : 16;
+  for (i64 at = start; at < start + n; at += kChunk) {
+    const int count = (int)min_index(kChunk, start + n - at), padded = (int)round_up(count, 4 * kRun);
+    int32_t keys[kChunk];
+    int32_t most[kRun];
+    for (int lane = 0; lane < kRun; ++lane) most[lane] = none;
+#pragma omp simd
+    for (int i = 0; i < count; ++i) keys[i] = key(at + i);
+    for (int i = count; i < padded; ++i) keys[i] = none;
+    for (int i = 0; i < padded; i += kRun)
+#pragma omp simd
+      for (int lane = 0; lane < kRun; ++lane) most[lane] = keys[i + lane] > most[lane] ? keys[i + lane] : most[lane];
+    int32_t least = kGreatest<int32_t>;
+    for (int lane = 0; lane < groups; ++lane) {
+      int32_t top = most[lane];
+      for (int other = lane + groups; other < kRun; other += groups) top = most[other] > top ? most[other] : top;
+      least = top < least ? top : least;
+    }
+    const int32_t below = least == none ? none : least - 1;
+    for (int i = 0; i < padded; i += 4 * kRun) {
+      const int32_t than = first.last() > below ? first.last() : below;
+      uint64_t hits = 0;
+      for (int part = 0; part < 4; ++part) hits |= (uint64_t)greater(keys + i + part * kRun, than) << part * kRun;
+      for (; hits; hits &= hits - 1) {
+        const int place = i + __builtin_ctzll(hits);
+        first.insert(keys[place], (int32_t)at + place);
+      }
+    }
+  }
+}
+
+// The ranking `v`, `p` of K elements goes on with the run x of n elements, numbered from `base` on: after all that were before.
+template <bool Largest, bool NanFirst, int K, bool Dense, class C, class T>
+static inline void rank_run(C* v, i64 vs, i64* p, i64 ps, const T* x, i64 xs, i64 base, i64 n) {
+  using Integer = Key<C>;
+  const i64 step = Dense ? 1 : xs;
+  typename SortedFor<K, Integer, (K <= kRun && sizeof(Integer) == 4)>::type first;
+  C values[K];
+  i64 places[K];
+  first.start();
+  for (int k = 0; k < K; ++k) {
+    values[k] = v[k * vs];
+    places[k] = p[k * ps];
+    if (places[k] != kNothing) first.insert(key_of<Largest, NanFirst>(values[k]), ~k);
+  }
+  rank_keys(first, [&](i64 i) { return key_of<Largest, NanFirst>((C)load(x[i * step])); }, 0, n);
   for (int k = 0; k < first.count; ++k) {
     const int32_t from = first.from[k];
     v[k * vs] = from < 0 ? values[~from] : (C)load(x[from * step]);
@@ -183,14 +225,15 @@ static inline void rank_one(C* v, i64* p, const T* x, i64 xs, i64 base, i64 n) {
       }
     }
     best = keys[0];
-    at = block[0];
-    for (int lane = 1; lane < kLanesOfOne; ++lane) {
-      const i64 here = block[lane] + lane;
-      if (keys[lane] > best || (keys[lane] == best && here < at)) {
-        best = keys[lane];
-        at = here;
-      }
+#pragma omp simd reduction(max : best)
+    for (int lane = 0; lane < kLanesOfOne; ++lane) best = keys[lane] > best ? keys[lane] : best;
+    Integer lowest = kGreatest<Integer>;
+#pragma omp simd reduction(min : lowest)
+    for (int lane = 0; lane < kLanesOfOne; ++lane) {
+      const Integer here = keys[lane] == best ? block[lane] + lane : kGreatest<Integer>;
+      lowest = here < lowest ? here : lowest;
     }
+    at = lowest;
   }
   for (; i < n; ++i) {
     const Integer k = key(i);
