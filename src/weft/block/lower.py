@@ -79,13 +79,14 @@ class _LoopAxes:
     root: dict[Axis, Axis]
     unit: frozenset[Axis]
     rank: dict[Axis, int]
+    ranked: frozenset[Axis]
 
     def is_unit(self, axis: Axis) -> bool:
         return self.root[axis] in self.unit
 
     def order(self, axes: Sequence[Axis]) -> list[Axis]:
-        """Outermost first: one order for the whole program, so that maps that could be fused meet."""
-        return sorted(axes, key=lambda a: (not self.is_unit(a), self.rank[self.root[a]]))
+        """Outermost first: one order for the whole program, so that maps that could be fused meet. Ranks have one block: last."""
+        return sorted(axes, key=lambda a: (not self.is_unit(a), self.root[a] in self.ranked, self.rank[self.root[a]]))
 
 
 def _loop_axes(program: TensorProgram) -> _LoopAxes:
@@ -118,7 +119,8 @@ def _loop_axes(program: TensorProgram) -> _LoopAxes:
     for node in (*program.nodes, *program.inputs):
         for axis in axes_of(node):
             rank.setdefault(find(axis), len(rank))
-    return _LoopAxes({a: find(a) for a in parent}, unit, rank)
+    ranked = frozenset(find(n.rank) for n in program.nodes if isinstance(n, Ranking) and n.rank is not None)
+    return _LoopAxes({a: find(a) for a in parent}, unit, rank, ranked)
 
 
 def _roles(node: Node) -> tuple[list[Axis], list[Axis]]:

@@ -112,7 +112,7 @@ class Builder(Products, Views):
         if over is None:  # one element is the first
             return replace(ref, dims=rest), replace(self.constant(0, DType.int64), dims=rest)
         own = self._own[ref.value]
-        axes = (*(a for a in own if a != over), *present([rank]))
+        axes = tuple(a for a in present(rest) if a in own or a == rank)
         made: list[Ref] = []
         for places in (False, True):
             dtype = DType.int64 if places else ref.dtype.accumulator
