@@ -27,6 +27,7 @@ from weft.block.program import (
     Literal,
     Map,
     Pointwise,
+    Rank,
     Stacked,
     State,
     operands,
@@ -47,6 +48,7 @@ from weft.tensor.program import (
     Monoid,
     Node,
     Opaque,
+    Ranking,
     Reduction,
     Reindex,
     TensorProgram,
@@ -118,13 +120,14 @@ class _LoopAxes:
     root: dict[Axis, Axis]
     unit: frozenset[Axis]
     rank: dict[Axis, int]
+    ranked: frozenset[Axis]
 
     def is_unit(self, axis: Axis) -> bool:
         return self.root[axis] in self.unit
 
     def order(self, axes: Sequence[Axis]) -> list[Axis]:
-        """Outermost first: one order for the whole program, so that maps that could be fused meet."""
-        return sorted(axes, key=lambda a: (not self.is_unit(a), self.rank[self.root[a]]))
+        """Outermost first: one order for the whole program, so that maps that could be fused meet. Ranks have one block: last."""
+        return sorted(axes, key=lambda a: (not self.is_unit(a), self.root[a] in self.ranked, self.rank[self.root[a]]))
 
 
 def _loop_axes(program: TensorProgram) -> _LoopAxes:
@@ -157,7 +160,8 @@ def _loop_axes(program: TensorProgram) -> _LoopAxes:
     for node in (*program.nodes, *program.inputs):
         for axis in axes_of(node):
             rank.setdefault(find(axis), len(rank))
-    return _LoopAxes({a: find(a) for a in parent}, unit, rank)
+    ranked = frozenset(find(n.rank) for n in program.nodes if isinstance(n, Ranking) and n.rank is not None)
+    return _LoopAxes({a: find(a) for a in parent}, unit, rank, ranked)
 
 
 def _roles(node: Node) -> tuple[list[Axis], list[Axis]]:
@@ -172,6 +176,9 @@ def _roles(node: Node) -> tuple[list[Axis], list[Axis]]:
             return (over[-1:] + free_left[-1:] + free_right[-1:], batch + over[:-1] + free_left[:-1] + free_right[:-1])
         case Reduction():
             return (list(node.over), [])
+        case Ranking():
+            rank = [] if node.rank is None else [node.rank]
+            return ([node.over, *rank], [])
         case _:
             return ([], [])
 
@@ -225,7 +232,7 @@ def _uses(node: Node) -> tuple[Use, ...]:
             return node.args
         case Contraction():
             return (node.left, node.right)
-        case Reduction() | Cast():
+        case Reduction() | Ranking() | Cast():
             return (node.arg,)
         case Constant() | Extent() | Input() | Iota() | Reindex() | Opaque():
             return ()
@@ -258,11 +265,7 @@ class _Lowering:
             case Input():
                 pass
             case Elementwise():
-                if node.dtype.kind == "int" and node.dtype is not DType.int64:
-                    # A kernel's arithmetic is 64 bits wide inside an expression: it would not wrap where eager's does.
-                    raise UnsupportedError(f"arithmetic that wraps at {node.dtype}", where=node.location)
-                if not self._in_place_only(node):
-                    self._pointwise(node, node.expr, node.args)
+                self._elementwise(node)
             case Cast():
                 if not self._in_place_only(node):
                     self._pointwise(node, _converted(node), (node.arg,))
@@ -273,8 +276,17 @@ class _Lowering:
                 self._contraction(node)
             case Reduction():
                 self._reduction(node)
+            case Ranking():
+                self._ranking(node)
             case Reindex() | Opaque():
                 raise UnsupportedError(f"{type(node).__name__.lower()} {node.name} does not lower to a block program")
+
+    def _elementwise(self, node: Elementwise) -> None:
+        if node.dtype.kind == "int" and node.dtype is not DType.int64:
+            # A kernel's arithmetic is 64 bits wide inside an expression: it would not wrap where eager's does.
+            raise UnsupportedError(f"arithmetic that wraps at {node.dtype}", where=node.location)
+        if not self._in_place_only(node):
+            self._pointwise(node, node.expr, node.args)
 
     def _in_place_only(self, node: Node) -> bool:
         """Whether `node` is made again wherever it is read, and nothing wants a list of it."""
@@ -446,6 +458,37 @@ class _Lowering:
             ).nodes[0]
             for n in nodes
         )
+
+    def _ranking(self, node: Ranking) -> None:
+        """Both results of a ranking come of one loop: maps over what is free and over the ranks, the loop inside."""
+        if node.name in self.lists:
+            return
+        names = {n.places: n.name for n in self.program.nodes if isinstance(n, Ranking) and n.both == node.both}
+        free = self.axes.order(node.axes)
+        made = {a: self._fresh(a) for a in (*free, node.over)}
+        unit, blocked = self.axes.is_unit(node.over), self._dims(made, node.axes)
+        axis, rank = made[node.over], None if node.rank is None else made[node.rank]
+        dtype = self.program.values()[node.arg.value].dtype.accumulator
+        along = None if unit else axis
+        first = Rank("%s", "%p", "%0", "%i", ("", ""), along, rank, blocked, node.order, dtype, node.location)
+        state = State.of_ranking(first, Index("%i", axis, unit))
+        source = dict(zip(node.arg.axes, self.lists[node.arg.value], strict=True))
+        outputs = {places: state.components[int(places)].name for places in names}
+
+        def build(rest: list[Axis], results: Mapping[bool, str]) -> Map:
+            over = rest[0] if rest else node.over
+            feed = (Feed("%0", "%0", _access(source, over)),)
+            inner = {places: f"%t{int(places)}" for places in results}
+            if rest:
+                body = build(rest[1:], inner)
+                stacked = tuple(Stacked(results[p], inner[p]) for p in results)
+                shell = Map(made[over].name, made[over], feed, Graph((), (body,), ()), stacked)
+                return sealed(replace(shell, unit=self.axes.is_unit(over)))
+            finals = tuple(Final(results[p], outputs[p]) for p in results)
+            return sealed(Map(axis.name, axis, feed, Graph((), (), ()), finals, state, unit=unit))
+
+        self.nodes.append(rename_node(build(free, names), {"%0": node.arg.value}))
+        self.lists |= {name: tuple(made[a] for a in node.axes) for name in names.values()}
 
     def _dims(self, made: dict[Axis, Axis], axes: Sequence[Axis]) -> tuple[Axis, ...]:
         return tuple(made[a] for a in self.blocked(axes))
