@@ -211,6 +211,10 @@ class _Translation:
         foreign = {str(k) for s in (*call.reads(), *used) if (k := dtype_of(self.fakes[s].dtype)).is_foreign}
         if foreign:
             raise UnsupportedError(f"{' and '.join(sorted(foreign))} numbers are PyTorch's")
+        if call.packet not in VIEWS and (kept := self._kept((*call.reads(), *used))):
+            raise UnsupportedError(
+                f"{' and '.join(kept)} numbers are only cast and moved: what computes with them is PyTorch's"
+            )
         if call.packet == CHECK:
             raise UnsupportedError("PyTorch looks whether each index exists")
         if handler is None or len(used) != 1:
@@ -219,6 +223,10 @@ class _Translation:
         ref = handler(self.builder, arguments)
         self._check(ref, self.fakes[used[0]])
         return used[0], ref
+
+    def _kept(self, slots: Iterable[Slot]) -> list[str]:
+        """The element types of `slots` that numbers are only kept in."""
+        return sorted({str(k) for s in slots if (k := dtype_of(self.fakes[s].dtype)).is_kept})
 
     def _check(self, ref: Ref, fake: torch.Tensor) -> None:
         """Holds what was built against what PyTorch says of the result."""

@@ -65,6 +65,13 @@ struct bf16 {
 struct f16 {
   uint16_t bits;
 };
+// Eight bits: a sign, 4 or 5 of exponent, 3 or 2 of mantissa. e4m3 has no infinity and one NaN of either sign.
+struct e4m3 {
+  uint8_t bits;
+};
+struct e5m2 {
+  uint8_t bits;
+};
 
 // A value of memory as the type that kernels compute in: float for narrow floating types, else itself.
 static inline float load(float v) { return v; }
@@ -76,6 +83,12 @@ static inline float load(f16 v) {
   const uint32_t scaled = bits_as<uint32_t>(bits_as<float>(magnitude) * 0x1p112f);
   const uint32_t special = magnitude | 0x7f800000u;  // inf and NaN
   return bits_as<float>((magnitude >= 0x0f800000u ? special : scaled) | sign);
+}
+static inline float load(e5m2 v) { return load(f16{(uint16_t)(v.bits << 8)}); }
+static inline float load(e4m3 v) {
+  const uint32_t magnitude = v.bits & 0x7fu;
+  const uint32_t scaled = bits_as<uint32_t>(bits_as<float>(magnitude << 20) * 0x1p120f);  // as for f16
+  return bits_as<float>((magnitude == 0x7fu ? 0x7fc00000u : scaled) | (uint32_t)(v.bits & 0x80u) << 24);
 }
 template <class T>
 static inline T load(T v) {
@@ -99,10 +112,36 @@ static inline f16 round_f16(float v) {
   out = magnitude > 0x7f800000u ? 0x7e00u : out;
   return f16{(uint16_t)(sign | out)};
 }
+// The same for 8 bits, `Mantissa` of them behind the point: the bits of |v|, a number that is not NaN, its exponent unbounded above.
+template <int Mantissa, int Least>  // Least: of the normal numbers' exponents
+static inline uint32_t round_magnitude(uint32_t magnitude) {
+  constexpr int kGone = 23 - Mantissa;
+  constexpr uint32_t kNormal = (uint32_t)(Least + 127) << 23, kUnits = (uint32_t)(Least - Mantissa + 23 + 127) << 23;
+  const uint32_t normal = (magnitude - (kNormal - (1u << 23)) + (1u << (kGone - 1)) - 1 + ((magnitude >> kGone) & 1u)) >> kGone;
+  const uint32_t subnormal = bits_as<uint32_t>(bits_as<float>(magnitude) + bits_as<float>(kUnits)) - kUnits;
+  return magnitude < kNormal ? subnormal : normal;
+}
+static inline e5m2 round_e5m2(float v) {
+  const uint32_t u = bits_as<uint32_t>(v), magnitude = u & 0x7fffffffu;
+  uint32_t out = round_magnitude<2, -14>(magnitude);
+  out = out > 0x7cu ? 0x7cu : out;
+  out = magnitude > 0x7f800000u ? 0x7fu : out;
+  return e5m2{(uint8_t)(u >> 24 & 0x80u | out)};
+}
+// What is too large, infinity too, becomes 448.
+static inline e4m3 round_e4m3(float v) {
+  const uint32_t u = bits_as<uint32_t>(v), magnitude = u & 0x7fffffffu;
+  uint32_t out = round_magnitude<3, -6>(magnitude);
+  out = out > 0x7eu ? 0x7eu : out;
+  out = magnitude > 0x7f800000u ? 0x7fu : out;
+  return e4m3{(uint8_t)(u >> 24 & 0x80u | out)};
+}
 // How a kernel writes a computed value: store(&out[i], v).
 static inline void store(float* at, float v) { *at = v; }
 static inline void store(bf16* at, float v) { *at = round_bf16(v); }
 static inline void store(f16* at, float v) { *at = round_f16(v); }
+static inline void store(e4m3* at, float v) { *at = round_e4m3(v); }
+static inline void store(e5m2* at, float v) { *at = round_e5m2(v); }
 template <class T, class V>
 static inline void store(T* at, V v) {
   *at = (T)v;
