@@ -84,11 +84,21 @@ static inline float load(f16 v) {
   const uint32_t special = magnitude | 0x7f800000u;  // inf and NaN
   return bits_as<float>((magnitude >= 0x0f800000u ? special : scaled) | sign);
 }
-static inline float load(e5m2 v) { return load(f16{(uint16_t)(v.bits << 8)}); }
+// Those below the normal numbers are counted, not scaled as f16's are: there are many, and a machine is slow on such floats.
 static inline float load(e4m3 v) {
-  const uint32_t magnitude = v.bits & 0x7fu;
-  const uint32_t scaled = bits_as<uint32_t>(bits_as<float>(magnitude << 20) * 0x1p120f);  // as for f16
-  return bits_as<float>((magnitude == 0x7fu ? 0x7fc00000u : scaled) | (uint32_t)(v.bits & 0x80u) << 24);
+  const int32_t magnitude = v.bits & 0x7f;
+  const uint32_t counted = bits_as<uint32_t>((float)magnitude * 0x1p-9f);
+  const uint32_t normal = ((uint32_t)magnitude << 20) + 0x3c000000u;
+  const uint32_t found = magnitude < 8 ? counted : magnitude == 0x7f ? 0x7fc00000u : normal;
+  return bits_as<float>(found | (uint32_t)(v.bits & 0x80u) << 24);
+}
+static inline float load(e5m2 v) {
+  const int32_t magnitude = v.bits & 0x7f;
+  const uint32_t counted = bits_as<uint32_t>((float)magnitude * 0x1p-16f);
+  const uint32_t normal = ((uint32_t)magnitude << 21) + 0x38000000u;
+  const uint32_t special = ((uint32_t)magnitude << 21) | 0x7f800000u;  // inf and NaN
+  const uint32_t found = magnitude < 4 ? counted : magnitude >= 0x7c ? special : normal;
+  return bits_as<float>(found | (uint32_t)(v.bits & 0x80u) << 24);
 }
 template <class T>
 static inline T load(T v) {
