@@ -96,7 +96,7 @@ def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, options: O
 def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known: Regions) -> Plan | dict[int, str]:
     """The plan; or which calls PyTorch must run in another attempt, by number, and why, where a region of the graph failed."""
     assert captured.program is not None
-    program = as_in_eager(_for_this_machine(normalize(captured.program)), captured.results)
+    program = as_in_eager(_for_this_machine(normalize(captured.program), known.options), captured.results)
     refuted = laws_refuted(captured.program, program)
     if refuted is not None:
         return _in_pytorch(captured, (*captured.fallbacks, Fallback("graph", refuted)), eager)
@@ -135,10 +135,10 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     return Plan(captured, program, tuple(regions), captured.fallbacks, run, with_library, in_place)
 
 
-def _for_this_machine(program: TensorProgram) -> TensorProgram:
-    """`program` with products in bfloat16 where that is exact and the machine has units for it."""
+def _for_this_machine(program: TensorProgram, options: Options) -> TensorProgram:
+    """`program` with products in bfloat16 where that is exact and the machine has units for it, which the library drives."""
     machine = Machine.here(1)
-    faster = machine.matrix_rate(DType.bfloat16) > machine.matrix_rate(DType.float32)
+    faster = options.brgemm != "off" and machine.matrix_rate(DType.bfloat16) > machine.matrix_rate(DType.float32)
     return narrow_exact_factors(program) if faster else program
 
 
