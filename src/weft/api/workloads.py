@@ -172,6 +172,19 @@ def quantised_matmul(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return torch.round(x / scale) @ w * scale
 
 
+def fp8_matmul(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Rows rounded to floats of 8 bits, the largest of each row to the largest of these, times a matrix, and scaled back."""
+    scale = x.abs().amax(-1, keepdim=True) / 448.0
+    return ((x / scale).to(torch.float8_e4m3fn).to(x.dtype) @ w.to(x.dtype)) * scale
+
+
+def int8_matmul(x: torch.Tensor, w: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """Rows rounded to bytes, times a matrix of bytes whose columns have scales of their own."""
+    scale = x.abs().amax(-1, keepdim=True) / 127
+    q = (x / scale).round().clamp(-127, 127).to(torch.int8)
+    return (q.to(x.dtype) @ w.to(x.dtype)) * scale * columns
+
+
 def route(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """For each row the experts that it goes to, and their shares."""
     shares, experts = torch.softmax(x @ w, -1).topk(_EXPERTS)
@@ -190,6 +203,16 @@ def _route_gaps(x: torch.Tensor, w: torch.Tensor) -> tuple[None, IndexGap]:
 def _three_products(sizes: Sizes) -> tuple[Operand, ...]:
     _, inner, columns = sizes
     return *two_products(sizes), weight(columns, inner)
+
+
+def _fp8(sizes: Sizes) -> tuple[Operand, ...]:
+    rows, inner, columns = sizes
+    return Operand((rows, inner)), Operand((inner, columns), inner**-0.5, kept=torch.float8_e4m3fn)
+
+
+def _int8(sizes: Sizes) -> tuple[Operand, ...]:
+    rows, inner, columns = sizes
+    return Operand((rows, inner)), Operand((inner, columns), 40.0, kept=torch.int8), Operand((columns,), 0.001, 0.01)
 
 
 def _narrow(sizes: Sizes) -> tuple[Operand, ...]:
@@ -221,6 +244,8 @@ LAYERNORM = _layer(
 )
 RMSNORM = _layer("RMSNorm + SwiGLU", rmsnorm_swiglu, (512, 512, 1408), _SWIGLU, _three_products)
 _RMS_LINEAR = "rms_norm(x, (x.shape[-1],)) @ w"
+_FP8 = "s = amax(|x|) / 448; ((x / s).to(float8_e4m3fn) @ w) * s"
+_INT8 = "s = amax(|x|) / 127; ((x / s).round().to(int8) @ w) * s * c"
 _ROUTE = "p, e = softmax(x @ w).topk(8); p / p.sum(-1), e"
 _LAYERS = (
     LAYERNORM,
@@ -232,6 +257,9 @@ _LAYERS = (
     _layer("adapter MLP", adapter, (2048, 1024, 64), "x + relu(x @ w) @ v", _narrow, (32, 64, 8)),
     _layer("LoRA, decode", lora, (16, 2048, 4096, 16), "x @ w + (x @ a) @ b", _low_rank, (32, 64, 48, 4)),
     _layer("quantised matmul (Q7)", quantised_matmul, (1024, 768, 2048), "s = amax(|x|) / 127; round(x / s) @ w * s"),
+    _layer("fp8 matmul (Q7)", fp8_matmul, (1024, 768, 2048), _FP8),
+    _layer("fp8 matmul, fp8 weights (Q8)", fp8_matmul, (1024, 2048, 768), _FP8, _fp8),
+    _layer("int8 matmul, int8 weights (Q1)", int8_matmul, (1024, 2560, 1536), _INT8, _int8),
     Example(
         "routing to experts (R1)", lambda _: route, one_product, (2048, 768, 128), formula=_ROUTE, gaps=_route_gaps
     ),
