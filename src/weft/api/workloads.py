@@ -3,7 +3,8 @@
 RedFuser's (appendix A.5, A.6) keep the names of its tables: H multi-head attention, L its latent form, R routing to experts, Q a
 product after quantisation, V variance, I moment of inertia. Mirage's (its table 4) are attention with several, grouped or one head
 of keys, for one new token, for 32 and for 512, and layers for few tokens. Blockbuster's are attention, LayerNorm + matmul and
-RMSNorm + SwiGLU. Sizes are the papers' where a CPU takes 1 to 200 ms for them, else with fewer rows, heads or batches.
+RMSNorm + SwiGLU. Sizes are the papers' where a CPU takes 1 to 200 ms for them, else with fewer rows, heads or batches. Reductions
+alone are in `workloads_reductions.py`.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import torch
 from torch.nn import functional
 
 from weft.api.examples import EXAMPLES, Example, Operand, Sizes, one_product, two_products, weight
+from weft.api.workloads_reductions import REDUCTIONS, order_gaps
 from weft.verify.judge import IndexGap, allowed_error
 
-_FP32 = (torch.float32,)
 _EXPERTS = 8
 
 
@@ -35,6 +36,31 @@ def causal_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch
     scores = q @ k.mT / math.sqrt(q.shape[-1])
     later = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).triu(1)
     return torch.softmax(scores.masked_fill(later, -math.inf), -1) @ v
+
+
+def sink_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sink: torch.Tensor) -> torch.Tensor:
+    """Attention with one more logit a head, `sink`, that has no value: a head may attend to nothing."""
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    nothing = sink[:, None, None].expand(*scores.shape[:-1], 1)
+    return torch.softmax(torch.cat((scores, nothing), -1), -1)[..., :-1] @ v
+
+
+def capped_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Attention whose logits stay between -30 and 30, by a tanh."""
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    return torch.softmax(30.0 * torch.tanh(scores / 30.0), -1) @ v
+
+
+def alibi_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
+    """Attention with a bias that falls with the distance of two tokens, at another slope for each head."""
+    distance = torch.arange(q.shape[-2])[:, None] - torch.arange(k.shape[-2])
+    bias = -slopes[:, None, None] * distance.abs()
+    return torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]) + bias, -1) @ v
+
+
+def tempered_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
+    """Attention whose logits are divided by a temperature, which is a tensor of no dimensions."""
+    return torch.softmax(q @ k.mT / temperature, -1) @ v
 
 
 def grouped_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -178,13 +204,10 @@ def route(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]
     return shares / shares.sum(-1, keepdim=True), experts
 
 
-def _route_gaps(x: torch.Tensor, w: torch.Tensor) -> tuple[None, IndexGap]:
+def route_gaps(x: torch.Tensor, w: torch.Tensor) -> tuple[None, IndexGap]:
     """How far each expert's share is from the neighbours' in order, and what error shares may have."""
     exact = torch.softmax(x.double() @ w.double(), -1)
-    ordered = exact.topk(_EXPERTS + 1).values
-    ahead = ordered[..., :-1] - ordered[..., 1:]
-    behind = torch.cat((torch.full_like(ahead[..., :1], math.inf), ahead[..., :-1]), -1)
-    return None, IndexGap(torch.minimum(ahead, behind), allowed_error(torch.softmax(x @ w, -1), exact))
+    return None, IndexGap(order_gaps(exact, _EXPERTS), allowed_error(torch.softmax(x @ w, -1), exact))
 
 
 def _three_products(sizes: Sizes) -> tuple[Operand, ...]:
@@ -233,78 +256,12 @@ _LAYERS = (
     _layer("LoRA, decode", lora, (16, 2048, 4096, 16), "x @ w + (x @ a) @ b", _low_rank, (32, 64, 48, 4)),
     _layer("quantised matmul (Q7)", quantised_matmul, (1024, 768, 2048), "s = amax(|x|) / 127; round(x / s) @ w * s"),
     Example(
-        "routing to experts (R1)", lambda _: route, one_product, (2048, 768, 128), formula=_ROUTE, gaps=_route_gaps
+        "routing to experts (R1)", lambda _: route, one_product, (2048, 768, 128), formula=_ROUTE, gaps=route_gaps
     ),
     Example(
-        "routing to experts (R7)", lambda _: route, one_product, (2048, 2048, 128), formula=_ROUTE, gaps=_route_gaps
+        "routing to experts (R7)", lambda _: route, one_product, (2048, 2048, 128), formula=_ROUTE, gaps=route_gaps
     ),
 )
 
-
-# Cascades of reductions.
-
-
-def variance(x: torch.Tensor) -> torch.Tensor:
-    """The variance of each row."""
-    return ((x - x.mean(-1, keepdim=True)) ** 2).mean(-1)
-
-
-def inertia(m: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
-    """The moment of inertia of masses at points about their centre, of each batch."""
-    mass = m.sum(-1, keepdim=True)
-    centre = (m[..., None] * r).sum(1) / mass
-    return (m * ((r - centre[:, None]) ** 2).sum(-1)).sum(-1)
-
-
-def softmax(x: torch.Tensor) -> torch.Tensor:
-    """Each row's softmax."""
-    return torch.softmax(x, -1)
-
-
-def cross_entropy(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """The mean loss of classes that are known."""
-    return functional.cross_entropy(x, target)
-
-
-def log_softmax(x: torch.Tensor) -> torch.Tensor:
-    """Each row's logarithms of probabilities."""
-    return torch.log_softmax(x, -1)
-
-
-def _matrix(sizes: Sizes) -> tuple[Operand, ...]:
-    return (Operand(sizes),)
-
-
-def _bodies(sizes: Sizes) -> tuple[Operand, ...]:
-    """Masses about 1: of masses that sum up to about 0 the centre may be anywhere."""
-    batch, points, space = sizes
-    return Operand((batch, points), 0.25, 1.0), Operand((batch, points, space))
-
-
-def _classes(sizes: Sizes) -> tuple[Operand, ...]:
-    rows, classes = sizes
-    return Operand((rows, classes)), Operand((rows,), below=classes)
-
-
-_VARIANCE = "((x - x.mean(-1)) ** 2).mean(-1)"
-_REDUCTIONS = (
-    Example("variance (V5)", lambda _: variance, _matrix, (512, 8192), (16, 200), formula=_VARIANCE, dtypes=_FP32),
-    Example(
-        "variance, one row (V2)", lambda _: variance, _matrix, (1, 1 << 22), (1, 500), formula=_VARIANCE, dtypes=_FP32
-    ),
-    Example(
-        "inertia (I3)",
-        lambda _: inertia,
-        _bodies,
-        (128, 8192, 3),
-        (4, 100, 3),
-        formula="(m * ((r - (m * r).sum(1) / m.sum(1)) ** 2).sum(-1)).sum(-1)",
-        dtypes=_FP32,
-    ),
-    Example("softmax", lambda _: softmax, _matrix, (1024, 4096), (16, 200)),
-    Example("log-softmax", lambda _: log_softmax, _matrix, (1024, 4096), (16, 200)),
-    Example("cross-entropy", lambda _: cross_entropy, _classes, (256, 32000), (16, 200)),
-)
-
-SUITE = (*EXAMPLES, *_ATTENTIONS, *_LAYERS, *_REDUCTIONS)
+SUITE = (*EXAMPLES, *_ATTENTIONS, *_LAYERS, *REDUCTIONS)
 """What `weft bench` measures."""
