@@ -17,7 +17,7 @@ import torch
 from torch.nn import functional
 
 from weft.api.examples import EXAMPLES, Example, Operand, Sizes, one_product, two_products, weight
-from weft.api.workloads_reductions import REDUCTIONS, order_gaps
+from weft.api.workloads_reductions import REDUCTIONS, normalised_matmul, order_gaps
 from weft.verify.judge import IndexGap, allowed_error
 
 _EXPERTS = 8
@@ -109,6 +109,21 @@ def _latent(sizes: Sizes) -> tuple[Operand, ...]:
     return Operand((batch, heads, width)), Operand((batch, keys, width))
 
 
+def _heads_and_sink(sizes: Sizes) -> tuple[Operand, ...]:
+    """One logit a head."""
+    return *_heads(sizes), Operand(sizes[1:2])
+
+
+def _heads_and_slopes(sizes: Sizes) -> tuple[Operand, ...]:
+    """One slope a head."""
+    return *_heads(sizes), Operand(sizes[1:2], 0.05, 0.2)
+
+
+def _heads_and_temperature(sizes: Sizes) -> tuple[Operand, ...]:
+    """One number."""
+    return *_heads(sizes), Operand((), 0.5, 8.0)
+
+
 _SOFTMAX = "softmax(q @ k.T / sqrt(d)) @ v"
 _Function = Callable[..., Any]
 
@@ -118,10 +133,22 @@ def _attention(
     full: Sizes,
     quick: Sizes,
     fn: _Function = attention,
-    peer: _Function = _sdpa,
+    peer: _Function | None = _sdpa,
     operands: Callable[[Sizes], tuple[Operand, ...]] = _heads,
+    formula: str = _SOFTMAX,
 ) -> Example:
-    return Example(title, lambda _: fn, operands, full, quick, {"SDPA": peer}, _SOFTMAX)
+    return Example(title, lambda _: fn, operands, full, quick, {"SDPA": peer} if peer else {}, formula)
+
+
+def _latent_attention(title: str, full: Sizes) -> Example:
+    return _attention(title, full, (1, 4, 96, 80), latent_attention, _sdpa_latent, _latent)
+
+
+def _biased(
+    title: str, fn: _Function, formula: str, operands: Callable[[Sizes], tuple[Operand, ...]] = _heads
+) -> Example:
+    """Attention with something done to its logits, for which PyTorch has no kernel of its own."""
+    return _attention(title, (1, 8, 2048, 64), (1, 2, 96, 16), fn, None, operands, formula)
 
 
 def _modes(name: str, heads: int, key_heads: int, width: int, fn: _Function, peer: _Function) -> tuple[Example, ...]:
@@ -149,9 +176,15 @@ _ATTENTIONS = (
     _attention("attention, BERT (H1)", (4, 8, 512, 64), (2, 2, 64, 16)),
     _attention("attention, ViT (H6)", (4, 16, 256, 80), (2, 2, 40, 20)),
     _attention("attention, decode (H9)", (8, 16, 16, 1, 4096, 64), (2, 2, 2, 1, 96, 16), operands=_queries_and_keys),
-    _attention(
-        "latent attention, decode (L9)", (1, 128, 4096, 576), (1, 4, 96, 80), latent_attention, _sdpa_latent, _latent
+    _latent_attention("latent attention, decode (L1)", (4, 128, 1024, 576)),
+    _latent_attention("latent attention, decode (L7)", (1, 128, 1024, 576)),
+    _latent_attention("latent attention, decode (L9)", (1, 128, 4096, 576)),
+    _biased(
+        "attention, sink", sink_attention, "softmax(cat((q @ k.T / sqrt(d), sink)))[..., :-1] @ v", _heads_and_sink
     ),
+    _biased("attention, soft-cap", capped_attention, "softmax(30 * tanh(q @ k.T / sqrt(d) / 30)) @ v"),
+    _biased("attention, ALiBi", alibi_attention, "softmax(q @ k.T / sqrt(d) - slope * |i - j|) @ v", _heads_and_slopes),
+    _biased("attention, temperature", tempered_attention, "softmax(q @ k.T / t) @ v", _heads_and_temperature),
     *_modes("multi-head", 8, 8, 128, attention, _sdpa),
     *_modes("grouped-query", 16, 2, 128, grouped_attention, _sdpa_grouped),
     *_modes("multi-query", 16, 1, 64, attention, _sdpa_grouped),
@@ -251,13 +284,12 @@ _LAYERS = (
     _layer("RMSNorm + SwiGLU, decode", rmsnorm_swiglu, (16, 1024, 2816), _SWIGLU, _three_products),
     _layer("RMSNorm + linear", rmsnorm_linear, (512, 1024, 1024), _RMS_LINEAR),
     _layer("RMSNorm + linear, decode", rmsnorm_linear, (16, 2048, 4096), _RMS_LINEAR),
+    _layer("L2-normalise + matmul", normalised_matmul, (512, 1024, 1024), "normalize(x, dim=-1) @ w"),
     _layer("gated MLP, decode", gated_mlp, (16, 2048, 4096), "silu(x @ w) * (x @ v)", two_products),
     _layer("adapter MLP", adapter, (2048, 1024, 64), "x + relu(x @ w) @ v", _narrow, (32, 64, 8)),
     _layer("LoRA, decode", lora, (16, 2048, 4096, 16), "x @ w + (x @ a) @ b", _low_rank, (32, 64, 48, 4)),
     _layer("quantised matmul (Q7)", quantised_matmul, (1024, 768, 2048), "s = amax(|x|) / 127; round(x / s) @ w * s"),
-    Example(
-        "routing to experts (R1)", lambda _: route, one_product, (2048, 768, 128), formula=_ROUTE, gaps=route_gaps
-    ),
+    Example("routing to experts (R1)", lambda _: route, one_product, (2048, 768, 128), formula=_ROUTE, gaps=route_gaps),
     Example(
         "routing to experts (R7)", lambda _: route, one_product, (2048, 2048, 128), formula=_ROUTE, gaps=route_gaps
     ),

@@ -187,9 +187,34 @@ def _chain(
 
 
 _VARIANCE = "((x - x.mean(-1)) ** 2).mean(-1)"
+_CENTRED = "c = x - x.mean(-1)"
 REDUCTIONS = (
     _chain("variance (V5)", variance, _ROWS, _VARIANCE),
     _chain("variance, one row (V2)", variance, (1, 1 << 22), _VARIANCE, quick=(1, 500)),
+    _chain(
+        "weighted variance",
+        weighted_variance,
+        _ROWS,
+        "m = (w * x).sum(-1) / w.sum(-1); (w * (x - m) ** 2).sum(-1) / w.sum(-1)",
+        weighted,
+    ),
+    _chain("skewness", skewness, _ROWS, f"{_CENTRED}; (c**3).mean(-1) / (c**2).mean(-1) ** 1.5"),
+    _chain("kurtosis", kurtosis, _ROWS, f"{_CENTRED}; (c**4).mean(-1) / (c**2).mean(-1) ** 2"),
+    _chain(
+        "correlation",
+        correlation,
+        _ROWS,
+        "a, b = x - x.mean(-1), y - y.mean(-1); (a * b).sum(-1) / sqrt((a * a).sum(-1) * (b * b).sum(-1))",
+        two_matrices,
+    ),
+    _chain(
+        "covariance of features",
+        covariance_matrix,
+        (8192, 256),
+        "c = x - x.mean(0); c.T @ c / x.shape[0]",
+        quick=(200, 16),
+        dtypes=_BOTH,
+    ),
     _chain(
         "inertia (I3)",
         inertia,
@@ -198,8 +223,15 @@ REDUCTIONS = (
         bodies,
         (4, 100, 3),
     ),
+    _chain("Sum + Sum", sum_and_sum, _ROWS, "s = a.sum(-1); (b * s).sum(-1)", two_matrices),
     _chain("softmax", softmax, (1024, 4096), dtypes=_BOTH),
     _chain("log-softmax", log_softmax, (1024, 4096), dtypes=_BOTH),
+    _chain("log-sum-exp", logsumexp, _VOCABULARY, dtypes=_BOTH),
+    _chain(
+        "entropy of a softmax", entropy, _VOCABULARY, "p = log_softmax(x, -1); -(p.exp() * p).sum(-1)", dtypes=_BOTH
+    ),
     _chain("cross-entropy", cross_entropy, _VOCABULARY, operands=classes, dtypes=_BOTH),
+    _chain("argmax", argmax, _VOCABULARY, dtypes=_BOTH, gaps=argmax_gaps),
+    _chain("top-k", top, _VOCABULARY, "x.topk(8)", dtypes=_BOTH, gaps=top_gaps),
 )
 """Rows of the benchmark."""
