@@ -209,15 +209,7 @@ class _Translation:
         used = [slot for slot in call.results if slot is not None]
         if isinstance(call.target, Write):
             raise UnsupportedError("it writes into a part of a tensor")
-        foreign = {str(k) for s in (*call.reads(), *used) if (k := dtype_of(self.fakes[s].dtype)).is_foreign}
-        if foreign:
-            raise UnsupportedError(f"{' and '.join(sorted(foreign))} numbers are PyTorch's")
-        if call.packet not in VIEWS and (kept := self._kept((*call.reads(), *used))):
-            raise UnsupportedError(
-                f"{' and '.join(kept)} numbers are only cast and moved: what computes with them is PyTorch's"
-            )
-        if call.packet == CHECK:
-            raise UnsupportedError("PyTorch looks whether each index exists")
+        self._demand_types(call, used)
         if handler is None or not used:
             raise UnsupportedError(f"{call.packet} is not in weft's table yet")
         arguments = Arguments(self.builder, call, self.fakes, self.refs, self.axes)
@@ -231,6 +223,18 @@ class _Translation:
         for slot, ref in found:
             self._check(ref, self.fakes[slot])
         return found
+
+    def _demand_types(self, call: Call, used: Sequence[Slot]) -> None:
+        """Raise `UnsupportedError` for numbers that weft does not compute with, and for what only looks at them."""
+        foreign = {str(k) for s in (*call.reads(), *used) if (k := dtype_of(self.fakes[s].dtype)).is_foreign}
+        if foreign:
+            raise UnsupportedError(f"{' and '.join(sorted(foreign))} numbers are PyTorch's")
+        if call.packet not in VIEWS and (kept := self._kept((*call.reads(), *used))):
+            raise UnsupportedError(
+                f"{' and '.join(kept)} numbers are only cast and moved: what computes with them is PyTorch's"
+            )
+        if call.packet == CHECK:
+            raise UnsupportedError("PyTorch looks whether each index exists")
 
     def _kept(self, slots: Iterable[Slot]) -> list[str]:
         """The element types of `slots` that numbers are only kept in."""
