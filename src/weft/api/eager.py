@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import assert_never
 
 import torch
@@ -23,6 +23,7 @@ from weft.tensor.program import (
     Monoid,
     Node,
     Opaque,
+    Ranking,
     Reduction,
     Reindex,
     TensorProgram,
@@ -92,12 +93,27 @@ def _run(node: Node, values: Mapping[str, torch.Tensor], sizes: Mapping[str, int
             shape = [a.space.size(sizes) for a in every]
             dims = list(range(len(node.axes), len(every)))
             return _reduced(node.monoid, argument(node.arg, every).expand(shape), dims)
+        case Ranking():
+            return _ranked(node, argument)
         case Cast():
             return argument(node.arg, node.axes)
         case Input() | Reindex() | Opaque():
             raise UnsupportedError(f"{node.name} cannot be run operation by operation")
         case _:
             assert_never(node)
+
+
+def _ranked(node: Ranking, argument: Callable[[Use, Sequence[Axis]], torch.Tensor]) -> torch.Tensor:
+    """By sorting, which PyTorch does without moving equal elements past each other."""
+    kept = tuple(a for a in node.axes if a != node.rank)
+    value = argument(node.arg, (*kept, node.over))
+    first = torch.argsort(value, dim=-1, descending=node.order.largest, stable=True)
+    late = torch.isnan(torch.gather(value, -1, first)) != node.order.nan_first
+    first = torch.gather(first, -1, torch.argsort(late.to(torch.int8), dim=-1, stable=True))[..., : node.count]
+    found = first if node.places else torch.gather(value, -1, first)
+    if node.rank is None:
+        return _aligned(found[..., 0], kept, node.axes)
+    return _aligned(found, (*kept, node.rank), node.axes)
 
 
 def _aligned(value: torch.Tensor, bound: Sequence[Axis], axes: Sequence[Axis]) -> torch.Tensor:

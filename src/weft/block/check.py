@@ -35,6 +35,7 @@ from weft.block.program import (
     Part,
     Place,
     Pointwise,
+    Rank,
     Rest,
     Segment,
     Stacked,
@@ -160,6 +161,8 @@ def _result_types(node: BlockNode, types: Types, scope: Scope) -> dict[str, Bloc
             return {name: BlockType((), (), dtype, float(value))}
         case Extent(name, _, dtype):
             return {name: BlockType((), (), dtype)}
+        case Rank():
+            return _rank_types(node, types, scope)
         case Join():
             return {node.name: _joined(node, types[node.first], types[node.rest])}
         case _:
@@ -211,6 +214,29 @@ def _dot_type(node: Dot, args: list[BlockType], scope: Scope) -> BlockType:
         _demand(set(kind.dims) == free, node.name, "an accumulator has the result's axes", kind)
     pads = [kind.pad for kind in args]
     return BlockType((), node.dims, node.dtype, 0.0 if all(p == 0.0 for p in pads) else None)
+
+
+def _rank_types(node: Rank, types: Types, scope: Scope) -> dict[str, BlockType]:
+    """Values and places have one shape; padding of `arg` does not count where its numbers say that nothing is there."""
+    args = [types[name] for name in operands(node)]
+    for name, kind in zip(operands(node), args, strict=True):
+        if kind.buffered:
+            _fail(node.name, "functional operators read items, not lists", f"{name}: {kind}")
+    arg, numbers, *acc = args
+    over = set[Axis]() if node.over is None else {node.over}
+    free = set(node.dims) - {node.rank}
+    _demand(set(arg.dims) == free | over, node.name, "what is ranked has the result's axes and its own", arg)
+    _demand(set(numbers.dims) <= set(arg.dims), node.name, "numbers have only axes of what they number", numbers)
+    _demand(over <= set(numbers.dims), node.name, "numbers tell elements apart along what is ranked", numbers)
+    _demand(all(set(k.dims) == set(node.dims) for k in acc), node.name, "a ranking goes on with the same axes", acc)
+    _demand(numbers.dtype is acc[1].dtype is DType.int64, node.name, "numbers are int64", numbers)
+    _demand(arg.dtype.accumulator is node.dtype, node.name, "values are carried in their accumulator type", arg)
+    around = None if node.rank is None else scope.maps.get(node.rank)
+    whole = around is None or around.tile is None
+    _demand(not scope.applied or whole, node.name, "the loop over a ranking has one block", node.rank)
+    if node.over is not None and node.over != node.rank:
+        _demand_padding(node.name, numbers, node.over, float("inf"), scope)
+    return {node.name: BlockType((), node.dims, node.dtype), node.places: BlockType((), node.dims, DType.int64)}
 
 
 def _demand_padding(name: str, kind: BlockType, over: Axis, identity: float, scope: Scope) -> None:

@@ -36,12 +36,15 @@ from weft.block.program import (
     Part,
     Place,
     Pointwise,
+    Rank,
     Rest,
     Segment,
     Stacked,
     Stage,
     Within,
     maps,
+    ranks,
+    results,
 )
 from weft.tensor.axes import Axis
 from weft.tensor.domain import Array, Domain, at, broadcast
@@ -125,13 +128,14 @@ def interpret(
         inputs: one array per input, with the dimensions of its type's lists, in that order.
         sizes: elements of each space, by name; all at least 1.
         domain: what values are (fp64 numbers, field elements).
-        blocks: elements per block of each space, by name; only read for loops that no schedule has placed. They should divide
+        blocks: elements per block of each space, by name; only read for loops that no schedule has placed, and not for those over
+            a ranking. They should divide
             the sizes: only a schedule fills the padding of edges with what reductions need.
 
     Returns:
         The outputs, with dimensions in the order of `output_axes`, and what moved.
     """
-    run = _Interpreter(domain, sizes, blocks or {}, Traffic())
+    run = _Interpreter(domain, sizes, blocks or {}, Traffic(), ranks(program.graph))
     values: dict[str, _Item[V] | _List[V]] = {}
     for name, kind in program.inputs:
         stacked = tuple(a for a in kind.lists if a not in kind.dims)
@@ -166,6 +170,7 @@ class _Interpreter(Generic[V]):
     sizes: Mapping[str, int]
     blocks: Mapping[str, int]
     traffic: Traffic
+    ranks: frozenset[Axis] = frozenset()
 
     def graph(self, graph: Graph, values: _Values[V], scope: _Scope) -> _Values[V]:
         """Every value of `graph`."""
@@ -175,6 +180,9 @@ class _Interpreter(Generic[V]):
                 values.update(self.loop(node, values, scope))
             elif isinstance(node, Join):
                 values[node.name] = self.join(node, values)
+            elif isinstance(node, Rank):
+                values.update(zip(results(node), self.ranking(node, values, scope), strict=True))
+                self.traffic.operations[node.name] += 1
             else:
                 values[node.name] = self.operator(node, values, scope)
                 self.traffic.operations[node.name] += 1
@@ -224,10 +232,33 @@ class _Interpreter(Generic[V]):
             case Stage():
                 item = self.item(values, node.arg)
                 return _Item(self.aligned(item, node.dims), node.dims, item.dtype)
-            case Map() | Join():
+            case Map() | Join() | Rank():
                 raise AssertionError(node.name)
             case _:
                 assert_never(node)
+
+    def ranking(self, node: Rank, values: _Values[V], scope: _Scope) -> tuple[_Item[V], _Item[V]]:
+        """The two results of a ranking."""
+        kept = tuple(a for a in node.dims if a != node.rank)
+        lanes = tuple(scope[a].lanes for a in kept)
+
+        def rows(name: str, last: Axis | None) -> V:
+            item = self.item(values, name)
+            array = self.aligned(item, kept if last is None else (*kept, last))
+            array = self.domain.lift(at((..., None)), array) if last is None else array
+            return self.domain.lift(broadcast((*lanes, self.domain.shape(array)[-1])), array)
+
+        def joined(so_far: str, new: str) -> V:
+            return self.domain.lift(_joined(-1), rows(so_far, node.rank), rows(new, node.over))
+
+        def made(part: V, dtype: DType) -> _Item[V]:
+            array = self.domain.lift(at((..., 0)), part) if node.rank is None else part
+            item = _Item(array, kept if node.rank is None else (*kept, node.rank), dtype)
+            return _Item(self.aligned(item, node.dims), node.dims, dtype)
+
+        elements, numbers = joined(node.acc[0], node.arg), joined(node.acc[1], node.numbers)
+        first, second = self.domain.ranked(elements, numbers, node.count, node.order)
+        return made(first, node.dtype), made(second, DType.int64)
 
     def item(self, values: _Values[V], name: str) -> _Item[V]:
         """The item called `name`; the checker has made sure that it is one."""
@@ -251,7 +282,8 @@ class _Interpreter(Generic[V]):
     def steps(self, node: Map, scope: _Scope) -> list[_Step]:
         """The iterations of `node`, in order."""
         size = node.axis.space.size(self.sizes)
-        tile = node.tile if node.tile is not None else 1 if node.unit else self.blocks.get(node.axis.space.name, size)
+        blocks = size if node.axis in self.ranks else self.blocks.get(node.axis.space.name, size)
+        tile = node.tile if node.tile is not None else 1 if node.unit else blocks
         start, stop = self.bounds(node, size, tile, scope)
         if node.place is Place.whole:
             return [_Step(start, stop - start, stop - start)] if stop > start else []

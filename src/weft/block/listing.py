@@ -38,6 +38,7 @@ from weft.block.program import (
     Once,
     Part,
     Pointwise,
+    Rank,
     Rest,
     Segment,
     Stacked,
@@ -224,12 +225,23 @@ class _Printer:
                 frame.values[node.name] = _Item((), number(node.value))
             case Extent():
                 frame.values[node.name] = _Item((), self._extents[node.space])
+            case Rank():
+                self._ranking(node, frame)
+                self._store(node.places, frame)
             case _:
                 text = self._text(node, frame)
                 item = _Item(_result_dims(node, frame))
                 self._line(frame, f"{self._use(item, frame)} = {text}")
                 frame.values[node.name] = item
         self._store(node.name, frame)
+
+    def _ranking(self, node: Rank, frame: _Frame) -> None:
+        """`t1,t2 = largest8(t1,t2,t3,index(n))`: a ranking goes on under the names that it has."""
+        texts = [self._use(frame.item(n), frame) for n in (*node.acc, node.arg, node.numbers)]
+        name = f"{str(node.order).replace(', ', '_').replace(' ', '_').lower()}{node.count}"
+        self._line(frame, f"{texts[0]},{texts[1]} = {name}({','.join(texts)})")
+        for result, before in zip(results(node), node.acc, strict=True):
+            frame.values[result] = _Item(node.dims, texts[node.acc.index(before)])
 
     def _text(self, node: Pointwise | Collapse | Dot | Index | Fill | Stage, frame: _Frame) -> str:
         """The right-hand side of `node`; the loads of what it reads are printed."""
@@ -409,7 +421,7 @@ class _Printer:
             if (
                 len(mine) != 1
                 or state.components[mine[0]].name in later
-                or isinstance(child, Map | Join | Literal | Extent)
+                or isinstance(child, Map | Join | Literal | Extent | Rank)
             ):
                 self._node(child, inner)
                 late |= {i: left[i] for i in mine}
@@ -417,7 +429,9 @@ class _Printer:
                 text = self._text(child, inner)
                 self._line(frame, f"{self._use(components[mine[0]], frame)} = {text}")
                 inner.values[child.name] = components[mine[0]]
-        late = {i: late[i] for i in sorted(late) if late[i] != state.components[i].name}
+        late = {
+            i: late[i] for i in sorted(late) if self._use(inner.item(late[i]), frame) != self._use(components[i], frame)
+        }
         if late:
             texts = [self._use(inner.item(out), frame) for out in late.values()]
             names = [self._use(components[i], frame) for i in late]

@@ -41,6 +41,7 @@ from weft.block.program import (
     Once,
     Pointwise,
     Range,
+    Rank,
     Rest,
     Segment,
     Stacked,
@@ -138,6 +139,18 @@ class _Walk:
                 parts = ("dot", self._axes((node.over, *node.dims)), str(node.dtype))
             case Collapse():
                 parts = ("collapse", node.monoid.name, self._axes((node.over,)))
+            case Rank():
+                axes = tuple(a for a in (node.over, node.rank) if a is not None)
+                parts = (
+                    "rank",
+                    str(node.order),
+                    str(node.over is None),
+                    self._axes((*axes, *node.dims)),
+                    str(node.dtype),
+                )
+                key = _key((known[n].key for n in operands(node)), *parts)
+                known[node.name], known[node.places] = _Known(key), _Known(_key([key], "places"))
+                return node
             case Index():
                 parts = ("index", self._axes((node.axis,)))
             case Literal():

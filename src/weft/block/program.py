@@ -15,7 +15,7 @@ from typing import TypeAlias, assert_never
 from weft.errors import InvalidProgramError, Location
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
-from weft.tensor.program import Monoid
+from weft.tensor.program import Monoid, Order
 from weft.tensor.scalar import Apply, Arg, Scalar
 
 
@@ -217,6 +217,39 @@ class Collapse:
 
 
 @dataclass(frozen=True, slots=True)
+class Rank:
+    """The elements that come first in `order` of those of `acc` and of `arg` along `over`; two results, values and places.
+
+    Places are the elements' numbers; one whose number is `NOTHING` is not there, as padding is not. So a ranking goes on from
+    block to block, and two rankings become one by the same operator, whose `arg` and `numbers` are the other ranking.
+
+    Attributes:
+        name, places: the results, of `dims` both.
+        arg, numbers: values, and their numbers: items of `dims` without `rank` and with `over`, which is all that numbers need.
+        over: what `arg` is ranked along; `rank` itself where it is a ranking; None where an item has one element of it.
+        rank: the axis of the ranking, whose one block is all of its space, of fixed size; None for the first element alone.
+        acc: the ranking so far, values and places.
+    """
+
+    name: str
+    places: str
+    arg: str
+    numbers: str
+    acc: tuple[str, str]
+    over: Axis | None
+    rank: Axis | None
+    dims: tuple[Axis, ...]
+    order: Order
+    dtype: DType
+    location: Location | None = None
+
+    @property
+    def count(self) -> int:
+        """How many elements."""
+        return 1 if self.rank is None else self.rank.space.size({})
+
+
+@dataclass(frozen=True, slots=True)
 class Index:
     """The element numbers along the current block of `axis`, a vector of int64; of a `unit` map the one number, a scalar."""
 
@@ -364,6 +397,26 @@ class State:
         component = Component(name, dims, dtype, monoid.identity)
         return State((component,), (feed,), both(name, part), both(left, right), Graph((name,), (), (name,)))
 
+    @staticmethod
+    def of_ranking(first: Rank, index: Index) -> State:
+        """The ranking `first` of the body's value that it reads: values and places, which move together.
+
+        The update makes the numbers of the elements by itself, as `index`.
+        """
+        names = (f"{first.name}_values", f"{first.name}_places")
+        left, right = (tuple(f"{n}_{side}" for n in names) for side in ("left", "right"))
+        part = f"{first.name}_part"
+        own = replace(first, arg=part, numbers=index.name, acc=names)
+        whole = replace(first, arg=right[0], numbers=right[1], acc=(left[0], left[1]), over=first.rank)
+        components = (
+            Component(names[0], first.dims, first.dtype, first.order.worst),
+            Component(names[1], first.dims, DType.int64, float("inf")),
+        )
+        update = Graph((*names, part), (index, own), results(own))
+        return State(
+            components, (first.arg,), update, Graph((*left, *right), (whole,), results(whole)), Graph(names, (), names)
+        )
+
     @property
     def monoids(self) -> tuple[Monoid, ...] | None:
         """Each component's monoid, where the state is a tuple of plain reductions; None where the components interact."""
@@ -417,7 +470,7 @@ class Map:
     tile: int | None = None
 
 
-BlockNode: TypeAlias = Pointwise | Dot | Collapse | Index | Literal | Extent | Fill | Stage | Join | Map
+BlockNode: TypeAlias = Pointwise | Dot | Collapse | Rank | Index | Literal | Extent | Fill | Stage | Join | Map
 
 
 @dataclass(frozen=True, slots=True)
@@ -453,7 +506,13 @@ class BlockProgram:
 
 def results(node: BlockNode) -> tuple[str, ...]:
     """The names of the values that `node` defines in its graph."""
-    return tuple(o.outer for o in node.outputs) if isinstance(node, Map) else (node.name,)
+    match node:
+        case Map():
+            return tuple(o.outer for o in node.outputs)
+        case Rank():
+            return (node.name, node.places)
+        case _:
+            return (node.name,)
 
 
 def operands(node: BlockNode) -> tuple[str, ...]:
@@ -465,6 +524,8 @@ def operands(node: BlockNode) -> tuple[str, ...]:
             return (node.left, node.right) if node.acc is None else (node.left, node.right, node.acc)
         case Collapse() | Fill() | Stage():
             return (node.arg,)
+        case Rank():
+            return (node.arg, node.numbers, *node.acc)
         case Join():
             return (node.first, node.rest)
         case Index() | Literal() | Extent():
@@ -481,6 +542,18 @@ def maps(graph: Graph) -> Iterator[Map]:
         if isinstance(node, Map):
             yield node
             yield from maps(node.body)
+
+
+def ranks(graph: Graph) -> frozenset[Axis]:
+    """The axes of the rankings in `graph`: a loop over one has a single block."""
+    found: set[Axis] = set()
+    for node in graph.nodes:
+        if isinstance(node, Rank) and node.rank is not None:
+            found.add(node.rank)
+        elif isinstance(node, Map):
+            inner = () if node.state is None else (node.state.update,)
+            found |= frozenset[Axis]().union(*(ranks(g) for g in (node.body, *inner)))
+    return frozenset(found)
 
 
 def exports(node: Map) -> tuple[str, ...]:

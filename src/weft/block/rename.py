@@ -31,6 +31,7 @@ from weft.block.program import (
     Once,
     Pointwise,
     Range,
+    Rank,
     Rest,
     Segment,
     Stacked,
@@ -68,6 +69,10 @@ def rename_node(node: BlockNode, names: Values) -> BlockNode:
             return replace(node, name=new(node.name), left=new(node.left), right=new(node.right), acc=acc)
         case Collapse() | Fill() | Stage():
             return replace(node, name=new(node.name), arg=new(node.arg))
+        case Rank():
+            acc = (new(node.acc[0]), new(node.acc[1]))
+            node = replace(node, name=new(node.name), places=new(node.places), acc=acc)
+            return replace(node, arg=new(node.arg), numbers=new(node.numbers))
         case Join():
             return replace(node, name=new(node.name), first=new(node.first), rest=new(node.rest))
         case Index() | Literal() | Extent():
@@ -154,6 +159,11 @@ def _axes_in(node: BlockNode, axes: Axes) -> BlockNode:
             return node if same else replace(node, over=new(node.over), dims=tuple(map(new, node.dims)))
         case Collapse():
             return replace(node, over=new(node.over)) if node.over in axes else node
+        case Rank():
+            own = {a for a in (node.over, node.rank, *node.dims) if a is not None}
+            over, rank = (None if a is None else new(a) for a in (node.over, node.rank))
+            same = axes.keys().isdisjoint(own)
+            return node if same else replace(node, over=over, rank=rank, dims=tuple(map(new, node.dims)))
         case Index():
             return replace(node, axis=new(node.axis)) if node.axis in axes else node
         case Join():

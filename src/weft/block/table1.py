@@ -25,6 +25,7 @@ from weft.block.program import (
     Literal,
     Map,
     Pointwise,
+    Rank,
     Stage,
     operands,
 )
@@ -206,6 +207,8 @@ def flops(node: BlockNode, extents: Mapping[Axis, int], types: Mapping[str, Bloc
         case Dot():
             return 2 * size((*node.dims, node.over))
         case Collapse():
+            return size(types[node.arg].dims)
+        case Rank():
             return size(types[node.arg].dims)
         case Index() | Literal() | Extent() | Fill() | Stage() | Join():
             return 0

@@ -196,5 +196,5 @@ class Arguments:
         return value
 
 
-Handler: TypeAlias = Callable[[Builder, Arguments], Ref]
-"""Makes the nodes of one call and returns its first result; UnsupportedError leaves it to PyTorch."""
+Handler: TypeAlias = Callable[[Builder, Arguments], Ref | tuple[Ref, ...]]
+"""Makes the nodes of one call and returns its first result, or all; UnsupportedError leaves it to PyTorch."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from weft.capture.arguments import Arguments, Handler
+from weft.capture.rankings import RANKINGS, rank_one
 from weft.errors import UnsupportedError
 from weft.tensor.builder import Builder, Ref
 from weft.tensor.dtypes import DType
@@ -11,13 +12,13 @@ from weft.tensor.scalar import Arg, Lit, apply
 
 
 def _reducer(monoid: Monoid) -> Handler:
-    def reducer(b: Builder, a: Arguments) -> Ref:
+    def reducer(b: Builder, a: Arguments) -> Ref | tuple[Ref, ...]:
         ref = a.ref("self")
         if "other" in a.names:
             expr = apply(monoid.value, Arg(0), Arg(1))
             return b.elementwise(expr, (ref, a.ref("other")), a.dtype, a.location)
         if any(slot is not None for slot in a.call.results[1:]):
-            raise UnsupportedError("with indices")
+            return rank_one(b, a, monoid is Monoid.max)
         dtype = a.element("dtype")
         if monoid in (Monoid.max, Monoid.min) and ref.dtype is DType.bool:
             return _test(monoid)(b, a)
@@ -112,6 +113,7 @@ def _rms_norm(b: Builder, a: Arguments) -> Ref:
 
 
 REDUCTIONS: dict[str, Handler] = {
+    **RANKINGS,
     "aten._log_softmax": _log_softmax,
     "aten._softmax": _softmax,
     "aten.all": _test(Monoid.min),

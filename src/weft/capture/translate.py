@@ -149,13 +149,14 @@ class _Translation:
         """Has weft make the result of `call`; or says why it cannot, and nothing is done."""
         known = self.builder.mark()
         try:
-            slot, ref = self._handled(call, number)
+            made = self._handled(call, number)
         except WeftError as error:
             reason = error.what
         except Exception as error:  # noqa: BLE001 - a defect of weft's costs this call alone; it is reported
             reason = f"weft failed: {type(error).__name__}: {error}"
         else:
-            self._shown(slot, ref)
+            for slot, ref in made:
+                self._shown(slot, ref)
             return None
         self.builder.undo(known)
         return reason
@@ -190,8 +191,8 @@ class _Translation:
         self.flat[made.value] = ref.value
         return self._plain(made)
 
-    def _handled(self, call: Call, number: int) -> tuple[Slot, Ref]:
-        """The one result of `call` that is used, made by weft.
+    def _handled(self, call: Call, number: int) -> list[tuple[Slot, Ref]]:
+        """The results of `call` that are used, made by weft.
 
         Raises:
             WeftError: weft has nothing for it, or not for these arguments.
@@ -208,25 +209,38 @@ class _Translation:
         used = [slot for slot in call.results if slot is not None]
         if isinstance(call.target, Write):
             raise UnsupportedError("it writes into a part of a tensor")
-        foreign = {str(k) for s in (*call.reads(), *used) if (k := dtype_of(self.fakes[s].dtype)).is_foreign}
+        self._demand_types(call, used)
+        if call.packet == CHECK:
+            raise UnsupportedError("PyTorch looks whether each index exists")
+        if handler is None or not used:
+            raise UnsupportedError(f"{call.packet} is not in weft's table yet")
+        arguments = Arguments(self.builder, call, self.fakes, self.refs, self.axes)
+        made = handler(self.builder, arguments)
+        if isinstance(made, Ref):
+            if len(used) != 1:
+                raise UnsupportedError(f"{call.packet} is not in weft's table yet")
+            found = [(used[0], made)]
+        else:
+            found = [(slot, ref) for slot, ref in zip(call.results, made, strict=True) if slot is not None]
+        for slot, ref in found:
+            self._check(ref, self.fakes[slot])
+        return found
+
+    def _demand_types(self, call: Call, used: Sequence[Slot]) -> None:
+        """Whether the element types that `call` reads and makes, those that are `used`, are such as weft computes with.
+
+        Raises:
+            UnsupportedError: they are not; floats of 8 bits are where nothing is computed.
+        """
+        kinds = {dtype_of(self.fakes[s].dtype) for s in (*call.reads(), *used)}
+        foreign = sorted(str(k) for k in kinds if k.is_foreign)
         if foreign:
-            raise UnsupportedError(f"{' and '.join(sorted(foreign))} numbers are PyTorch's")
-        if call.packet not in VIEWS and (kept := self._kept((*call.reads(), *used))):
+            raise UnsupportedError(f"{' and '.join(foreign)} numbers are PyTorch's")
+        kept = sorted(str(k) for k in kinds if k.is_kept and call.packet not in VIEWS)
+        if kept:
             raise UnsupportedError(
                 f"{' and '.join(kept)} numbers are only cast and moved: what computes with them is PyTorch's"
             )
-        if call.packet == CHECK:
-            raise UnsupportedError("PyTorch looks whether each index exists")
-        if handler is None or len(used) != 1:
-            raise UnsupportedError(f"{call.packet} is not in weft's table yet")
-        arguments = Arguments(self.builder, call, self.fakes, self.refs, self.axes)
-        ref = handler(self.builder, arguments)
-        self._check(ref, self.fakes[used[0]])
-        return used[0], ref
-
-    def _kept(self, slots: Iterable[Slot]) -> list[str]:
-        """The element types of `slots` that numbers are only kept in."""
-        return sorted({str(k) for s in slots if (k := dtype_of(self.fakes[s].dtype)).is_kept})
 
     def _check(self, ref: Ref, fake: torch.Tensor) -> None:
         """Holds what was built against what PyTorch says of the result."""

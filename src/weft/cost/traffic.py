@@ -36,6 +36,7 @@ from weft.block.program import (
     Part,
     Place,
     Pointwise,
+    Rank,
     Rest,
     Segment,
     Stacked,
@@ -63,7 +64,7 @@ class Traffic:
         operations: block operations by name of the node that does them.
         flops: floating-point operations by name of the node, over valid elements only: 2 m n k for
             a Dot, one for each scalar operation and element of a Pointwise, one for each element
-            that a Collapse reads.
+            that a Collapse or a Rank reads.
         matrix_flops: those of Dots, by the wider type of the two operands.
         copied: bytes that each Stage and Fill copies, by its name.
         lists: bytes of the whole of each edge, each element once.
@@ -239,6 +240,10 @@ class _Walk:
             elif isinstance(node, Join):
                 self.named(node.name, values[node.first])
                 values[node.name] = self.named(node.name, values[node.rest])
+            elif isinstance(node, Rank):
+                self.flops[node.name] += times * _elements(values[node.arg].dims, scope)
+                values |= {node.name: _item(node.dims, node.dtype), node.places: _item(node.dims, DType.int64)}
+                self.operations[node.name] += times
             else:
                 values[node.name] = self.operator(node, values, scope, times)
                 self.operations[node.name] += times
@@ -268,7 +273,7 @@ class _Walk:
                 item = values[arg]
                 self.copied[name] += times * _elements(item.dims, scope) * item.dtype.bytes
                 return item
-            case Map() | Join():
+            case Map() | Join() | Rank():
                 raise AssertionError(node)
             case _:
                 assert_never(node)

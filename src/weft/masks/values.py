@@ -20,8 +20,10 @@ from weft.block.program import (
     Map,
     Monoid,
     Pointwise,
+    Rank,
     Stage,
     State,
+    results,
 )
 from weft.masks.known import Facts, Linear, Number, Start, Value, Values, of_expression, renamed
 
@@ -32,6 +34,8 @@ def values_of(graph: Graph, given: Values, facts: Facts) -> dict[str, Value]:
     for node in graph.nodes:
         if isinstance(node, Map):
             known.update(_of_map(node, known, facts))
+        elif isinstance(node, Rank):
+            known.update(dict.fromkeys(results(node)))
         else:
             known[node.name] = _of_operator(node, known, facts)
     return known
@@ -100,7 +104,7 @@ def _of_operator(node: BlockNode, known: Values, facts: Facts) -> Value:
             return known[arg]
         case Join(_, first, rest):
             return known[first] if known[first] == known[rest] and isinstance(known[first], Number) else None
-        case Map():
+        case Map() | Rank():
             raise AssertionError(node.name)
         case _:
             assert_never(node)

@@ -26,6 +26,7 @@ from weft.block.program import (
     Map,
     State,
     maps,
+    ranks,
 )
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, begins_where, grid_maps, tied
 from weft.tensor.axes import Axis
@@ -193,8 +194,10 @@ def off_the_grid(schedule: Schedule) -> Schedule:
 def _repeating(graph: Graph) -> Iterator[Axis]:
     """The axes of parallel maps that do a product again for each block, because it does not depend on the axis.
 
-    One block that covers such an axis does the work once, as the paper's D = L = 1 for attention.
+    One block that covers such an axis does the work once, as the paper's D = L = 1 for attention. The loop over a ranking has
+    one block anyway.
     """
+    yield from ranks(graph)
     for node in maps(graph):
         parallel = node.state is None and node.range == All()  # a first block is one, and the rest begins where it ends
         if parallel and not node.unit and any(node.axis not in d.dims for d in _dots(node.body)):

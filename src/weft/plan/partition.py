@@ -16,6 +16,8 @@ from weft.tensor.program import (
     Iota,
     Node,
     Opaque,
+    Ranking,
+    Reindex,
     TensorProgram,
     uses,
 )
@@ -130,6 +132,7 @@ def _depths(program: TensorProgram) -> dict[str, int]:
     depth = {n.name: 0 for n in program.inputs}
     contracted = dict.fromkeys(depth, False)
     opaque = {n.name for n in program.nodes if isinstance(n, Opaque)}
+    rankings = {n.name for n in program.nodes if isinstance(n, Ranking)}
     calls: dict[str, int] = {}
     for node in program.nodes:
         operands = uses(node)
@@ -137,6 +140,8 @@ def _depths(program: TensorProgram) -> dict[str, int]:
         if isinstance(node, Opaque):
             own = max((depth[v] + 1 for v in operands), default=1)
             own = calls.setdefault(node.call, own)
+        elif isinstance(node, Reindex) and node.source in rankings:
+            own += depth[node.source] == own  # a part of a ranking is read in memory
         elif isinstance(node, Contraction) and any(contracted[v] and depth[v] == own for v in operands):
             own += 1
         depth[node.name] = own
@@ -157,7 +162,10 @@ def _connected(program: TensorProgram, depth: Mapping[str, int], local: Collecti
     kinds = {n.name: n.call if isinstance(n, Opaque) else None for n in program.nodes}
     calls: dict[str, str] = {}
     read_by_calls = {v for n in program.nodes if isinstance(n, Opaque) for v in n.uses}
+    rankings: dict[Ranking, str] = {}
     for node in program.nodes:
+        if isinstance(node, Ranking):  # both results come of one loop
+            parent[find(node.name)] = find(rankings.setdefault(node.both, node.name))
         if isinstance(node, Opaque):
             parent[find(node.name)] = find(calls.setdefault(node.call, node.name))
             continue

@@ -19,6 +19,7 @@ from weft.block.program import (
     Graph,
     Map,
     Part,
+    Rank,
     sealed,
 )
 from weft.block.rename import fresh, values_of
@@ -96,6 +97,9 @@ def _fill(graph: Graph, inputs: dict[str, BlockType], scope: Scope) -> Graph:
             case Collapse():
                 arg = padded(node.arg, scope.may_be_partial(node.over), node.monoid.identity)
                 nodes.append(replace(node, arg=arg))
+            case Rank():
+                partial = node.over is not None and node.over != node.rank and scope.may_be_partial(node.over)
+                nodes.append(replace(node, numbers=padded(node.numbers, partial, float("inf"))))
             case Map():
                 nodes.append(_filled(node, body_types(node, types), scope.inside(node)))
             case _:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.tensor.dtypes import DType
-from weft.tensor.program import Monoid
+from weft.tensor.program import NOTHING, Monoid, Order
 from weft.tensor.scalar import Scalar
 
 V = TypeVar("V")
@@ -76,6 +76,14 @@ class Domain(Protocol[V]):
         """`v` combined over `dims`, which disappear; over no elements, the monoid's identity.
 
         Sums of bools count.
+        """
+        ...
+
+    def ranked(self, v: V, numbers: V, count: int, order: Order) -> tuple[V, V]:
+        """The `count` elements of `v` along its last dimension that come first in `order`, and their `numbers`.
+
+        `numbers` has the shape of `v`. An element whose number is `NOTHING` is not there; where there are not enough, the last
+        ones of the result are `order.worst`, their number `NOTHING`.
         """
         ...
 
@@ -146,6 +154,32 @@ def identity(monoid: Monoid, kind: str) -> float | int | bool:
         return not lowest
     bounds = np.iinfo(np.int64)
     return int(bounds.min if lowest else bounds.max)
+
+
+def ranking(keys: Array, nan: Array, numbers: Array, count: int, order: Order) -> tuple[Array, Array]:
+    """Where along the last dimension those elements are that come first, and which of these are not there.
+
+    Args:
+        keys: ordered as the values are; where `nan`, anything.
+        count: no more than there are elements.
+    """
+    there = numbers != NOTHING
+    keys = np.where(nan | ~there, 0, keys)
+    if order.largest:
+        keys = -keys if keys.dtype.kind == "f" else ~keys
+    first = np.lexsort((numbers, keys, nan != order.nan_first, ~there), axis=-1)[..., :count]
+    return first, ~np.take_along_axis(there, first, -1)
+
+
+def lengthened(array: Array, count: int, value: float | int | bool) -> Array:
+    """`array`, its last dimension at least `count` long: with `value` at the end."""
+    more = max(0, count - array.shape[-1])
+    return np.concatenate((array, np.full((*array.shape[:-1], more), value, array.dtype)), axis=-1) if more else array
+
+
+def worst(order: Order, kind: str) -> float | int | bool:
+    """What comes last of the numbers in arrays of numpy kind "f", "i" or "b"."""
+    return identity(Monoid.max if order.largest else Monoid.min, kind)
 
 
 def diagonal(array: Array, labels: Sequence[int]) -> tuple[Array, list[int]]:

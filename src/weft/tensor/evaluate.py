@@ -10,6 +10,7 @@ import numpy as np
 from weft.errors import InvalidProgramError, ShapeError, UnsupportedError
 from weft.tensor.axes import Affine, Axis, Space
 from weft.tensor.domain import Array, Domain, at, broadcast
+from weft.tensor.dtypes import DType
 from weft.tensor.program import (
     Cast,
     Constant,
@@ -20,6 +21,7 @@ from weft.tensor.program import (
     Iota,
     Node,
     Opaque,
+    Ranking,
     Reduction,
     Reindex,
     TensorProgram,
@@ -60,8 +62,14 @@ def evaluate(
         values[node.name] = _received(node, inputs[node.name], domain)
         _bind(node, domain.shape(values[node.name]), known)
     _derive(program, known)
+    rankings: dict[Ranking, tuple[V, V]] = {}
     for node in program.nodes:
-        if isinstance(node, Opaque):
+        if isinstance(node, Ranking):
+            both = node.both
+            if both not in rankings:
+                rankings[both] = _ranking(node, values, known, domain)
+            values[node.name] = rankings[both][int(node.places)]
+        elif isinstance(node, Opaque):
             values[node.name] = _opaque(node, values, opaque)
             _bind(node, domain.shape(values[node.name]), known)
             _derive(program, known)
@@ -163,6 +171,21 @@ def _size(space: Space, sizes: Mapping[str, int], node: str) -> int:
     return space.size(sizes)
 
 
+def _ranking(node: Ranking, values: Mapping[str, V], sizes: Mapping[str, int], domain: Domain[V]) -> tuple[V, V]:
+    """Both results."""
+    kept = tuple(a for a in node.axes if a != node.rank)
+    every = (*kept, node.over)
+    shape = tuple(_size(a.space, sizes, node.name) for a in every)
+    v = _spread(domain, aligned(domain, values[node.arg.value], node.arg.axes, every), shape)
+    numbers = domain.lift(broadcast(shape), domain.iota(shape[-1], DType.int64))
+    found = domain.ranked(v, numbers, node.count, node.order)
+    if node.rank is None:
+        first, second = (domain.lift(at((..., 0)), part) for part in found)
+        return aligned(domain, first, kept, node.axes), aligned(domain, second, kept, node.axes)
+    first, second = (aligned(domain, part, (*kept, node.rank), node.axes) for part in found)
+    return first, second
+
+
 def _run(node: Node, values: Mapping[str, V], sizes: Mapping[str, int], domain: Domain[V]) -> V:
     def shape() -> tuple[int, ...]:
         return tuple(_size(a.space, sizes, node.name) for a in node.axes)
@@ -171,7 +194,7 @@ def _run(node: Node, values: Mapping[str, V], sizes: Mapping[str, int], domain: 
         return aligned(domain, values[use.value], use.axes, axes)
 
     match node:
-        case Input() | Opaque():
+        case Input() | Opaque() | Ranking():
             raise InvalidProgramError(f"{node.name} has no value", node=node.name)
         case Constant() | Extent() | Iota():
             return _source(node, sizes, domain)

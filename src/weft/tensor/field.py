@@ -43,7 +43,9 @@ from weft.tensor.domain import (
     contract_arrays,
     diagonal,
     identity,
+    lengthened,
     random_exact,
+    ranking,
     wrapped,
 )
 from weft.tensor.dtypes import DType
@@ -55,7 +57,7 @@ from weft.tensor.field_arithmetic import (
     structural,
 )
 from weft.tensor.fp64 import Fp64Domain, rounded
-from weft.tensor.program import Monoid
+from weft.tensor.program import NOTHING, Monoid, Order
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 
 __all__ = ["CHAIN", "ExactValue", "FieldDomain", "FieldElements", "FieldValue"]
@@ -294,6 +296,28 @@ class FieldDomain:
                 return FieldValue(tuple(modular.product(a, p) for a, p in products))
             case _:
                 assert_never(monoid)
+
+    def ranked(
+        self, v: FieldElements, numbers: FieldElements, count: int, order: Order
+    ) -> tuple[FieldElements, FieldElements]:
+        """Under the random order, in which equal means the same element."""
+        assert isinstance(numbers, ExactValue), "indices are known"
+        if isinstance(v, ExactValue):
+            values, places = _NUMBERS.ranked(v.array, numbers.array, count, order)
+            return ExactValue(values), ExactValue(places)
+        places = lengthened(numbers.array, count, NOTHING)
+
+        def longer(array: Array) -> Array:
+            return lengthened(array, count, 0)
+
+        v = structural(longer, v)
+        first, missing = ranking(self._arithmetic.order(v), v.nan, places, count, order)
+
+        def take(array: Array) -> Array:
+            return np.take_along_axis(array, first, -1)
+
+        last = self._arithmetic.from_floats(np.asarray(order.worst))
+        return select(missing, last, structural(take, v)), ExactValue(take(places))
 
     def _extremum(self, rows: FieldValue, greatest: bool) -> FieldElements:
         keys = self._arithmetic.order(rows)

@@ -14,11 +14,14 @@ from weft.tensor.domain import (
     Structural,
     contract_arrays,
     identity,
+    lengthened,
     random_exact,
+    ranking,
+    worst,
     wrapped,
 )
 from weft.tensor.dtypes import DType
-from weft.tensor.program import Monoid
+from weft.tensor.program import NOTHING, Monoid, Order
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 
 _REDUCE = {
@@ -120,6 +123,15 @@ class Fp64Domain:
         with np.errstate(all="ignore"):
             start = identity(monoid, v.dtype.kind)
             return np.asarray(_REDUCE[monoid].reduce(v, axis=tuple(dims), initial=start))
+
+    def ranked(self, v: Array, numbers: Array, count: int, order: Order) -> tuple[Array, Array]:
+        """By sorting; False is less than True."""
+        last = worst(order, v.dtype.kind)
+        v, numbers = lengthened(v, count, last), lengthened(numbers, count, NOTHING)
+        keys = v.astype(np.int64) if v.dtype == np.bool_ else v
+        first, missing = ranking(keys, np.isnan(v), numbers, count, order)
+        values = np.where(missing, last, np.take_along_axis(v, first, -1))
+        return values, np.take_along_axis(numbers, first, -1)
 
     def convert(self, v: Array, dtype: DType, semantic: bool) -> Array:
         """Rounds to a semantic float type; integers truncate towards 0 and wrap; bool is `!= 0`."""

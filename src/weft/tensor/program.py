@@ -8,7 +8,7 @@ axes are never told apart, or taken for one, by their sizes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias, assert_never
 
@@ -128,6 +128,64 @@ class Reduction:
 
 
 @dataclass(frozen=True, slots=True)
+class Order:
+    """In what order a ranking has elements: by value, and equal ones (0 and -0 among them) by their number.
+
+    Attributes:
+        largest: the greatest first, else the least.
+        nan_first: NaN before all numbers, else after them.
+    """
+
+    largest: bool
+    nan_first: bool
+
+    @property
+    def worst(self) -> float:
+        """What comes last of all numbers."""
+        return float("-inf") if self.largest else float("inf")
+
+    def __str__(self) -> str:
+        return ("largest" if self.largest else "smallest") + ("" if self.nan_first else ", NaN last")
+
+
+NOTHING = 2**63 - 1
+"""The number of an element that is not there: it comes after all others. A ranking longer than its axis ends in these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Of the elements of `arg` along `over` those that come first in `order`: their values, or where they are.
+
+    The two results of one ranking, its values and its places, are two nodes that differ in nothing else.
+
+    Attributes:
+        axes: those of `arg` but `over`, and `rank`.
+        rank: an axis over a space of fixed size, that of how many; None for the first one alone.
+        places: the result is the indices along `over`, int64; else the values, in the accumulator type of `arg`'s.
+    """
+
+    name: str
+    axes: tuple[Axis, ...]
+    dtype: DType
+    arg: Use
+    over: Axis
+    rank: Axis | None
+    order: Order
+    places: bool
+    location: Location | None = None
+
+    @property
+    def count(self) -> int:
+        """How many elements."""
+        return 1 if self.rank is None else self.rank.space.size({})
+
+    @property
+    def both(self) -> Ranking:
+        """The same for both results of one ranking."""
+        return replace(self, name="", dtype=DType.int64, places=False, location=None)
+
+
+@dataclass(frozen=True, slots=True)
 class Reindex:
     """`out[axes] = source[index...]`: transpose, expand, slice, flip, diagonal: one affine index per source dimension."""
 
@@ -168,7 +226,9 @@ class Opaque:
     location: Location | None = None
 
 
-Node: TypeAlias = Input | Constant | Iota | Extent | Elementwise | Contraction | Reduction | Reindex | Cast | Opaque
+Node: TypeAlias = (
+    Input | Constant | Iota | Extent | Elementwise | Contraction | Reduction | Ranking | Reindex | Cast | Opaque
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +311,7 @@ def uses(node: Node) -> tuple[str, ...]:
             return tuple(u.value for u in node.args)
         case Contraction():
             return (node.left.value, node.right.value)
-        case Reduction() | Cast():
+        case Reduction() | Ranking() | Cast():
             return (node.arg.value,)
         case Reindex():
             return (node.source,)
@@ -266,6 +326,8 @@ def axes_of(node: Node) -> Iterator[Axis]:
     yield from node.axes
     if isinstance(node, Contraction | Reduction):
         yield from node.over
+    elif isinstance(node, Ranking):
+        yield node.over
 
 
 def _type(node: Node) -> str:
@@ -288,6 +350,8 @@ def _show(node: Node) -> str:
             return f"contract over {', '.join(map(str, node.over))} of {node.left} * {node.right}"
         case Reduction():
             return f"{node.monoid.name} over {', '.join(map(str, node.over))} of {node.arg}"
+        case Ranking():
+            return f"{'places' if node.places else 'values'} of the {node.count} {node.order} over {node.over} of {node.arg}"
         case Reindex():
             return f"{node.source}[{', '.join(map(str, node.index))}]"
         case Cast():

@@ -17,6 +17,7 @@ from weft.tensor.program import (
     Iota,
     Node,
     Opaque,
+    Ranking,
     Reduction,
     Reindex,
     Use,
@@ -32,7 +33,7 @@ def with_uses(node: Node, change: Callable[[Use], Use]) -> Node:
             return replace(node, args=tuple(change(u) for u in node.args))
         case Contraction():
             return replace(node, left=change(node.left), right=change(node.right))
-        case Reduction() | Cast():
+        case Reduction() | Ranking() | Cast():
             return replace(node, arg=change(node.arg))
         case _:
             assert_never(node)
@@ -62,6 +63,9 @@ def with_axes(node: Node, axis: Callable[[Axis], Axis]) -> Node:
             return replace(node, axes=own, index=tuple(affine_over(i, axis) for i in node.index))
         case Contraction() | Reduction():
             node = replace(node, axes=own, over=tuple(axis(a) for a in node.over))
+        case Ranking():
+            rank = None if node.rank is None else axis(node.rank)
+            node = replace(node, axes=own, over=axis(node.over), rank=rank)
         case Elementwise() | Cast():
             node = replace(node, axes=own)
         case _:

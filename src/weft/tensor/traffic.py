@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from weft.tensor.domain import Array, Structural, contract_arrays
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate
-from weft.tensor.program import Monoid, TensorProgram
+from weft.tensor.program import Monoid, Order, TensorProgram
 from weft.tensor.scalar import Scalar, operations
 
 
@@ -19,7 +19,7 @@ class Transfer:
     """One operation's traffic.
 
     Attributes:
-        operation: "elementwise", "contract", "reduce", "convert", "copy" or "iota".
+        operation: "elementwise", "contract", "reduce", "rank", "convert", "copy" or "iota".
         read, written: bytes of global memory, each stored element once.
         flops: arithmetic operations; a multiplication and addition of a contraction are two.
     """
@@ -169,6 +169,17 @@ class BytesDomain:
         counted = v.dtype is DType.bool and monoid in (Monoid.sum, Monoid.prod)
         dtype = DType.int64 if counted else v.dtype
         return self._made("reduce", (v,), _blank(shape), dtype, v.layout.size)
+
+    def ranked(
+        self, v: TrafficValue, numbers: TrafficValue, count: int, order: Order
+    ) -> tuple[TrafficValue, TrafficValue]:
+        """One flop per element; the numbers of the elements are not read, the values are written and where they are."""
+        del numbers, order
+        values = TrafficValue(_blank((*v.layout.shape[:-1], count)), v.dtype)
+        places = self._made("rank", (v,), _blank(values.layout.shape), DType.int64, v.layout.size)
+        last = self.ledger.transfers[-1]
+        self.ledger.transfers[-1] = replace(last, written=last.written + values.bytes)
+        return values, places
 
     def convert(self, v: TrafficValue, dtype: DType, semantic: bool) -> TrafficValue:
         """Free where nothing changes."""

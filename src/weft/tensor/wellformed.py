@@ -18,6 +18,7 @@ from weft.tensor.program import (
     Iota,
     Node,
     Opaque,
+    Ranking,
     Reduction,
     Reindex,
     TensorProgram,
@@ -111,6 +112,8 @@ def _check(node: Node, values: Mapping[str, Node]) -> None:
             _check_contraction(node, values)
         case Reduction():
             _check_reduction(node, values)
+        case Ranking():
+            _check_ranking(node, values)
         case Reindex():
             _check_reindex(node, values)
         case Cast():
@@ -138,6 +141,21 @@ def _check_reduction(node: Reduction, values: Mapping[str, Node]) -> None:
     if not set(node.arg.axes) >= {*node.axes, *node.over}:
         what = f"{node.name} has an axis that {node.arg} does not read along"
         _fail(node.name, what, "a reduction's axes are its argument's")
+
+
+def _check_ranking(node: Ranking, values: Mapping[str, Node]) -> None:
+    _check_use(node, node.arg, values)
+    _distinct(node, (*node.axes, node.over), "the result and what is ranked")
+    _distinct(node, node.arg.axes, "what is ranked")
+    if node.rank is not None and (node.rank not in node.axes or node.rank.space.fixed is None):
+        _fail(
+            node.name,
+            f"{node.name} has no axis {node.rank} of fixed size",
+            "a ranking's axis is its result's, of fixed size",
+        )
+    if {*node.axes, node.over} - {node.rank} != set(node.arg.axes):
+        what = f"{node.name} has other axes than {node.arg}"
+        _fail(node.name, what, "a ranking's axes are its argument's but one, and its rank")
 
 
 def _check_contraction(node: Contraction, values: Mapping[str, Node]) -> None:

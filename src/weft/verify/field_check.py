@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from weft.block.interpret import interpret
-from weft.block.program import Band, BlockProgram, Graph, Map, Place, Rest, Segment, maps, spaces
+from weft.block.program import Band, BlockProgram, Graph, Map, Place, Rank, Rest, Segment, maps, spaces
 from weft.errors import WeftError
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate, returned
 from weft.tensor.field import CHAIN, FieldDomain, FieldElements
-from weft.tensor.program import Elementwise, TensorProgram
+from weft.tensor.program import Elementwise, Ranking, TensorProgram
 from weft.tensor.scalar import operation_count
 from weft.verify.inputs import ORDERING, literals, random_inputs, turns, with_numbers
 
@@ -153,7 +153,8 @@ def equivalent(
 def _caveat(program: TensorProgram) -> str:
     """What the probability does not cover: what a comparison selects is only seen where a random order selects it."""
     exprs = [n.expr for n in program.nodes if isinstance(n, Elementwise)]
-    if not any(operation_count(expr, op) for expr in exprs for op in ORDERING):
+    ranks = any(isinstance(n, Ranking) for n in program.nodes)
+    if not ranks and not any(operation_count(expr, op) for expr in exprs for op in ORDERING):
         return ""
     return "; comparisons and maxima under random orders, where ties and bounds that few numbers reach do not show"
 
@@ -225,6 +226,11 @@ def edge_sizes(applied: BlockProgram) -> tuple[Mapping[str, int], ...]:
             sum(found) + 1 if name not in segments else max(sum(found) + 1, 2 * widest * (segments[name] - 1) + 1)
         )
         exact[name] = widest
+    ranked = {name: count for name, count in _ranked(applied.graph).items() if name in rests}
+    for name, count in ranked.items():  # more than are kept, and a block more, so that some are passed over
+        widest = exact[name]
+        rests[name] += max(0, -(-(count + widest - rests[name]) // widest)) * widest
+        exact[name] = (count // widest + 2) * widest
     far = _reach(applied)
     for name in far:
         rests[name] += far[name] + exact[name]
@@ -234,6 +240,25 @@ def edge_sizes(applied: BlockProgram) -> tuple[Mapping[str, int], ...]:
             rests[name] += 2 * place
             exact[name] += 3 * (len(far) - place)
     return (rests, dict.fromkeys(tiles, 1), exact)
+
+
+def _ranked(graph: Graph) -> dict[str, int]:
+    """How many elements rankings keep, by name of the space of what is ranked."""
+    found: dict[str, int] = {}
+    for node in graph.nodes:
+        inner: dict[str, int] = {}
+        if isinstance(node, Rank) and node.over is not None:
+            inner = {node.over.space.name: node.count}
+        elif isinstance(node, Map):
+            graphs = (node.body,) if node.state is None else (node.body, node.state.update)
+            for each in graphs:
+                inner = _most(inner, _ranked(each))
+        found = _most(found, inner)
+    return found
+
+
+def _most(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {name: max(one.get(name, 0), other.get(name, 0)) for name in {**one, **other}}
 
 
 def field_for(programs: Sequence[TensorProgram], seed: int) -> FieldDomain:

@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.tensor.domain import Array, Domain, Structural
 from weft.tensor.dtypes import DType
-from weft.tensor.program import Constant, Elementwise, Extent, Iota, TensorProgram
+from weft.tensor.program import Constant, Elementwise, Extent, Iota, Ranking, TensorProgram
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 
 V = TypeVar("V")
@@ -19,6 +19,7 @@ ORDERING = ("maximum", "minimum", "lt", "le", "gt", "ge", "eq", "ne", "sign", "a
 """Operations of the table whose results depend on an order, or on whether two values are the same."""
 _SHARE = 0.5
 _MOST_TURNS = 8
+_TIES = (1.0, -1.0)
 # Integers are compared with indices too, and those are small where programs are checked.
 _INDICES = range(8)
 
@@ -117,6 +118,8 @@ def literals(program: TensorProgram, *, everywhere: bool = True) -> Iterator[flo
         if isinstance(node, Elementwise):
             args = tuple(constants.get(use.value) for use in node.args)
             yield from _in_expression(node.expr, args, everywhere, counted=everywhere)
+        elif isinstance(node, Ranking):  # equal elements, of which the first counts
+            yield from _TIES
 
 
 def _in_expression(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from weft.block.program import All, BlockProgram, Dot, Final, First, Graph, Map, Rest, maps
+from weft.block.program import All, BlockProgram, Dot, Final, First, Graph, Map, Rest, maps, ranks
 from weft.errors import ScheduleError
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, begins_where, grid_maps, tied
 from weft.tensor.axes import Axis
@@ -29,6 +29,7 @@ def random_schedule(program: BlockProgram, rng: random.Random, tiles: tuple[int,
     split = rng.choice(sorted(splittable)) if splittable and rng.random() < 0.4 else None
     grid = set(grid_maps(program.graph))
     first, whole = dict[Axis, int](), set[Axis]()
+    ranked = ranks(program.graph)
     together = _together(program, rng, tiles)
     for node in maps(program.graph):
         plain = not peeled or all(isinstance(o, Final) for o in node.outputs)
@@ -36,6 +37,9 @@ def random_schedule(program: BlockProgram, rng: random.Random, tiles: tuple[int,
         levels = [Level(LevelPlace.split, rng.choice((1, 2, 3)))] if node.name == split else []
         if node.unit:
             levels.append(Level(LevelPlace.grid if node.name in grid else LevelPlace.loop, 1))
+        elif node.axis in ranked:
+            levels = [Level(LevelPlace.whole)]
+            whole.add(node.axis)
         elif node.axis in together:
             size, outer = together[node.axis], LevelPlace.grid if node.name in grid else LevelPlace.loop
             levels = [Level(LevelPlace.whole) if size is None else Level(outer, size)]

@@ -22,7 +22,7 @@ from weft.tensor.domain import Array
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate, returned
 from weft.tensor.fp64 import Fp64Domain
-from weft.tensor.program import Constant, Contraction, Elementwise, Node, Reduction, TensorProgram
+from weft.tensor.program import Constant, Contraction, Elementwise, Node, Ranking, Reduction, TensorProgram
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, substitute
 from weft.verify.inputs import turns, with_numbers
 
@@ -205,6 +205,8 @@ def _operations(program: TensorProgram) -> frozenset[str]:
                 found |= {e.op for e in _parts(node.expr) if isinstance(e, Apply)}
             case Reduction():
                 found.add(f"a {node.monoid.name} over an axis")
+            case Ranking():
+                found.add(f"the {node.order} over an axis")
             case Contraction():
                 found.add("a product over an axis")
             case _:

@@ -35,6 +35,7 @@ class Frame:
     out: Writer = field(default_factory=lambda: Writer(1))
     allocations: list[Allocation] = field(default_factory=list[Allocation])
     has_products: bool = False
+    has_rankings: bool = False
 
     def size(self, space: Space) -> str:
         """The number of elements of `space`."""

@@ -52,10 +52,13 @@ def emit(program: BlockProgram, kernel: KernelNodes, name: str, dims: Dims) -> s
 
 def emit_many(units: Sequence[Unit]) -> str:
     """One translation unit with a function for each of `units`, whose names are distinct."""
-    return "\n".join(['#include "prelude.h"', "", "using weft::i64;", *(_function(u) for u in units)])
+    functions = [_function(u) for u in units]
+    headers = ["prelude.h", *(["rank.h"] if any(ranked for _, ranked in functions) else [])]
+    return "\n".join([*(f'#include "{h}"' for h in headers), "", "using weft::i64;", *(text for text, _ in functions)])
 
 
-def _function(unit: Unit) -> str:
+def _function(unit: Unit) -> tuple[str, bool]:
+    """The text, and whether it ranks anything."""
     program, kernel = unit.program, unit.kernel
     types = infer(program.graph, dict(program.inputs), Around({}, applied=True))
     names, out = Names(RESERVED), Writer(1)
@@ -86,7 +89,8 @@ def _function(unit: Unit) -> str:
         _grid(frame, out, top, first, places)
     else:
         _serial(frame, out, top, places)
-    return "\n".join(["", f'extern "C" void {unit.name}(const int64_t* words) {{', *out.lines, "}", ""])
+    text = "\n".join(["", f'extern "C" void {unit.name}(const int64_t* words) {{', *out.lines, "}", ""])
+    return text, frame.has_rankings
 
 
 def _pointers(out: Writer, names: Names, kernel: KernelNodes, types: Mapping[str, BlockType]) -> dict[str, str]:

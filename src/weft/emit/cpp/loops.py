@@ -23,6 +23,7 @@ from weft.block.program import (
     Part,
     Place,
     Pointwise,
+    Rank,
     Stacked,
     State,
     consumers,
@@ -324,10 +325,27 @@ def _updated(body: Body, state: State, carried: Mapping[str, tuple[Memory, str]]
             accumulators[made] = Accumulator(
                 memory, "false" if node.acc is None else add if node.acc == name else "true"
             )
+    accumulators |= _rankings(state, carried)
     inner = Body(body.frame, body.scope, body.around, update, {}, values, body.reductions)
     run(inner, {}, accumulators)
-    results = [inner.values[o] for o in update.outputs]
-    return [Store(m, v) for m, v in zip(memories, results, strict=True) if resolved(v) is not m]
+    made = [inner.values[o] for o in update.outputs]
+    return [Store(m, v) for m, v in zip(memories, made, strict=True) if resolved(v) is not m]
+
+
+def _rankings(state: State, carried: Mapping[str, tuple[Memory, str]]) -> dict[str, Accumulator]:
+    """The rankings that go on in the memory of the components: nothing else reads what these were."""
+    update, found = state.update, dict[str, Accumulator]()
+    for node in update.nodes:
+        if isinstance(node, Rank) and set(node.acc) <= carried.keys():
+            readers = [n for n in update.nodes if set(node.acc) & {*operands(n)}]
+            own = all(update.outputs.index(out) == update.inputs.index(name) if out in update.outputs else False
+                      for out, name in zip(results(node), node.acc, strict=True))  # fmt: skip
+            if own and readers == [node] and not set(node.acc) & {*update.outputs}:
+                found |= {
+                    out: Accumulator(carried[name][0], "true")
+                    for out, name in zip(results(node), node.acc, strict=True)
+                }
+    return found
 
 
 def _finish(body: Body, node: Map, state: State, memories: Mapping[str, Memory]) -> None:

@@ -20,6 +20,7 @@ from weft.block.program import (
     Literal,
     Map,
     Pointwise,
+    Rank,
     Stage,
 )
 from weft.emit.kinds import kind_of
@@ -79,6 +80,8 @@ class Body:
             case Stage():
                 # Where an operand lies is the compiler's to choose.
                 self.values[node.name] = self.item(node.arg)
+            case Rank():
+                raise UnsupportedError("a ranking in a Triton kernel", where=node.location)
             case Map():
                 raise UnsupportedError(f"loop {node.name!r} inside a graph of a state")
             case Join():

@@ -25,6 +25,7 @@ from weft.block.program import (
     Map,
     Once,
     Pointwise,
+    Rank,
     Stacked,
     Stage,
     operands,
@@ -83,6 +84,9 @@ def _node(work: Work, node: BlockNode, scope: Scope, plain: frozenset[str]) -> N
         case Index() | Literal() | Extent():
             work.nodes.append(node)
             work.values[node.name] = Pair(node.name)
+        case Rank():
+            work.nodes.append(replace(node, arg=work.plain(work.values[node.arg], work.dims(node.arg))))
+            work.values |= {name: Pair(name) for name in results(node)}
         case Fill() | Stage():
             arg = work.plain(work.values[node.arg], work.dims(node.arg))
             work.nodes.append(replace(node, arg=arg))

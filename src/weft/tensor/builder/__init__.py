@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from weft.errors import Location, ShapeError
+from weft.errors import Location, ShapeError, UnsupportedError
 from weft.tensor.builder.base import Ref, Size, dim_of, present
 from weft.tensor.builder.name import named
 from weft.tensor.builder.product import Products
 from weft.tensor.builder.promote import Number, Tensor, promote, promote_types
 from weft.tensor.builder.view import Views
 from weft.tensor.dtypes import DType
-from weft.tensor.program import Monoid, Reduction, TensorProgram, Use
+from weft.tensor.program import Monoid, Order, Ranking, Reduction, TensorProgram, Use
 from weft.tensor.scalar import Arg, Lit, Scalar, apply
 
 __all__ = ["Builder", "Number", "Ref", "Size", "Tensor", "promote", "promote_types"]
@@ -80,6 +80,45 @@ class Builder(Products, Views):
         expr = apply("div", Arg(0), expr)
         mean = self._pointwise(expr, (total, *counts), total.dtype, location)
         return self._rounded(mean, dtype, location)
+
+    def ranking(
+        self,
+        ref: Ref,
+        dim: int,
+        count: int | None,
+        order: Order,
+        keepdim: bool = False,
+        location: Location | None = None,
+    ) -> tuple[Ref, Ref]:
+        """The elements of `ref` along `dim` that come first in `order`, and their indices, int64; the lowest among equal ones.
+
+        count: how many; None for the first one, whose dimension goes unless `keepdim`.
+
+        Raises:
+            ShapeError: there are fewer elements, in the example at least.
+        """
+        if self.merges(ref):
+            raise UnsupportedError("of merged dimensions")
+        dim = dim_of(dim, len(ref.dims)) if ref.dims else 0
+        over = ref.dims[dim] if ref.dims else None
+        if self._size(over) < (1 if count is None else count):
+            raise ShapeError(f"{count or 1} of {self._size(over)} elements", where=location)
+        if over is not None and over not in self._own[ref.value]:
+            ref = self.dense(ref)
+        rank = self.axis(1 if count is None else count)
+        rest = tuple(
+            rank if i == dim else d for i, d in enumerate(ref.dims) if i != dim or count is not None or keepdim
+        )
+        if over is None:  # one element is the first
+            return replace(ref, dims=rest), replace(self.constant(0, DType.int64), dims=rest)
+        own = self._own[ref.value]
+        axes = tuple(a for a in present(rest) if a in own or a == rank)
+        made: list[Ref] = []
+        for places in (False, True):
+            dtype = DType.int64 if places else ref.dtype.accumulator
+            node = Ranking(self._name(), axes, dtype, Use(ref.value, own), over, rank, order, places, location)
+            made.append(replace(self._add(node), dims=rest))
+        return self._rounded(made[0], ref.dtype, location), made[1]
 
     def finish(self, outputs: Sequence[Ref]) -> TensorProgram:
         """The program that returns `outputs`, without merged dimensions (`flatten`).

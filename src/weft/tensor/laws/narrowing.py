@@ -26,6 +26,7 @@ from weft.tensor.program import (
     Monoid,
     Node,
     Opaque,
+    Ranking,
     Reduction,
     Reindex,
     TensorProgram,
@@ -142,7 +143,7 @@ class _Known:
                 return monoid in (Monoid.max, Monoid.min) and self.held(arg.value)
             case Constant(value=value):
                 return _has(value)
-            case Input() | Opaque() | Contraction() | Iota() | Extent() | Reindex():
+            case Input() | Opaque() | Contraction() | Ranking() | Iota() | Extent() | Reindex():
                 return False
 
     def _chosen(self, expr: Scalar, args: tuple[Use, ...]) -> bool:
@@ -174,7 +175,7 @@ class _Known:
                 return float(value).is_integer()
             case Iota() | Extent():
                 return True
-            case Input() | Opaque() | Contraction() | Reindex():
+            case Input() | Opaque() | Contraction() | Ranking() | Reindex():
                 return False
 
     def _whole_expression(self, expr: Scalar, args: tuple[Use, ...]) -> bool:
@@ -204,7 +205,7 @@ class _Known:
                 return self.bounds(arg.value)
             case Constant(value=value):
                 return (float(value), float(value))
-            case Input() | Opaque() | Contraction() | Reduction() | Iota() | Extent() | Reindex():
+            case Input() | Opaque() | Contraction() | Reduction() | Ranking() | Iota() | Extent() | Reindex():
                 return _in_type(EVERYTHING, node.dtype, wrapped=node.dtype)
 
     def _bounds_of(self, expr: Scalar, args: tuple[Use, ...]) -> Interval:

@@ -19,6 +19,7 @@ from weft.tensor.program import (
     Iota,
     Node,
     Opaque,
+    Ranking,
     Reduction,
     Reindex,
     TensorProgram,
@@ -123,6 +124,8 @@ class _Inlining:
 
     def needs(self, value: str, index: tuple[Affine, ...]) -> list[_Place]:
         """What `moved` reads."""
+        if isinstance(self.values[value], Ranking):
+            return []
         _, bound = _over_index(self.values[value], index)
         return [(use.value, tuple(bound[a] for a in use.axes)) for use in _uses(self.values[value])]
 
@@ -144,7 +147,7 @@ class _Inlining:
                 if None not in composed:
                     return self.at(node.source, tuple(i for i in composed if i is not None))
                 return Use(self.add(Reindex(name, axes, node.dtype, value, index)).name, axes)
-            case Input() | Opaque():
+            case Input() | Opaque() | Ranking():  # of a ranking only the whole is computed
                 return Use(self.add(Reindex(name, axes, node.dtype, value, index)).name, axes)
             case Constant() | Extent():
                 return Use(value, ())

@@ -22,6 +22,7 @@ from weft.tensor.program import (
     Monoid,
     Node,
     Opaque,
+    Ranking,
     Reduction,
     Reindex,
     TensorProgram,
@@ -336,8 +337,9 @@ class _Powers:
                 return self.none(self.at(node.arg))
             case Reduction():
                 return self.summed(self.at(node.arg), node.over)
-            case Cast():
-                return self.none(self.at(node.arg)) if node.semantic else self.at(node.arg)
+            case Ranking() | Cast():
+                exact = isinstance(node, Ranking) or node.semantic
+                return self.none(self.at(node.arg)) if exact else self.at(node.arg)
             case Reindex():
                 return self.moved(node)
             case Opaque():
