@@ -210,6 +210,8 @@ class _Translation:
         if isinstance(call.target, Write):
             raise UnsupportedError("it writes into a part of a tensor")
         self._demand_types(call, used)
+        if call.packet == CHECK:
+            raise UnsupportedError("PyTorch looks whether each index exists")
         if handler is None or not used:
             raise UnsupportedError(f"{call.packet} is not in weft's table yet")
         arguments = Arguments(self.builder, call, self.fakes, self.refs, self.axes)
@@ -225,20 +227,20 @@ class _Translation:
         return found
 
     def _demand_types(self, call: Call, used: Sequence[Slot]) -> None:
-        """Raise `UnsupportedError` for numbers that weft does not compute with, and for what only looks at them."""
-        foreign = {str(k) for s in (*call.reads(), *used) if (k := dtype_of(self.fakes[s].dtype)).is_foreign}
+        """Whether the element types that `call` reads and makes, those that are `used`, are such as weft computes with.
+
+        Raises:
+            UnsupportedError: they are not; floats of 8 bits are where nothing is computed.
+        """
+        kinds = {dtype_of(self.fakes[s].dtype) for s in (*call.reads(), *used)}
+        foreign = sorted(str(k) for k in kinds if k.is_foreign)
         if foreign:
-            raise UnsupportedError(f"{' and '.join(sorted(foreign))} numbers are PyTorch's")
-        if call.packet not in VIEWS and (kept := self._kept((*call.reads(), *used))):
+            raise UnsupportedError(f"{' and '.join(foreign)} numbers are PyTorch's")
+        kept = sorted(str(k) for k in kinds if k.is_kept and call.packet not in VIEWS)
+        if kept:
             raise UnsupportedError(
                 f"{' and '.join(kept)} numbers are only cast and moved: what computes with them is PyTorch's"
             )
-        if call.packet == CHECK:
-            raise UnsupportedError("PyTorch looks whether each index exists")
-
-    def _kept(self, slots: Iterable[Slot]) -> list[str]:
-        """The element types of `slots` that numbers are only kept in."""
-        return sorted({str(k) for s in slots if (k := dtype_of(self.fakes[s].dtype)).is_kept})
 
     def _check(self, ref: Ref, fake: torch.Tensor) -> None:
         """Holds what was built against what PyTorch says of the result."""
