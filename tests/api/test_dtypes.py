@@ -117,6 +117,16 @@ def test_fp64_is_kept_where_it_is_asked_for() -> None:
         torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8], ids=str)
+def test_products_of_bytes_are_eagers_to_the_last_bit(dtype: torch.dtype) -> None:
+    """Four rows at a time, and what is left of them, of parts of 64 rows and 128 columns; along memory and across it."""
+    x, w = integers(dtype, 65, 131), integers(dtype, 131, 133)
+    operands = (x, w) if dtype is torch.int8 else (x.t().contiguous().t(), w.t().contiguous().t())
+    program = weft.optimize(torch.matmul, operands)
+    assert program.fallbacks == ()
+    assert torch.equal(program(*operands), torch.matmul(*operands))
+
+
 def test_sums_of_bytes_do_not_overflow_what_they_are_summed_in() -> None:
     x = torch.full((5, 70000), 255, dtype=torch.uint8)
     program = weft.optimize(lambda x: x @ x.t(), (x,))

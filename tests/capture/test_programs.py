@@ -179,7 +179,7 @@ FUNCTIONS = {
     "mv": lambda x, y: torch.mv(x, y[0]) + torch.dot(x[0], y[1]) + F.linear(x, y[2]),
     "number": lambda x, y: 2 - x / 4 + 1 / (y * y + 1) + 3**x,
     "permute": lambda x, y: x.permute(1, 0) @ y + x.transpose(0, 1) @ y + x.mT @ y,
-    "power": lambda x, y: x**3 + y.abs() ** 0.5 + (x * x + 1) ** -1.5 + (y * y + 1) ** -2,
+    "power": lambda x, y: x**3 + (y / 2) ** 4 + y.abs() ** 0.5 + (x * x + 1) ** -1.5 + (y * y + 1) ** -2,
     "prod": lambda x, y: x.prod(1) + y.prod(),
     "rms_norm": lambda x, y: F.rms_norm(x, (6,), y[0], 1e-5),
     "rsub": lambda x, y: torch.rsub(x, y, alpha=2) + torch.addcmul(x, x, y, value=0.5),

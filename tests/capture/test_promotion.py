@@ -14,7 +14,7 @@ from capture.conftest import Collector
 from weft.tensor.dtypes import DType
 from weft.tensor.optable import DERIVED, MASK_ATEN, PRIMITIVES
 
-DTYPES = tuple(getattr(torch, d.name) for d in DType if not d.is_foreign)
+DTYPES = tuple(getattr(torch, d.name) for d in DType if not d.is_foreign and not d.is_kept)
 FORMS = ("tensors", "second without dimensions", "first without dimensions", "number second", "number first")
 ATEN = sorted(
     {name.removeprefix("aten.") for r in (*PRIMITIVES, *DERIVED) if r.arity == 2 for name in r.aten}

@@ -40,7 +40,12 @@ def run(program: TensorProgram, *arrays: np.ndarray) -> list[np.ndarray]:
 # Promotion.
 
 _OPERANDS = [
-    *((Ref("t", dims, dtype), dtype) for dtype in DType if not dtype.is_foreign for dims in ((None,), ())),
+    *(
+        (Ref("t", dims, dtype), dtype)
+        for dtype in DType
+        if not (dtype.is_foreign or dtype.is_kept)
+        for dims in ((None,), ())
+    ),
     *((number, None) for number in (True, 3, 2.5)),
 ]
 

@@ -23,18 +23,23 @@ class Operand:
         deviation: of its normally distributed numbers.
         about: their mean.
         below: where it is not 0, the tensor holds int64 indices from 0 to below this.
+        kept: its element type where that is always the same one; int8 holds whole steps up to 127.
     """
 
     shape: tuple[int, ...]
     deviation: float = 1.0
     about: float = 0.0
     below: int = 0
+    kept: torch.dtype | None = None
 
     def draw(self, random: torch.Generator, dtype: torch.dtype) -> torch.Tensor:
         """One such tensor; indices are int64 whatever `dtype` is."""
         if self.below:
             return torch.randint(self.below, self.shape, generator=random)
-        return (torch.randn(self.shape, generator=random) * self.deviation + self.about).to(dtype)
+        drawn = torch.randn(self.shape, generator=random) * self.deviation + self.about
+        return (
+            drawn.round().clamp(-127, 127).to(torch.int8) if self.kept is torch.int8 else drawn.to(self.kept or dtype)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 RedFuser's (appendix A.5, A.6) keep the names of its tables: H multi-head attention, L its latent form, R routing to experts, Q a
 product after quantisation, V variance, I moment of inertia. Mirage's (its table 4) are attention with several, grouped or one head
 of keys, for one new token, for 32 and for 512, and layers for few tokens. Blockbuster's are attention, LayerNorm + matmul and
-RMSNorm + SwiGLU. Sizes are the papers' where a CPU takes 1 to 200 ms for them, else with fewer rows, heads or batches.
+RMSNorm + SwiGLU. Sizes are the papers' where a CPU takes 1 to 200 ms for them, else with fewer rows, heads or batches. Reductions
+alone are in `workloads_reductions.py`.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import torch
 from torch.nn import functional
 
 from weft.api.examples import EXAMPLES, Example, Operand, Sizes, one_product, two_products, weight
+from weft.api.workloads_reductions import REDUCTIONS, normalised_matmul, order_gaps
 from weft.verify.judge import IndexGap, allowed_error
 
-_FP32 = (torch.float32,)
 _EXPERTS = 8
 
 
@@ -35,6 +36,31 @@ def causal_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch
     scores = q @ k.mT / math.sqrt(q.shape[-1])
     later = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).triu(1)
     return torch.softmax(scores.masked_fill(later, -math.inf), -1) @ v
+
+
+def sink_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sink: torch.Tensor) -> torch.Tensor:
+    """Attention with one more logit a head, `sink`, that has no value: a head may attend to nothing."""
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    nothing = sink[:, None, None].expand(*scores.shape[:-1], 1)
+    return torch.softmax(torch.cat((scores, nothing), -1), -1)[..., :-1] @ v
+
+
+def capped_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Attention whose logits stay between -30 and 30, by a tanh."""
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    return torch.softmax(30.0 * torch.tanh(scores / 30.0), -1) @ v
+
+
+def alibi_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
+    """Attention with a bias that falls with the distance of two tokens, at another slope for each head."""
+    distance = torch.arange(q.shape[-2])[:, None] - torch.arange(k.shape[-2])
+    bias = -slopes[:, None, None] * distance.abs()
+    return torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]) + bias, -1) @ v
+
+
+def tempered_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
+    """Attention whose logits are divided by a temperature, which is a tensor of no dimensions."""
+    return torch.softmax(q @ k.mT / temperature, -1) @ v
 
 
 def grouped_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -83,6 +109,21 @@ def _latent(sizes: Sizes) -> tuple[Operand, ...]:
     return Operand((batch, heads, width)), Operand((batch, keys, width))
 
 
+def _heads_and_sink(sizes: Sizes) -> tuple[Operand, ...]:
+    """One logit a head."""
+    return *_heads(sizes), Operand(sizes[1:2])
+
+
+def _heads_and_slopes(sizes: Sizes) -> tuple[Operand, ...]:
+    """One slope a head."""
+    return *_heads(sizes), Operand(sizes[1:2], 0.05, 0.2)
+
+
+def _heads_and_temperature(sizes: Sizes) -> tuple[Operand, ...]:
+    """One number."""
+    return *_heads(sizes), Operand((), 0.5, 8.0)
+
+
 _SOFTMAX = "softmax(q @ k.T / sqrt(d)) @ v"
 _Function = Callable[..., Any]
 
@@ -92,10 +133,22 @@ def _attention(
     full: Sizes,
     quick: Sizes,
     fn: _Function = attention,
-    peer: _Function = _sdpa,
+    peer: _Function | None = _sdpa,
     operands: Callable[[Sizes], tuple[Operand, ...]] = _heads,
+    formula: str = _SOFTMAX,
 ) -> Example:
-    return Example(title, lambda _: fn, operands, full, quick, {"SDPA": peer}, _SOFTMAX)
+    return Example(title, lambda _: fn, operands, full, quick, {"SDPA": peer} if peer else {}, formula)
+
+
+def _latent_attention(title: str, full: Sizes) -> Example:
+    return _attention(title, full, (1, 4, 96, 80), latent_attention, _sdpa_latent, _latent)
+
+
+def _biased(
+    title: str, fn: _Function, formula: str, operands: Callable[[Sizes], tuple[Operand, ...]] = _heads
+) -> Example:
+    """Attention with something done to its logits, for which PyTorch has no kernel of its own."""
+    return _attention(title, (1, 8, 2048, 64), (1, 2, 96, 16), fn, None, operands, formula)
 
 
 def _modes(name: str, heads: int, key_heads: int, width: int, fn: _Function, peer: _Function) -> tuple[Example, ...]:
@@ -123,9 +176,15 @@ _ATTENTIONS = (
     _attention("attention, BERT (H1)", (4, 8, 512, 64), (2, 2, 64, 16)),
     _attention("attention, ViT (H6)", (4, 16, 256, 80), (2, 2, 40, 20)),
     _attention("attention, decode (H9)", (8, 16, 16, 1, 4096, 64), (2, 2, 2, 1, 96, 16), operands=_queries_and_keys),
-    _attention(
-        "latent attention, decode (L9)", (1, 128, 4096, 576), (1, 4, 96, 80), latent_attention, _sdpa_latent, _latent
+    _latent_attention("latent attention, decode (L1)", (4, 128, 1024, 576)),
+    _latent_attention("latent attention, decode (L7)", (1, 128, 1024, 576)),
+    _latent_attention("latent attention, decode (L9)", (1, 128, 4096, 576)),
+    _biased(
+        "attention, sink", sink_attention, "softmax(cat((q @ k.T / sqrt(d), sink)))[..., :-1] @ v", _heads_and_sink
     ),
+    _biased("attention, soft-cap", capped_attention, "softmax(30 * tanh(q @ k.T / sqrt(d) / 30)) @ v"),
+    _biased("attention, ALiBi", alibi_attention, "softmax(q @ k.T / sqrt(d) - slope * |i - j|) @ v", _heads_and_slopes),
+    _biased("attention, temperature", tempered_attention, "softmax(q @ k.T / t) @ v", _heads_and_temperature),
     *_modes("multi-head", 8, 8, 128, attention, _sdpa),
     *_modes("grouped-query", 16, 2, 128, grouped_attention, _sdpa_grouped),
     *_modes("multi-query", 16, 1, 64, attention, _sdpa_grouped),
@@ -172,24 +231,44 @@ def quantised_matmul(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return torch.round(x / scale) @ w * scale
 
 
+def fp8_matmul(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Rows rounded to floats of 8 bits, the largest of each row to the largest of these, times a matrix, and scaled back."""
+    scale = x.abs().amax(-1, keepdim=True) / 448.0
+    return ((x / scale).to(torch.float8_e4m3fn).to(x.dtype) @ w.to(x.dtype)) * scale
+
+
+def int8_matmul(x: torch.Tensor, w: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """Rows rounded to bytes, times a matrix of bytes whose columns have scales of their own."""
+    scale = x.abs().amax(-1, keepdim=True) / 127
+    q = (x / scale).round().clamp(-127, 127).to(torch.int8)
+    return (q.to(x.dtype) @ w.to(x.dtype)) * scale * columns
+
+
 def route(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """For each row the experts that it goes to, and their shares."""
     shares, experts = torch.softmax(x @ w, -1).topk(_EXPERTS)
     return shares / shares.sum(-1, keepdim=True), experts
 
 
-def _route_gaps(x: torch.Tensor, w: torch.Tensor) -> tuple[None, IndexGap]:
+def route_gaps(x: torch.Tensor, w: torch.Tensor) -> tuple[None, IndexGap]:
     """How far each expert's share is from the neighbours' in order, and what error shares may have."""
     exact = torch.softmax(x.double() @ w.double(), -1)
-    ordered = exact.topk(_EXPERTS + 1).values
-    ahead = ordered[..., :-1] - ordered[..., 1:]
-    behind = torch.cat((torch.full_like(ahead[..., :1], math.inf), ahead[..., :-1]), -1)
-    return None, IndexGap(torch.minimum(ahead, behind), allowed_error(torch.softmax(x @ w, -1), exact))
+    return None, IndexGap(order_gaps(exact, _EXPERTS), allowed_error(torch.softmax(x @ w, -1), exact))
 
 
 def _three_products(sizes: Sizes) -> tuple[Operand, ...]:
     _, inner, columns = sizes
     return *two_products(sizes), weight(columns, inner)
+
+
+def _fp8(sizes: Sizes) -> tuple[Operand, ...]:
+    rows, inner, columns = sizes
+    return Operand((rows, inner)), Operand((inner, columns), inner**-0.5, kept=torch.float8_e4m3fn)
+
+
+def _int8(sizes: Sizes) -> tuple[Operand, ...]:
+    rows, inner, columns = sizes
+    return Operand((rows, inner)), Operand((inner, columns), 40.0, kept=torch.int8), Operand((columns,), 0.001, 0.01)
 
 
 def _narrow(sizes: Sizes) -> tuple[Operand, ...]:
@@ -221,6 +300,8 @@ LAYERNORM = _layer(
 )
 RMSNORM = _layer("RMSNorm + SwiGLU", rmsnorm_swiglu, (512, 512, 1408), _SWIGLU, _three_products)
 _RMS_LINEAR = "rms_norm(x, (x.shape[-1],)) @ w"
+_FP8 = "s = amax(|x|) / 448; ((x / s).to(float8_e4m3fn) @ w) * s"
+_INT8 = "s = amax(|x|) / 127; ((x / s).round().to(int8) @ w) * s * c"
 _ROUTE = "p, e = softmax(x @ w).topk(8); p / p.sum(-1), e"
 _LAYERS = (
     LAYERNORM,
@@ -228,83 +309,19 @@ _LAYERS = (
     _layer("RMSNorm + SwiGLU, decode", rmsnorm_swiglu, (16, 1024, 2816), _SWIGLU, _three_products),
     _layer("RMSNorm + linear", rmsnorm_linear, (512, 1024, 1024), _RMS_LINEAR),
     _layer("RMSNorm + linear, decode", rmsnorm_linear, (16, 2048, 4096), _RMS_LINEAR),
+    _layer("L2-normalise + matmul", normalised_matmul, (512, 1024, 1024), "normalize(x, dim=-1) @ w"),
     _layer("gated MLP, decode", gated_mlp, (16, 2048, 4096), "silu(x @ w) * (x @ v)", two_products),
     _layer("adapter MLP", adapter, (2048, 1024, 64), "x + relu(x @ w) @ v", _narrow, (32, 64, 8)),
     _layer("LoRA, decode", lora, (16, 2048, 4096, 16), "x @ w + (x @ a) @ b", _low_rank, (32, 64, 48, 4)),
     _layer("quantised matmul (Q7)", quantised_matmul, (1024, 768, 2048), "s = amax(|x|) / 127; round(x / s) @ w * s"),
+    _layer("fp8 matmul (Q7)", fp8_matmul, (1024, 768, 2048), _FP8),
+    _layer("fp8 matmul, fp8 weights (Q8)", fp8_matmul, (1024, 2048, 768), _FP8, _fp8),
+    _layer("int8 matmul, int8 weights (Q1)", int8_matmul, (1024, 2560, 1536), _INT8, _int8),
+    Example("routing to experts (R1)", lambda _: route, one_product, (2048, 768, 128), formula=_ROUTE, gaps=route_gaps),
     Example(
-        "routing to experts (R1)", lambda _: route, one_product, (2048, 768, 128), formula=_ROUTE, gaps=_route_gaps
-    ),
-    Example(
-        "routing to experts (R7)", lambda _: route, one_product, (2048, 2048, 128), formula=_ROUTE, gaps=_route_gaps
+        "routing to experts (R7)", lambda _: route, one_product, (2048, 2048, 128), formula=_ROUTE, gaps=route_gaps
     ),
 )
 
-
-# Cascades of reductions.
-
-
-def variance(x: torch.Tensor) -> torch.Tensor:
-    """The variance of each row."""
-    return ((x - x.mean(-1, keepdim=True)) ** 2).mean(-1)
-
-
-def inertia(m: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
-    """The moment of inertia of masses at points about their centre, of each batch."""
-    mass = m.sum(-1, keepdim=True)
-    centre = (m[..., None] * r).sum(1) / mass
-    return (m * ((r - centre[:, None]) ** 2).sum(-1)).sum(-1)
-
-
-def softmax(x: torch.Tensor) -> torch.Tensor:
-    """Each row's softmax."""
-    return torch.softmax(x, -1)
-
-
-def cross_entropy(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """The mean loss of classes that are known."""
-    return functional.cross_entropy(x, target)
-
-
-def log_softmax(x: torch.Tensor) -> torch.Tensor:
-    """Each row's logarithms of probabilities."""
-    return torch.log_softmax(x, -1)
-
-
-def _matrix(sizes: Sizes) -> tuple[Operand, ...]:
-    return (Operand(sizes),)
-
-
-def _bodies(sizes: Sizes) -> tuple[Operand, ...]:
-    """Masses about 1: of masses that sum up to about 0 the centre may be anywhere."""
-    batch, points, space = sizes
-    return Operand((batch, points), 0.25, 1.0), Operand((batch, points, space))
-
-
-def _classes(sizes: Sizes) -> tuple[Operand, ...]:
-    rows, classes = sizes
-    return Operand((rows, classes)), Operand((rows,), below=classes)
-
-
-_VARIANCE = "((x - x.mean(-1)) ** 2).mean(-1)"
-_REDUCTIONS = (
-    Example("variance (V5)", lambda _: variance, _matrix, (512, 8192), (16, 200), formula=_VARIANCE, dtypes=_FP32),
-    Example(
-        "variance, one row (V2)", lambda _: variance, _matrix, (1, 1 << 22), (1, 500), formula=_VARIANCE, dtypes=_FP32
-    ),
-    Example(
-        "inertia (I3)",
-        lambda _: inertia,
-        _bodies,
-        (128, 8192, 3),
-        (4, 100, 3),
-        formula="(m * ((r - (m * r).sum(1) / m.sum(1)) ** 2).sum(-1)).sum(-1)",
-        dtypes=_FP32,
-    ),
-    Example("softmax", lambda _: softmax, _matrix, (1024, 4096), (16, 200)),
-    Example("log-softmax", lambda _: log_softmax, _matrix, (1024, 4096), (16, 200)),
-    Example("cross-entropy", lambda _: cross_entropy, _classes, (256, 32000), (16, 200)),
-)
-
-SUITE = (*EXAMPLES, *_ATTENTIONS, *_LAYERS, *_REDUCTIONS)
+SUITE = (*EXAMPLES, *_ATTENTIONS, *_LAYERS, *REDUCTIONS)
 """What `weft bench` measures."""

@@ -5,7 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from weft.block.program import BlockProgram, BlockType, Broadcast, Feed, Final, Graph, Map, State, maps, results, sealed
+from weft.block.program import (
+    BlockNode,
+    BlockProgram,
+    BlockType,
+    Broadcast,
+    Feed,
+    Final,
+    Graph,
+    Map,
+    State,
+    consumers,
+    maps,
+    results,
+    sealed,
+)
 from weft.block.rename import fresh, rename_body, rename_map_axes, rename_program_axes, rename_values, values_of
 from weft.tensor.axes import Axis
 
@@ -58,6 +72,18 @@ def continued(before: Map, after: Map, make: Callable[[str], str]) -> tuple[Map,
     return sealed(before), sealed(replace(after, inputs=(*after.inputs, *feeds), state=state))
 
 
+def without_unread(graph: Graph) -> Graph:
+    """`graph` without the projections of states that nothing reads."""
+    nodes: list[BlockNode] = []
+    for node in graph.nodes:
+        if isinstance(node, Map):
+            kept = tuple(o for o in node.outputs if not isinstance(o, Final) or consumers(graph, o.outer))
+            nodes.append(replace(node, outputs=kept, body=without_unread(node.body)))
+        else:
+            nodes.append(node)
+    return replace(graph, nodes=tuple(nodes))
+
+
 def canonical(program: BlockProgram) -> BlockProgram:
     """The same program with names that depend on its structure alone.
 
@@ -95,12 +121,14 @@ def _canonical_map(node: Map, names: dict[str, str], make: Callable[[str], str])
 
 
 def _canonical_state(node: Map, state: State, make: Callable[[str], str]) -> Map:
-    renamed: dict[str, str] = {}
-    for graph in (state.update, state.merge, state.finish):
-        for name in _appearance(graph):
-            renamed.setdefault(name, make("s"))
+    renamed = {c.name: make("s") for c in state.components}
+    made: list[Graph] = []
+    for graph, given in ((state.update, renamed), (state.merge, {}), (state.finish, renamed)):
+        own = {name: given.get(name) or make("s") for name in _appearance(graph)}
+        made.append(rename_values(graph, own))
+    renamed |= dict(zip(state.finish.outputs, made[2].outputs, strict=True))
     components = tuple(replace(c, name=renamed[c.name]) for c in state.components)
-    update, merge, finish = (rename_values(g, renamed) for g in (state.update, state.merge, state.finish))
+    update, merge, finish = made
     outputs = tuple(replace(o, inner=renamed[o.inner]) if isinstance(o, Final) else o for o in node.outputs)
     return replace(
         node, state=replace(state, components=components, update=update, merge=merge, finish=finish), outputs=outputs

@@ -6,10 +6,11 @@ partial results over the contracted axis and then reduces that list. All fusion 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from weft.block import program as block
+from weft.block.fold import Fold
 from weft.block.program import (
     Access,
     BlockNode,
@@ -29,9 +30,10 @@ from weft.block.program import (
     Rank,
     Stacked,
     State,
+    operands,
     sealed,
 )
-from weft.block.rename import rename_node
+from weft.block.rename import rename_axes, rename_node
 from weft.errors import UnsupportedError
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -57,19 +59,58 @@ from weft.tensor.program import (
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, substitute
 
 
-def lower(program: TensorProgram) -> BlockProgram:
+def lower(program: TensorProgram, folds: Sequence[Fold] = ()) -> BlockProgram:
     """The block program of `program`, by a look-up per operation (Blockbuster, section 2.2 and Table 2).
 
+    Args:
+        program: to lower.
+        folds: loops that make some of its values; what only those values need is not made.
+
     Raises:
-        UnsupportedError: for an opaque operation, or a reindexing that is not a view of an input: the plan keeps those out.
+        UnsupportedError: for an opaque operation, or a reindexing that is not a view of an input: the plan keeps those out; and
+            where folds depend on each other in a circle, or run along an axis that blocks cannot run over.
     """
     lowering = _Lowering(program, _loop_axes(program), _at_products(program), _indices(program))
-    for node in program.nodes:
-        if node.name not in lowering.at_products:
-            lowering.add(node)
+    for each in _in_order(program, folds, lowering.at_products):
+        if isinstance(each, Fold):
+            lowering.fold(each)
+        else:
+            lowering.add(each)
     inputs = tuple((n.name, BlockType(n.axes, lowering.blocked(n.axes), n.dtype)) for n in program.inputs)
     graph = Graph(tuple(n for n, _ in inputs), tuple(lowering.nodes), program.outputs)
     return BlockProgram(inputs, graph, tuple(lowering.lists[name] for name in program.outputs))
+
+
+def _in_order(program: TensorProgram, folds: Sequence[Fold], at_products: Mapping[str, Cast]) -> Iterator[Node | Fold]:
+    """What there is to lower, each after what it reads."""
+    if not folds:
+        yield from (n for n in program.nodes if n.name not in at_products)
+        return
+    values = program.values()
+    maker = {value: fold for fold in folds for value, _ in fold.makes}
+
+    def reads(of: Node | Fold) -> Iterator[str]:
+        for name in (u.value for _, u in of.args) if isinstance(of, Fold) else uses(of):
+            cast = at_products.get(name)
+            yield name if cast is None else cast.arg.value
+
+    wanted: dict[str, None] = {}
+    todo = list(program.outputs)
+    while todo:
+        name = todo.pop()
+        if name not in wanted:
+            wanted[name] = None
+            todo += reads(maker.get(name) or values[name])
+    rest: list[Node | Fold] = [n for n in program.nodes if n.name in wanted and n.name not in maker]
+    rest += [f for f in folds if any(value in wanted for value, _ in f.makes)]
+    ready = {n.name for n in program.inputs}
+    while rest:
+        each = next((e for e in rest if ready.issuperset(reads(e))), None)
+        if each is None:
+            raise UnsupportedError("loops that make several results would have to run before each other")
+        rest.remove(each)
+        ready.update((value for value, _ in each.makes) if isinstance(each, Fold) else (each.name,))
+        yield each
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,6 +382,82 @@ class _Lowering:
             ]
 
         self._nest(_Leaf(node.name, node.axes, (node.arg,), leaf, tuple(over), node.monoid, node.dtype.accumulator))
+
+    def fold(self, fold: Fold) -> None:
+        """Append the nest of `fold`: maps over its free axes, in them its loop and what follows that."""
+        if self.axes.is_unit(fold.over):
+            raise UnsupportedError(f"a loop over {fold.over} by single elements has no blocks to reduce")
+        free = self.axes.order(fold.axes)
+        made = {a: self._fresh(a) for a in (*free, fold.over)}
+        fed = {name: u for name, u in fold.args if u.value not in self.indices}
+        lists = {name: dict(zip(u.axes, self.lists[u.value], strict=True)) for name, u in fed.items()}
+        results = tuple(f"{value}.result" for value, _ in fold.makes)
+
+        def build(rest: list[Axis]) -> tuple[BlockNode, ...]:
+            if not rest:
+                return self._named(fold, self._folded(fold, made, lists), results)
+            axis = rest[0]
+            feeds = tuple(Feed(n, n, _access(ls, axis)) for n, ls in lists.items())
+            outputs = tuple(Stacked(r, r) for r in results)
+            body = Graph((), build(rest[1:]), ())
+            return (sealed(Map(made[axis].name, made[axis], feeds, body, outputs, unit=self.axes.is_unit(axis))),)
+
+        names = {name: u.value for name, u in fed.items()} | dict(zip(results, (v for v, _ in fold.makes), strict=True))
+        self.nodes += [rename_node(node, names) for node in build(free)]
+        bound = {a.space: a for a in fold.axes}
+        for value, _ in fold.makes:
+            axes = self.program.values()[value].axes
+            self.lists[value] = tuple(made[a if a in fold.axes else bound[a.space]] for a in axes)
+
+    def _folded(
+        self, fold: Fold, made: dict[Axis, Axis], lists: Mapping[str, dict[Axis, Axis]]
+    ) -> tuple[BlockNode, ...]:
+        """The loop of `fold`, in its nest, and what follows it."""
+        read = {n for node in fold.body for n in operands(node)} | set(fold.state.feeds)
+        inside = self._made_again(fold, made, read)
+        finished = {n for node in fold.after for n in operands(node)}
+        outside = self._made_again(fold, made, finished)
+        finished.update(result for _, result in fold.makes)
+        loop, state = made[fold.over], fold.state
+        state = replace(
+            state,
+            components=tuple(replace(c, dims=self._dims(made, c.dims)) for c in state.components),
+            update=replace(state.update, nodes=self._realised(state.update.nodes, made)),
+            merge=replace(state.merge, nodes=self._realised(state.merge.nodes, made)),
+        )
+        feeds = tuple(Feed(n, n, _access(ls, fold.over)) for n, ls in lists.items() if n in read)
+        finals = tuple(Final(c.name, c.name) for c in state.components if c.name in finished)
+        body = Graph((), (*inside, *self._realised(fold.body, made)), ())
+        return (
+            sealed(Map(loop.name, loop, feeds, body, finals, state)),
+            *outside,
+            *self._realised(fold.after, made),
+        )
+
+    def _named(self, fold: Fold, nodes: tuple[BlockNode, ...], names: tuple[str, ...]) -> tuple[BlockNode, ...]:
+        """`nodes` with what the fold makes called `names`."""
+        new = dict(zip((made for _, made in fold.makes), names, strict=True))
+        assert len(new) == len(names), "a fold makes each value once"
+        return tuple(rename_node(n, new) for n in nodes)
+
+    def _made_again(self, fold: Fold, made: dict[Axis, Axis], read: Collection[str]) -> list[BlockNode]:
+        """What of `read` indices and sizes alone decide, made where it is read."""
+        nodes: list[BlockNode] = []
+        for name, use in fold.args:
+            if use.value in self.indices and name in read:
+                here: dict[Use, BlockNode] = {}
+                last = self._in_place(use, made, f"{name}.made", here)
+                nodes += [rename_node(n, {last: name}) for n in here.values()]
+        return nodes
+
+    def _realised(self, nodes: Sequence[BlockNode], made: dict[Axis, Axis]) -> tuple[BlockNode, ...]:
+        """Operators of a fold over the axes that were made for its own; items lack those that go by single elements."""
+        return tuple(
+            rename_axes(
+                Graph((), (replace(n, dims=self.blocked(n.dims)) if isinstance(n, Pointwise | Dot) else n,), ()), made
+            ).nodes[0]
+            for n in nodes
+        )
 
     def _ranking(self, node: Ranking) -> None:
         """Both results of a ranking come of one loop: maps over what is free and over the ranks, the loop inside."""

@@ -194,12 +194,13 @@ def _primitive(found: Row, scalars: list[Scalar], arguments: Arguments) -> Scala
 
 
 def _power(base: Scalar, exponent: float) -> Scalar:
-    """The powers that PyTorch computes by multiplication and square root; others by pow."""
+    """The powers that PyTorch computes by multiplication and square root, and the fourth, which is a moment; others by pow."""
     square = apply("mul", base, base)
     by = {
         1.0: base,
         2.0: square,
         3.0: apply("mul", square, base),
+        4.0: apply("mul", square, square),
         0.5: apply("sqrt", base),
         -0.5: apply("div", Lit(1.0), apply("sqrt", base)),
         -1.0: apply("div", Lit(1.0), base),

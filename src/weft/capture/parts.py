@@ -332,6 +332,28 @@ def _tensordot(
     return torch.einsum(f"{''.join(first)},{''.join(second)}->{''.join(kept)}", one, other)
 
 
+def _scaled_mm(
+    one: torch.Tensor,
+    other: torch.Tensor,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    scale_result: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    use_fast_accum: bool = False,
+) -> Any:
+    """The product of floats of 8 bits, in float32, with one scale for each operand, or one for each row and each column."""
+    del use_fast_accum
+    whole = scale_a.numel() == 1 and scale_b.numel() == 1
+    each = scale_a.shape == (one.shape[0], 1) and scale_b.shape == (1, other.shape[1])
+    kept = out_dtype not in (torch.float32, torch.bfloat16, torch.float16)  # an overflow of 8 bits is PyTorch's own
+    if kept or scale_result is not None or not (whole or each) or one.element_size() != 1 or other.element_size() != 1:
+        return NotImplemented
+    scales = (scale_a.reshape(()), scale_b.reshape(())) if whole else (scale_a, scale_b)
+    found = one.float() @ other.float() * scales[0].float() * scales[1].float()
+    return (found if bias is None else found + bias.float()).to(out_dtype)
+
+
 def _mse_loss(tensor: torch.Tensor, target: torch.Tensor, reduction: int = 1) -> torch.Tensor:
     difference = tensor - target
     square = difference * difference
@@ -389,6 +411,7 @@ def _prelu(tensor: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 PARTS: dict[str, Callable[..., Any]] = {
+    "aten._scaled_mm.default": _scaled_mm,
     "aten.addbmm.default": _addbmm,
     "aten.addmv.default": _addmv,
     "aten.addr.default": _addr,

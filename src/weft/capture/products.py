@@ -39,6 +39,10 @@ def _mm(b: Builder, a: Arguments) -> Ref:
     return b.mm(_factor(a, "self"), _factor(a, "mat2"), a.location)
 
 
+def _int_mm(b: Builder, a: Arguments) -> Ref:
+    return b.int_mm(a.ref("self"), a.ref("mat2"), a.location)
+
+
 def _bmm(b: Builder, a: Arguments) -> Ref:
     return b.bmm(_factor(a, "self"), _factor(a, "mat2"), a.location)
 
@@ -123,6 +127,7 @@ def _subscripts(equation: str, ranks: Sequence[int]) -> tuple[list[list[str]], l
 
 
 PRODUCTS: dict[str, Handler] = {
+    "aten._int_mm": _int_mm,
     "aten.addmm": _addmm,
     "aten.baddbmm": _baddbmm,
     "aten.bmm": _bmm,

@@ -212,6 +212,10 @@ class _Translation:
         foreign = {str(k) for s in (*call.reads(), *used) if (k := dtype_of(self.fakes[s].dtype)).is_foreign}
         if foreign:
             raise UnsupportedError(f"{' and '.join(sorted(foreign))} numbers are PyTorch's")
+        if call.packet not in VIEWS and (kept := self._kept((*call.reads(), *used))):
+            raise UnsupportedError(
+                f"{' and '.join(kept)} numbers are only cast and moved: what computes with them is PyTorch's"
+            )
         if call.packet == CHECK:
             raise UnsupportedError("PyTorch looks whether each index exists")
         if handler is None or not used:
@@ -227,6 +231,10 @@ class _Translation:
         for slot, ref in found:
             self._check(ref, self.fakes[slot])
         return found
+
+    def _kept(self, slots: Iterable[Slot]) -> list[str]:
+        """The element types of `slots` that numbers are only kept in."""
+        return sorted({str(k) for s in slots if (k := dtype_of(self.fakes[s].dtype)).is_kept})
 
     def _check(self, ref: Ref, fake: torch.Tensor) -> None:
         """Holds what was built against what PyTorch says of the result."""

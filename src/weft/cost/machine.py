@@ -82,12 +82,18 @@ class Machine:
         vector = _vector_bytes()
         flops = 4.0 * vector / 4 * clock  # two units, each one multiplication and one addition
         tiles = max(flops, _TILE_FLOPS_PER_CYCLE * clock)
-        half = tiles if "amx_bf16" in _flags() else flops
+        half, bytes_ = (tiles if unit in _flags() else flops for unit in ("amx_bf16", "amx_int8"))
         l1, l2, l3 = (_cache_bytes().get(i, d) for i, d in ((1, 32 << 10), (2, 512 << 10), (3, 0)))
         return Machine(
             cores,
             flops,
-            {DType.float64: flops / 2, DType.float32: flops, DType.bfloat16: half},
+            {
+                DType.float64: flops / 2,
+                DType.float32: flops,
+                DType.bfloat16: half,
+                DType.int8: bytes_,
+                DType.uint8: bytes_,
+            },
             (
                 Level("L1", cores * l1, vector * clock),
                 Level("L2", cores * l2, vector / 2 * clock),

@@ -14,6 +14,7 @@ from weft.capture import (
     Fallback,
     without_units,
 )
+from weft.cost import Machine
 from weft.errors import CacheFolderError, CompilerError, UnknownOptionError, WeftError
 from weft.options import Options
 from weft.plan.cuts import Cuts
@@ -27,7 +28,8 @@ from weft.plan.runner import CallStep, RegionStep, Runner, Step, ViewStep, kept_
 from weft.plan.sizes import found
 from weft.plan.writes import guarded, last_values, with_writes_in_place
 from weft.run.compiler import compiler_works
-from weft.tensor.laws import normalize
+from weft.tensor.dtypes import DType
+from weft.tensor.laws import narrow_exact_factors, normalize
 from weft.tensor.program import Opaque, TensorProgram
 
 _FASTER_ALONE = "PyTorch's library was measured to be faster"
@@ -94,7 +96,7 @@ def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, options: O
 def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known: Regions) -> Plan | dict[int, str]:
     """The plan; or which calls PyTorch must run in another attempt, by number, and why, where a region of the graph failed."""
     assert captured.program is not None
-    program = as_in_eager(normalize(captured.program), captured.results)
+    program = as_in_eager(_for_this_machine(normalize(captured.program), known.options), captured.results)
     refuted = laws_refuted(captured.program, program)
     if refuted is not None:
         return _in_pytorch(captured, (*captured.fallbacks, Fallback("graph", refuted)), eager)
@@ -131,6 +133,13 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     captured = replace(captured, leaving=None)  # it holds the whole recording
     run = guarded(captured, run, eager)
     return Plan(captured, program, tuple(regions), captured.fallbacks, run, with_library, in_place)
+
+
+def _for_this_machine(program: TensorProgram, options: Options) -> TensorProgram:
+    """`program` with products in bfloat16 where that is exact and the machine has units for it, which the library drives."""
+    machine = Machine.here(1)
+    faster = options.brgemm != "off" and machine.matrix_rate(DType.bfloat16) > machine.matrix_rate(DType.float32)
+    return narrow_exact_factors(program) if faster else program
 
 
 def _left_to_pytorch(captured: Captured, region: Region, error: Exception) -> dict[int, str]:

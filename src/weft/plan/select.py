@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from weft.block import lower
 from weft.block.copies import canonical
 from weft.block.program import BlockProgram, Rest, maps
+from weft.cascade import folds, sums_outside
 from weft.cost import Cost, Machine, estimate, total
 from weft.errors import ScheduleError, UnsupportedError
 from weft.fuse import RULES_IN_PLANS, RULES_THAT_KEEP_PRECISION, Fusion, Step, fuse
@@ -184,6 +185,30 @@ def _fused(
         if made not in seen:
             seen.add(made)
             yield origin, made, trace
+    yield from _cascaded(program, seen, plain, options)
+
+
+def _cascaded(
+    program: TensorProgram, seen: set[BlockProgram], plain: int, options: Options
+) -> Iterator[_Fused | Considered]:
+    """Candidates in which chains of dependent reductions are one loop, and why others of the program are not."""
+    program = sizes_in_place(decays_below_maxima(sums_outside(program)))
+    found = folds(program)
+    yield from (Considered(f"one loop for {r.node}", None, r.reason) for r in found.refused)
+    if not found.folds:
+        return
+    try:
+        first = lower(program, found.folds)
+    except UnsupportedError as error:
+        yield Considered("chains of reductions as one loop", None, error.what)
+        return
+    fusion = fuse(first, RULES_THAT_KEEP_PRECISION, checked=options.debug_checks)
+    for origin, snapshot, trace in _snapshots(fusion):
+        safe = make_safe(limit(snapshot))
+        made = canonical(coarse_where_kept_in_16_bits(round_where_made(safe.program)))
+        if safe.plain <= plain and made not in seen:
+            seen.add(made)
+            yield f"one loop, {origin}", made, trace
 
 
 def _with_decays(program: TensorProgram, lowered: BlockProgram | None) -> BlockProgram:

@@ -15,12 +15,17 @@ class DType(Enum):
     float32 = ("float32", "float", 32)
     bfloat16 = ("bfloat16", "float", 16)
     float16 = ("float16", "float", 16)
+    float8_e4m3fn = ("float8_e4m3fn", "float", 8)
+    float8_e5m2 = ("float8_e5m2", "float", 8)
     int64 = ("int64", "int", 64)
     int32 = ("int32", "int", 32)
     int16 = ("int16", "int", 16)
     int8 = ("int8", "int", 8)
     uint8 = ("uint8", "int", 8)
     bool = ("bool", "bool", 8)
+    float8_e4m3fnuz = ("float8_e4m3fnuz", "foreign", 8)
+    float8_e5m2fnuz = ("float8_e5m2fnuz", "foreign", 8)
+    float8_e8m0fnu = ("float8_e8m0fnu", "foreign", 8)
     complex64 = ("complex64", "foreign", 64)
     complex128 = ("complex128", "foreign", 128)
 
@@ -45,9 +50,14 @@ class DType(Enum):
         return self.kind == "foreign"
 
     @property
+    def is_kept(self) -> bool:
+        """True for floats that are only kept: what computes with them casts them first, as eager has no arithmetic on them."""
+        return self.is_float and self.bytes == 1
+
+    @property
     def eps(self) -> float:
         """Distance from 1 to the next number; 0 for integers and bool."""
-        return {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}.get(self.name, 0.0)
+        return _EPS.get(self.name, 0.0)
 
     @property
     def accumulator(self) -> DType:
@@ -57,7 +67,7 @@ class DType(Enum):
         """
         if self.kind == "int":
             return DType.int64
-        return DType.float32 if self in (DType.bfloat16, DType.float16) else self
+        return DType.float32 if self.is_float and self.bytes < 4 else self
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -80,3 +90,13 @@ class DType(Enum):
 
     def __str__(self) -> str:
         return self.name
+
+
+_EPS = {
+    "float64": 2.0**-52,
+    "float32": 2.0**-23,
+    "bfloat16": 2.0**-7,
+    "float16": 2.0**-10,
+    "float8_e4m3fn": 2.0**-3,
+    "float8_e5m2": 2.0**-2,
+}

@@ -35,7 +35,8 @@ _REDUCE = {
 def rounded(values: Array, dtype: DType) -> Array:
     """fp64 values rounded to the floats of `dtype`, half to even, still carried in fp64.
 
-    bfloat16 is reached by way of float32, as PyTorch reaches it.
+    bfloat16 and the types of 8 bits are reached by way of float32, as PyTorch reaches them. What is too large for float8_e4m3fn,
+    infinity too, becomes its largest number.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         match dtype:
@@ -43,11 +44,23 @@ def rounded(values: Array, dtype: DType) -> Array:
                 return values
             case DType.float32 | DType.float16:
                 return values.astype(dtype.name).astype(np.float64)
+            case DType.float8_e4m3fn:
+                return np.clip(_to_bits(values, 3, -6), -448.0, 448.0)
+            case DType.float8_e5m2:
+                near = _to_bits(values, 2, -14)
+                return np.where(np.abs(near) > 57344.0, np.copysign(np.inf, near), near)
             case _:
                 single = np.ascontiguousarray(values, np.float32).reshape(values.shape)
                 bits = single.view(np.uint32)
                 up = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
                 return np.where(np.isfinite(single), up.view(np.float32), single).astype(np.float64)
+
+
+def _to_bits(values: Array, mantissa: int, least: int) -> Array:
+    """float32 numbers nearest to `values` rounded to so many bits behind the first, which is worth at least 2 ** `least`."""
+    single = values.astype(np.float32).astype(np.float64)
+    step = np.exp2(np.maximum(np.frexp(single)[1] - 1, least).astype(np.float64) - mantissa)
+    return np.where(np.isfinite(single), np.copysign(np.rint(single / step) * step, single), single)
 
 
 class Fp64Domain:

@@ -321,7 +321,8 @@ class _Maxima:
 
 def _judged_floats(name: str, compared: _Compared) -> OutputJudgement:
     most = _Maxima()
-    for leaf, (out, eager, exact) in compared:
+    for leaf, (given, theirs, exact) in compared:
+        out, eager = given.double(), theirs.double()  # of 8 bits PyTorch compares nothing
         misplaced = _misplaced(out, eager)
         if misplaced is not None:
             what = f"weft gives {out[misplaced].item()} where eager gives {eager[misplaced].item()}"
@@ -332,7 +333,7 @@ def _judged_floats(name: str, compared: _Compared) -> OutputJudgement:
             most.error, most.worst, most.draw = error, worst, leaf.draw
         most.eager_error = max(most.eager_error, _error(eager, exact, counted)[0])
         most.peak = max(most.peak, _peak(exact, counted))
-        most.eager_is = eager.dtype
+        most.eager_is = theirs.dtype
     error, bound = max(0.0, most.error), _bound(most.eager_error, most.peak, most.eager_is)
     reason = "" if error <= bound else f"error {error:.3g} is {_times(error, bound)} the bound of {bound:.3g}"
     return OutputJudgement(name, error <= bound, error, most.eager_error, bound, most.worst, most.draw, reason)

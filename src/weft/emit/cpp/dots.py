@@ -56,7 +56,9 @@ def stage(frame: Frame, scope: Scope, node: Stage, source: Memory) -> Memory | P
 
 def dot(frame: Frame, scope: Scope, node: Dot, left: Memory, right: Memory | Panel, target: Memory, add: str) -> None:
     """Print `target = left * right`, or `+=` where the expression `add` is true."""
-    if {left.dtype.accumulator, right.dtype.accumulator} != {target.dtype} or DType.bool in (left.dtype, right.dtype):
+    if {left.dtype.accumulator, right.dtype.accumulator} != {target.dtype} or any(
+        d.is_kept or d is DType.bool for d in (left.dtype, right.dtype)
+    ):
         raise UnsupportedError(f"a product of {left.dtype} and {right.dtype}", where=node.location)
     frame.has_products = True
     frame.location([node.location])

@@ -32,7 +32,6 @@ from weft.tensor.program import Monoid
 from weft.tensor.scalar import Convert
 
 _INDICES = ("i", "j")
-_SIXTEEN_BITS = (DType.bfloat16, DType.float16)
 
 
 def run(frame: Frame, scope: Scope, stores: Sequence[Store], reductions: Sequence[Lazy] = ()) -> None:
@@ -249,11 +248,16 @@ class _Printer:
         self.local.update(results)
 
     def _narrow(self, works: Sequence[Work], axis: Axis) -> dict[Memory, str]:
-        """Arrays for the lanes of what the loop over `axis` stores as dense 16-bit numbers."""
+        """Arrays for the lanes of what the loop over `axis` stores as dense floats of 16 or 8 bits."""
         found: dict[Memory, str] = {}
         for work in works:
             target = None if work.store is None else work.store.target
-            if target is not None and target.dtype in _SIXTEEN_BITS and target.strides.get(axis) == "1":
+            if (
+                target is not None
+                and target.dtype.is_float
+                and target.dtype.bytes < 4
+                and target.strides.get(axis) == "1"
+            ):
                 found[target] = self.frame.names.make(f"{target.base}_lanes")
                 self.out.line(f"float {found[target]}[weft::kLanes];")
         return found

@@ -65,6 +65,13 @@ struct bf16 {
 struct f16 {
   uint16_t bits;
 };
+// Eight bits: a sign, 4 or 5 of exponent, 3 or 2 of mantissa. e4m3 has no infinity and one NaN of either sign.
+struct e4m3 {
+  uint8_t bits;
+};
+struct e5m2 {
+  uint8_t bits;
+};
 
 // A value of memory as the type that kernels compute in: float for narrow floating types, else itself.
 static inline float load(float v) { return v; }
@@ -76,6 +83,22 @@ static inline float load(f16 v) {
   const uint32_t scaled = bits_as<uint32_t>(bits_as<float>(magnitude) * 0x1p112f);
   const uint32_t special = magnitude | 0x7f800000u;  // inf and NaN
   return bits_as<float>((magnitude >= 0x0f800000u ? special : scaled) | sign);
+}
+// Those below the normal numbers are counted, not scaled as f16's are: there are many, and a machine is slow on such floats.
+static inline float load(e4m3 v) {
+  const int32_t magnitude = v.bits & 0x7f;
+  const uint32_t counted = bits_as<uint32_t>((float)magnitude * 0x1p-9f);
+  const uint32_t normal = ((uint32_t)magnitude << 20) + 0x3c000000u;
+  const uint32_t found = magnitude < 8 ? counted : magnitude == 0x7f ? 0x7fc00000u : normal;
+  return bits_as<float>(found | (uint32_t)(v.bits & 0x80u) << 24);
+}
+static inline float load(e5m2 v) {
+  const int32_t magnitude = v.bits & 0x7f;
+  const uint32_t counted = bits_as<uint32_t>((float)magnitude * 0x1p-16f);
+  const uint32_t normal = ((uint32_t)magnitude << 21) + 0x38000000u;
+  const uint32_t special = ((uint32_t)magnitude << 21) | 0x7f800000u;  // inf and NaN
+  const uint32_t found = magnitude < 4 ? counted : magnitude >= 0x7c ? special : normal;
+  return bits_as<float>(found | (uint32_t)(v.bits & 0x80u) << 24);
 }
 template <class T>
 static inline T load(T v) {
@@ -99,10 +122,36 @@ static inline f16 round_f16(float v) {
   out = magnitude > 0x7f800000u ? 0x7e00u : out;
   return f16{(uint16_t)(sign | out)};
 }
+// The same for 8 bits, `Mantissa` of them behind the point: the bits of |v|, a number that is not NaN, its exponent unbounded above.
+template <int Mantissa, int Least>  // Least: of the normal numbers' exponents
+static inline uint32_t round_magnitude(uint32_t magnitude) {
+  constexpr int kGone = 23 - Mantissa;
+  constexpr uint32_t kNormal = (uint32_t)(Least + 127) << 23, kUnits = (uint32_t)(Least - Mantissa + 23 + 127) << 23;
+  const uint32_t normal = (magnitude - (kNormal - (1u << 23)) + (1u << (kGone - 1)) - 1 + ((magnitude >> kGone) & 1u)) >> kGone;
+  const uint32_t subnormal = bits_as<uint32_t>(bits_as<float>(magnitude) + bits_as<float>(kUnits)) - kUnits;
+  return magnitude < kNormal ? subnormal : normal;
+}
+static inline e5m2 round_e5m2(float v) {
+  const uint32_t u = bits_as<uint32_t>(v), magnitude = u & 0x7fffffffu;
+  uint32_t out = round_magnitude<2, -14>(magnitude);
+  out = out > 0x7cu ? 0x7cu : out;
+  out = magnitude > 0x7f800000u ? 0x7fu : out;
+  return e5m2{(uint8_t)(u >> 24 & 0x80u | out)};
+}
+// What is too large, infinity too, becomes 448.
+static inline e4m3 round_e4m3(float v) {
+  const uint32_t u = bits_as<uint32_t>(v), magnitude = u & 0x7fffffffu;
+  uint32_t out = round_magnitude<3, -6>(magnitude);
+  out = out > 0x7eu ? 0x7eu : out;
+  out = magnitude > 0x7f800000u ? 0x7fu : out;
+  return e4m3{(uint8_t)(u >> 24 & 0x80u | out)};
+}
 // How a kernel writes a computed value: store(&out[i], v).
 static inline void store(float* at, float v) { *at = v; }
 static inline void store(bf16* at, float v) { *at = round_bf16(v); }
 static inline void store(f16* at, float v) { *at = round_f16(v); }
+static inline void store(e4m3* at, float v) { *at = round_e4m3(v); }
+static inline void store(e5m2* at, float v) { *at = round_e5m2(v); }
 template <class T, class V>
 static inline void store(T* at, V v) {
   *at = (T)v;
@@ -587,15 +636,19 @@ class __attribute__((visibility("default"))) Scratch {
 // libtorch_cpu exports oneDNN's block product, undocumented. It is looked up by name in the library that is
 // already loaded; where it is missing, dot() runs on plain code. WEFT_PLAIN_DOT leaves it out.
 
-constexpr int8_t kHalf = 5, kBFloat16 = 15;  // c10::ScalarType
+constexpr int8_t kByte = 0, kChar = 1, kHalf = 5, kBFloat16 = 15;  // c10::ScalarType
 
 struct Library {
   using Float = void (*)(i64, i64, i64, i64, i64, i64, bool, const float*, const float*, float*, bool);
   using Packed = void (*)(i64, i64, i64, i64, i64, i64, bool, const void*, const void*, float*, bool);
+  template <class T>
+  using Bytes = void (*)(i64, i64, i64, i64, i64, i64, bool, const T*, const T*, int32_t*, bool);
   using Release = void (*)(bool);
   using CouldPack = bool (*)(int8_t);
   Float f32 = nullptr;
   Packed bf16 = nullptr, f16 = nullptr;
+  Bytes<int8_t> s8 = nullptr;
+  Bytes<uint8_t> u8 = nullptr;
   Release release = nullptr;
   CouldPack could_pack = nullptr;
 
@@ -606,6 +659,8 @@ struct Library {
     f32 = (Float)dlsym(torch, "_ZN2at6native7cpublas6brgemmEllllllbPKfS3_Pfb");
     bf16 = (Packed)dlsym(torch, "_ZN2at6native7cpublas6brgemmEllllllbPKN3c108BFloat16ES5_Pfb");
     f16 = (Packed)dlsym(torch, "_ZN2at6native7cpublas6brgemmEllllllbPKN3c104HalfES5_Pfb");
+    s8 = (Bytes<int8_t>)dlsym(torch, "_ZN2at6native7cpublas6brgemmEllllllbPKaS3_Pib");
+    u8 = (Bytes<uint8_t>)dlsym(torch, "_ZN2at6native7cpublas6brgemmEllllllbPKhS3_Pib");
     release = (Release)dlsym(torch, "_ZN2at6native7cpublas14brgemm_releaseEb");
     could_pack = (CouldPack)dlsym(torch, "_ZN2at6native7cpublas10could_packEN3c1010ScalarTypeE");
 #endif
@@ -714,7 +769,7 @@ static void stage_rows(T* dst, i64 ldd, const T* src, i64 row_stride, i64 column
 
 // The panel that dot() takes for a kb x nb block is row-major kb x nb, but for floats of 16 bits: there pairs of rows are
 // interleaved (VNNI), [ceil(kb / 2)][nb][2], an odd last row paired with zeros; only f16 stays row-major where
-// the library's product wants it so.
+// the library's product wants it so. Of bytes four rows are, [ceil(kb / 4)][nb][4], where the library multiplies bytes.
 template <class T>
 static inline bool paired() {
   return false;
@@ -727,17 +782,32 @@ template <>
 inline bool paired<f16>() {
   return library().packs(kHalf);
 }
+// The library's product of bytes; null where it has none here.
+static inline Library::Bytes<int8_t> bytes_product(int8_t) { return library().packs(kChar) ? library().s8 : nullptr; }
+static inline Library::Bytes<uint8_t> bytes_product(uint8_t) { return library().packs(kByte) ? library().u8 : nullptr; }
+template <class T>
+static inline bool fourfold() {
+  return false;
+}
+template <>
+inline bool fourfold<int8_t>() {
+  return bytes_product(int8_t{}) != nullptr;
+}
+template <>
+inline bool fourfold<uint8_t>() {
+  return bytes_product(uint8_t{}) != nullptr;
+}
 // Elements of a panel, whatever its layout.
 template <class T>
 static inline i64 panel_elements(i64 kb, i64 nb) {
-  return sizeof(T) == 2 ? round_up(kb, 2) * nb : kb * nb;
+  return sizeof(T) < 4 ? round_up(kb, 4 / (i64)sizeof(T)) * nb : kb * nb;
 }
 // A panel: rows (of pairs) are `ld` elements (pairs) apart.
 template <class T>
 struct Panel {
   const T* base;
   i64 ld;
-  // The part that starts at row k (even).
+  // The part that starts at row k, a multiple of four.
   Panel at(i64 k) const { return Panel{base + k * ld, ld}; }
 };
 
@@ -782,6 +852,39 @@ static inline Panel<f16> stage_panel(f16* to, const f16* src, i64 k_stride, i64 
   else
     stage_rows(to, nb, src, k_stride, n_stride, kb, nb);
   return Panel<f16>{to, nb};
+}
+template <class T>
+static inline Panel<T> stage_fours(T* to, const T* src, i64 k_stride, i64 n_stride, i64 kb, i64 nb) {
+  uint32_t* panel = (uint32_t*)to;
+  const i64 fours = kb / 4;
+  if (k_stride == 1 && n_stride % 4 == 0) {
+    transpose<Word<4>>((char*)panel, nb, (const char*)src, n_stride / 4, nb, fours);
+  } else {
+    for (i64 f = 0; f < fours; ++f) {
+      const T* at = src + 4 * f * k_stride;
+      uint32_t* out = panel + f * nb;
+#pragma omp simd
+      for (i64 n = 0; n < nb; ++n) {
+        const T* column = at + n * n_stride;
+        out[n] = (uint32_t)(uint8_t)column[0] | (uint32_t)(uint8_t)column[k_stride] << 8 |
+                 (uint32_t)(uint8_t)column[2 * k_stride] << 16 | (uint32_t)(uint8_t)column[3 * k_stride] << 24;
+      }
+    }
+  }
+  for (i64 n = 0; kb % 4 && n < nb; ++n) {
+    panel[fours * nb + n] = 0;
+    for (i64 k = 4 * fours; k < kb; ++k)
+      panel[fours * nb + n] |= (uint32_t)(uint8_t)src[k * k_stride + n * n_stride] << 8 * (k % 4);
+  }
+  return Panel<T>{to, nb};
+}
+static inline Panel<int8_t> stage_panel(int8_t* to, const int8_t* src, i64 k_stride, i64 n_stride, i64 kb, i64 nb) {
+  if (fourfold<int8_t>()) return stage_fours(to, src, k_stride, n_stride, kb, nb);
+  return stage_panel<int8_t>(to, src, k_stride, n_stride, kb, nb);
+}
+static inline Panel<uint8_t> stage_panel(uint8_t* to, const uint8_t* src, i64 k_stride, i64 n_stride, i64 kb, i64 nb) {
+  if (fourfold<uint8_t>()) return stage_fours(to, src, k_stride, n_stride, kb, nb);
+  return stage_panel<uint8_t>(to, src, k_stride, n_stride, kb, nb);
 }
 
 // ----------------------------------------------------------------------------------------- block products
@@ -947,8 +1050,54 @@ static void dot_pairs(Call call, float* c, i64 ldc, bool add, const T* a, i64 ld
   if (done == 0 || done < kb)
     plain_dot<true>(c, ldc, add || done > 0, a + done, lda, panel.at(done), mb, nb, kb - done);
 }
+// On a panel of fours of bytes, in parts whose sums fit 32 bits. The rest of a row that is not a multiple of four is added here.
+template <class T, class Call>
+static void dot_fours(Call call, uint64_t* c, i64 ldc, bool add, const T* a, i64 lda, Panel<T> panel, i64 mb, i64 nb, i64 kb) {
+  constexpr i64 kHigh = 64, kWide = 128;
+  alignas(kLine) int32_t part[kHigh * kWide];
+  for (i64 i = 0; i < mb; i += kHigh)
+    for (i64 n = 0; n < nb; n += kWide) {
+      const i64 height = min_index(kHigh, mb - i), width = min_index(kWide, nb - n);
+      uint64_t* const to = c + i * ldc + n;
+      if (!add) zero(to, ldc, height, width);
+      for (i64 k = 0, depth = 0; k < kb; k += depth) {
+        const T* const rows = a + i * lda + k;
+        const T* const columns = panel.base + k * panel.ld + 4 * n;
+        depth = min_index(kFew, (kb - k) / 4 * 4);
+        bool done = false;
+        if (depth) {
+          try {
+            call(height, width, depth, lda, panel.ld, width, false, rows, columns, part, true);
+            done = true;
+          } catch (...) {  // the library cannot make this shape here; nothing was written yet
+          }
+        }
+        if (!done) {
+          depth = min_index(kFew, kb - k);
+          for (i64 r = 0; r < height; ++r)
+            for (i64 j = 0; j < width; ++j) {
+              int32_t sum = 0;
+              for (i64 l = 0; l < depth; ++l) sum += rows[r * lda + l] * columns[l / 4 * 4 * panel.ld + 4 * j + l % 4];
+              part[r * width + j] = sum;
+            }
+        }
+        for (i64 r = 0; r < height; ++r) {
+#pragma omp simd
+          for (i64 j = 0; j < width; ++j) to[r * ldc + j] += (uint64_t)(i64)part[r * width + j];
+        }
+      }
+    }
+}
 template <class T>
 static inline void dot(Sum<T>* c, i64 ldc, bool add, const T* a, i64 lda, Panel<T> panel, i64 mb, i64 nb, i64 kb) {
+  plain_dot<false>(c, ldc, add, a, lda, panel, mb, nb, kb);
+}
+static inline void dot(uint64_t* c, i64 ldc, bool add, const int8_t* a, i64 lda, Panel<int8_t> panel, i64 mb, i64 nb, i64 kb) {
+  if (fourfold<int8_t>()) return dot_fours(bytes_product(int8_t{}), c, ldc, add, a, lda, panel, mb, nb, kb);
+  plain_dot<false>(c, ldc, add, a, lda, panel, mb, nb, kb);
+}
+static inline void dot(uint64_t* c, i64 ldc, bool add, const uint8_t* a, i64 lda, Panel<uint8_t> panel, i64 mb, i64 nb, i64 kb) {
+  if (fourfold<uint8_t>()) return dot_fours(bytes_product(uint8_t{}), c, ldc, add, a, lda, panel, mb, nb, kb);
   plain_dot<false>(c, ldc, add, a, lda, panel, mb, nb, kb);
 }
 static inline void dot(float* c, i64 ldc, bool add, const float* a, i64 lda, Panel<float> panel, i64 mb, i64 nb, i64 kb) {
@@ -1303,10 +1452,10 @@ static inline auto reader(const T* b, i64 k_stride, i64 n_stride) {
 }
 template <class T>
 static inline auto panel_reader(Panel<T> panel) {
-  const bool pairs = paired<T>();
+  const i64 together = paired<T>() ? 2 : fourfold<T>() ? 4 : 1;  // rows that are interleaved
   const T* const at = panel.base;
   const i64 ld = panel.ld;
-  return [=](i64 k, i64 n) { return factor(pairs ? at[k / 2 * 2 * ld + 2 * n + k % 2] : at[k * ld + n]); };
+  return [=](i64 k, i64 n) { return factor(at[(k - k % together) * ld + n * together + k % together]); };
 }
 // The product of operands of two types, or into a result without dense rows: plain and slow, for rare programs.
 template <class T, class Reader>

@@ -33,6 +33,8 @@ _ELEMENT = {
     DType.float32: "float",
     DType.bfloat16: "weft::bf16",
     DType.float16: "weft::f16",
+    DType.float8_e4m3fn: "weft::e4m3",
+    DType.float8_e5m2: "weft::e5m2",
     DType.int64: "int64_t",
     DType.int32: "int32_t",
     DType.int16: "int16_t",
@@ -88,7 +90,7 @@ def loaded(at: str, dtype: DType) -> Text:
     match dtype:
         case DType.float64 | DType.float32 | DType.int64 | DType.bool:
             return Text(at, kind_of(dtype))
-        case DType.bfloat16 | DType.float16:
+        case DType.bfloat16 | DType.float16 | DType.float8_e4m3fn | DType.float8_e5m2:
             return Text(f"weft::load({at})", "float")
         case _:
             return Text(f"(i64){at}", "int")
@@ -102,7 +104,7 @@ def stored(at: str, dtype: DType, value: Text) -> str:
     match dtype:
         case DType.float64 | DType.float32 | DType.int64 | DType.bool:
             return f"{at} = {text};"
-        case DType.bfloat16 | DType.float16:
+        case DType.bfloat16 | DType.float16 | DType.float8_e4m3fn | DType.float8_e5m2:
             return f"weft::store(&{at}, {text});"
         case _:
             return f"{at} = ({element(dtype)})({text});"
@@ -172,7 +174,7 @@ def _converted(value: Text, dtype: DType) -> Text:
         return Text(f"(i64)({element(dtype)})(int32_t)({stripped(value.text)})", kind)
     text = coerced(value, kind)
     match dtype:
-        case DType.bfloat16 | DType.float16:
+        case DType.bfloat16 | DType.float16 | DType.float8_e4m3fn | DType.float8_e5m2:
             return Text(f"weft::rounded<{element(dtype)}>({stripped(text)})", kind)
         case DType.float64 | DType.float32 | DType.int64 | DType.bool:
             return Text(text, kind)

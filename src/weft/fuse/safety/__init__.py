@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from weft.block.check import Scope
+from weft.block.copies import without_unread
 from weft.block.program import BlockProgram, BlockType, Graph, Pointwise, maps
 from weft.fuse.safety.graphs import Inputs, graph_of, reduced_axes
 from weft.fuse.safety.pairs import Pair, Share
@@ -68,7 +69,7 @@ def make_safe(program: BlockProgram, share: Share = Share.row) -> Safe:
     if not policy.converted:
         return Safe(program, 0, policy.count - len(policy.harmless), len(policy.harmless))
     outputs = tuple(work.values[o].significand or o for o in program.graph.outputs)
-    graph = Graph(program.graph.inputs, tuple(work.nodes), outputs)
+    graph = without_unread(Graph(program.graph.inputs, tuple(work.nodes), outputs))
     converted, harmless = len(policy.converted), len(policy.harmless)
     return Safe(replace(program, graph=graph), converted, policy.count - converted - harmless, harmless)
 

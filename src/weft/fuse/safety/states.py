@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from weft.block.program import BlockNode, Component, Graph, Map, Pointwise, State, operands, results
 from weft.block.rename import fresh, rename_node
-from weft.fuse.safety.pairs import FIRST, SECOND, Pair, Terms, scaled_down
+from weft.fuse.safety.pairs import FIRST, SECOND, Pair, Terms
 from weft.fuse.safety.work import Work
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
-from weft.tensor.scalar import Arg, apply
+from weft.tensor.scalar import apply
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,15 +154,23 @@ class _Builder:
         return graph, tuple(inputs), tuple(left)
 
     def _rescaled(
-        self, nodes: list[BlockNode], component: Component, value: str, old: str, new: str, dims: tuple[Axis, ...]
+        self,
+        nodes: list[BlockNode],
+        component: Component,
+        value: str,
+        old: str,
+        new: str,
+        dims: tuple[Axis, ...],
+        make: Callable[[str], str] | None = None,
     ) -> str:
         """`value`, a significand with exponent `old`, with exponent `new`: the factor is one for all that share it."""
-        factor = Pointwise(self.make("f"), apply("decay", apply("sub", FIRST, SECOND)), (old, new), dims, self.real)
+        make = make or self.make
+        factor = Pointwise(make("f"), apply("decay", apply("sub", FIRST, SECOND)), (old, new), dims, self.real)
         known = next((n for n in nodes if isinstance(n, Pointwise) and replace(n, name=factor.name) == factor), None)
         if known is None:
             nodes.append(factor)
             known = factor
-        name = self.make(value)
+        name = make(value)
         nodes.append(Pointwise(name, apply("mul", FIRST, SECOND), (value, known.name), component.dims, component.dtype))
         return name
 
@@ -202,11 +211,8 @@ class _Builder:
             if group is not None:
                 index = self.groups.index(group)
                 for side, ends in enumerate((left, right)):
-                    name = make("part")
-                    expr = scaled_down(FIRST, SECOND, Arg(2))
-                    args = (parts[side], ends[count + index], tops[index])
-                    nodes.append(Pointwise(name, expr, args, component.dims, component.dtype))
-                    parts[side] = name
+                    old, top = ends[count + index], tops[index]
+                    parts[side] = self._rescaled(nodes, component, parts[side], old, top, group.dims, make)
             combine = apply(self.monoids[place].value, FIRST, SECOND)
             outs.append(make(component.name))
             nodes.append(Pointwise(outs[-1], combine, tuple(parts), component.dims, component.dtype))

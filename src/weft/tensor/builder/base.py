@@ -143,12 +143,14 @@ class Base(Merges):
     ) -> Ref:
         """Another element type. By default precision between floats, else semantic.
 
-        To and from float64 it is semantic too: who asks for fp64 wants its digits there, and its cost nowhere else.
+        To and from float64 it is semantic too: who asks for fp64 wants its digits there, and its cost nowhere else. So it is to and
+        from the floats of 8 bits, which are so coarse that their rounding is what a program is about.
         """
         if dtype is ref.dtype:
             return ref
         if semantic is None:
             semantic = dtype.accumulator is not ref.dtype.accumulator or not dtype.is_float
+            semantic = semantic or dtype.is_kept or ref.dtype.is_kept
         axes = self._own[ref.value]
         made = self._add(Cast(self._name(), axes, dtype, Use(ref.value, axes), semantic, location))
         return replace(made, dims=ref.dims)

@@ -28,6 +28,11 @@ class Products(Base):
         """As torch.mm: 2-D only."""
         return self.matmul(self._ranked(a, 2, "self"), self._ranked(b, 2, "mat2"), location)
 
+    def int_mm(self, a: Ref, b: Ref, location: Location | None = None) -> Ref:
+        """As torch._int_mm: 2-D, of bytes, its sums int32, which wrap."""
+        made = self._product(self._ranked(a, 2, "self"), self._ranked(b, 2, "mat2"), location)
+        return self._rounded(made, DType.int32, location)
+
     def bmm(self, a: Ref, b: Ref, location: Location | None = None) -> Ref:
         """As torch.bmm: 3-D only, equal batches."""
         self._batched(a, b, location)

@@ -16,6 +16,7 @@ from weft.tensor.laws.expansion import expand_sums
 from weft.tensor.laws.factors import scale_rows_last
 from weft.tensor.laws.masks import masks_in_place
 from weft.tensor.laws.names import numbered
+from weft.tensor.laws.narrowing import narrow_exact_factors
 from weft.tensor.laws.picks import pick_first
 from weft.tensor.laws.reindexing import inline_reindexing
 from weft.tensor.laws.shift import cancel_shifts
@@ -31,6 +32,7 @@ __all__ = [
     "inline_reindexing",
     "masks_in_place",
     "merge_equal",
+    "narrow_exact_factors",
     "normalize",
     "numbered",
     "pick_first",

@@ -1,0 +1,11 @@
+"""cascade: chains of dependent reductions as one loop with a small carried state (RedFuser).
+
+In: a tensor program. Out: folds, the loops of its chains (carried state, update, merge, what follows), for lowering; and for every
+chain that has none the reduction and the condition that stand against it. Found by algebra on what was written: nothing here
+knows the name of any chain.
+"""
+
+from weft.cascade.find import Found, Refused, folds
+from weft.cascade.interchange import sums_outside
+
+__all__ = ["Found", "Refused", "folds", "sums_outside"]

@@ -1,0 +1,97 @@
+"""Scalar expressions built with the identities that need no thought: 1 * x, x / 1, x + 0, and numbers worked out."""
+
+from __future__ import annotations
+
+from weft.tensor.scalar import Apply, Lit, Scalar, apply
+
+ONE, ZERO = Lit(1.0), Lit(0.0)
+
+
+def is_one(expr: Scalar) -> bool:
+    """Whether `expr` is the number 1."""
+    return isinstance(expr, Lit) and expr.value == 1
+
+
+def is_zero(expr: Scalar) -> bool:
+    """Whether `expr` is the number 0."""
+    return isinstance(expr, Lit) and expr.value == 0
+
+
+def product(left: Scalar, right: Scalar) -> Scalar:
+    """left * right."""
+    match left, right:
+        case Lit(a), Lit(b):
+            return Lit(float(a) * float(b))
+        case _ if is_one(left):
+            return right
+        case _ if is_one(right):
+            return left
+        case (Apply("div", (one, below)), _) if is_one(one):
+            return quotient(right, below)
+        case (_, Apply("div", (one, below))) if is_one(one):
+            return quotient(left, below)
+        case _:
+            return apply("mul", left, right)
+
+
+def quotient(left: Scalar, right: Scalar) -> Scalar:
+    """left / right."""
+    if isinstance(left, Lit) and isinstance(right, Lit) and right.value != 0:
+        return Lit(float(left.value) / float(right.value))
+    return left if is_one(right) else apply("div", left, right)
+
+
+def total(left: Scalar, right: Scalar) -> Scalar:
+    """left + right."""
+    match left, right:
+        case Lit(a), Lit(b):
+            return Lit(float(a) + float(b))
+        case _ if is_zero(left):
+            return right
+        case _ if is_zero(right):
+            return left
+        case _, Apply("neg", (inner,)):
+            return difference(left, inner)
+        case _:
+            return apply("add", left, right)
+
+
+def difference(left: Scalar, right: Scalar) -> Scalar:
+    """left - right."""
+    match left, right:
+        case Lit(a), Lit(b):
+            return Lit(float(a) - float(b))
+        case _ if is_zero(right):
+            return left
+        case _ if is_zero(left):
+            return negative(right)
+        case _, Apply("neg", (inner,)):
+            return total(left, inner)
+        case _:
+            return apply("sub", left, right)
+
+
+def negative(expr: Scalar) -> Scalar:
+    """-expr."""
+    match expr:
+        case Lit(value):
+            return Lit(-float(value))
+        case Apply("neg", (inner,)):
+            return inner
+        case _:
+            return apply("neg", expr)
+
+
+def power(base: Scalar, exponent: int) -> Scalar:
+    """base to a whole power, as products."""
+    if exponent < 0:
+        return quotient(ONE, power(base, -exponent))
+    result: Scalar = ONE
+    for _ in range(exponent):
+        result = product(result, base)
+    return result
+
+
+def finite_or(value: Scalar, other: Scalar) -> Scalar:
+    """`value` where it is a finite number, else `other`."""
+    return apply("where", apply("logical_or", apply("isnan", value), apply("isinf", value)), other, value)

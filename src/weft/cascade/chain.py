@@ -1,0 +1,230 @@
+"""Chains: reductions along one axis of which later ones use the results of earlier ones (RedFuser, equation 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from weft.errors import Location
+from weft.tensor.axes import Axis
+from weft.tensor.dtypes import DType
+from weft.tensor.program import (
+    Cast,
+    Contraction,
+    Elementwise,
+    Monoid,
+    Node,
+    Reduction,
+    TensorProgram,
+    Use,
+    uses,
+)
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply, arguments, show, substitute
+
+Reducing: TypeAlias = Reduction | Contraction
+"""A node that a chain may have: Table 1's reductions, a matrix product among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The result of an earlier reduction of the chain: its number, d_i of the paper."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """What a reduction combines along the axis, as written: F_i of the paper.
+
+    Attributes:
+        sides: the factors: one, or the two operands of a product. Arguments are the chain's operands, by number.
+        rounded: the type that the program rounds each side to before the product; None where it does not.
+    """
+
+    sides: tuple[Scalar, ...]
+    rounded: tuple[DType | None, ...]
+
+    @property
+    def expr(self) -> Scalar:
+        """The element as one expression."""
+        return self.sides[0] if len(self.sides) == 1 else apply("mul", *self.sides)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One reduction of a chain.
+
+    Attributes:
+        node: of the program.
+        axes: of its result, in the chain's own axes.
+        monoid: what it combines with.
+        element: what it combines.
+        dtype: what it is computed in.
+        location: the user's line.
+    """
+
+    node: str
+    axes: tuple[Axis, ...]
+    monoid: Monoid
+    element: Element
+    dtype: DType
+    location: Location | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Reductions along one axis, in an order in which each reads the results of earlier ones only.
+
+    Attributes:
+        over: the axis.
+        axes: free axes of the whole.
+        operands: what elements read: uses of values of the program, or results of earlier reductions.
+        links: the reductions.
+        wanted: (value of the program, number of the reduction that gives it).
+    """
+
+    over: Axis
+    axes: tuple[Axis, ...]
+    operands: tuple[Use | Result, ...]
+    links: tuple[Link, ...]
+    wanted: tuple[tuple[str, int], ...]
+
+    def dependent(self, expr: Scalar) -> bool:
+        """Whether `expr` reads the result of a reduction of the chain."""
+        return any(isinstance(self.operands[i], Result) for i in arguments(expr))
+
+    def varying(self, expr: Scalar) -> bool:
+        """Whether `expr` varies along the axis."""
+        return any(self.over in self.axes_of(i) for i in arguments(expr))
+
+    def axes_of(self, operand: int) -> tuple[Axis, ...]:
+        """The axes of an operand."""
+        found = self.operands[operand]
+        return found.axes if isinstance(found, Use) else self.links[found.index].axes
+
+    def names(self) -> tuple[str, ...]:
+        """The operands' names, for a reader: values of the program."""
+        return tuple(str(o) if isinstance(o, Use) else self.links[o.index].node for o in self.operands)
+
+    def show(self, expr: Scalar) -> str:
+        """`expr` as text."""
+        return show(expr, self.names())
+
+
+def argument(operand: int) -> str:
+    """What graphs call the chain's operand number `operand`."""
+    return f"%{operand}"
+
+
+class NoChainError(Exception):
+    """A reduction that cannot be part of the chain as it stands; the message says why."""
+
+
+@dataclass
+class Gathering:
+    """The chain that ends in some reductions, while it is put together.
+
+    Attributes:
+        program, values: where it is in.
+        members: names of the reductions that may be links.
+        after: names of values that depend on any of them.
+        over: the chain's axis.
+    """
+
+    program: TensorProgram
+    values: Mapping[str, Node]
+    members: frozenset[str]
+    after: frozenset[str]
+    over: Axis
+
+    def __post_init__(self) -> None:
+        self.links: list[Link] = []
+        self.operands: list[Use | Result] = []
+        self.known: dict[tuple[str, tuple[Axis, ...]], int] = {}
+
+    def link(self, node: Reducing, axes: tuple[Axis, ...]) -> int:
+        """The number of the reduction `node` with its result's axes bound to `axes`.
+
+        Raises:
+            NoChainError: it runs along other axes too, or its result would vary along the chain's axis.
+        """
+        if (node.name, axes) in self.known:
+            return self.known[node.name, axes]
+        if self.over in axes:
+            raise NoChainError(f"{node.name} varies along {self.over}, which it is to be constant along")
+        (along,) = node.over
+        bound = {**dict(zip(node.axes, axes, strict=True)), along: self.over}
+        operands = (node.left, node.right) if isinstance(node, Contraction) else (node.arg,)
+        sides, rounded = list[Scalar](), list[DType | None]()
+        for use in operands:
+            through, dtype = self._unrounded(_bound(use, bound)) if isinstance(node, Contraction) else (None, None)
+            sides.append(self.expression(through or _bound(use, bound)))
+            rounded.append(dtype)
+        monoid = node.monoid if isinstance(node, Reduction) else Monoid.sum
+        self.links.append(
+            Link(node.name, axes, monoid, Element(tuple(sides), tuple(rounded)), node.dtype.accumulator, node.location)
+        )
+        self.known[node.name, axes] = len(self.links) - 1
+        return len(self.links) - 1
+
+    def _unrounded(self, use: Use) -> tuple[Use, DType | None]:
+        """What a product's operand is before it is rounded for the product, and what it is rounded to."""
+        node = self.values[use.value]
+        if isinstance(node, Cast) and not node.semantic and node.dtype.is_float:
+            return _bound(node.arg, dict(zip(node.axes, use.axes, strict=True))), node.dtype
+        return use, None
+
+    def expression(self, use: Use) -> Scalar:
+        """What `use` reads, in terms of operands: elementwise work between the reductions is inlined."""
+        node = self.values[use.value]
+        if use.value not in self.after and not self._light(node):
+            return self._operand(use)
+        bound = dict(zip(node.axes, use.axes, strict=True))
+        match node:
+            case Elementwise():
+                args = [self.expression(_bound(u, bound)) for u in node.args]
+                return substitute(node.expr, lambda i: args[i])
+            case Cast():
+                inner = self.expression(_bound(node.arg, bound))
+                return Convert(node.dtype, inner) if node.semantic else inner
+            case Reduction() | Contraction() if node.name in self.members:
+                return self._operand(Result(self.link(node, use.axes)))
+            case _:
+                raise NoChainError(f"{use.value}, which lies between, is no elementwise work")
+
+    def _light(self, node: Node) -> bool:
+        """Whether `node` is arithmetic that is better seen through than read: products may be weights of a mean."""
+        if isinstance(node, Cast):
+            return not node.semantic and node.dtype.is_float and self.values[node.arg.value].dtype.is_float
+        return (
+            isinstance(node, Elementwise) and self.over.space in {a.space for a in node.axes} and _arithmetic(node.expr)
+        )
+
+    def _operand(self, operand: Use | Result) -> Arg:
+        if operand not in self.operands:
+            self.operands.append(operand)
+        return Arg(self.operands.index(operand))
+
+
+def _arithmetic(expr: Scalar) -> bool:
+    match expr:
+        case Arg() | Lit():
+            return True
+        case Apply("add" | "sub" | "mul" | "div" | "neg", args):
+            return all(map(_arithmetic, args))
+        case _:
+            return False
+
+
+def _bound(use: Use, bound: Mapping[Axis, Axis]) -> Use:
+    return Use(use.value, tuple(bound[a] for a in use.axes))
+
+
+def depending(program: TensorProgram, on: frozenset[str]) -> frozenset[str]:
+    """The values that depend on any of `on`, and these."""
+    found = set(on)
+    for node in program.nodes:
+        if found.intersection(uses(node)):
+            found.add(node.name)
+    return frozenset(found)

@@ -1,0 +1,174 @@
+"""Finding the chains of a program, and what can be done with each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from weft.block.fold import Fold
+from weft.cascade.algebra import ZERO, total
+from weft.cascade.chain import Chain, Gathering, NoChainError, Reducing, depending
+from weft.cascade.fold import Decomposition, fold
+from weft.cascade.separate import Factor, NotSeparableError, Term, separated, summands
+from weft.tensor.axes import Axis, Space
+from weft.tensor.dtypes import DType
+from weft.tensor.program import Contraction, Monoid, Node, Reduction, TensorProgram, uses
+from weft.tensor.scalar import Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A reduction that starts anew, after the loop of those before it: `reason` says what it does not fulfil."""
+
+    node: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.node}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The chains of a program.
+
+    Attributes:
+        decompositions: of those that one loop computes.
+        folds: these loops.
+        refused: the reductions that could not join the chain of those whose results they use.
+    """
+
+    decompositions: tuple[Decomposition, ...]
+    folds: tuple[Fold, ...]
+    refused: tuple[Refused, ...]
+
+
+def folds(program: TensorProgram) -> Found:
+    """The folds of `program`: one for each chain, and for each set of free axes that its results have.
+
+    Every value that a fold makes is what `program` says it is, over the reals; only where it is computed changes.
+    """
+    refused: list[Refused] = []
+    made: list[Decomposition] = []
+    for members in _chains(program, refused):
+        for wanted in _wanted(program, members):
+            try:
+                found = decompose(program, members, wanted)
+            except (NoChainError, NotSeparableError) as error:
+                refused.append(Refused(wanted[-1].name, str(error)))
+                continue
+            if any(found.chain.dependent(link.element.expr) for link in found.chain.links):
+                made.append(found)
+    values = program.values()
+    real = DType.float64 if any(n.dtype is DType.float64 for n in values.values()) else DType.float32
+    return Found(tuple(made), tuple(fold(found, values, real) for found in made), tuple(refused))
+
+
+def decompose(program: TensorProgram, members: frozenset[str], wanted: Sequence[Reducing]) -> Decomposition:
+    """The chain of `members` that ends in `wanted`, taken apart.
+
+    Raises:
+        NoChainError, NotSeparableError: with the condition that does not hold.
+    """
+    first = wanted[0]
+    gathering = Gathering(program, program.values(), members, depending(program, members), first.over[0])
+    results: list[tuple[str, int]] = []
+    for node in wanted:
+        axes = tuple(_same_space(axis, first.axes) for axis in node.axes)
+        results.append((node.name, gathering.link(node, axes)))
+    chain = Chain(first.over[0], first.axes, tuple(gathering.operands), tuple(gathering.links), tuple(results))
+    return Decomposition(chain, tuple(_terms(chain, i) for i in range(len(chain.links))))
+
+
+def _same_space(axis: Axis, among: tuple[Axis, ...]) -> Axis:
+    found = [a for a in among if a.space == axis.space]
+    if axis in among:
+        return axis
+    if len(found) != 1:
+        raise NoChainError(f"which axis {axis} is cannot be told")
+    return found[0]
+
+
+def _terms(chain: Chain, index: int) -> tuple[Term, ...]:
+    link = chain.links[index]
+    if link.monoid is Monoid.sum:
+        return separated(chain, link.element.sides)
+    return (_added(chain, link.element.expr),)
+
+
+def _added(chain: Chain, expr: Scalar) -> Term:
+    """Data plus what does not vary: what an extremum distributes over (Table 1)."""
+    data: Scalar = ZERO
+    result: Scalar = ZERO
+    for part in summands(chain, expr):
+        if not chain.varying(part):
+            result = total(result, part)
+        elif not chain.dependent(part):
+            data = total(data, part)
+        else:
+            raise NotSeparableError(
+                f"{chain.show(expr)} is no sum of data and an earlier result, over which an extremum distributes"
+            )
+    return Term(result, (Factor(data),))
+
+
+def _chains(program: TensorProgram, refused: list[Refused]) -> list[frozenset[str]]:
+    """The reductions of `program` in chains: each joins those whose results it uses, where they can be one loop."""
+    groups: list[frozenset[str]] = []
+    for node in program.nodes:
+        if not isinstance(node, Reduction | Contraction) or not _may_join(node):
+            continue
+        used = [g for g in groups if node.name in depending(program, g) and _space(program, g) == node.over[0].space]
+        joined = _joined(program, used, node, refused)
+        groups = [g for g in groups if not g <= joined] + [joined]
+    return [g for g in groups if len(g) > 1]
+
+
+def _may_join(node: Reducing) -> bool:
+    """Whether a reduction runs along one axis, of floating-point numbers, and both operands of a product have it."""
+    if len(node.over) != 1 or not node.dtype.is_float:
+        return False
+    return isinstance(node, Reduction) or (node.over[0] in node.left.axes and node.over[0] in node.right.axes)
+
+
+def _space(program: TensorProgram, group: frozenset[str]) -> Space:
+    node = next(n for n in program.nodes if n.name in group)
+    assert isinstance(node, Reduction | Contraction)
+    return node.over[0].space
+
+
+def _joined(
+    program: TensorProgram, used: list[frozenset[str]], node: Reducing, refused: list[Refused]
+) -> frozenset[str]:
+    """The chain of `node`: with all of `used`, or the last of them, or none; why not all is noted."""
+    alone = frozenset((node.name,))
+    reason = ""
+    for parts in dict.fromkeys((tuple(used), tuple(used[-1:]))):
+        if parts:
+            members = alone.union(*parts)
+            try:
+                decompose(program, members, (node,))
+            except (NoChainError, NotSeparableError) as error:
+                reason = reason or str(error)
+                continue
+            return members
+    if reason:
+        refused.append(Refused(node.name, reason))
+    return alone
+
+
+def _wanted(program: TensorProgram, members: frozenset[str]) -> list[list[Reducing]]:
+    """The reductions whose results something else than the chain reads, in groups with the same free axes."""
+    values: Mapping[str, Node] = program.values()
+    seen: set[str] = set()
+    todo = list(program.outputs)
+    while todo:
+        name = todo.pop()
+        if name not in seen:
+            seen.add(name)
+            todo += () if name in members else uses(values[name])
+    groups: dict[tuple[str, ...], list[Reducing]] = {}
+    for node in program.nodes:
+        if node.name in seen and node.name in members:
+            assert isinstance(node, Reduction | Contraction)
+            groups.setdefault(tuple(sorted(a.space.name for a in node.axes)), []).append(node)
+    return list(groups.values())

@@ -1,0 +1,81 @@
+"""The fixed-point identity: whether an element is one product of data and earlier results, and of which (RedFuser, 4.2.2).
+
+For a point (x0, d0) where F is invertible, F(x, d) * F(x0, d0) = F(x, d0) * F(x0, d) says that F = G * H with
+
+    G(x) = F(x, d0) * F(x0, d0) ** -1        H(d) = F(x0, d)
+
+in the monoid that the reduction distributes over (Table 1): times for a sum, plus for an extremum. The two sides are compared on
+random elements of finite fields, where identities of sums, products, quotients and exponentials hold exactly.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.cascade.algebra import ONE, ZERO, difference, product, quotient, total
+from weft.cascade.chain import Chain, Link, Result
+from weft.cascade.monomial import simplified
+from weft.tensor.dtypes import DType
+from weft.tensor.field import FieldDomain
+from weft.tensor.program import Monoid
+from weft.tensor.scalar import Arg, Lit, Scalar, arguments
+
+_SAMPLES = 24
+_MOST_POINTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """F = G * H, in the monoid that goes with the reduction.
+
+    Attributes:
+        data: G, of data.
+        result: H, of earlier results.
+    """
+
+    data: Scalar
+    result: Scalar
+
+
+def one_product(chain: Chain, link: Link) -> Product | None:
+    """The one product that the element of `link` is; None where the identity does not hold at any point tried."""
+    expr = link.element.expr
+    used = sorted(arguments(expr))
+    data = [i for i in used if chain.over in chain.axes_of(i)]
+    results = [i for i in used if i not in data]
+    if not any(isinstance(chain.operands[i], Result) for i in results):
+        return Product(expr, ONE if link.monoid is Monoid.sum else ZERO)
+    for x0, d0 in _points(data, results):
+        at_both = simplified(expr, lambda i, p={**x0, **d0}: p[i])
+        if not isinstance(at_both, Lit) or (link.monoid is Monoid.sum and at_both.value == 0):
+            continue
+        of_data = simplified(expr, lambda i, p=d0: p.get(i, Arg(i)))
+        of_results = simplified(expr, lambda i, p=x0: p.get(i, Arg(i)))
+        if _same(link.monoid, expr, at_both, of_data, of_results, used):
+            apart = quotient if link.monoid is Monoid.sum else difference
+            return Product(apart(of_data, at_both), of_results)
+    return None
+
+
+def _points(data: list[int], results: list[int]) -> Iterator[tuple[Mapping[int, Lit], Mapping[int, Lit]]]:
+    """Where F may be invertible: each argument 1 or 0, 1 first."""
+    count = len(data) + len(results)
+    for values in itertools.islice(itertools.product((1.0, 0.0), repeat=count), _MOST_POINTS):
+        lits = [Lit(v) for v in values]
+        yield dict(zip(data, lits, strict=False)), dict(zip(results, lits[len(data) :], strict=True))
+
+
+def _same(monoid: Monoid, expr: Scalar, at_both: Scalar, of_data: Scalar, of_results: Scalar, used: list[int]) -> bool:
+    """Whether F(x, d) * F(x0, d0) = F(x, d0) * F(x0, d) at random elements."""
+    combine = product if monoid is Monoid.sum else total
+    domain = FieldDomain(0)
+    rng = np.random.default_rng(0)
+    values = {i: domain.random((_SAMPLES,), DType.float64, rng) for i in used}
+    args = [values.get(i, domain.constant(0.0, DType.float64)) for i in range(max(used, default=-1) + 1)]
+    left = domain.elementwise(combine(expr, at_both), args, DType.float64)
+    right = domain.elementwise(combine(of_data, of_results), args, DType.float64)
+    return domain.equal(left, right)

@@ -1,0 +1,266 @@
+"""From a decomposed chain to one loop and what follows it: H of the paper is applied at the finish, once for each result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from weft.block.fold import Fold
+from weft.block.program import operands
+from weft.block.rename import fresh
+from weft.cascade.algebra import difference, power, product, quotient, total
+from weft.cascade.basis import Carried, carried, expansion
+from weft.cascade.chain import Chain, Link, Result, argument
+from weft.cascade.graphing import Graphing
+from weft.cascade.separate import Factor, Shift, Term
+from weft.cascade.state import LETTERS, Centre, Combined, Exponent, Key, StateWriter, axes_of, layout
+from weft.errors import Location
+from weft.tensor.axes import Axis
+from weft.tensor.dtypes import DType
+from weft.tensor.program import Extent, Monoid, Node, Use
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply
+
+
+@dataclass(frozen=True, slots=True)
+class Decomposition:
+    """A chain whose elements have all been taken apart.
+
+    Attributes:
+        chain: as written.
+        terms: for each reduction the terms of its element; of an extremum one, whose `scale` is what is added to it.
+    """
+
+    chain: Chain
+    terms: tuple[tuple[Term, ...], ...]
+
+
+def fold(found: Decomposition, values: Mapping[str, Node], real: DType) -> Fold:
+    """The loop that computes what the chain wants.
+
+    Args:
+        found: the chain, decomposed.
+        values: of the program, by name.
+        real: what is computed in.
+    """
+    return _Folding(found, _centres(found, values), real).fold()
+
+
+def _combined(found: Decomposition, index: int) -> Combined | None:
+    """What is combined for a reduction that is no sum."""
+    link = found.chain.links[index]
+    if link.monoid is Monoid.sum:
+        return None
+    return Combined(found.terms[index][0].factors[0].data, link.monoid)
+
+
+def _centres(found: Decomposition, values: Mapping[str, Node]) -> dict[Shift, Centre]:
+    """A running mean for each difference: that which it subtracts, where that is a mean; else of the data themselves."""
+    centres: dict[Shift, Centre] = {}
+    for terms in found.terms:
+        for term in terms:
+            for factor in term.factors:
+                for shift, _ in factor.powers:
+                    if shift not in centres:
+                        centres[shift] = _mean(found, shift, values) or _own_mean(shift)
+    return centres
+
+
+def _own_mean(shift: Shift) -> Centre:
+    above, below = Carried((Factor(shift.data),), (None,)), Carried((Factor(),), (None,))
+    return Centre(shift, above, below, exact=False)
+
+
+def _mean(found: Decomposition, shift: Shift, values: Mapping[str, Node]) -> Centre | None:
+    """What `shift` subtracts as one sum by another: sum(w * g) / sum(w), or sum(g) / the number of elements."""
+    match shift.result:
+        case Apply("div", (Arg(above), Arg(below))):
+            pass
+        case Apply("mul", (Arg(above), Apply("div", (Lit(one), Arg(below))))) if one == 1:
+            pass
+        case _:
+            return None
+    one = _plain_sum(found, above)
+    other = _count(found, below, values) or _plain_sum(found, below)
+    if one is None or other is None:
+        return None
+    weight = other.factors[0].data if len(other.factors) == 1 else None
+    if weight is None or len(one.factors) != 1:
+        return None
+    data = one.factors[0].data
+    if data in (shift.data if other.factors[0].trivial else product(weight, shift.data), product(shift.data, weight)):
+        return Centre(shift, one, other, exact=True)
+    return None
+
+
+def _plain_sum(found: Decomposition, operand: int) -> Carried | None:
+    """What a result sums up, where that is data alone."""
+    result = found.chain.operands[operand]
+    if not isinstance(result, Result) or found.chain.links[result.index].monoid is not Monoid.sum:
+        return None
+    terms = found.terms[result.index]
+    if len(terms) != 1 or terms[0].scale != Lit(1.0) or any(f.powers or f.raised for f in terms[0].factors):
+        return None
+    return carried(terms[0], found.chain.links[result.index].element.rounded)
+
+
+def _count(found: Decomposition, operand: int, values: Mapping[str, Node]) -> Carried | None:
+    """The sum of 1 over the axis, where that is what the operand is: the number of its elements."""
+    use = found.chain.operands[operand]
+    node = values.get(use.value) if isinstance(use, Use) else None
+    if isinstance(node, Extent) and node.space == found.chain.over.space:
+        return Carried((Factor(),), (None,))
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Scaled:
+    """A value after the loop: `expr` times a power of exp(z - h) for each exponent that it is still relative to."""
+
+    expr: Scalar
+    relative: tuple[tuple[Shift, int], ...] = ()
+
+
+class _Folding:
+    """The making of one fold."""
+
+    def __init__(self, found: Decomposition, centres: Mapping[Shift, Centre], real: DType) -> None:
+        self.found, self.chain, self.centres, self.real = found, found.chain, centres, real
+        self.order = _order(self.chain)
+        self.make = fresh({argument(i) for i in range(len(self.chain.operands))})
+        self.names: dict[Key, str] = {}
+        self.after = Graphing(self.order, real, self.make)
+        self.args: list[str] = []
+        self.known: dict[int, _Scaled] = {}
+        for i, operand in enumerate(self.chain.operands):
+            if isinstance(operand, Use):
+                self.after.dims[argument(i)] = frozenset(operand.axes)
+
+    def fold(self) -> Fold:
+        """The loop, its state, and what comes after; only what the results take is carried."""
+        makes: list[tuple[str, str]] = []
+        for value, index in self.chain.wanted:
+            expr = self._plain(self._result(index))
+            makes.append((value, self.after.point("t", expr, self.args)))
+        sums = [key for key in self.names if isinstance(key, Carried)]
+        combined = [key for key in self.names if isinstance(key, Combined)]
+        carrying = layout(self.chain, sums, combined, self.centres, self.names, self.make)
+        body, state = StateWriter(
+            self.chain, carrying, self.centres, self.order, self.real, self.make, self._locations()
+        ).state()
+        read = {n for each in (*body, *self.after.nodes) for n in operands(each)} | set(state.feeds)
+        args = tuple(
+            (argument(i), o) for i, o in enumerate(self.chain.operands) if isinstance(o, Use) and argument(i) in read
+        )
+        return Fold(self.chain.axes, self.chain.over, args, body, state, tuple(self.after.nodes), tuple(makes))
+
+    def _locations(self) -> dict[Key, Location | None]:
+        """The users' lines that sums and extrema come from."""
+        found: dict[Key, Location | None] = {}
+        for index, link in enumerate(self.chain.links):
+            combined = _combined(self.found, index)
+            keys = (
+                [carried(t, link.element.rounded) for t in self.found.terms[index]] if combined is None else [combined]
+            )
+            for key in keys:
+                found.setdefault(key, link.location)
+        return found
+
+    def _component(self, key: Key) -> Arg:
+        """A component of the state, after the loop."""
+        if key not in self.names:
+            self.names[key] = self.make(LETTERS[type(key)])
+            self.after.dims[self.names[key]] = axes_of(self.chain, key)
+        return self._arg(self.names[key])
+
+    def _arg(self, name: str) -> Arg:
+        if name not in self.args:
+            self.args.append(name)
+        return Arg(self.args.index(name))
+
+    def _result(self, index: int) -> _Scaled:
+        """The result of a reduction."""
+        if index not in self.known:
+            link = self.chain.links[index]
+            made = self._sum(index, link) if link.monoid is Monoid.sum else self._combination(index)
+            name = self.after.point("t", made.expr, self.args, location=link.location)
+            self.known[index] = _Scaled(self._arg(name), made.relative)
+        return self.known[index]
+
+    def _combination(self, index: int) -> _Scaled:
+        combined = _combined(self.found, index)
+        assert combined is not None
+        value = self._component(combined)
+        added = self._value(self.found.terms[index][0].scale)
+        return _Scaled(total(value, self._plain(added)))
+
+    def _sum(self, index: int, link: Link) -> _Scaled:
+        parts: list[_Scaled] = []
+        for term in self.found.terms[index]:
+            key = carried(term, link.element.rounded)
+            relative = tuple((shift, 1) for shift in key.raised)
+            scale = self._value(term.scale)
+            parts.append(_multiplied(scale, _Scaled(self._settled(key), relative)))
+        if len(parts) == 1:
+            return parts[0]
+        result = self._plain(parts[0])
+        for part in parts[1:]:
+            result = total(result, self._plain(part))
+        return _Scaled(result)
+
+    def _settled(self, key: Carried) -> Scalar:
+        """The carried sum relative to what its differences subtract, in place of the running means."""
+        moved = frozenset(shift for shift, _ in key.shifts if not self.centres[shift].exact)
+        result: Scalar = Lit(0.0)
+        for coefficient, moves, part in expansion(key, moved):
+            summand: Scalar = self._component(part)
+            for shift, exponent in moves:
+                centre = self._component(self.centres[shift])
+                by = difference(self._plain(self._value(shift.result)), centre)
+                apart = self._arg(self.after.point("by", by, self.args))
+                summand = product(power(apart, exponent), summand)
+            result = total(result, product(Lit(float(coefficient)), summand))
+        return result
+
+    def _plain(self, of: _Scaled) -> Scalar:
+        """The value itself: brought back from what it is relative to."""
+        expr = of.expr
+        for shift, exponent in of.relative:
+            z = self._component(Exponent(shift.data))
+            h = self._plain(self._value(shift.result))
+            apart = self._arg(self.after.point("by", apply("exp", difference(z, h)), self.args))
+            expr = product(expr, power(apart, exponent)) if exponent > 0 else quotient(expr, power(apart, -exponent))
+        return expr
+
+    def _value(self, expr: Scalar) -> _Scaled:
+        """An expression of results and of what is fixed."""
+        match expr:
+            case Lit():
+                return _Scaled(expr)
+            case Arg(i):
+                operand = self.chain.operands[i]
+                return self._result(operand.index) if isinstance(operand, Result) else _Scaled(self._arg(argument(i)))
+            case Apply("mul", (left, right)):
+                return _multiplied(self._value(left), self._value(right))
+            case Apply("div", (left, right)):
+                return _multiplied(self._value(left), self._value(right), inverse=True)
+            case Apply("neg", (inner,)):
+                value = self._value(inner)
+                return _Scaled(apply("neg", value.expr), value.relative)
+            case Apply(op, args):
+                return _Scaled(Apply(op, tuple(self._plain(self._value(a)) for a in args)))
+            case Convert(dtype, inner):
+                return _Scaled(Convert(dtype, self._plain(self._value(inner))))
+
+
+def _multiplied(left: _Scaled, right: _Scaled, *, inverse: bool = False) -> _Scaled:
+    relative = dict(left.relative)
+    for shift, exponent in right.relative:
+        relative[shift] = relative.get(shift, 0) + (-exponent if inverse else exponent)
+    expr = quotient(left.expr, right.expr) if inverse else product(left.expr, right.expr)
+    return _Scaled(expr, tuple((s, e) for s, e in relative.items() if e))
+
+
+def _order(chain: Chain) -> tuple[Axis, ...]:
+    """The order of axes in items: as in the values that are read."""
+    read = (a for o in chain.operands if isinstance(o, Use) for a in o.axes)
+    return tuple(dict.fromkeys((*read, *chain.axes, chain.over)))

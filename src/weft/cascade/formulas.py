@@ -1,0 +1,235 @@
+"""A chain's derivation as the paper prints it: G and H, the update of an iteration (equation 16), the merge of segments (11).
+
+Kernels are made of the same terms in another form (`weft.cascade.state`): they leave for the finish what only scales a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from weft.cascade.algebra import difference, is_one, total
+from weft.cascade.basis import Carried, carried, expansion
+from weft.cascade.chain import Chain, Result
+from weft.cascade.fixed_point import Product, one_product
+from weft.cascade.fold import Decomposition
+from weft.cascade.monomial import monomial
+from weft.tensor.program import Monoid, Use
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, arguments, substitute
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """How one reduction of a chain is carried. A primed name is the value with the new block, or of both segments together.
+
+    Attributes:
+        result: the value of the program.
+        element: F.
+        data, result_factor: G and H; None where one product is not enough.
+        terms: (H_t, G_t) whose products add up to F.
+        keep: whether the prior result is kept, for the corrections of later reductions.
+        correct: what the prior result is combined with; None where nothing needs correcting.
+        update: one iteration.
+        merge: two segments, `_1` and `_2`.
+    """
+
+    result: str
+    element: str
+    data: str | None
+    result_factor: str | None
+    terms: tuple[tuple[str, str], ...]
+    keep: bool
+    correct: str | None
+    update: str
+    merge: str
+
+    def __str__(self) -> str:
+        if self.data is None:
+            parts = " + ".join(g if h == "1" else f"{h} * {g}" for h, g in self.terms)
+            lines = [f"{self.result}: F = {self.element} = {parts}"]
+        else:
+            lines = [f"{self.result}: F = {self.element}; G = {self.data}; H = {self.result_factor}"]
+        if self.keep:
+            lines.append(f"    keep {self.result}")
+        if self.correct is not None:
+            lines.append(f"    correct {self.result} by {self.correct}")
+        return "\n".join([*lines, f"    {self.update}", f"    {self.merge}"])
+
+
+def formulas(found: Decomposition, names: Mapping[str, str] | None = None) -> tuple[Formula, ...]:
+    """One formula for each reduction of the chain, in order; values of the program are called by `names`, where these have them."""
+    printing = _Printing(found, names or {})
+    return tuple(printing.formula(i) for i in range(len(found.chain.links)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Printing:
+    found: Decomposition
+    called: Mapping[str, str]
+
+    def name(self, value: str) -> str:
+        """What a value is called."""
+        return self.called.get(value, value)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What each operand is called."""
+        own = (o.value if isinstance(o, Use) else self.chain.links[o.index].node for o in self.chain.operands)
+        return tuple(map(self.name, own))
+
+    @property
+    def results(self) -> frozenset[str]:
+        """What the results are called."""
+        return frozenset(self.name(link.node) for link in self.chain.links)
+
+    @property
+    def chain(self) -> Chain:
+        return self.found.chain
+
+    def formula(self, index: int) -> Formula:
+        chain, link = self.chain, self.chain.links[index]
+        apart = one_product(chain, link)
+        terms = tuple(
+            (self.text(t.scale, level=2), self._data(index, i)) for i, t in enumerate(self.found.terms[index])
+        )
+        element = self.text(link.element.expr)
+        keep = any(self._reads(later, index) for later in range(index + 1, len(chain.links)))
+        if apart is None:
+            return Formula(self.name(link.node), element, None, None, terms, keep, None, *self._expanded(index))
+        data, result = self.text(apart.data), self.text(apart.result)
+        plain = not arguments(apart.result)
+        correction = None if plain else self._correction(index, apart)
+        update, merge = self._products(index, apart, correction)
+        return Formula(self.name(link.node), element, data, result, terms, keep, correction, update, merge)
+
+    def _reads(self, later: int, index: int) -> bool:
+        """Whether the element of `later` reads the result `index`."""
+        operands = (self.chain.operands[i] for i in arguments(self.chain.links[later].element.expr))
+        return any(o == Result(index) for o in operands)
+
+    def _data(self, index: int, term: int) -> str:
+        parts: list[str] = []
+        for factor in self.found.terms[index][term].factors:
+            if not is_one(factor.data):
+                parts.append(self.text(factor.data, level=2))
+            for shift, exponent in factor.powers:
+                base = f"({self.text(shift.data, level=1)} - {self.text(shift.result, level=2)})"
+                parts.append(base if exponent == 1 else f"{base}**{exponent}")
+            if factor.raised is not None:
+                parts.append(f"exp({self.text(factor.raised.data)} - {self.text(factor.raised.result, level=2)})")
+        return " * ".join(parts) or "1"
+
+    def _ratio(self, index: int, apart: Product, old: Callable[[str], str], new: Callable[[str], str]) -> str:
+        """H(new) by H(old), in the monoid of products."""
+        names = self.names
+        count = len(names)
+        every = tuple(map(old, names)) + tuple(map(new, names))
+        after = substitute(apart.result, lambda i: Arg(i + count) if self._is_result(i) else Arg(i))
+        before = apart.result
+        if self.chain.links[index].monoid is Monoid.sum:
+            return _text(monomial(after).times(monomial(before), -1).expr, every, level=2)
+        return _text(difference(after, before), every, level=1)
+
+    def _is_result(self, operand: int) -> bool:
+        return isinstance(self.chain.operands[operand], Result)
+
+    def _correction(self, index: int, apart: Product) -> str:
+        return self._ratio(index, apart, lambda n: n, self._primed)
+
+    def _primed(self, name: str) -> str:
+        return f"{name}'" if name in self.results else name
+
+    def _products(self, index: int, apart: Product, correction: str | None) -> tuple[str, str]:
+        link = self.chain.links[index]
+        own, monoid = self.name(link.node), link.monoid
+        sign = " * " if monoid is Monoid.sum else " + "
+        names = tuple(map(self._primed, self.names))
+        one, other = apart.data, apart.result
+        added = monomial(one).times(monomial(other)).expr if monoid is Monoid.sum else total(one, other)
+        block = _text(added, names)
+        prior = own if correction is None else f"{own}{sign}{correction}"
+        over = f"{_REDUCED[monoid]} over {self.chain.over} of {block}"
+        update = f"{own}' = {_both(monoid, prior, over)}"
+        if correction is None:
+            return update, f"{own}' = {_both(monoid, own + '_1', own + '_2')}"
+        sides = [
+            f"{own}_{s}{sign}{self._ratio(index, apart, lambda n, s=s: self._of_segment(n, s), self._primed)}"
+            for s in (1, 2)
+        ]
+        return update, f"{own}' = {_both(monoid, *sides)}"
+
+    def _of_segment(self, name: str, segment: int) -> str:
+        return f"{name}_{segment}" if name in self.results else name
+
+    def _expanded(self, index: int) -> tuple[str, str]:
+        """Update and merge of a sum of several products: each term with its differences moved."""
+        own = self.name(self.chain.links[index].node)
+        parts: list[str] = []
+        for term in self.found.terms[index]:
+            key = carried(term, self.chain.links[index].element.rounded)
+            moved = frozenset(shift for shift, _ in key.shifts)
+            summands: list[str] = []
+            for coefficient, moves, part in expansion(key, moved):
+                text = [] if abs(coefficient) == 1 else [str(abs(coefficient))]
+                for shift, exponent in moves:
+                    by = f"({self.text(shift.result, self._primed)} - {self.text(shift.result, level=2)})"
+                    text.append(by if exponent == 1 else f"{by}**{exponent}")
+                text.append(f"S[{self._sum(part)}]")
+                summands.append(("- " if coefficient < 0 else "+ ") + " * ".join(text))
+            parts.append(" ".join(summands).removeprefix("+ "))
+        joined = " + ".join(parts)
+        return f"{own}' = {joined} + sum of the block's F(x, d')", f"{own}' = the same of both segments, added"
+
+    def _sum(self, part: Carried) -> str:
+        """What a carried sum adds up."""
+        texts: list[str] = []
+        for factor in part.factors:
+            if not is_one(factor.data):
+                texts.append(self.text(factor.data, level=2))
+            for shift, exponent in factor.powers:
+                base = f"({self.text(shift.data, level=1)} - {self.text(shift.result, level=2)})"
+                texts.append(base if exponent == 1 else f"{base}**{exponent}")
+        return " * ".join(texts) or "1"
+
+    def text(self, expr: Scalar, rename: Callable[[str], str] = lambda n: n, level: int = 0) -> str:
+        """`expr` with the names of values."""
+        return _text(expr, tuple(map(rename, self.names)), level)
+
+
+_REDUCED = {Monoid.sum: "sum", Monoid.prod: "product", Monoid.max: "max", Monoid.min: "min"}
+
+
+def _both(monoid: Monoid, left: str, right: str) -> str:
+    """Two parts combined, as text."""
+    match monoid:
+        case Monoid.sum:
+            return f"{left} + {right}"
+        case Monoid.prod:
+            return f"{left} * {right}"
+        case Monoid.max | Monoid.min:
+            return f"{monoid.name}({left}, {right})"
+
+
+_LEVEL = {"add": 1, "sub": 1, "mul": 2, "div": 2}
+_SIGN = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+
+
+def _text(expr: Scalar, names: tuple[str, ...], level: int = 0) -> str:
+    """`expr` with as few parentheses as it takes inside an expression of `level`."""
+    match expr:
+        case Arg(index):
+            return names[index]
+        case Lit(value):
+            return f"{value:g}" if isinstance(value, float) else repr(value)
+        case Apply(("add" | "sub" | "mul" | "div") as op, (left, right)):
+            own = _LEVEL[op]
+            inner = f"{_text(left, names, own)} {_SIGN[op]} {_text(right, names, own + (op in ('sub', 'div')))}"
+            return f"({inner})" if own < level else inner
+        case Apply("neg", (inner,)):
+            return f"-{_text(inner, names, 3)}"
+        case Apply("decay", (inner,)):
+            return f"exp({_text(inner, names)})"
+        case Apply(op, args):
+            return f"{op}({', '.join(_text(a, names) for a in args)})"
+        case Convert(dtype, inner):
+            return f"{dtype}({_text(inner, names)})"

@@ -1,0 +1,96 @@
+"""Writing graphs of block operators: nodes over named values, equal ones once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from weft.block.program import BlockNode, Collapse, Dot, Pointwise
+from weft.errors import Location
+from weft.tensor.axes import Axis
+from weft.tensor.dtypes import DType
+from weft.tensor.program import Monoid
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, substitute
+
+
+@dataclass
+class Graphing:
+    """A graph being written.
+
+    Attributes:
+        order: of the axes of every item.
+        real: the type that is computed in.
+        make: gives names that no graph of the fold has.
+        dims: the axes of each value.
+        location: of the user's line that what is written comes from.
+    """
+
+    order: tuple[Axis, ...]
+    real: DType
+    make: Callable[[str], str]
+    location: Location | None = None
+    nodes: list[BlockNode] = field(default_factory=list[BlockNode])
+    dims: dict[str, frozenset[Axis]] = field(default_factory=dict[str, frozenset[Axis]])
+    made: dict[tuple[object, ...], str] = field(default_factory=dict[tuple[object, ...], str])
+
+    def point(
+        self,
+        wish: str,
+        expr: Scalar,
+        args: Sequence[str],
+        dtype: DType | None = None,
+        dims: frozenset[Axis] | None = None,
+        location: Location | None = None,
+    ) -> str:
+        """`expr` over the values `args`, as a value; `args` not read are left out."""
+        if isinstance(expr, Arg) and dtype is None:
+            return args[expr.index]
+        names = list(dict.fromkeys(args[i] for i in _in_order(expr)))
+        expr = substitute(expr, lambda i: Arg(names.index(args[i])))
+        found = frozenset[Axis]().union(*(self.dims[n] for n in names)) if dims is None else dims
+        key = (expr, tuple(names), dtype, found)
+        if key not in self.made:
+            name = self.made[key] = self.make(wish)
+            self.nodes.append(Pointwise(name, expr, tuple(names), self.ordered(found), dtype or self.real, location))
+            self.dims[name] = found
+        return self.made[key]
+
+    def collapse(self, wish: str, monoid: Monoid, arg: str, over: Axis) -> str:
+        """`arg` combined along `over`."""
+        key = ("collapse", monoid, arg, over)
+        if key not in self.made:
+            name = self.made[key] = self.make(wish)
+            self.nodes.append(Collapse(name, monoid, arg, over, self.location))
+            self.dims[name] = self.dims[arg] - {over}
+        return self.made[key]
+
+    def dot(self, wish: str, left: str, right: str, over: Axis) -> str:
+        """The product of two items, summed over `over`."""
+        name = self.make(wish)
+        found = (self.dims[left] | self.dims[right]) - {over}
+        if self.ordered(found)[:1] and self.ordered(found)[0] not in self.dims[left]:
+            left, right = right, left  # the left operand has the rows of the result
+        self.nodes.append(Dot(name, left, right, over, self.ordered(found), self.real, None, self.location))
+        self.dims[name] = found
+        return name
+
+    def ordered(self, dims: frozenset[Axis]) -> tuple[Axis, ...]:
+        """`dims` in the order that all items have."""
+        return tuple(a for a in self.order if a in dims)
+
+
+def _in_order(expr: Scalar) -> Iterator[int]:
+    """The arguments that `expr` reads, from left to right."""
+    match expr:
+        case Arg(index):
+            yield index
+        case Lit():
+            pass
+        case Apply(_, args):
+            for each in args:
+                yield from _in_order(each)
+        case Convert(_, inner):
+            yield from _in_order(inner)
+        case _:
+            assert_never(expr)

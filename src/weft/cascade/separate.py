@@ -1,0 +1,261 @@
+"""Decomposition of an element into what depends on the data alone and what depends on earlier results alone (RedFuser, 4.2).
+
+The paper asks for one product F(x, d) = G(x) * H(d). Here F may be a sum of a few: `separated` gives terms
+
+    H(d) * G(x) * (g(x) - h(d)) ** p * exp(g'(x) - h'(d))
+
+in which differences and exponentials of differences stand as they are: over the reals each is a finite sum of products too (expand
+the power; exp(g') * exp(-h')), and `weft.cascade.fold` carries those relative to a running value of h, where nothing cancels
+and nothing overflows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from weft.cascade.algebra import ONE, ZERO, difference, is_one, is_zero, negative, product, quotient, total
+from weft.cascade.chain import Chain
+from weft.tensor.scalar import Apply, Lit, Scalar, apply
+
+MOST_TERMS = 6
+"""A decomposition into more products than this carries more than it saves."""
+MOST_POWER = 4
+"""Of a difference: kurtosis has the fourth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """A difference g(x) - h(d) of data and earlier results."""
+
+    data: Scalar
+    result: Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """One side of a term, without what depends on earlier results alone: data * product of shift ** power * exp(raised).
+
+    Attributes:
+        data: G, varies along the axis or is a number.
+        powers: of differences, each once.
+        raised: the difference under the exponential, if there is one.
+    """
+
+    data: Scalar = ONE
+    powers: tuple[tuple[Shift, int], ...] = ()
+    raised: Shift | None = None
+
+    @property
+    def trivial(self) -> bool:
+        """Whether it is 1."""
+        return self == Factor()
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """`scale` * one factor for each side; `scale` is H, of earlier results and what does not vary along the axis."""
+
+    scale: Scalar
+    factors: tuple[Factor, ...]
+
+
+class NotSeparableError(Exception):
+    """An expression has no decomposition that is known here; the message names the part that has none."""
+
+
+def separated(chain: Chain, sides: tuple[Scalar, ...]) -> tuple[Term, ...]:
+    """The terms whose sum is the product of `sides`.
+
+    Raises:
+        NotSeparableError: some part mixes data and earlier results for good, or there are too many terms.
+    """
+    terms: list[Term] = [Term(ONE, ())]
+    for side in sides:
+        parts = _Separation(chain).parts(side)
+        terms = [
+            Term(product(t.scale, p.scale), (*t.factors, p.factor)) for t in terms for p in parts
+        ]  # fmt: skip
+    if len(terms) > MOST_TERMS:
+        raise NotSeparableError(f"{chain.show(sides[0])} is a sum of {len(terms)} products, more than {MOST_TERMS}")
+    return tuple(terms)
+
+
+def summands(chain: Chain, expr: Scalar) -> list[Scalar]:
+    """What `expr` is the sum of, as far apart as addition, subtraction and scaling by what is fixed take it."""
+    return _Separation(chain).additive(expr)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    scale: Scalar
+    factor: Factor = Factor()
+
+
+@dataclass(frozen=True, slots=True)
+class _Separation:
+    chain: Chain
+
+    def fixed(self, expr: Scalar) -> bool:
+        """Whether `expr` is the same all along the axis."""
+        return not self.chain.varying(expr)
+
+    def parts(self, expr: Scalar) -> list[_Part]:
+        """The terms of one side."""
+        if not self.chain.dependent(expr):
+            return [_Part(expr) if self.fixed(expr) else _Part(ONE, Factor(expr))]
+        if self.fixed(expr):
+            return [_Part(expr)]
+        match expr:
+            case Apply("neg", (inner,)):
+                return [replace(p, scale=negative(p.scale)) for p in self.parts(inner)]
+            case Apply("add" | "sub" as op, (left, right)):
+                return self._sum(expr, self.parts(left), self.parts(right), op == "sub")
+            case Apply("mul", (left, right)):
+                return [_times(a, b) for a in self.parts(left) for b in self.parts(right)]
+            case Apply("div", (left, right)):
+                below = self._divisor(expr, right)
+                return [_times(a, below) for a in self.parts(left)]
+            case Apply("pow", (base, Lit(exponent))) if exponent == int(exponent) and 1 <= exponent <= MOST_POWER:
+                return self._power(base, int(exponent))
+            case Apply("exp" | "decay", (inner,)):
+                return [self._raised(expr, inner)]
+            case Apply("where", (condition, yes, no)) if not self.chain.dependent(condition):
+                return self._chosen(expr, condition, self.parts(yes), self.parts(no))
+            case Apply("abs", (inner,)):
+                return [self._magnitude(expr, self.parts(inner))]
+            case _:
+                raise NotSeparableError(f"{self.chain.show(expr)} mixes data with an earlier result")
+
+    def _divisor(self, expr: Scalar, divisor: Scalar) -> _Part:
+        """What dividing by `divisor` multiplies by."""
+        below = self.parts(divisor)
+        if len(below) > 1 or below[0].factor.powers:
+            raise NotSeparableError(f"{self.chain.show(expr)} divides by a sum of data and an earlier result")
+        return _inverse(below[0])
+
+    def _power(self, base: Scalar, exponent: int) -> list[_Part]:
+        result, each = [_Part(ONE)], self.parts(base)
+        for _ in range(exponent):
+            result = [_times(a, b) for a in result for b in each]
+        return result
+
+    def _sum(self, expr: Scalar, left: list[_Part], right: list[_Part], minus: bool) -> list[_Part]:
+        if minus:
+            right = [replace(p, scale=negative(p.scale)) for p in right]
+        shifted = self._shift(left, right)
+        if shifted is not None:
+            return [shifted]
+        parts: list[_Part] = []
+        for part in (*left, *right):
+            same = next((i for i, p in enumerate(parts) if p.scale == part.scale and _plain(p) and _plain(part)), None)
+            if same is None:
+                parts.append(part)
+            else:
+                joined = total(parts[same].factor.data, part.factor.data)
+                parts[same] = replace(parts[same], factor=Factor(joined))
+        if len(parts) > MOST_TERMS:
+            raise NotSeparableError(f"{self.chain.show(expr)} is a sum of more than {MOST_TERMS} products")
+        if len(parts) > 1 and not any(p.factor.powers or p.factor.raised for p in parts):
+            raise NotSeparableError(
+                f"{self.chain.show(expr)} is a sum of data times earlier results: summed apart they could cancel"
+            )
+        return parts
+
+    def _shift(self, left: list[_Part], right: list[_Part]) -> _Part | None:
+        """The one difference of data and an earlier result that the two make, if they do."""
+        if len(left) != 1 or len(right) != 1:
+            return None
+        one, other = left[0], right[0]
+        if _plain(other) and not is_one(other.factor.data):
+            one, other = other, one
+        if not (_plain(one) and other.factor.trivial) or is_one(one.factor.data):
+            return None
+        if not self.chain.dependent(other.scale):
+            return None  # data plus what is fixed: no earlier result to keep apart
+        moved = negative(quotient(other.scale, one.scale))
+        return _Part(one.scale, Factor(ONE, ((Shift(one.factor.data, moved), 1),)))
+
+    def _raised(self, expr: Scalar, inner: Scalar) -> _Part:
+        """exp of a sum of data and earlier results."""
+        data: Scalar = ZERO
+        result: Scalar = ZERO
+        for part in self.additive(inner):
+            if self.fixed(part):
+                result = difference(result, part)
+            elif not self.chain.dependent(part):
+                data = total(data, part)
+            else:
+                raise NotSeparableError(
+                    f"{self.chain.show(part)} in {self.chain.show(expr)} mixes data with an earlier result"
+                )
+        return _Part(ONE, Factor(ONE, (), Shift(data, result)))
+
+    def additive(self, expr: Scalar) -> list[Scalar]:
+        """Summands of `expr`, as far apart as addition, subtraction and scaling by what is fixed take them."""
+        match expr:
+            case Apply("add", (left, right)):
+                return [*self.additive(left), *self.additive(right)]
+            case Apply("sub", (left, right)):
+                return [*self.additive(left), *map(negative, self.additive(right))]
+            case Apply("neg", (inner,)):
+                return list(map(negative, self.additive(inner)))
+            case Apply("mul", (left, right)) if self._outer(left) and self.chain.dependent(right):
+                return [product(left, p) for p in self.additive(right)]
+            case Apply("mul", (left, right)) if self._outer(right) and self.chain.dependent(left):
+                return [product(p, right) for p in self.additive(left)]
+            case Apply("div", (left, right)) if self._outer(right) and self.chain.dependent(left):
+                return [quotient(p, right) for p in self.additive(left)]
+            case _:
+                return [expr]
+
+    def _outer(self, expr: Scalar) -> bool:
+        """Whether `expr` neither varies nor comes from the chain."""
+        return self.fixed(expr) and not self.chain.dependent(expr)
+
+    def _chosen(self, expr: Scalar, condition: Scalar, yes: list[_Part], no: list[_Part]) -> list[_Part]:
+        """A choice that the data make: each side's data, or 0 where the other is chosen."""
+        found = [
+            replace(p, factor=replace(p.factor, data=apply("where", condition, p.factor.data, ZERO)))
+            for p in yes
+            if not is_zero(p.scale)
+        ]
+        found += [
+            replace(p, factor=replace(p.factor, data=apply("where", condition, ZERO, p.factor.data)))
+            for p in no
+            if not is_zero(p.scale)
+        ]
+        if len(found) > MOST_TERMS:
+            raise NotSeparableError(f"{self.chain.show(expr)} is a sum of more than {MOST_TERMS} products")
+        return found
+
+    def _magnitude(self, expr: Scalar, parts: list[_Part]) -> _Part:
+        if len(parts) != 1 or parts[0].factor.powers:
+            raise NotSeparableError(f"{self.chain.show(expr)} mixes data with an earlier result")
+        (part,) = parts
+        data = part.factor.data
+        magnitude = data if is_one(data) else apply("abs", data)
+        return _Part(apply("abs", part.scale), replace(part.factor, data=magnitude))
+
+
+def _plain(part: _Part) -> bool:
+    return not part.factor.powers and part.factor.raised is None
+
+
+def _times(left: _Part, right: _Part) -> _Part:
+    powers = dict(left.factor.powers)
+    for shift, exponent in right.factor.powers:
+        powers[shift] = powers.get(shift, 0) + exponent
+    if any(exponent > MOST_POWER for exponent in powers.values()):
+        raise NotSeparableError(f"a difference to a power above {MOST_POWER}")
+    one, other = left.factor.raised, right.factor.raised
+    raised = one or other
+    if one is not None and other is not None:
+        raised = Shift(total(one.data, other.data), total(one.result, other.result))
+    factor = Factor(product(left.factor.data, right.factor.data), tuple(powers.items()), raised)
+    return _Part(product(left.scale, right.scale), factor)
+
+
+def _inverse(part: _Part) -> _Part:
+    raised = part.factor.raised
+    inverse = None if raised is None else Shift(negative(raised.data), negative(raised.result))
+    return _Part(quotient(ONE, part.scale), Factor(quotient(ONE, part.factor.data), (), inverse))

@@ -1,0 +1,326 @@
+"""The joint state of a chain's loop: what it carries, one iteration, and the merge of two parts (RedFuser, 3.2, 3.3, A.4).
+
+Every sum is carried relative to running values (`weft.cascade.basis`). An iteration keeps the prior state, corrects it to the new
+running values, and reduces the block beside them; where nothing moves there is nothing to correct.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from weft.block.program import BlockNode, Component, Graph, State
+from weft.cascade.algebra import difference, finite_or, is_one, power, product, total
+from weft.cascade.basis import Carried, closure, expansion, expr_axes, factor_axes
+from weft.cascade.chain import Chain, argument
+from weft.cascade.graphing import Graphing
+from weft.cascade.separate import Factor, Shift
+from weft.errors import Location
+from weft.tensor.axes import Axis
+from weft.tensor.dtypes import DType
+from weft.tensor.program import Monoid, Use
+from weft.tensor.scalar import Arg, Lit, Scalar, apply, arguments
+
+LOWEST = {DType.float32: -3.4028234663852886e38, DType.float64: -1.7976931348623157e308}
+"""Below every running exponent: its difference to itself is 0, which that of -inf is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """Data combined along the axis by a monoid that is no sum: the greatest, the least, the product."""
+
+    data: Scalar
+    monoid: Monoid
+
+
+@dataclass(frozen=True, slots=True)
+class Exponent:
+    """The greatest `data` so far, which exponentials are relative to."""
+
+    data: Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Centre:
+    """A mean so far, which differences are relative to: one carried sum by another.
+
+    Attributes:
+        of: the difference.
+        exact: whether it ends as just what the difference subtracts.
+    """
+
+    of: Shift
+    above: Carried
+    below: Carried
+    exact: bool
+
+
+Key: TypeAlias = Carried | Combined | Exponent | Centre
+
+LETTERS: Mapping[type, str] = {Carried: "s", Combined: "m", Exponent: "z", Centre: "c"}
+"""What components are called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a loop carries, in an order in which each can be updated after those before it.
+
+    Attributes:
+        keys: the components.
+        axes: of each.
+        names: of each.
+    """
+
+    keys: tuple[Key, ...]
+    axes: Mapping[Key, frozenset[Axis]]
+    names: Mapping[Key, str]
+
+
+def layout(
+    chain: Chain,
+    sums: Iterable[Carried],
+    combined: Iterable[Combined],
+    centres: Mapping[Shift, Centre],
+    names: dict[Key, str],
+    make: Callable[[str], str],
+) -> Layout:
+    """The components that carry `sums` and `combined`, with all that it takes to move them; `names` has those of some of them."""
+    sums = tuple(sums)
+    used = tuple(dict.fromkeys(centres[shift] for each in sums for shift, _ in each.shifts))
+    every = closure([*(part for c in used for part in (c.above, c.below)), *sums])
+    raised = dict.fromkeys(Exponent(shift.data) for each in every for shift in each.raised)
+    keys: list[Key] = [*combined, *(e for e in every if not e.moving), *used, *(e for e in every if e.moving), *raised]
+    for key in keys:
+        if key not in names:
+            names[key] = make(LETTERS[type(key)])
+    return Layout(tuple(keys), {key: axes_of(chain, key) for key in keys}, names)
+
+
+def axes_of(chain: Chain, key: Key) -> frozenset[Axis]:
+    """The free axes of a component."""
+    match key:
+        case Carried():
+            found = frozenset(a for f in key.factors for a in factor_axes(chain, f))
+        case Centre():
+            found = axes_of(chain, key.above) | axes_of(chain, key.below)
+        case Combined() | Exponent():
+            found = expr_axes(chain, key.data)
+    return found - {chain.over}
+
+
+@dataclass
+class StateWriter:
+    """Writes the graphs of a state.
+
+    Attributes:
+        order: of axes in items.
+        real: what is computed in.
+    """
+
+    chain: Chain
+    layout: Layout
+    centres: Mapping[Shift, Centre]
+    order: tuple[Axis, ...]
+    real: DType
+    make: Callable[[str], str]
+    locations: Mapping[Key, Location | None]
+
+    def __post_init__(self) -> None:
+        self.body = self._graphing()
+        for i, operand in enumerate(self.chain.operands):
+            if isinstance(operand, Use):
+                self.body.dims[argument(i)] = frozenset(operand.axes)
+        self.update = self._graphing()
+        self.fed: dict[str, str] = {}
+
+    def _graphing(self) -> Graphing:
+        return Graphing(self.order, self.real, self.make)
+
+    def state(self) -> tuple[tuple[BlockNode, ...], State]:
+        """The operators of an iteration, and the state."""
+        names = self.layout.names
+        components = tuple(
+            Component(names[k], self.update.ordered(self.layout.axes[k]), self.real, self._initial(k))
+            for k in self.layout.keys
+        )
+        update = self._update()
+        merge = self._merge()
+        own = tuple(names[k] for k in self.layout.keys)
+        state = State(components, tuple(self.fed), update, merge, Graph(own, (), own))
+        return tuple(self.body.nodes), state
+
+    def _initial(self, key: Key) -> float:
+        match key:
+            case Carried() | Centre():
+                return 0.0
+            case Combined():
+                return key.monoid.identity
+            case Exponent():
+                return LOWEST[self.real]
+
+    # One iteration.
+
+    def _take(self, name: str) -> str:
+        """A value of the body, in the update."""
+        if name not in self.fed:
+            self.fed[name] = self.make(name.strip("%") if not name.startswith("%") else "x")
+            self.update.dims[self.fed[name]] = self.body.dims[name]
+        return self.fed[name]
+
+    def _data(self, expr: Scalar, wish: str = "x") -> str:
+        """Data in the body: elements, or what is the same for all of them."""
+        names = [argument(i) for i in range(len(self.chain.operands))]
+        if not arguments(expr):
+            return self.body.point(wish, expr, names, dims=frozenset((self.chain.over,)))
+        return self.body.point(wish, expr, names)
+
+    def _update(self) -> Graph:
+        write, names = self.update, self.layout.names
+        for key in self.layout.keys:
+            write.dims[names[key]] = self.layout.axes[key]
+        new: dict[Key, str] = {}
+        for key in self.layout.keys:
+            if isinstance(key, Exponent):
+                new[key] = write.point(
+                    "z", apply("maximum", Arg(0), Arg(1)), (names[key], self._take(self._greatest(key)))
+                )
+        for key in self.layout.keys:
+            match key:
+                case Combined():
+                    self.body.location = self.locations.get(key)
+                    part = self.body.collapse("part", key.monoid, self._data(key.data), self.chain.over)
+                    new[key] = write.point("m", apply(key.monoid.value, Arg(0), Arg(1)), (names[key], self._take(part)))
+                case Carried() if not key.moving:
+                    new[key] = write.point(
+                        "s", apply("add", Arg(0), Arg(1)), (names[key], self._take(self._still(key)))
+                    )
+                case Centre():
+                    mean = write.point("mean", apply("div", Arg(0), Arg(1)), (new[key.above], new[key.below]))
+                    new[key] = write.point("c", finite_or(Arg(0), Arg(1)), (mean, names[key]))
+                case Carried() | Exponent():
+                    pass
+        moving = [key for key in self.layout.keys if isinstance(key, Carried) and key.moving]
+        blocks = {key: self._relative(key, new) for key in moving}
+        corrected: dict[Key, str] = {}
+        for key in moving:
+            kept = self._moved(write, key, names, names, new)
+            corrected[key] = write.point("s", apply("add", Arg(0), Arg(1)), (kept, blocks[key]))
+        new |= corrected
+        inputs = (*(names[k] for k in self.layout.keys), *self.fed.values())
+        return Graph(inputs, tuple(write.nodes), tuple(new[k] for k in self.layout.keys))
+
+    def _greatest(self, key: Exponent) -> str:
+        """The greatest data of a block, and finite."""
+        self.body.location = None
+        most = self.body.collapse("top", Monoid.max, self._data(key.data), self.chain.over)
+        return self.body.point("top", apply("maximum", Arg(0), Lit(LOWEST[self.real])), (most,))
+
+    def _still(self, key: Carried) -> str:
+        """A block's part of a sum that is relative to nothing."""
+        self.body.location = self.locations.get(key)
+        sides = [self._rounded(self.body, self._data(f.data), r) for f, r in zip(key.factors, key.rounded, strict=True)]
+        return self._summed(self.body, sides)
+
+    def _relative(self, key: Carried, new: Mapping[Key, str]) -> str:
+        """A block's part of a sum relative to the new running values."""
+        self.update.location = self.locations.get(key)
+        sides: list[str] = []
+        for factor, dtype in zip(key.factors, key.rounded, strict=True):
+            sides.append(self._rounded(self.update, self._factor(factor, new), dtype))
+        return self._summed(self.update, sides)
+
+    def _factor(self, factor: Factor, new: Mapping[Key, str]) -> str:
+        if not factor.powers and factor.raised is None:
+            return self._take(self._data(factor.data))
+        write = self.update
+        args: list[str] = []
+
+        def add(name: str) -> Arg:
+            if name not in args:
+                args.append(name)
+            return Arg(args.index(name))
+
+        def data(expr: Scalar) -> Arg:
+            return add(self._take(self._data(expr)))
+
+        result = factor.data if is_one(factor.data) else data(factor.data)
+        for shift, exponent in factor.powers:
+            apart = apply("sub", data(shift.data), add(new[self.centres[shift]]))
+            result = product(result, power(add(write.point("u", apart, args)), exponent))
+        if factor.raised is not None:
+            below = apply("sub", data(factor.raised.data), add(new[Exponent(factor.raised.data)]))
+            result = product(result, add(write.point("e", apply("decay", below), args)))
+        return write.point("y", result, args)
+
+    def _rounded(self, write: Graphing, name: str, dtype: DType | None) -> str:
+        return name if dtype is None else write.point("r", Arg(0), (name,), dtype)
+
+    def _summed(self, write: Graphing, sides: list[str]) -> str:
+        if len(sides) == 1:
+            return write.collapse("part", Monoid.sum, sides[0], self.chain.over)
+        return write.dot("part", sides[0], sides[1], self.chain.over)
+
+    def _moved(
+        self, write: Graphing, key: Carried, sums: Mapping[Key, str], old: Mapping[Key, str], new: Mapping[Key, str]
+    ) -> str:
+        """The carried sum `key`, relative to the running values `old`, relative to `new`."""
+        args: list[str] = []
+
+        def add(name: str) -> Arg:
+            if name not in args:
+                args.append(name)
+            return Arg(args.index(name))
+
+        shifts = frozenset(shift for shift, _ in key.shifts)
+        result: Scalar = Lit(0.0)
+        for coefficient, moves, part in expansion(key, shifts):
+            summand: Scalar = add(sums[part])
+            for shift, exponent in moves:
+                centre = self.centres[shift]
+                by = write.point("by", apply("sub", Arg(0), Arg(1)), (new[centre], old[centre]))
+                summand = product(power(add(by), exponent), summand)
+            times = product(Lit(float(abs(coefficient))), summand)
+            result = total(result, times) if coefficient > 0 else difference(result, times)
+        for shift in key.raised:
+            exponent_key = Exponent(shift.data)
+            factor = write.point(
+                "f", apply("decay", apply("sub", Arg(0), Arg(1))), (old[exponent_key], new[exponent_key])
+            )
+            result = product(result, add(factor))
+        return write.point("kept", result, args)
+
+    # Two parts.
+
+    def _merge(self) -> Graph:
+        """The state of the elements of two parts together."""
+        write = self._graphing()
+        sides: list[dict[Key, str]] = []
+        for side in ("left", "right"):
+            own = {key: self.make(f"{self.layout.names[key]}_{side}") for key in self.layout.keys}
+            for key, name in own.items():
+                write.dims[name] = self.layout.axes[key]
+            sides.append(own)
+        left, right = sides
+        new: dict[Key, str] = {}
+        for key in self.layout.keys:
+            if isinstance(key, Exponent):
+                new[key] = write.point("z", apply("maximum", Arg(0), Arg(1)), (left[key], right[key]))
+        for key in self.layout.keys:
+            match key:
+                case Combined():
+                    new[key] = write.point("m", apply(key.monoid.value, Arg(0), Arg(1)), (left[key], right[key]))
+                case Centre():
+                    mean = write.point("mean", apply("div", Arg(0), Arg(1)), (new[key.above], new[key.below]))
+                    new[key] = write.point("c", finite_or(Arg(0), Arg(1)), (mean, left[key]))
+                case Carried():
+                    parts = (
+                        (left[key], right[key])
+                        if not key.moving
+                        else tuple(self._moved(write, key, side, side, new) for side in sides)
+                    )
+                    new[key] = write.point("s", apply("add", Arg(0), Arg(1)), parts)
+                case Exponent():
+                    pass
+        inputs = (*left.values(), *right.values())
+        return Graph(inputs, tuple(write.nodes), tuple(new[k] for k in self.layout.keys))

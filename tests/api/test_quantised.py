@@ -1,0 +1,238 @@
+"""Quantisation row by row into a product: one kernel, eager's rounding, NaN and infinities where eager has them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import weft
+from weft.api.program import Program
+from weft.verify.judge import Draws, reference
+
+E4, E5 = torch.float8_e4m3fn, torch.float8_e5m2
+
+
+def to_bytes(x):
+    """Integers from -127 to 127, and what one step of each row is worth."""
+    scale = x.abs().amax(-1, keepdim=True) / 127
+    return (x / scale).round().clamp(-127, 127).to(torch.int8), scale
+
+
+def to_float8(x, kind=E4, largest=448.0):
+    scale = x.abs().amax(-1, keepdim=True) / largest
+    return (x / scale).to(kind), scale
+
+
+def int8_weight_only(x, w):
+    return x @ w.to(x.dtype)
+
+
+def int8(x, w):
+    q, scale = to_bytes(x)
+    return (q.to(x.dtype) @ w) * scale
+
+
+def int8_both(x, w, columns):
+    q, scale = to_bytes(x)
+    return (q.to(x.dtype) @ w.to(x.dtype)) * scale * columns
+
+
+def int8_in_integers(x, w, columns):
+    q, scale = to_bytes(x)
+    return torch._int_mm(q, w) * scale * columns
+
+
+def uint8_with_zero_points(x, w, zero, columns):
+    q, scale = to_bytes(x)
+    return (q.to(x.dtype) @ (w.to(x.dtype) - zero)) * scale * columns
+
+
+def float8(x, w):
+    q, scale = to_float8(x)
+    return (q.to(x.dtype) @ w) * scale
+
+
+def float8_both(x, w):
+    q, scale = to_float8(x)
+    return (q.to(x.dtype) @ w.to(x.dtype)) * scale
+
+
+def float8_wide_range(x, w):
+    q, scale = to_float8(x, E5, 57344.0)
+    return (q.to(x.dtype) @ w) * scale
+
+
+def float8_scaled(x, w, columns):
+    q, scale = to_float8(x)
+    return torch._scaled_mm(q, w.t(), scale.float(), columns, out_dtype=x.dtype)
+
+
+def float8_without_zeros(x, w):
+    """A scale that is never 0, as libraries write it."""
+    scale = x.abs().amax(-1, keepdim=True).clamp(min=1e-12) / 448.0
+    return ((x / scale).clamp(-448.0, 448.0).to(E4).to(x.dtype) @ w) * scale
+
+
+def there_and_back(x):
+    q, scale = to_float8(x)
+    return q.to(x.dtype) * scale
+
+
+def normed(x, w):
+    """A norm, then quantisation of what it gives, then the product."""
+    return float8(torch.nn.functional.rms_norm(x, (x.shape[-1],)), w)
+
+
+def bytes_of(*shape: int) -> torch.Tensor:
+    return torch.randint(-127, 128, shape, dtype=torch.int8)
+
+
+def operands(name: str, rows: int, inner: int, columns: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    x, w = torch.randn(rows, inner).to(dtype), (torch.randn(inner, columns) * inner**-0.5).to(dtype)
+    scales = (torch.rand(columns) * 0.01 + 0.01).to(dtype)
+    return {
+        "int8_weight_only": lambda: (x, bytes_of(inner, columns)),
+        "int8_both": lambda: (x, bytes_of(inner, columns), scales),
+        "int8_in_integers": lambda: (x, bytes_of(inner, columns), scales),
+        "uint8_with_zero_points": lambda: (
+            x,
+            bytes_of(inner, columns).to(torch.uint8),
+            torch.randint(100, 150, (columns,), dtype=torch.uint8),
+            scales,
+        ),
+        "float8_both": lambda: (x, w.to(E4)),
+        "float8_scaled": lambda: (x, w.t().contiguous().to(E4), torch.rand(1, columns)),
+        "there_and_back": lambda: (x,),
+    }.get(name, lambda: (x, w))()
+
+
+FUNCTIONS = {
+    f.__name__: f
+    for f in (
+        int8_weight_only,
+        int8,
+        int8_both,
+        int8_in_integers,
+        uint8_with_zero_points,
+        float8,
+        float8_both,
+        float8_wide_range,
+        float8_scaled,
+        float8_without_zeros,
+        there_and_back,
+        normed,
+    )
+}
+NARROW = ("int8", "int8_both", "float8", "float8_both", "float8_scaled", "there_and_back")
+"""Those that are tried in bfloat16, too."""
+SPECIAL = ("int8", "int8_in_integers", "float8_both", "float8_wide_range", "float8_without_zeros", "there_and_back")
+CASES = [
+    *((n, (33, 257, 130), torch.float32) for n in FUNCTIONS),
+    *((n, (3, 7, 5), torch.float32) for n in NARROW),
+    *((n, (5, 70, 40), torch.bfloat16) for n in NARROW),
+    ("int8_both", (1, 64, 48), torch.float32),
+]
+
+
+def exact(name: str, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """The function in fp64; PyTorch's products of bytes and of floats of 8 bits have no wider form but their parts."""
+    if name == "int8_in_integers":
+        return reference(int8_both, inputs)
+    if name == "float8_scaled":
+        x, w, columns = inputs
+        return reference(lambda x, w, columns: float8_both(x, w.t()) * columns, (x, w.double(), columns))
+    return reference(FUNCTIONS[name], inputs)
+
+
+def compiled(name: str, inputs: tuple[torch.Tensor, ...]) -> Program:
+    """One kernel, shown to be the function, and nothing else."""
+    program = weft.optimize(FUNCTIONS[name], inputs)
+    assert program.fallbacks == ()
+    (kernel,) = program.kernels
+    assert kernel.verdict.equal is True
+    return program
+
+
+@pytest.mark.parametrize(("name", "sizes", "dtype"), CASES, ids=str)
+def test_one_kernel_as_exact_as_eager(name, sizes, dtype):
+    torch.manual_seed(0)
+    draws = [operands(name, *sizes, dtype) for _ in range(4)]
+    program = compiled(name, draws[0])
+    found, eager = ([f(*d) for d in draws] for f in (program, FUNCTIONS[name]))
+    weft.judge(Draws(found), Draws(eager), Draws([exact(name, d) for d in draws])).check()
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_rows_of_zeros_infinities_and_nan_are_eagers(name):
+    """0 / 0 is NaN, which is 0 as int8 and NaN in 8 bits of float; inf / inf too."""
+    torch.manual_seed(0)
+    x, *rest = operands(name, 6, 40, 24, torch.float32)
+    x[1] = 0.0
+    x[2, 3], x[3, 4], x[4, 5] = math.inf, -math.inf, math.nan
+    x[5] *= 1e-38
+    found, eager = compiled(name, (x, *rest))(x, *rest), FUNCTIONS[name](x, *rest)
+    torch.testing.assert_close(found, eager, rtol=1e-5, atol=1e-6, equal_nan=True)
+    assert not eager[2].isfinite().all()
+
+
+@pytest.mark.parametrize("kind", [E4, E5, torch.int8], ids=str)
+def test_what_is_quantised_is_eagers_to_the_last_bit(kind):
+    torch.manual_seed(0)
+
+    def quantised(x):
+        return to_bytes(x) if kind is torch.int8 else to_float8(x, kind, torch.finfo(kind).max)
+
+    x = torch.randn(33, 300) * torch.logspace(-20, 20, 33)[:, None]
+    x[3] = 0.0
+    (q, scale), (wanted, wide) = weft.optimize(quantised, (x,))(x), quantised(x)
+    assert q.dtype is kind
+    assert torch.equal(q.view(torch.uint8), wanted.view(torch.uint8))
+    assert torch.equal(scale, wide)
+    weft.judge(q, wanted, wanted.double()) if kind is not torch.int8 else weft.judge(q, wanted, wanted)
+
+
+def test_what_eager_does_with_floats_of_8_bits_is_pytorchs():
+    x = torch.randn(5, 8)
+    q = x.to(E4)
+
+    def functions(x, q):
+        return (
+            (q * q).float(),
+            q == q,
+            q.abs().to(E5),
+            torch.cat((q, q)).float() @ x.t(),
+            q.t().contiguous(),
+            q[1:, ::2],
+        )
+
+    program = weft.optimize(functions, (x, q))
+    assert {f.operation for f in program.fallbacks} == {"aten.mul", "aten.eq", "aten.abs", "aten.cat"}
+    assert all("only cast and moved" in f.reason for f in program.fallbacks)
+    for found, wanted in zip(program(x, q), functions(x, q), strict=True):
+        assert found.dtype is wanted.dtype
+        torch.testing.assert_close(found.double(), wanted.double(), equal_nan=True)
+    for refused in (lambda x, q: q + q, lambda x, q: q + x):
+        with pytest.raises(weft.errors.ShapeError, match=r"Float8"):
+            weft.optimize(refused, (x, q))
+
+
+def test_other_floats_of_8_bits_pass_through():
+    x = torch.randn(5, 8)
+
+    def function(x):
+        return torch.relu(x.to(torch.float8_e4m3fnuz).float() * 2) + x
+
+    program = weft.optimize(function, (x,))
+    assert program.kernels
+    assert {f.operation for f in program.fallbacks} == {"aten.to"}
+    assert torch.equal(program(x), function(x))
+
+
+def test_bytes_are_multiplied_exactly_at_any_length():
+    """Beyond what 24 or 32 bits hold."""
+    x = torch.full((3, 70001), -128, dtype=torch.int8)
+    program = weft.optimize(torch._int_mm, (x, x.t()))
+    assert program.fallbacks == ()
+    assert torch.equal(program(x, x.t()), torch._int_mm(x, x.t()))

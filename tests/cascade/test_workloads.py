@@ -1,0 +1,71 @@
+"""Each chain is one kernel, or the few that it says, with nothing left to PyTorch, right by the error rule; its loop reads once.
+
+At the last of its sizes; with WALK_ALL=1 in the environment at all of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+
+import pytest
+
+import weft
+from cascade.workloads import CHAINS
+from weft.api.measure import Standard
+
+
+def expected_to_fail(reason):
+    return pytest.mark.xfail(reason=reason, raises=AssertionError, strict=True) if reason else ()
+
+
+def at_sizes():
+    for chain in CHAINS:
+        for sizes in chain.sizes if os.environ.get("WALK_ALL") == "1" else chain.sizes[-1:]:
+            name = f"{chain.name}-{'x'.join(map(str, sizes))}"
+            yield pytest.param(chain, sizes, id=name, marks=expected_to_fail(chain.fails.get(sizes, "")))
+
+
+def with_loads():
+    for chain in CHAINS:
+        if chain.loads is not None:
+            yield pytest.param(chain, id=chain.name, marks=expected_to_fail(chain.loads_more))
+
+
+@functools.cache
+def compiled(name, sizes):
+    """Once for both tests: making it is most of what they take."""
+    chain = next(chain for chain in CHAINS if chain.name == name)
+    return weft.optimize(chain.function, chain.inputs(sizes, 0))
+
+
+def optimized(chain, sizes):
+    """The program at these sizes, which is right: no reason that a chain may have to be other kernels excuses wrong numbers."""
+    program = compiled(chain.name, sizes)
+    if not all(kernel.verdict.equal is True for kernel in program.kernels):
+        pytest.fail(f"{chain.name}: {program}")
+    judgement = Standard.of(chain.function, lambda number: chain.inputs(sizes, number), gaps=chain.gaps).judge(program)
+    if not judgement.ok:
+        pytest.fail(f"{chain.name}: {judgement}")
+    return program
+
+
+@pytest.mark.parametrize(("chain", "sizes"), list(at_sizes()))
+def test_a_chain_is_one_kernel_and_right(chain, sizes):
+    program = optimized(chain, sizes)
+    assert program.fallbacks == ()
+    assert 1 <= len(program.kernels) <= chain.kernels
+
+
+@pytest.mark.parametrize("chain", list(with_loads()))
+def test_its_loop_loads_each_element_as_often_as_results_ask(chain):
+    """By the bytes that kernels load, of all bytes that there are."""
+    program = compiled(chain.name, chain.sizes[-1])
+    assert program.kernels
+    costs = [kernel.cost for kernel in program.kernels]
+    there = costs[0].unique_bytes - costs[0].bytes_written
+    assert sum(cost.bytes_read for cost in costs) <= 1.05 * chain.loads * there
+
+
+def test_chains_have_names_of_their_own():
+    assert len({chain.name for chain in CHAINS}) == len(CHAINS) >= 45
