@@ -23,12 +23,7 @@ NAMED = {chain.name: chain for chain in CHAINS}
 FIRST = 600  # more than a block, less than a row
 LONG = 1_000_003
 
-ROUNDED_MEAN = "the rounding of the mean is squared: nothing takes sum(x - mean)^2 / n away from the sum of squares"
-LONG_LANES = "equal terms are summed in a few long chains, each of which rounds the same way every time"
-INFINITE_REFERENCE = (
-    "exponentials of x - inf where the state's reference is +inf: NaN for a row with +inf, whose result is inf"
-)
-SEGMENTS_TWICE = "segments and a merge for each of two loops: four kernels"
+APART = "the second sum runs along an axis of its own, which nothing says is as long as the first: two loops"
 
 
 def fails(name, *rest, reason):
@@ -76,18 +71,18 @@ def places_far(m, r):
     share(
         (
             ("variance", first_far),
-            fails("torch.var", first_far, reason=ROUNDED_MEAN),
+            ("torch.var", first_far),
             ("weighted variance", first_far),
             ("skewness", first_far),
             ("inertia", places_far),
             ("covariance of two vectors", both_far),
             ("covariance of features", first_far),
             ("LayerNorm + matmul", first_far),
-            fails("softmax of a standardised row", first_far, reason=ROUNDED_MEAN),
+            ("softmax of a standardised row", first_far),
         ),
         (
             ("sum of (x - mean)^2", first_far),
-            fails("torch.var without correction", first_far, reason=ROUNDED_MEAN),
+            ("torch.var without correction", first_far),
             ("kurtosis", first_far),
             ("correlation", both_far),
             ("LayerNorm + matmul, weight and bias", first_far),
@@ -159,7 +154,7 @@ def infinite(x, *others):
 
 @pytest.mark.parametrize(
     "name",
-    [fails(name, reason=INFINITE_REFERENCE) if name == "log-sum-exp" else name for name in share(LOGITS, MORE_LOGITS)],
+    share(LOGITS, MORE_LOGITS),
 )
 def test_rows_of_infinities(name):
     check(name, infinite)
@@ -202,7 +197,7 @@ def some_equal(x, *others):
             "LayerNorm + matmul",
             "softmax",
             "log-sum-exp",
-            fails("entropy of a softmax", reason=LONG_LANES),
+            "entropy of a softmax",
         ),
         ("torch.var", "covariance of two vectors", "L2-normalise + matmul", "cosine similarity"),
     ),
@@ -242,7 +237,7 @@ MORE_ZEROS = ("L2-normalise + matmul, by hand", "RMSNorm + matmul", "cosine simi
     [
         *((name, change) for name in share(ZEROS, MORE_ZEROS) for change in (some_zero, zeros_first)),
         ("min-max normalise + sum", some_zero),
-        fails("min-max normalise + sum", zeros_first, reason=LONG_LANES),
+        ("min-max normalise + sum", zeros_first),
     ],
 )
 def test_rows_that_are_or_begin_with_zeros(name, change):
@@ -344,7 +339,7 @@ def test_a_million_elements(name, two_threads):
     assert judgement.ok, str(judgement)
 
 
-@pytest.mark.parametrize("name", [fails(name, reason=SEGMENTS_TWICE) for name in share(MANY, MORE)])
+@pytest.mark.parametrize("name", [fails(n, reason=APART) if n == "Sum + Sum" else n for n in share(MANY, MORE)])
 def test_a_million_elements_are_segments_and_one_merge(name, two_threads):
     program = long(name)
     assert program.fallbacks == ()

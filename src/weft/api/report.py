@@ -14,6 +14,7 @@ from weft.api.left_out import left_out
 from weft.block import lower
 from weft.block.listing import listing
 from weft.block.program import BlockProgram
+from weft.cascade import chains, formulas
 from weft.errors import UnsupportedError
 from weft.plan import CompiledRegion, Plan, described
 from weft.tensor.laws import cancel_shifts, sizes_in_place
@@ -108,6 +109,9 @@ def _region(region: CompiledRegion) -> Iterator[tuple[str, str]]:
         yield "tensor program after the law of shifts", str(shifted)
     yield "block program before fusion", listing(start)
     yield "rewrites", "\n".join(f"{i}. {step}" for i, step in enumerate(region.trace, 1)) or "none applied"
+    derived = _chains(region)
+    if derived:
+        yield "chains of reductions", derived
     yield "left out", "\n".join(left_out(region.program)) or "nothing: no law or rule that cancels would apply"
     yield "block program after fusion", listing(region.fused)
     for kernel in region.kernels[:1]:
@@ -118,6 +122,12 @@ def _region(region: CompiledRegion) -> Iterator[tuple[str, str]]:
         yield title, text
 
 
+def _chains(region: CompiledRegion) -> str:
+    """How each chain of dependent reductions is one loop: decomposition, update and merge of each."""
+    found = chains(region.program).found.decompositions
+    return "\n\n".join("\n".join(map(str, formulas(each))) for each in found)
+
+
 def _candidates(region: CompiledRegion) -> str:
     """Each with its predicted time and how much more than the chosen one's that is, or why it cannot be a kernel."""
     best = next(c.seconds for c in region.considered if c.origin == region.origin and c.seconds is not None)
@@ -125,7 +135,10 @@ def _candidates(region: CompiledRegion) -> str:
     for each in region.considered:
         verdict = ""
         if each.origin == region.origin:
-            verdict = "; chosen: the least"
+            least = all(o.seconds is None or o.seconds >= best for o in region.considered)
+            verdict = "; chosen: " + (
+                "the least" if least else "the model cannot tell it from the least, and it moves less"
+            )
         elif each.seconds is not None:
             verdict = f"; {each.seconds / best:.3g} times the chosen one's"
         lines.append(f"{each}{' predicted' if each.seconds is not None else ''}{verdict}")

@@ -159,7 +159,8 @@ def _result_types(node: BlockNode, types: Types, scope: Scope) -> dict[str, Bloc
             return {name: BlockType((), node.dims, DType.int64)}
         case Literal(name, value, dtype):
             return {name: BlockType((), (), dtype, float(value))}
-        case Extent(name, _, dtype):
+        case Extent(name, _, dtype, axis):
+            _demand(axis is None or axis in scope.maps, name, "an extent is of a block of a map around it", axis)
             return {name: BlockType((), (), dtype)}
         case Rank():
             return _rank_types(node, types, scope)

@@ -222,8 +222,9 @@ class _Interpreter(Generic[V]):
                 return _Item(domain.lift(at(own), numbers), node.dims, DType.int64)
             case Literal(_, value, dtype):
                 return _Item(domain.constant(value, dtype), (), dtype)
-            case Extent(_, space, dtype):
-                return _Item(domain.constant(space.size(self.sizes), dtype), (), dtype)
+            case Extent(_, space, dtype, axis):
+                size = space.size(self.sizes) if axis is None else scope[axis].valid
+                return _Item(domain.constant(size, dtype), (), dtype)
             case Fill():
                 item = self.item(values, node.arg)
                 return self.filled(

@@ -224,7 +224,9 @@ class _Printer:
             case Literal():
                 frame.values[node.name] = _Item((), number(node.value))
             case Extent():
-                frame.values[node.name] = _Item((), self._extents[node.space])
+                size = self._extents[node.space]
+                text = size if node.axis is None else f"size({self._variables.get(node.axis, '?')})"
+                frame.values[node.name] = _Item((), text)
             case Rank():
                 self._ranking(node, frame)
                 self._store(node.places, frame)

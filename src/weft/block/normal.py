@@ -157,7 +157,8 @@ class _Walk:
                 known[node.name] = _Known(_literal(node.value))
                 return node
             case Extent():
-                parts = ("extent", self.space_id(node.space), str(node.dtype))
+                own = () if node.axis is None else (self._axes((node.axis,)),)
+                parts = ("extent", self.space_id(node.space), str(node.dtype), *own)
             case Fill():
                 parts = ("fill", number(node.value))
             case Join(name, first, rest):

@@ -274,11 +274,12 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The number of elements of `space`, a scalar item."""
+    """The number of elements of `space`, a scalar item; with `axis`, a map's around it, of that one's current block."""
 
     name: str
     space: Space
     dtype: DType
+    axis: Axis | None = None
 
 
 @dataclass(frozen=True, slots=True)

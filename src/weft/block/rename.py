@@ -168,7 +168,9 @@ def _axes_in(node: BlockNode, axes: Axes) -> BlockNode:
             return replace(node, axis=new(node.axis)) if node.axis in axes else node
         case Join():
             return replace(node, axes=tuple((new(a), new(b)) for a, b in node.axes))
-        case Literal() | Fill() | Extent():
+        case Extent():
+            return replace(node, axis=new(node.axis)) if node.axis is not None and node.axis in axes else node
+        case Literal() | Fill():
             return node
         case Map():
             return rename_map_axes(node, axes)

@@ -5,7 +5,8 @@ chain that has none the reduction and the condition that stand against it. Found
 knows the name of any chain.
 """
 
-from weft.cascade.find import Found, Refused, folds
+from weft.cascade.find import Chains, Found, Refused, chains, folds
+from weft.cascade.formulas import Formula, formulas
 from weft.cascade.interchange import sums_outside
 
-__all__ = ["Found", "Refused", "folds", "sums_outside"]
+__all__ = ["Chains", "Formula", "Found", "Refused", "chains", "folds", "formulas", "sums_outside"]

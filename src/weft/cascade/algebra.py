@@ -78,6 +78,8 @@ def negative(expr: Scalar) -> Scalar:
             return Lit(-float(value))
         case Apply("neg", (inner,)):
             return inner
+        case Apply("sub", (left, right)):
+            return apply("sub", right, left)
         case _:
             return apply("neg", expr)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,9 +10,11 @@ from weft.block.fold import Fold
 from weft.cascade.algebra import ZERO, total
 from weft.cascade.chain import Chain, Gathering, NoChainError, Reducing, depending
 from weft.cascade.fold import Decomposition, fold
+from weft.cascade.interchange import sums_outside
 from weft.cascade.separate import Factor, NotSeparableError, Term, separated, summands
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
+from weft.tensor.laws import decays_below_maxima, sizes_in_place
 from weft.tensor.program import Contraction, Monoid, Node, Reduction, TensorProgram, uses
 from weft.tensor.scalar import Scalar
 
@@ -40,6 +43,21 @@ class Found:
     decompositions: tuple[Decomposition, ...]
     folds: tuple[Fold, ...]
     refused: tuple[Refused, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chains:
+    """What became of a program's chains: `program` is what the folds are loops of, the same function as the one asked about."""
+
+    program: TensorProgram
+    found: Found
+
+
+@functools.lru_cache(maxsize=256)
+def chains(program: TensorProgram) -> Chains:
+    """The chains of `program`, sums within sums the other way round where that makes one; worked out once for each program."""
+    program = sizes_in_place(decays_below_maxima(sums_outside(program)))
+    return Chains(program, folds(program))
 
 
 def folds(program: TensorProgram) -> Found:

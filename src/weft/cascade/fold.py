@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from weft.block.fold import Fold
 from weft.block.program import operands
 from weft.block.rename import fresh
-from weft.cascade.algebra import difference, power, product, quotient, total
+from weft.cascade.algebra import difference, is_one, negative, power, product, quotient, total
 from weft.cascade.basis import Carried, carried, expansion
 from weft.cascade.chain import Chain, Link, Result, argument
 from weft.cascade.graphing import Graphing
 from weft.cascade.separate import Factor, NotSeparableError, Shift, Term, summands
-from weft.cascade.state import LETTERS, Centre, Combined, Exponent, Key, StateWriter, axes_of, layout
+from weft.cascade.state import LETTERS, Centre, Combined, Exponent, Key, Reference, StateWriter, axes_of, layout
 from weft.errors import Location
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -54,21 +54,50 @@ def _combined(found: Decomposition, index: int) -> Combined | None:
     return Combined(found.terms[index][0].factors[0].data, link.monoid)
 
 
-def _centres(found: Decomposition, values: Mapping[str, Node]) -> dict[Shift, Centre]:
-    """A running mean for each difference: that which it subtracts, where that is a mean; else of the data themselves."""
-    centres: dict[Shift, Centre] = {}
+def _centres(found: Decomposition, values: Mapping[str, Node]) -> dict[Shift, Reference]:
+    """A running value for each difference to be relative to, near what it subtracts wherever its terms have weight.
+
+    That is what it subtracts, where that is a mean; the running exponent, where the same data are under the term's exponential; or
+    the mean of the data, where all of them count alike.
+
+    Raises:
+        NotSeparableError: none of these: about a mean of all data, terms that count few of them could cancel.
+    """
+    met: dict[Shift, list[tuple[Term, int]]] = {}
     for terms in found.terms:
         for term in terms:
-            for factor in term.factors:
+            for side, factor in enumerate(term.factors):
                 for shift, _ in factor.powers:
-                    if shift not in centres:
-                        centres[shift] = _mean(found, shift, values) or _own_mean(shift)
+                    met.setdefault(shift, []).append((term, side))
+    centres: dict[Shift, Reference] = {}
+    for shift, places in met.items():
+        exponent = Exponent(shift.data)
+        reference = _mean(found, shift, values)
+        if reference is None and all(_raises(term, side, shift) for term, side in places):
+            reference = exponent
+        if reference is None and all(_counts_all_alike(term, side) for term, side in places):
+            above, below = Carried((Factor(shift.data),), (None,)), Carried((Factor(),), (None,))
+            reference = Centre(shift, above, below, exact=False)
+        if reference is None:
+            text = f"{found.chain.show(shift.data)} - ({found.chain.show(shift.result)})"
+            raise NotSeparableError(
+                f"{text} is weighted, and no running value is known to be near it where the weights are"
+            )
+        centres[shift] = reference
     return centres
 
 
-def _own_mean(shift: Shift) -> Centre:
-    above, below = Carried((Factor(shift.data),), (None,)), Carried((Factor(),), (None,))
-    return Centre(shift, above, below, exact=False)
+def _raises(term: Term, side: int, shift: Shift) -> bool:
+    """Whether the data of `shift` are under the exponential of the same factor."""
+    raised = term.factors[side].raised
+    return raised is not None and raised.data == shift.data
+
+
+def _counts_all_alike(term: Term, side: int) -> bool:
+    """Whether nothing but differences varies in `term`."""
+    others = [f for i, f in enumerate(term.factors) if i != side]
+    own = term.factors[side]
+    return is_one(own.data) and own.raised is None and all(f.trivial for f in others)
 
 
 def _mean(found: Decomposition, shift: Shift, values: Mapping[str, Node]) -> Centre | None:
@@ -124,7 +153,7 @@ class _Scaled:
 class _Folding:
     """The making of one fold."""
 
-    def __init__(self, found: Decomposition, centres: Mapping[Shift, Centre], real: DType) -> None:
+    def __init__(self, found: Decomposition, centres: Mapping[Shift, Reference], real: DType) -> None:
         self.found, self.chain, self.centres, self.real = found, found.chain, centres, real
         self.order = _order(self.chain)
         self.make = fresh({argument(i) for i in range(len(self.chain.operands))})
@@ -229,18 +258,28 @@ class _Folding:
 
     def _factor(self, shift: Shift) -> Scalar:
         """exp(z - h): what a sum relative to the running exponent is short of."""
-        z, h = self._component(Exponent(shift.data)), self._plain(self._value(shift.result))
-        return apply("exp", difference(z, h))
+        return apply("exp", negative(self._apart(shift, self._component(Exponent(shift.data)))))
+
+    def _apart(self, shift: Shift, running: Scalar) -> Scalar:
+        """What `shift` subtracts, less its running value: one summand after the other, for the first is near that value.
+
+        The logarithm of a sum of exponentials is m + log(t): rounded as one number it has lost log(t) where m is large.
+        """
+        first, *rest = summands(self.chain, shift.result)
+        result = difference(self._plain(self._value(first)), running)
+        for part in rest:
+            result = total(result, self._plain(self._value(part)))
+        return result
 
     def _settled(self, key: Carried) -> Scalar:
         """The carried sum relative to what its differences subtract, in place of the running means."""
-        moved = frozenset(shift for shift, _ in key.shifts if not self.centres[shift].exact)
+        moved = frozenset(shift for shift, _ in key.shifts if not _ends_as_subtracted(self.centres[shift]))
         result: Scalar = Lit(0.0)
         for coefficient, moves, part in expansion(key, moved):
             summand: Scalar = self._component(part)
             for shift, exponent in moves:
                 centre = self._component(self.centres[shift])
-                by = difference(self._plain(self._value(shift.result)), centre)
+                by = self._apart(shift, centre)
                 apart = self._arg(self.after.point("by", by, self.args))
                 summand = product(power(apart, exponent), summand)
             result = total(result, product(Lit(float(coefficient)), summand))
@@ -287,6 +326,11 @@ def _order(chain: Chain) -> tuple[Axis, ...]:
     """The order of axes in items: as in the values that are read."""
     read = (a for o in chain.operands if isinstance(o, Use) for a in o.axes)
     return tuple(dict.fromkeys((*read, *chain.axes, chain.over)))
+
+
+def _ends_as_subtracted(reference: Reference) -> bool:
+    """Whether the running value is, after the loop, just what the difference subtracts."""
+    return isinstance(reference, Centre) and reference.exact
 
 
 def _below_its_maximum(chain: Chain, shift: Shift) -> bool:

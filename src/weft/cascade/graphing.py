@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from weft.block.program import BlockNode, Collapse, Dot, Pointwise
+from weft.block.program import BlockNode, Collapse, Dot, Extent, Pointwise
 from weft.errors import Location
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -63,6 +63,15 @@ class Graphing:
             name = self.made[key] = self.make(wish)
             self.nodes.append(Collapse(name, monoid, arg, over, self.location))
             self.dims[name] = self.dims[arg] - {over}
+        return self.made[key]
+
+    def extent(self, wish: str, axis: Axis) -> str:
+        """The number of elements of the current block of `axis`."""
+        key = ("extent", axis)
+        if key not in self.made:
+            name = self.made[key] = self.make(wish)
+            self.nodes.append(Extent(name, axis.space, self.real, axis))
+            self.dims[name] = frozenset()
         return self.made[key]
 
     def dot(self, wish: str, left: str, right: str, over: Axis) -> str:

@@ -58,6 +58,9 @@ class Centre:
 
 Key: TypeAlias = Carried | Combined | Exponent | Centre
 
+Reference: TypeAlias = Centre | Exponent
+"""What a difference is relative to."""
+
 LETTERS: Mapping[type, str] = {Carried: "s", Combined: "m", Exponent: "z", Centre: "c"}
 """What components are called."""
 
@@ -81,15 +84,17 @@ def layout(
     chain: Chain,
     sums: Iterable[Carried],
     combined: Iterable[Combined],
-    centres: Mapping[Shift, Centre],
+    centres: Mapping[Shift, Reference],
     names: dict[Key, str],
     make: Callable[[str], str],
 ) -> Layout:
     """The components that carry `sums` and `combined`, with all that it takes to move them; `names` has those of some of them."""
     sums = tuple(sums)
-    used = tuple(dict.fromkeys(centres[shift] for each in sums for shift, _ in each.shifts))
+    references = dict.fromkeys(centres[shift] for each in sums for shift, _ in each.shifts)
+    used = tuple(r for r in references if isinstance(r, Centre))
     every = closure([*(part for c in used for part in (c.above, c.below)), *sums])
     raised = dict.fromkeys(Exponent(shift.data) for each in every for shift in each.raised)
+    raised.update((r, None) for r in references if isinstance(r, Exponent))
     keys: list[Key] = [*combined, *(e for e in every if not e.moving), *used, *(e for e in every if e.moving), *raised]
     for key in keys:
         if key not in names:
@@ -120,7 +125,7 @@ class StateWriter:
 
     chain: Chain
     layout: Layout
-    centres: Mapping[Shift, Centre]
+    centres: Mapping[Shift, Reference]
     order: tuple[Axis, ...]
     real: DType
     make: Callable[[str], str]
@@ -216,9 +221,15 @@ class StateWriter:
         most = self.body.collapse("top", Monoid.max, self._data(key.data), self.chain.over)
         return self.body.point("top", apply("maximum", Arg(0), Lit(LOWEST[self.real])), (most,))
 
+    def _count(self) -> str:
+        """The number of elements of a block."""
+        return self.body.extent("count", self.chain.over)
+
     def _still(self, key: Carried) -> str:
         """A block's part of a sum that is relative to nothing."""
         self.body.location = self.locations.get(key)
+        if all(f.trivial for f in key.factors):
+            return self._count()
         sides = [self._rounded(self.body, self._data(f.data), r) for f, r in zip(key.factors, key.rounded, strict=True)]
         return self._summed(self.body, sides)
 
@@ -277,8 +288,7 @@ class StateWriter:
         for coefficient, moves, part in expansion(key, shifts):
             summand: Scalar = add(sums[part])
             for shift, exponent in moves:
-                centre = self.centres[shift]
-                by = write.point("by", apply("sub", Arg(0), Arg(1)), (new[centre], old[centre]))
+                by = self._by(write, self.centres[shift], old, new)
                 summand = product(power(add(by), exponent), summand)
             times = product(Lit(float(abs(coefficient))), summand)
             result = total(result, times) if coefficient > 0 else difference(result, times)
@@ -289,6 +299,13 @@ class StateWriter:
             )
             result = product(result, add(factor))
         return write.point("kept", result, args)
+
+    def _by(self, write: Graphing, reference: Reference, old: Mapping[Key, str], new: Mapping[Key, str]) -> str:
+        """By how much a running value has moved; of an exponent that nothing has been relative to yet, by nothing."""
+        moved: Scalar = apply("sub", Arg(0), Arg(1))
+        if isinstance(reference, Exponent):
+            moved = apply("where", apply("gt", Arg(1), Lit(LOWEST[self.real])), moved, Lit(0.0))
+        return write.point("by", moved, (new[reference], old[reference]))
 
     # Two parts.
 

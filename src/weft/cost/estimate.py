@@ -9,12 +9,13 @@ on the applied program rather than on a diagram.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from weft.block.program import BlockProgram, Graph, Map, Pointwise
+from weft.block.program import BlockProgram, Collapse, Graph, Map, Pointwise
 from weft.cost.machine import Machine
 from weft.cost.traffic import Traffic, by_kernel
+from weft.tensor.axes import Axis
 from weft.tensor.scalar import operation_count, operations
 
 
@@ -66,8 +67,31 @@ def estimate(program: BlockProgram, sizes: Mapping[str, int], machine: Machine) 
         sizes: elements of each space, by name; all at least 1.
         machine: where it would run.
     """
-    heavy = dict(_heavy(program.graph))
-    return tuple(cost_of(part, machine, heavy) for part in by_kernel(program, sizes))
+    heavy, along = dict(_heavy(program.graph)), frozenset(_along(program.graph))
+    return tuple(cost_of(part, machine, heavy, along) for part in by_kernel(program, sizes))
+
+
+def _along(graph: Graph) -> Iterator[str]:
+    """The operators that are computed along with others, in their loops.
+
+    Those are what is a number a row beside whole rows, what runs over the elements of the one before, and sums of what is made.
+    """
+    items = [frozenset(n.dims) for n in graph.nodes if isinstance(n, Pointwise)]
+    made: set[str] = set()
+    met: set[frozenset[Axis]] = set()
+    for node in graph.nodes:
+        if isinstance(node, Map):
+            yield from _along(node.body)
+            if node.state is not None:
+                yield from _along(node.state.update)
+        elif isinstance(node, Pointwise):
+            own = frozenset(node.dims)
+            if own in met or any(own < other for other in items):
+                yield node.name
+            met.add(own)
+            made.add(node.name)
+        elif isinstance(node, Collapse) and node.arg in made:
+            yield node.name
 
 
 def _heavy(graph: Graph) -> Iterator[tuple[str, float]]:
@@ -96,8 +120,16 @@ def total(costs: Iterable[Cost]) -> Cost:
     )
 
 
-def cost_of(part: Traffic, machine: Machine, heavy: Mapping[str, float] = _NONE) -> Cost:
-    """The cost of one kernel that moves and does `part`; `heavy` says of operators how much more than a flop one of theirs is."""
+def cost_of(
+    part: Traffic, machine: Machine, heavy: Mapping[str, float] = _NONE, along: Collection[str] = frozenset()
+) -> Cost:
+    """The cost of one kernel that moves and does `part`.
+
+    Args:
+        part, machine: what, and where.
+        heavy: of operators, how much more than a flop one of theirs is.
+        along: operators that need no loop of their own.
+    """
     read = {name: size for name, size in part.loaded.items() if name in part.shared}
     written = {name: size for name, size in part.stored.items() if name in part.shared}
     # A kernel that visits only some of a list reads less than the list.
@@ -112,7 +144,9 @@ def cost_of(part: Traffic, machine: Machine, heavy: Mapping[str, float] = _NONE)
     busy = part.iterations / (rounds * machine.cores)
     weighing = sum(part.flops[n] * more for n, more in heavy.items() if n in part.flops) / machine.vector_flops
     copying = _copying_seconds(part, machine)
-    calls = sum(part.operations.values()) * machine.operation_seconds / machine.cores
+    calls = (
+        sum(n for name, n in part.operations.items() if name not in along) * machine.operation_seconds / machine.cores
+    )
     predicted = machine.launch_seconds + (working + weighing + moving + copying + calls) / busy
     floor = max(working, first_touch)
     flops = sum(part.flops.values())

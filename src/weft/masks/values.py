@@ -94,8 +94,8 @@ def _of_operator(node: BlockNode, known: Values, facts: Facts) -> Value:
             return Linear.index(axis)
         case Literal(_, value):
             return Number(value)
-        case Extent(_, space, dtype):
-            if dtype.is_float:
+        case Extent(_, space, dtype, axis):
+            if dtype.is_float or axis is not None:
                 return None
             return Linear(sizes=((space, 1),)) if space.fixed is None else Number(space.fixed)
         case Fill(_, arg, value):

@@ -389,8 +389,9 @@ class _Printer:
                 return Text(f"({self.scope[axis].base} + {self.index[axis]})", "int")
             case Lazy(node=Literal(value=literal, dtype=dtype)):
                 return Text(number(literal, kind_of(dtype)), kind_of(dtype))
-            case Lazy(node=Extent(space=space, dtype=dtype)):
-                return Text(coerced(Text(self.frame.size(space), "int"), kind_of(dtype)), kind_of(dtype))
+            case Lazy(node=Extent(space=space, dtype=dtype, axis=axis)):
+                size = self.frame.size(space) if axis is None else self.scope[axis].valid
+                return Text(coerced(Text(size, "int"), kind_of(dtype)), kind_of(dtype))
             case Lazy() if value in self.buffers:
                 return loaded(_at(self.buffers[value], self.index), self.buffers[value].dtype)
             case Lazy() | Panel():

@@ -73,8 +73,9 @@ class Body:
             case Literal(name, value, dtype):
                 kind = kind_of(dtype)
                 self._define(name, cast(number(value, kind), COMPUTED[kind]), (), dtype, float(value))
-            case Extent(name, space, dtype):
-                self._define(name, cast(self.frame.size(space), COMPUTED[kind_of(dtype)]), (), dtype)
+            case Extent(name, space, dtype, axis):
+                size = self.frame.size(space) if axis is None else self.scope[axis].valid
+                self._define(name, cast(size, COMPUTED[kind_of(dtype)]), (), dtype)
             case Fill(name, arg, value):
                 self.values[name] = self._filled(name, self.item(arg), value, None)
             case Stage():
