@@ -97,3 +97,58 @@ def test_what_is_no_number_stays_in_its_column(library: ctypes.CDLL, dtype: torc
     exact = (a.double() @ b.double()).float()
     assert torch.allclose(c, exact, rtol=1e-3, atol=1e-3, equal_nan=True)
     assert c.isfinite().sum() == 127
+
+
+BYTES = """
+#include "prelude.h"
+using weft::i64;
+template <class T>
+static void staged(uint64_t* c, bool add, const T* a, const T* b, i64 k_stride, i64 n_stride, i64 m, i64 n, i64 k) {
+  weft::Scratch scratch(weft::scratch_bytes<T>(weft::panel_elements<T>(k, n)));
+  T* to = scratch.take<T>(weft::panel_elements<T>(k, n));
+  weft::Products products;
+  const auto panel = weft::stage_panel(to, b, k_stride, n_stride, k, n);
+  weft::dot(c, n, add, a, k, panel, m, n, k);
+  weft::dot_anyhow(c + m * n, n, (i64)1, add, a, k, (i64)1, weft::panel_reader(panel), m, n, k);
+}
+extern "C" void staged_int8(uint64_t* c, bool add, const int8_t* a, const int8_t* b, i64 x, i64 y, i64 m, i64 n, i64 k) {
+  staged(c, add, a, b, x, y, m, n, k);
+}
+extern "C" void staged_uint8(uint64_t* c, bool add, const uint8_t* a, const uint8_t* b, i64 x, i64 y, i64 m, i64 n, i64 k) {
+  staged(c, add, a, b, x, y, m, n, k);
+}
+"""
+
+
+@pytest.fixture(scope="module", params=[(), ("-DWEFT_PLAIN_DOT",)], ids=["library", "plain"])
+def of_bytes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    path = tmp_path_factory.mktemp("bytes") / "bytes.so"
+    define = "#define WEFT_PLAIN_DOT\n" if request.param else ""
+    path.write_bytes(compile_shared_library(define + BYTES, (INCLUDE_DIR,)))
+    return ctypes.CDLL(str(path))
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8], ids=str)
+def test_bytes_of_any_size_and_strides(of_bytes: ctypes.CDLL, dtype: torch.dtype) -> None:
+    """Four rows at a time, and what is left of them; parts of 64 rows, 128 columns and 32768 steps of k."""
+    limits = torch.iinfo(dtype)
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return torch.randint(limits.min, limits.max + 1, shape, dtype=dtype, generator=generator)
+
+    function = getattr(of_bytes, f"staged_{str(dtype).removeprefix('torch.')}")
+    for m, n, k in ((1, 1, 1), (3, 5, 2), (65, 300, 131), (130, 128, 8), (2, 129, 32775), (4, 3, 0)):
+        a, along = drawn(m, k), drawn(k, n)
+        for b in (along, along.t().contiguous().t(), drawn(k, 2 * n)[:, ::2]):
+            start = torch.arange(2 * m * n).view(2, m, n)
+            for add in (False, True):
+                c = start.clone()
+                arguments = [ctypes.c_int64(v) for v in (*b.stride(), m, n, k)]
+                function(
+                    *(ctypes.c_void_p(c.data_ptr()), ctypes.c_bool(add)),
+                    *(ctypes.c_void_p(t.data_ptr()) for t in (a, b)),
+                    *arguments,
+                )
+                wanted = a.long() @ b.long()
+                assert torch.equal(c, wanted + start if add else wanted.expand(2, m, n)), (m, n, k, add)

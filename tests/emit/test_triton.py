@@ -32,6 +32,8 @@ from weft.run.triton import TritonProgram, load, sizes_of
 from weft.schedule import kernels
 from weft.tensor import optable
 from weft.tensor.dtypes import DType
+from weft.tensor.program import Elementwise, TensorProgram, Use
+from weft.tensor.scalar import Arg, Convert
 
 pytest.importorskip("triton", reason="Triton is not installed: it is in the extras dev and gpu")
 
@@ -181,6 +183,9 @@ def test_a_list_between_two_loops_of_a_kernel_is_refused() -> None:
 def test_what_triton_kernels_do_not_do_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="float32, not in float64"):
         _only(Case(_linear(DType.float64), {}))
+    rounding = _rounding(DType.float8_e4m3fn)
+    with pytest.raises(UnsupportedError, match="do not round to float8_e4m3fn as eager does"):
+        _only(Case(rounding, {}))
     with pytest.raises(UnsupportedError, match="product of int64"):
         _only(Case(_linear(DType.int64), {}))
     base = _linear(DType.float32)
@@ -230,6 +235,13 @@ def test_nothing_is_launched_for_results_without_elements(tmp_path: Path) -> Non
 def _linear(dtype: DType):
     tile = levels((GRID, 32))
     return placed(fused(programs.linear_relu(dtype)), m=tile, n=tile, k=levels((LOOP, 16)))
+
+
+def _rounding(dtype: DType):
+    m, n = programs.axes("m", "n")
+    made = Elementwise("y", (m, n), DType.float32, Convert(dtype, Arg(0)), (Use("x", (m, n)),))
+    tile = levels((GRID, 32))
+    return placed(fused(TensorProgram((programs.tensor("x", m, n),), (made,), ("y",))), m=tile, n=tile)
 
 
 def _only(case: Case) -> TritonKernel:

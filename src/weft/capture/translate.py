@@ -209,32 +209,32 @@ class _Translation:
         used = [slot for slot in call.results if slot is not None]
         if isinstance(call.target, Write):
             raise UnsupportedError("it writes into a part of a tensor")
-        foreign = {str(k) for s in (*call.reads(), *used) if (k := dtype_of(self.fakes[s].dtype)).is_foreign}
-        if foreign:
-            raise UnsupportedError(f"{' and '.join(sorted(foreign))} numbers are PyTorch's")
-        if call.packet not in VIEWS and (kept := self._kept((*call.reads(), *used))):
-            raise UnsupportedError(
-                f"{' and '.join(kept)} numbers are only cast and moved: what computes with them is PyTorch's"
-            )
+        self._demand_types(call, used)
         if call.packet == CHECK:
             raise UnsupportedError("PyTorch looks whether each index exists")
         if handler is None or not used:
             raise UnsupportedError(f"{call.packet} is not in weft's table yet")
         arguments = Arguments(self.builder, call, self.fakes, self.refs, self.axes)
-        made = handler(self.builder, arguments)
-        if isinstance(made, Ref):
-            if len(used) != 1:
-                raise UnsupportedError(f"{call.packet} is not in weft's table yet")
-            found = [(used[0], made)]
-        else:
-            found = [(slot, ref) for slot, ref in zip(call.results, made, strict=True) if slot is not None]
+        found = _used(call, handler(self.builder, arguments))
         for slot, ref in found:
             self._check(ref, self.fakes[slot])
         return found
 
-    def _kept(self, slots: Iterable[Slot]) -> list[str]:
-        """The element types of `slots` that numbers are only kept in."""
-        return sorted({str(k) for s in slots if (k := dtype_of(self.fakes[s].dtype)).is_kept})
+    def _demand_types(self, call: Call, used: Sequence[Slot]) -> None:
+        """Whether the element types that `call` reads and makes, those that are `used`, are such as weft computes with.
+
+        Raises:
+            UnsupportedError: they are not; floats of 8 bits are where nothing is computed.
+        """
+        kinds = {dtype_of(self.fakes[s].dtype) for s in (*call.reads(), *used)}
+        foreign = sorted(str(k) for k in kinds if k.is_foreign)
+        if foreign:
+            raise UnsupportedError(f"{' and '.join(foreign)} numbers are PyTorch's")
+        kept = sorted(str(k) for k in kinds if k.is_kept and call.packet not in VIEWS)
+        if kept:
+            raise UnsupportedError(
+                f"{' and '.join(kept)} numbers are only cast and moved: what computes with them is PyTorch's"
+            )
 
     def _check(self, ref: Ref, fake: torch.Tensor) -> None:
         """Holds what was built against what PyTorch says of the result."""
@@ -401,6 +401,20 @@ class _Translation:
         while value in self.flat:
             value = self.flat[value]
         return value
+
+
+def _used(call: Call, made: Ref | tuple[Ref, ...]) -> list[tuple[Slot, Ref]]:
+    """The results of `call` that something uses, of what a handler made.
+
+    Raises:
+        UnsupportedError: there are several, and the handler made but one.
+    """
+    if not isinstance(made, Ref):
+        return [(slot, ref) for slot, ref in zip(call.results, made, strict=True) if slot is not None]
+    used = [slot for slot in call.results if slot is not None]
+    if len(used) != 1:
+        raise UnsupportedError(f"{call.packet} is not in weft's table yet")
+    return [(used[0], made)]
 
 
 def _first(results: Sequence[Slot | None]) -> Slot:

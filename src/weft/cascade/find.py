@@ -49,18 +49,19 @@ def folds(program: TensorProgram) -> Found:
     """
     refused: list[Refused] = []
     made: list[Decomposition] = []
+    loops: list[Fold] = []
+    values = program.values()
+    real = DType.float64 if any(n.dtype is DType.float64 for n in values.values()) else DType.float32
     for members in _chains(program, refused):
         for wanted in _wanted(program, members):
             try:
                 found = decompose(program, members, wanted)
+                if any(found.chain.dependent(link.element.expr) for link in found.chain.links):
+                    loops.append(fold(found, values, real))
+                    made.append(found)
             except (NoChainError, NotSeparableError) as error:
                 refused.append(Refused(wanted[-1].name, str(error)))
-                continue
-            if any(found.chain.dependent(link.element.expr) for link in found.chain.links):
-                made.append(found)
-    values = program.values()
-    real = DType.float64 if any(n.dtype is DType.float64 for n in values.values()) else DType.float32
-    return Found(tuple(made), tuple(fold(found, values, real) for found in made), tuple(refused))
+    return Found(tuple(made), tuple(loops), tuple(refused))
 
 
 def decompose(program: TensorProgram, members: frozenset[str], wanted: Sequence[Reducing]) -> Decomposition:

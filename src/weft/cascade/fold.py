@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,13 +13,13 @@ from weft.cascade.algebra import difference, power, product, quotient, total
 from weft.cascade.basis import Carried, carried, expansion
 from weft.cascade.chain import Chain, Link, Result, argument
 from weft.cascade.graphing import Graphing
-from weft.cascade.separate import Factor, Shift, Term
+from weft.cascade.separate import Factor, NotSeparableError, Shift, Term, summands
 from weft.cascade.state import LETTERS, Centre, Combined, Exponent, Key, StateWriter, axes_of, layout
 from weft.errors import Location
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Extent, Monoid, Node, Use
-from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply, arguments, substitute
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,16 +197,40 @@ class _Folding:
     def _sum(self, index: int, link: Link) -> _Scaled:
         parts: list[_Scaled] = []
         for term in self.found.terms[index]:
-            key = carried(term, link.element.rounded)
-            relative = tuple((shift, 1) for shift in key.raised)
-            scale = self._value(term.scale)
-            parts.append(_multiplied(scale, _Scaled(self._settled(key), relative)))
+            key, scale = carried(term, link.element.rounded), self._value(term.scale)
+            value = _Scaled(self._settled(key), tuple((shift, 1) for shift in key.raised))
+            if not all(_below_its_maximum(self.chain, shift) for shift in key.raised):
+                value = self._unbounded(index, key, value)
+            parts.append(_multiplied(scale, value))
         if len(parts) == 1:
             return parts[0]
         result = self._plain(parts[0])
         for part in parts[1:]:
             result = total(result, self._plain(part))
         return _Scaled(result)
+
+    def _unbounded(self, index: int, key: Carried, value: _Scaled) -> _Scaled:
+        """A sum of exponentials whose shift is not their maximum: where one is infinite the sum may be so too, not NaN.
+
+        Relative to the running exponent such an element is inf - inf; the sum of exp(g - h) is what the greatest gives.
+
+        Raises:
+            NotSeparableError: there are other factors, whose signs decide which infinity it is.
+        """
+        shift = key.raised[0]
+        if key.factors != (Factor(raised=shift),):
+            names = (
+                f"{self.chain.links[index].node}: exp({self.chain.show(shift.data)} - {self.chain.show(shift.result)})"
+            )
+            raise NotSeparableError(f"{names} is not below a maximum of its own, and has other factors")
+        z = self._component(Exponent(shift.data))
+        greatest = self._arg(self.after.point("top", self._factor(shift), self.args))
+        return _Scaled(apply("where", apply("eq", z, Lit(math.inf)), greatest, self._plain(value)))
+
+    def _factor(self, shift: Shift) -> Scalar:
+        """exp(z - h): what a sum relative to the running exponent is short of."""
+        z, h = self._component(Exponent(shift.data)), self._plain(self._value(shift.result))
+        return apply("exp", difference(z, h))
 
     def _settled(self, key: Carried) -> Scalar:
         """The carried sum relative to what its differences subtract, in place of the running means."""
@@ -225,9 +250,7 @@ class _Folding:
         """The value itself: brought back from what it is relative to."""
         expr = of.expr
         for shift, exponent in of.relative:
-            z = self._component(Exponent(shift.data))
-            h = self._plain(self._value(shift.result))
-            apart = self._arg(self.after.point("by", apply("exp", difference(z, h)), self.args))
+            apart = self._arg(self.after.point("by", self._factor(shift), self.args))
             expr = product(expr, power(apart, exponent)) if exponent > 0 else quotient(expr, power(apart, -exponent))
         return expr
 
@@ -264,3 +287,19 @@ def _order(chain: Chain) -> tuple[Axis, ...]:
     """The order of axes in items: as in the values that are read."""
     read = (a for o in chain.operands if isinstance(o, Use) for a in o.axes)
     return tuple(dict.fromkeys((*read, *chain.axes, chain.over)))
+
+
+def _below_its_maximum(chain: Chain, shift: Shift) -> bool:
+    """Whether what is subtracted has the maximum of a summand of the data among its own: if that is infinite, so is it."""
+    data = summands(chain, shift.data)
+    for part in summands(chain, shift.result):
+        found = [i for i in arguments(part) if isinstance(chain.operands[i], Result)]
+        for operand in found:
+            result = chain.operands[operand]
+            assert isinstance(result, Result)
+            link = chain.links[result.index]
+            if link.monoid is Monoid.max and len(found) == 1:
+                elements = substitute(part, lambda i, e=link.element.expr, o=operand: e if i == o else Arg(i))
+                if elements in data:
+                    return True
+    return False

@@ -134,6 +134,8 @@ _POINTEES = {
     DType.float32: "fp32",
     DType.bfloat16: "bf16",
     DType.float16: "fp16",
+    DType.float8_e4m3fn: "fp8e4nv",
+    DType.float8_e5m2: "fp8e5",
     DType.int64: "i64",
     DType.int32: "i32",
     DType.int16: "i16",

@@ -19,7 +19,7 @@ ORDERING = ("maximum", "minimum", "lt", "le", "gt", "ge", "eq", "ne", "sign", "a
 """Operations of the table whose results depend on an order, or on whether two values are the same."""
 _SHARE = 0.5
 _MOST_TURNS = 8
-_TIES = (1.0, -1.0)
+_TIES, _TIED_TURNS = (1, 2), 3
 # Integers are compared with indices too, and those are small where programs are checked.
 _INDICES = range(8)
 
@@ -47,10 +47,15 @@ def with_numbers(
     What is compared is rarely an input itself; of what is computed first, nothing is promised.
 
     Args:
-        turn: after `turns` of them, counted from 0, every number has been in every input that has elements.
+        turn: after `turns` of them, counted from 0, every number has been in every input that has elements. Where a program ranks
+            elements, the first turns have equal ones.
     """
     found = dict(values)
     nodes = {n.name: n for p in programs for n in p.inputs}.values()
+    if _rank(programs):
+        if turn < _TIED_TURNS:
+            return {n.name: _of_few(values[n.name], n.dtype, domain, rng) for n in nodes}
+        turn -= _TIED_TURNS
     of_type = {dtype: numbers_of_interest(programs, dtype) for dtype in {n.dtype for n in nodes}}
     for node in nodes:
         numbers = of_type[node.dtype]
@@ -73,7 +78,19 @@ def turns(programs: Sequence[TensorProgram], sizes: Mapping[str, int]) -> int:
     for node in nodes:
         exchanged = _exchanged(math.prod(a.space.size(sizes) for a in node.axes))
         wanted = max(wanted, -(-counts[node.dtype] // exchanged))
-    return min(wanted, _MOST_TURNS)
+    return min(wanted, _MOST_TURNS) + (_TIED_TURNS if _rank(programs) else 0)
+
+
+def _rank(programs: Sequence[TensorProgram]) -> bool:
+    """Whether it matters which of equal elements comes first: then the first turns have few different ones."""
+    return any(isinstance(n, Ranking) for p in programs for n in p.nodes)
+
+
+def _of_few(value: V, dtype: DType, domain: Domain[V], rng: np.random.Generator) -> V:
+    if dtype is DType.bool or dtype.is_foreign:
+        return value
+    choice = rng.integers(0, len(_TIES), domain.shape(value))
+    return domain.lift(_mixed(choice), value, *(domain.full((), number, dtype) for number in _TIES))
 
 
 def _exchanged(count: int) -> int:
@@ -118,8 +135,6 @@ def literals(program: TensorProgram, *, everywhere: bool = True) -> Iterator[flo
         if isinstance(node, Elementwise):
             args = tuple(constants.get(use.value) for use in node.args)
             yield from _in_expression(node.expr, args, everywhere, counted=everywhere)
-        elif isinstance(node, Ranking):  # equal elements, of which the first counts
-            yield from _TIES
 
 
 def _in_expression(

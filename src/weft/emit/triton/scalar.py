@@ -28,8 +28,11 @@ def element(dtype: DType) -> str:
     """Triton's name of an element type.
 
     Raises:
-        UnsupportedError: for float64; what these kernels call computes in float32.
+        UnsupportedError: for float64, as what these kernels call computes in float32; for floats of 8 bits, in which what is too
+            large becomes infinity on one device and the largest number on another. Reading them needs no name.
     """
+    if dtype.is_kept:
+        raise UnsupportedError(f"Triton kernels do not round to {dtype} as eager does")
     if dtype is DType.float64:
         raise UnsupportedError(f"Triton kernels compute in float32, not in {dtype}")
     return "tl.int1" if dtype is DType.bool else f"tl.{dtype.name}"

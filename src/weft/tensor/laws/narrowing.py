@@ -145,7 +145,7 @@ class _Known:
                 return not places and self.held(arg.value)
             case Constant(value=value):
                 return _has(value)
-            case Input() | Opaque() | Contraction() | Iota() | Extent() | Reindex():
+            case Input() | Opaque() | Contraction() | Ranking() | Iota() | Extent() | Reindex():
                 return False
 
     def _chosen(self, expr: Scalar, args: tuple[Use, ...]) -> bool:
@@ -179,7 +179,7 @@ class _Known:
                 return float(value).is_integer()
             case Iota() | Extent():
                 return True
-            case Input() | Opaque() | Contraction() | Reindex():
+            case Input() | Opaque() | Contraction() | Ranking() | Reindex():
                 return False
 
     def _whole_expression(self, expr: Scalar, args: tuple[Use, ...]) -> bool:
