@@ -16,9 +16,8 @@ from pathlib import Path
 import pytest
 import sympy
 import torch
-from _pytest.mark import ParameterSet
 
-from cascade.programs import captured, prepared
+from cascade.programs import captured, prepared, wrong
 from tensor.rewritten import rewritten
 from weft.api import workloads
 from weft.api import workloads_reductions as rows
@@ -49,11 +48,6 @@ class Case:
     read: tuple[str, ...]
     factors: dict[str, tuple[str, str]]
     wrong: str = ""
-
-
-def wrong(*what: str, reason: str) -> ParameterSet:
-    """A parameter that is found wrong now."""
-    return pytest.param(*what, marks=pytest.mark.xfail(reason=reason, raises=AssertionError, strict=True))
 
 
 def routing(x, w):
