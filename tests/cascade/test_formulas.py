@@ -7,14 +7,15 @@ and compared with what is printed.
 from __future__ import annotations
 
 import functools
+import importlib
 import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-import sympy
 import torch
 
 from cascade.programs import captured, prepared, wrong
@@ -26,8 +27,9 @@ from weft.cascade.chain import Result
 from weft.cascade.fold import Decomposition
 from weft.cascade.formulas import Formula, formulas
 from weft.tensor.program import Elementwise, TensorProgram
-from weft.tensor.scalar import Apply, Arg
+from weft.tensor.scalar import Arg, apply
 
+sympy: Any = importlib.import_module("sympy")  # which PyTorch needs, and has no stubs
 GOLDEN = Path(__file__).parent / "golden"
 
 
@@ -161,18 +163,18 @@ def test_names_and_order_of_the_program_do_not_matter(name, seed):
 # As algebra.
 
 
-def symbol(text: str) -> sympy.Expr:
+def symbol(text: str) -> Any:
     """A printed expression; x' is x_new."""
     text = text.replace("'", "_new")
     names = {n: sympy.Symbol(n, positive=True) for n in re.findall(r"[A-Za-z_]\w*", text) if n not in ("exp", "sqrt")}
     return sympy.sympify(text, locals=names)
 
 
-def same(one: sympy.Expr, other: sympy.Expr) -> bool:
+def same(one: Any, other: Any) -> bool:
     return sympy.simplify(one - other) == 0
 
 
-def at(expr: sympy.Expr, results: tuple[str, ...], suffix: str) -> sympy.Expr:
+def at(expr: Any, results: tuple[str, ...], suffix: str) -> Any:
     """`expr` with the results of another time, or of a segment."""
     return expr.subs({symbol(r): symbol(r + suffix) for r in results}, simultaneous=True)
 
@@ -301,7 +303,7 @@ def test_what_is_kept_of_a_sum_of_products_is_the_sum_with_new_results(name, res
     kept = found.update.removeprefix(f"{result}' = ").removesuffix(" + sum of the block's F(x, d')")
     elements = [{symbol(v): symbol(f"{v}_{i}") for v in case.read if v != "L"} for i in range(3)]
 
-    def over_all(text: str) -> sympy.Expr:
+    def over_all(text: str) -> Any:
         return sum(symbol(text).subs(e, simultaneous=True) for e in elements)
 
     sums = {f"sum{i}": over_all(text) for i, text in enumerate(re.findall(r"S\[(.*?)\]", kept))}
@@ -312,11 +314,14 @@ def test_what_is_kept_of_a_sum_of_products_is_the_sum_with_new_results(name, res
     assert same(found_sum, wanted)
 
 
+PRODUCT_OR_SUM = (apply("mul", Arg(0), Arg(1)), apply("add", Arg(0), Arg(1)))
+
+
 def swapped(of: TensorProgram) -> TensorProgram:
     """`of` with the operands of every product and sum of two values the other way round."""
 
     def node(each: object) -> object:
-        if isinstance(each, Elementwise) and each.expr in (Apply(op, (Arg(0), Arg(1))) for op in ("mul", "add")):
+        if isinstance(each, Elementwise) and each.expr in PRODUCT_OR_SUM:
             return replace(each, args=each.args[::-1])
         return each
 
