@@ -24,7 +24,6 @@ from weft.schedule import Schedule, apply, kernels
 from weft.tensor.laws import cancel_shifts, decays_below_maxima, sizes_in_place
 from weft.tensor.program import TensorProgram
 
-
 # The model's predictions for candidates of one region are off by more than this against each other.
 _CLOSE = 1.05
 
