@@ -75,6 +75,10 @@ def sum_and_sum(a, b):
     return (a * b * a.sum(-1, keepdim=True)).sum(-1)
 
 
+def shares(x, w):
+    return (x / x.sum(-1, keepdim=True) * w).sum(-1)
+
+
 def below_the_greatest(a, w):
     return (a * w / a.abs().amax(-1, keepdim=True)).sum(-1)
 
@@ -85,6 +89,25 @@ def chosen_variance(w, x):
     count = chosen.float().sum(-1, keepdim=True)
     mean = torch.where(chosen, x, 0.0).sum(-1, keepdim=True) / count
     return torch.where(chosen, (x - mean) ** 2, 0.0).sum(-1)
+
+
+def covariance_under_softmax(logits, x, y):
+    p = torch.softmax(logits, -1)
+    x = x - (p * x).sum(-1, keepdim=True)
+    return (p * x * (y - (p * y).sum(-1, keepdim=True))).sum(-1)
+
+
+def divergence(x, y):
+    return (torch.softmax(x, -1) * (torch.log_softmax(x, -1) - torch.log_softmax(y, -1))).sum(-1)
+
+
+def cosines(x):
+    unit = x / x.norm(dim=-1, keepdim=True)
+    return unit @ unit.T
+
+
+def softmax_times_softmax(x, y):
+    return torch.softmax(x, -1) @ torch.softmax(y, 0)
 
 
 CHAINS = {
@@ -103,8 +126,14 @@ CHAINS = {
     "exponentials above the least": Chain(exponentials_above_the_least, ONE),
     "between least and greatest": Chain(between_least_and_greatest, ONE),
     "sum and sum": Chain(sum_and_sum, TWO),
+    "shares": Chain(shares, TWO),
     "below the greatest": Chain(below_the_greatest, TWO),
     "variance of those chosen": Chain(chosen_variance, TWO),
+    "covariance of features": Chain(rows.covariance_matrix, ((LENGTH, 4),)),
+    "covariance under a softmax": Chain(covariance_under_softmax, ((ROWS, LENGTH),) * 3),
+    "divergence of softmaxes": Chain(divergence, TWO),
+    "cosines of all pairs": Chain(cosines, ONE),
+    "softmax times softmax": Chain(softmax_times_softmax, ((ROWS, LENGTH), (LENGTH, 2))),
     "attention": Chain(workloads.attention, ((ROWS, 5), (LENGTH, 5), (LENGTH, 2))),
     "LayerNorm + matmul": Chain(workloads.layernorm_matmul, ((ROWS, LENGTH), (LENGTH, 2))),
     "quantise + matmul": Chain(

@@ -145,7 +145,8 @@ class Folding(Generic[V]):
         after = self.graph(self.fold.after, whole | {n: values[o] for n, o in zip(names, finish.outputs, strict=True)})
         found: dict[str, V] = {}
         for value, made in self.fold.makes:
-            axes = [next(a for a in self.fold.axes if a.space == own.space) for own in self.own[value]]
+            named = {a.space: a for a in self.fold.axes}
+            axes = [a if a in self.fold.axes else named[a.space] for a in self.own[value]]
             array = aligned(self.domain, *after[made], tuple(axes))
             found[value] = self.domain.lift(broadcast(tuple(self.sizes[a] for a in axes)), array)
         return found

@@ -25,11 +25,12 @@ def changed(*changes: tuple[slice | int, float]) -> np.ndarray:
 
 
 FIRST, LAST, ALL = slice(0, HALF), slice(HALF, None), slice(None)
+CANCELLING = changed((slice(0, None, 2), 1.0), (slice(1, None, 2), -1.0))
 KINDS = {
     "-inf": [changed((ALL, -INF)), changed((FIRST, -INF)), changed((LAST, -INF)), changed((3, -INF))],
     "+inf": [changed((0, INF)), changed((-2, INF)), changed((1, -INF), (-2, INF)), changed((ALL, INF))],
     "NaN": [changed((0, NAN)), changed((-2, NAN)), changed((FIRST, -INF), (-1, NAN)), changed((ALL, NAN))],
-    "zeros": [changed((ALL, 0.0)), changed((FIRST, 0.0)), changed((LAST, 0.0))],
+    "zeros": [changed((ALL, 0.0)), changed((FIRST, 0.0)), changed((LAST, 0.0)), CANCELLING],
     "large": [changed() * 1e4, changed((2, 1e6)), changed() + 1e4],
     "equal": [changed((ALL, 3.0)), changed((FIRST, 2.0)), changed((slice(0, HALF, 2), 1.0), (slice(1, HALF, 2), -1.0))],
 }
@@ -45,6 +46,7 @@ WRONG = {
     ("weighted variance", 0, "zeros"): MEAN_STAYS,
     ("inertia", 0, "zeros"): MEAN_STAYS,
     ("exponentials below the mean", 0, "-inf"): MEAN_STAYS,
+    ("shares", 0, "zeros"): INFINITE_FACTOR,
     **{("sum and sum", 0, kind): INFINITE_FACTOR for kind in ("-inf", "+inf")},
     **{("variance of those chosen", 0, kind): NONE_CHOSEN for kind in ("-inf", "NaN", "zeros")},
     **{("variance of those chosen", 1, kind): NOT_CHOSEN for kind in ("-inf", "+inf", "NaN")},

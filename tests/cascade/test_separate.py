@@ -328,3 +328,47 @@ def test_of_a_softmax_of_a_softmax_each_is_one_loop():
     wanted = [[link.node for link in d.chain.links] for d in found.decompositions]
     assert len(wanted) == 2
     assert not set(wanted[0]) & set(wanted[1])
+
+
+# Found now and then lost: chains that are to be one loop.
+
+
+def attention_with_alibi(q, k, v, slope, distance):
+    return torch.softmax(q @ k.T / 4 + slope[:, None] * distance, -1) @ v
+
+
+def attention_with_a_bias(q, k, v, bias):
+    return torch.softmax(q @ k.T + bias, -1) @ v
+
+
+def attention_with_a_sink(q, k, v, sink):
+    scores = q @ k.T
+    most = torch.maximum(scores.amax(-1, keepdim=True), sink[:, None])
+    weights = torch.exp(scores - most)
+    return weights / (weights.sum(-1, keepdim=True) + torch.exp(sink[:, None] - most)) @ v
+
+
+QUERIES = ((9, 8), (16, 8), (16, 5))
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        wrong(
+            attention_with_alibi, (*QUERIES, (9,), (9, 16)), reason="a maximum of a sum is not seen to be the shift's"
+        ),
+        wrong(attention_with_a_bias, (*QUERIES, (9, 16)), reason="a maximum of a sum is not seen to be the shift's"),
+        wrong(attention_with_a_sink, (*QUERIES, (9,)), reason="what is at least the maximum is not taken for it"),
+    ],
+)
+def test_exponentials_below_what_is_at_least_their_maximum_are_one_loop(function, shapes):
+    found = analysed(function, *(torch.rand(shape) for shape in shapes))
+    assert found.refused == ()
+    assert len(found.folds) == 1
+
+
+@pytest.mark.xfail(reason="the reason speaks of an extremum", raises=AssertionError, strict=True)
+def test_a_refused_product_is_not_called_an_extremum():
+    found = analysed(lambda x: (x / x.abs().amax(-1, keepdim=True)).prod(-1), torch.rand(9, 16))
+    assert found.refused
+    assert all("extremum" not in refused.reason for refused in found.refused)
