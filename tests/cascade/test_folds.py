@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+import time
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from cascade.chains import CHAINS, one_loop
 from cascade.folding import Folding, Numbers, cutting
 from cascade.programs import wrong
+from weft.cascade import folds
 from weft.tensor.fp64 import Fp64Domain
 from weft.tensor.program import TensorProgram
 from weft.verify.field_check import field_for
@@ -65,6 +67,15 @@ def test_the_state_does_not_grow_with_the_axis(name):
     _, fold = one_loop(name)
     assert all(fold.over not in c.dims for c in fold.state.components)
     assert len(fold.state.components) <= 16
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_a_chain_is_decided_on_in_less_than_two_seconds(name):
+    program, fold = one_loop(name)
+    start = time.process_time()
+    found = folds(program)
+    assert time.process_time() - start < 2.0
+    assert found.folds == (fold,)
 
 
 NAMED = (

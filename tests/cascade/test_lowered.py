@@ -23,11 +23,14 @@ from weft.block.program import Graph, Pointwise
 from weft.cascade import folds
 from weft.tensor.evaluate import evaluate
 from weft.tensor.field import FieldElements, FieldValue
+from weft.tensor.fp64 import Fp64Domain
+from weft.tensor.program import Monoid
 from weft.tensor.scalar import Apply, Arg, Scalar, apply
 from weft.verify import verify
 from weft.verify.field_check import field_for
 from weft.verify.inputs import random_inputs
 
+LONG = os.environ.get("WALK_ALL") == "1"
 NONE_CHOSEN = "of no elements the mean is 0 / 0, which multiplies a sum that the program leaves out"
 VERIFIED = [wrong(name, reason=NONE_CHOSEN) if name == "variance of those chosen" else name for name in CHAINS]
 
@@ -36,7 +39,7 @@ VERIFIED = [wrong(name, reason=NONE_CHOSEN) if name == "variance of those chosen
 def test_a_loop_is_verified_with_schedules_of_all_kinds(name):
     """Segments and their merge among them."""
     program, _ = one_loop(name)
-    for seed in range(2):
+    for seed in range(8 if LONG else 1):
         verdict = verify(program, scheduled(program, random.Random(seed)), trials=1)
         assert verdict.equal is True, verdict
 
@@ -64,7 +67,6 @@ def test_what_is_derived_can_be_verified(function):
 
 # Random chains: a share, and more with WALK_ALL=1 in the environment.
 
-LONG = os.environ.get("WALK_ALL") == "1"
 EACH = 600 if LONG else 60
 
 
@@ -102,6 +104,30 @@ def test_random_chains_over_the_field(part):
             assert all(map(agree, outputs, wanted)), (seed, program)
         loops += len(found)
     assert loops > 20
+
+
+def test_random_chains_in_numbers():
+    """Extrema of data plus earlier results among them, whose law no field has."""
+    extrema = 0
+    domain = Fp64Domain()
+    for seed in range(2000, 2000 + 2 * EACH):
+        rng = random.Random(seed)
+        program = prepared(random_chain(rng, extrema_of_sums=True))
+        found = folds(program)
+        inputs = random_inputs(
+            program, {s.name: s.example or 1 for s in program.spaces()}, domain, np.random.default_rng(seed)
+        )
+        for fold, apart in zip(found.folds, found.decompositions, strict=True):
+            links = apart.chain.links
+            extrema += any(k.monoid is not Monoid.sum and apart.chain.dependent(k.element.expr) for k in links)
+            folding = Folding(program, fold, domain, inputs)
+            made = folding.over(cutting(folding.length, rng.randint(1, 3), rng), rng)
+            for value, wanted in folding.wanted.items():
+                number = np.isfinite(wanted)
+                scale = np.abs(wanted[number]).max(initial=1.0)
+                np.testing.assert_allclose(made[value][number], wanted[number], rtol=1e-6, atol=1e-9 * scale)
+                assert not np.isfinite(made[value][~number]).any(), (seed, program)
+    assert extrema > 5
 
 
 def test_random_chains_with_random_schedules():
