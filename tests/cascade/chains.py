@@ -1,0 +1,153 @@
+"""Chains that the tests of the state are about, in plain PyTorch, on operands of shape [rows, length] and others after these."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from cascade.programs import captured, prepared
+from weft.api import workloads
+from weft.api import workloads_reductions as rows
+from weft.block.fold import Fold
+from weft.cascade import folds
+from weft.tensor.program import TensorProgram
+
+ROWS, LENGTH = 3, 9
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A function whose reductions are one loop.
+
+    Attributes:
+        shapes: of its operands, in small.
+        positive: whether its first operand is weights.
+    """
+
+    function: Callable[..., torch.Tensor]
+    shapes: tuple[tuple[int, ...], ...]
+    positive: bool = False
+
+
+ONE = ((ROWS, LENGTH),)
+TWO = ((ROWS, LENGTH), (ROWS, LENGTH))
+
+
+def covariance(x, y):
+    return ((x - x.mean(-1, keepdim=True)) * (y - y.mean(-1, keepdim=True))).mean(-1)
+
+
+def weighted_variance(w, x):
+    return rows.weighted_variance(x, w)
+
+
+def mean_under_softmax(x, v):
+    return (torch.softmax(x, -1) * v).sum(-1)
+
+
+def variance_under_softmax(x, v):
+    p = torch.softmax(x, -1)
+    mean = (p * v).sum(-1, keepdim=True)
+    return (p * (v - mean) ** 2).sum(-1)
+
+
+def sum_of_squared_shares(x):
+    return (torch.softmax(x, -1) ** 2).sum(-1)
+
+
+def exponentials_below_the_mean(x):
+    return torch.exp(x - x.mean(-1, keepdim=True)).sum(-1)
+
+
+def exponentials_above_the_least(x):
+    return torch.exp(x.amin(-1, keepdim=True) - x).sum(-1)
+
+
+def between_least_and_greatest(x):
+    least, greatest = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)
+    return ((x - least) / (greatest - least)).sum(-1)
+
+
+def sum_and_sum(a, b):
+    return (a * b * a.sum(-1, keepdim=True)).sum(-1)
+
+
+def shares(x, w):
+    return (x / x.sum(-1, keepdim=True) * w).sum(-1)
+
+
+def below_the_greatest(a, w):
+    return (a * w / a.abs().amax(-1, keepdim=True)).sum(-1)
+
+
+def chosen_variance(w, x):
+    """Of the elements whose weight is positive."""
+    chosen = w > 0
+    count = chosen.float().sum(-1, keepdim=True)
+    mean = torch.where(chosen, x, 0.0).sum(-1, keepdim=True) / count
+    return torch.where(chosen, (x - mean) ** 2, 0.0).sum(-1)
+
+
+def covariance_under_softmax(logits, x, y):
+    p = torch.softmax(logits, -1)
+    x = x - (p * x).sum(-1, keepdim=True)
+    return (p * x * (y - (p * y).sum(-1, keepdim=True))).sum(-1)
+
+
+def divergence(x, y):
+    return (torch.softmax(x, -1) * (torch.log_softmax(x, -1) - torch.log_softmax(y, -1))).sum(-1)
+
+
+def cosines(x):
+    unit = x / x.norm(dim=-1, keepdim=True)
+    return unit @ unit.T
+
+
+def softmax_times_softmax(x, y):
+    return torch.softmax(x, -1) @ torch.softmax(y, 0)
+
+
+CHAINS = {
+    "variance": Chain(rows.variance, ONE),
+    "weighted variance": Chain(weighted_variance, TWO, positive=True),
+    "skewness": Chain(rows.skewness, ONE),
+    "kurtosis": Chain(rows.kurtosis, ONE),
+    "covariance": Chain(covariance, TWO),
+    "inertia": Chain(rows.inertia, ((ROWS, LENGTH), (ROWS, LENGTH, 3)), positive=True),
+    "log-sum-exp": Chain(rows.logsumexp, ONE),
+    "mean under a softmax": Chain(mean_under_softmax, TWO),
+    "variance under a softmax": Chain(variance_under_softmax, TWO),
+    "squared shares": Chain(sum_of_squared_shares, ONE),
+    "entropy": Chain(rows.entropy, ONE),
+    "exponentials below the mean": Chain(exponentials_below_the_mean, ONE),
+    "exponentials above the least": Chain(exponentials_above_the_least, ONE),
+    "between least and greatest": Chain(between_least_and_greatest, ONE),
+    "sum and sum": Chain(sum_and_sum, TWO),
+    "shares": Chain(shares, TWO),
+    "below the greatest": Chain(below_the_greatest, TWO),
+    "variance of those chosen": Chain(chosen_variance, TWO),
+    "covariance of features": Chain(rows.covariance_matrix, ((LENGTH, 4),)),
+    "covariance under a softmax": Chain(covariance_under_softmax, ((ROWS, LENGTH),) * 3),
+    "divergence of softmaxes": Chain(divergence, TWO),
+    "cosines of all pairs": Chain(cosines, ONE),
+    "softmax times softmax": Chain(softmax_times_softmax, ((ROWS, LENGTH), (LENGTH, 2))),
+    "attention": Chain(workloads.attention, ((ROWS, 5), (LENGTH, 5), (LENGTH, 2))),
+    "LayerNorm + matmul": Chain(workloads.layernorm_matmul, ((ROWS, LENGTH), (LENGTH, 2))),
+    "quantise + matmul": Chain(
+        lambda a, w: a * 448 / a.abs().amax(-1, keepdim=True) @ w, ((ROWS, LENGTH), (LENGTH, 2))
+    ),
+}
+
+
+@functools.cache
+def one_loop(name: str) -> tuple[TensorProgram, Fold]:
+    """The chain's program as the plan prepares it, and its one fold."""
+    chain = CHAINS[name]
+    program = prepared(captured(chain.function, *(torch.rand(shape) for shape in chain.shapes)))
+    found = folds(program)
+    assert found.refused == ()
+    (fold,) = found.folds
+    return program, fold

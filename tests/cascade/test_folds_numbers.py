@@ -1,0 +1,77 @@
+"""Infinities, NaN and zeros in a state: what the program gives, whatever the pieces and their order."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+
+from cascade.chains import CHAINS, one_loop
+from cascade.folding import Folding, cutting
+from cascade.programs import wrong
+from weft.tensor.fp64 import Fp64Domain
+
+INF, NAN, HALF = math.inf, math.nan, 8
+
+
+def changed(*changes: tuple[slice | int, float]) -> np.ndarray:
+    """A row of ordinary numbers but for those places."""
+    row = np.random.default_rng(1).standard_normal(2 * HALF)
+    for place, value in changes:
+        row[place] = value
+    return row
+
+
+FIRST, LAST, ALL = slice(0, HALF), slice(HALF, None), slice(None)
+CANCELLING = changed((slice(0, None, 2), 1.0), (slice(1, None, 2), -1.0))
+KINDS = {
+    "-inf": [changed((ALL, -INF)), changed((FIRST, -INF)), changed((LAST, -INF)), changed((3, -INF))],
+    "+inf": [changed((0, INF)), changed((-2, INF)), changed((1, -INF), (-2, INF)), changed((ALL, INF))],
+    "NaN": [changed((0, NAN)), changed((-2, NAN)), changed((FIRST, -INF), (-1, NAN)), changed((ALL, NAN))],
+    "zeros": [changed((ALL, 0.0)), changed((FIRST, 0.0)), changed((LAST, 0.0)), CANCELLING],
+    "large": [changed() * 1e4, changed((2, 1e6)), changed() + 1e4],
+    "equal": [changed((ALL, 3.0)), changed((FIRST, 2.0)), changed((slice(0, HALF, 2), 1.0), (slice(1, HALF, 2), -1.0))],
+}
+MEAN_STAYS = (
+    "a mean that is NaN or infinite leaves the centre where it was, and the sum about that is not NaN as eager's is"
+)
+NOT_CHOSEN = "what is not chosen is multiplied by 0 and not left out: it moves the centre, and NaN stays NaN"
+NONE_CHOSEN = "of no elements the mean is 0 / 0, which multiplies a sum that eager leaves out"
+INFINITE_FACTOR = "an infinite result multiplies the sum, where each element times it has a sign of its own"
+MEANS = ("variance", "weighted variance", "skewness", "kurtosis", "covariance", "inertia")
+WRONG = {
+    **{(name, i, kind): MEAN_STAYS for name in MEANS for i in (0, 1) for kind in ("-inf", "+inf")},
+    ("weighted variance", 0, "zeros"): MEAN_STAYS,
+    ("inertia", 0, "zeros"): MEAN_STAYS,
+    ("exponentials below the mean", 0, "-inf"): MEAN_STAYS,
+    ("shares", 0, "zeros"): INFINITE_FACTOR,
+    **{("sum and sum", 0, kind): INFINITE_FACTOR for kind in ("-inf", "+inf")},
+    **{("variance of those chosen", 0, kind): NONE_CHOSEN for kind in ("-inf", "NaN", "zeros")},
+    **{("variance of those chosen", 1, kind): NOT_CHOSEN for kind in ("-inf", "+inf", "NaN")},
+}
+"""By chain, number of the operand, and kind."""
+SPECIAL = [
+    (name, i, kind) for name in CHAINS for i, s in enumerate(CHAINS[name].shapes) for kind in KINDS if s == (3, 9)
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "operand", "kind"), [wrong(*c, reason=WRONG[c]) if c in WRONG else c for c in SPECIAL], ids=str
+)
+def test_numbers_that_hurt(name, operand, kind):
+    """Where the program gives infinity or NaN, so does the state, and where it gives a number, that."""
+    program, fold = one_loop(name)
+    rows = np.stack(KINDS[kind])
+    rng = np.random.default_rng(0)
+    sizes = {"M": len(rows), "K": rows.shape[1], "N": 2}
+    inputs = {n.name: rng.standard_normal([sizes[a.space.name] for a in n.axes]) for n in program.inputs}
+    inputs[program.inputs[operand].name] = rows
+    folding = Folding(program, fold, Fp64Domain(), inputs)
+    for seed in range(8):
+        order = random.Random(seed)
+        with np.errstate(all="ignore"):
+            found = folding.over(cutting(folding.length, order.randint(1, 5), order), order)
+        for value in found:
+            np.testing.assert_allclose(found[value], folding.wanted[value], rtol=1e-6, atol=1e-9)

@@ -1,0 +1,199 @@
+"""Loops of chains as block programs: with random schedules they are verified; random chains; planted bugs, which are refuted."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from cascade.chains import CHAINS, one_loop
+from cascade.folding import Folding, cutting
+from cascade.programs import captured, prepared, scheduled, wrong
+from cascade.random_chains import random_chain
+from weft.block.check import check
+from weft.block.fold import Fold
+from weft.block.interpret import interpret
+from weft.block.lower import lower
+from weft.block.program import Graph, Pointwise
+from weft.cascade import folds
+from weft.tensor.evaluate import evaluate
+from weft.tensor.field import FieldElements, FieldValue
+from weft.tensor.fp64 import Fp64Domain
+from weft.tensor.program import Monoid
+from weft.tensor.scalar import Apply, Arg, Scalar, apply
+from weft.verify import verify
+from weft.verify.field_check import field_for
+from weft.verify.inputs import random_inputs
+
+LONG = os.environ.get("WALK_ALL") == "1"
+NONE_CHOSEN = "of no elements the mean is 0 / 0, which multiplies a sum that the program leaves out"
+VERIFIED = [wrong(name, reason=NONE_CHOSEN) if name == "variance of those chosen" else name for name in CHAINS]
+
+
+@pytest.mark.parametrize("name", VERIFIED)
+def test_a_loop_is_verified_with_schedules_of_all_kinds(name):
+    """Segments and their merge among them."""
+    program, _ = one_loop(name)
+    for seed in range(8 if LONG else 1):
+        verdict = verify(program, scheduled(program, random.Random(seed)), trials=1)
+        assert verdict.equal is True, verdict
+
+
+def greatest_above_the_mean(x):
+    return (x - x.mean(-1, keepdim=True)).amax(-1)
+
+
+def sum_of_magnitudes_of_quotients(x):
+    return (x / x.sum(-1, keepdim=True)).abs().sum(-1)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        wrong(greatest_above_the_mean, reason="no field has max(x + c) = max(x) + c: refuted, and PyTorch runs it"),
+        wrong(sum_of_magnitudes_of_quotients, reason="no field has |x / c| = |x| / |c|: refuted, and PyTorch runs it"),
+    ],
+)
+def test_what_is_derived_can_be_verified(function):
+    program = prepared(captured(function, torch.rand(3, 9)))
+    assert folds(program).folds
+    assert verify(program, scheduled(program, random.Random(0))).equal is True
+
+
+# Random chains: a share, and more with WALK_ALL=1 in the environment.
+
+EACH = 600 if LONG else 60
+
+
+def agree(found: FieldElements, wanted: FieldElements) -> bool:
+    """Equal where `wanted` is a number; where it is none, because something is divided by 0, neither is `found`."""
+    assert isinstance(found, FieldValue)
+    assert isinstance(wanted, FieldValue)
+    number = wanted.codes == 0
+    same = (found.last == wanted.last) & (found.codes == 0)
+    return found.last.shape == wanted.last.shape and bool(np.all(np.where(number, same, found.codes != 0)))
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_random_chains_over_the_field(part):
+    """Each loop alone, cut and merged at random, and the whole program lowered, in blocks."""
+    loops = 0
+    for seed in range(EACH * part, EACH * (part + 1)):
+        rng = random.Random(seed)
+        program = prepared(random_chain(rng))
+        found = folds(program).folds
+        sizes = {s.name: s.example or 1 for s in program.spaces()}
+        domain = field_for((program,), seed)
+        inputs = random_inputs(program, sizes, domain, np.random.default_rng(seed))
+        for fold in found:
+            folding = Folding(program, fold, domain, inputs)
+            made = folding.over(cutting(folding.length, rng.randint(1, 3), rng), rng)
+            assert all(agree(made[value], folding.wanted[value]) for value in made), (seed, program)
+        if found:
+            lowered = lower(program, found)
+            check(lowered)
+            outputs, _ = interpret(
+                lowered, inputs, sizes, domain, {name: size // 2 or 1 for name, size in sizes.items()}
+            )
+            wanted = evaluate(program, inputs, domain)
+            assert all(map(agree, outputs, wanted)), (seed, program)
+        loops += len(found)
+    assert loops > 20
+
+
+def test_random_chains_in_numbers():
+    """Extrema of data plus earlier results among them, whose law no field has."""
+    extrema = 0
+    domain = Fp64Domain()
+    for seed in range(2000, 2000 + 2 * EACH):
+        rng = random.Random(seed)
+        program = prepared(random_chain(rng, extrema_of_sums=True))
+        found = folds(program)
+        inputs = random_inputs(
+            program, {s.name: s.example or 1 for s in program.spaces()}, domain, np.random.default_rng(seed)
+        )
+        for fold, apart in zip(found.folds, found.decompositions, strict=True):
+            links = apart.chain.links
+            extrema += any(k.monoid is not Monoid.sum and apart.chain.dependent(k.element.expr) for k in links)
+            folding = Folding(program, fold, domain, inputs)
+            made = folding.over(cutting(folding.length, rng.randint(1, 3), rng), rng)
+            for value, wanted in folding.wanted.items():
+                number = np.isfinite(wanted)
+                scale = np.abs(wanted[number]).max(initial=1.0)
+                np.testing.assert_allclose(made[value][number], wanted[number], rtol=1e-6, atol=1e-9 * scale)
+                assert not np.isfinite(made[value][~number]).any(), (seed, program)
+    assert extrema > 5
+
+
+def test_random_chains_with_random_schedules():
+    checked = 0
+    for seed in range(1000, 1040 if LONG else 1010):
+        program = prepared(random_chain(random.Random(seed)))
+        if folds(program).folds:
+            verdict = verify(program, scheduled(program, random.Random(seed)), trials=1)
+            assert verdict.equal is True, (seed, verdict, program)
+            checked += 1
+    assert checked > 3
+
+
+# Planted bugs.
+
+
+def changed(graph: Graph, wish: str, change: Callable[[Scalar], Scalar]) -> Graph:
+    """`graph` with the expressions of the operators called `wish` (and a number) changed."""
+    nodes = tuple(
+        replace(n, expr=change(n.expr)) if isinstance(n, Pointwise) and n.name.rstrip("0123456789") == wish else n
+        for n in graph.nodes
+    )
+    assert nodes != graph.nodes, "no bug was planted"
+    return replace(graph, nodes=nodes)
+
+
+def in_update(fold: Fold, wish: str, change: Callable[[Scalar], Scalar]) -> Fold:
+    return replace(fold, state=replace(fold.state, update=changed(fold.state.update, wish, change)))
+
+
+def in_merge(fold: Fold, wish: str, change: Callable[[Scalar], Scalar]) -> Fold:
+    return replace(fold, state=replace(fold.state, merge=changed(fold.state.merge, wish, change)))
+
+
+def inverse(expr: Scalar) -> Scalar:
+    """exp(new - old) for exp(old - new)."""
+    assert expr == apply("decay", apply("sub", Arg(0), Arg(1)))
+    return apply("decay", apply("sub", Arg(1), Arg(0)))
+
+
+def last_left_out(expr: Scalar) -> Scalar:
+    """A sum without its last summand, the lowest power; or a product without its last factor."""
+    assert isinstance(expr, Apply)
+    return expr.args[0]
+
+
+BUGS: dict[str, tuple[str, Callable[[Fold], Fold]]] = {
+    "the correction is the wrong way round": ("log-sum-exp", lambda f: in_update(f, "f", inverse)),
+    "the correction of a product": ("attention", lambda f: in_update(f, "f", inverse)),
+    "nothing is corrected": ("mean under a softmax", lambda f: in_update(f, "kept", last_left_out)),
+    "the lowest power of a second moment": ("variance", lambda f: in_update(f, "kept", last_left_out)),
+    "the lowest power of a fourth moment": ("kurtosis", lambda f: in_update(f, "kept", last_left_out)),
+    "the lowest power under a softmax": ("variance under a softmax", lambda f: in_update(f, "kept", last_left_out)),
+    "the centre of a product": ("LayerNorm + matmul", lambda f: in_update(f, "by", lambda _: Arg(0))),
+    "a merge that forgets one part": ("sum and sum", lambda f: in_merge(f, "s", lambda _: Arg(1))),
+    "a merge that forgets what moved": ("covariance", lambda f: in_merge(f, "s", lambda _: Arg(1))),
+    "a merge that corrects the wrong way round": ("log-sum-exp", lambda f: in_merge(f, "f", inverse)),
+    "a merge without the lowest power": ("skewness", lambda f: in_merge(f, "kept", last_left_out)),
+    "a merge that forgets the greatest": ("below the greatest", lambda f: in_merge(f, "m", lambda _: Arg(0))),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_refuted(bug):
+    name, plant = BUGS[bug]
+    program, fold = one_loop(name)
+    right, bad = (scheduled(program, random.Random(0), [f], segments=True) for f in (fold, plant(fold)))
+    assert verify(program, right, trials=1).equal is True
+    assert verify(program, bad, trials=1).equal is False
