@@ -51,6 +51,7 @@ def test_traffic_is_what_the_interpreter_counts(name: str, seed: int, data: st.D
     assert dict(found.loaded) == dict(+counted.loaded)
     assert dict(found.stored) == dict(+counted.stored)
     assert dict(found.operations) == dict(+counted.operations)
+    assert dict(found.starts) == dict(+counted.starts)
 
 
 def blocks(program: BlockProgram, tile: int) -> BlockProgram:

@@ -91,6 +91,7 @@ def same(found: Traffic, program: BlockProgram, sizes: dict[str, int]) -> None:
     assert dict(found.loaded) == dict(+counted.loaded)
     assert dict(found.stored) == dict(+counted.stored)
     assert dict(found.operations) == dict(+counted.operations)
+    assert dict(found.starts) == dict(+counted.starts)
 
 
 @pytest.mark.parametrize("name", FUSED)

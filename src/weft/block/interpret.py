@@ -41,6 +41,7 @@ from weft.block.program import (
     Segment,
     Stacked,
     Stage,
+    State,
     Within,
     maps,
     ranks,
@@ -61,11 +62,13 @@ class Traffic:
     Attributes:
         loaded, stored: bytes by buffered edge: what crossed from a list to an item, and from an item to a list.
         operations: block operations by name of the node that did them.
+        starts: by name of the loop, how often its first iteration had a state that had seen nothing.
     """
 
     loaded: Counter[str] = field(default_factory=Counter[str])
     stored: Counter[str] = field(default_factory=Counter[str])
     operations: Counter[str] = field(default_factory=Counter[str])
+    starts: Counter[str] = field(default_factory=Counter[str])
 
     def rename(self, old: str, new: str) -> None:
         """An inner list turned out to be part of the list `new`."""
@@ -90,11 +93,15 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class _Item(Generic[V]):
-    """A block, vector or scalar: an array of its axes' lanes, of which each axis's step says how much is valid."""
+    """A block, vector or scalar: an array of its axes' lanes, of which each axis's step says how much is valid.
+
+    `initial` is one that a loop's state begins with, and that no iteration has changed.
+    """
 
     array: V
     dims: tuple[Axis, ...]
     dtype: DType
+    initial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,21 +327,15 @@ class _Interpreter(Generic[V]):
 
     def loop(self, node: Map, values: _Values[V], scope: _Scope) -> _Values[V]:
         """The outputs of a map."""
-        state: dict[str, _Item[V]] = {}
         results: _Values[V] = {}
         stacked: dict[str, list[tuple[_Step, _Item[V] | _List[V]]]] = {
             o.outer: [] for o in node.outputs if isinstance(o, Stacked)
         }
-        if node.state is not None:
-            start = dict(zip((c.name for c in node.state.components), node.state.resume or (), strict=False))
-            resumed = {f.inner: f.outer for f in node.inputs}
-            for c in node.state.components:
-                if c.name in start:
-                    state[c.name] = self.item(values, resumed[start[c.name]])
-                else:
-                    shape = tuple(scope[a].lanes for a in c.dims)
-                    state[c.name] = _Item(self.domain.full(shape, c.init, c.dtype), c.dims, c.dtype)
-        for step in self.steps(node, scope):
+        state = {} if node.state is None else self.first_state(node, node.state, values, scope)
+        steps = self.steps(node, scope)
+        if state and steps and all(item.initial for item in state.values()):
+            self.traffic.starts[node.name] += 1
+        for step in steps:
             inner_scope = {**scope, node.axis: step}
             fed: _Values[V] = {
                 f.inner: self.access(node, f.access, values[f.outer], step, inner_scope) for f in node.inputs
@@ -357,6 +358,19 @@ class _Interpreter(Generic[V]):
             if parts or not isinstance(node.range, Rest):  # a part of a list may be empty
                 results[name] = self.stack(node, name, parts, scope)
         return results
+
+    def first_state(self, node: Map, state: State, values: _Values[V], scope: _Scope) -> dict[str, _Item[V]]:
+        """What the loop `node` begins with."""
+        resumed = {f.inner: f.outer for f in node.inputs}
+        start = dict(zip((c.name for c in state.components), state.resume or (), strict=False))
+        first: dict[str, _Item[V]] = {}
+        for c in state.components:
+            if c.name in start:
+                first[c.name] = self.item(values, resumed[start[c.name]])
+            else:
+                shape = tuple(scope[a].lanes for a in c.dims)
+                first[c.name] = _Item(self.domain.full(shape, c.init, c.dtype), c.dims, c.dtype, initial=True)
+        return first
 
     def once(self, name: str, value: _Item[V] | _List[V]) -> _Item[V] | _List[V]:
         """What the only iteration of a map hands out as `name`."""

@@ -5,18 +5,25 @@ operations in closed form, equal to what the interpreter counts; and `estimate`,
 `Cost` with the time no schedule can improve on and the time that is predicted. Nothing is run.
 """
 
+from weft.cost.corrections import Corrections, corrected, correcting, dependents, fused_at, in_levels
 from weft.cost.estimate import Cost, cost_of, estimate, total
 from weft.cost.machine import Level, Machine
 from weft.cost.traffic import Traffic, by_kernel, traffic
 
 __all__ = [
+    "Corrections",
     "Cost",
     "Level",
     "Machine",
     "Traffic",
     "by_kernel",
+    "corrected",
+    "correcting",
     "cost_of",
+    "dependents",
     "estimate",
+    "fused_at",
+    "in_levels",
     "total",
     "traffic",
 ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain, repeat
 from math import prod
 from typing import TypeAlias, TypeVar, assert_never
 
@@ -62,6 +63,7 @@ class Traffic:
         loaded, stored: bytes by buffered edge: what crosses from a list to an item, and from an
             item to a list; an edge that is loaded twice counts twice.
         operations: block operations by name of the node that does them.
+        starts: by name of the loop, how often its first iteration has a state that has seen nothing.
         flops: floating-point operations by name of the node, over valid elements only: 2 m n k for
             a Dot, one for each scalar operation and element of a Pointwise, one for each element
             that a Collapse or a Rank reads.
@@ -76,6 +78,7 @@ class Traffic:
     loaded: Counts
     stored: Counts
     operations: Counts
+    starts: Counts
     flops: Counts
     matrix_flops: Mapping[DType, int]
     copied: Counts
@@ -111,6 +114,7 @@ def traffic(program: BlockProgram, sizes: Mapping[str, int]) -> Traffic:
         loaded=loaded,
         stored=stored,
         operations=_summed(p.operations for p in parts),
+        starts=_summed(p.starts for p in parts),
         flops=_summed(p.flops for p in parts),
         matrix_flops=_summed(p.matrix_flops for p in parts),
         copied=_summed(p.copied for p in parts),
@@ -150,12 +154,13 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A list called `name`, or where `lists` is empty an item."""
+    """A list called `name`, or where `lists` is empty an item; `initial` is one that a loop's state begins with, unchanged."""
 
     name: str
     lists: tuple[Axis, ...]
     dims: tuple[Axis, ...]
     dtype: DType
+    initial: bool = False
 
 
 _Values: TypeAlias = dict[str, _Value]
@@ -211,6 +216,7 @@ class _Walk:
     loaded: Counter[str] = field(default_factory=Counter[str])
     stored: Counter[str] = field(default_factory=Counter[str])
     operations: Counter[str] = field(default_factory=Counter[str])
+    starts: Counter[str] = field(default_factory=Counter[str])
     flops: Counter[str] = field(default_factory=Counter[str])
     matrix_flops: Counter[DType] = field(default_factory=Counter[DType])
     copied: Counter[str] = field(default_factory=Counter[str])
@@ -223,6 +229,7 @@ class _Walk:
             loaded=loaded,
             stored=stored,
             operations=+self.operations,
+            starts=+self.starts,
             flops=+self.flops,
             matrix_flops=+self.matrix_flops,
             copied=+self.copied,
@@ -319,9 +326,17 @@ class _Walk:
         """The outputs of a map, all its iterations counted."""
         state: _Values = {}
         if node.state is not None:
-            state = {c.name: _item(c.dims, c.dtype) for c in node.state.components}
+            resumed = {f.inner: values[f.outer].initial for f in node.inputs}
+            first = [resumed[name] for name in node.state.resume or ()]
+            state = {
+                c.name: replace(_item(c.dims, c.dtype), initial=initial)
+                for c, initial in zip(node.state.components, chain(first, repeat(True)), strict=False)
+            }
         stacked: _Values = {}
-        for count, step in self.classes(node, scope):
+        classes = self.classes(node, scope)
+        if all(value.initial for value in state.values()):
+            self.starts[node.name] += times if state and any(count for count, _ in classes) else 0
+        for count, step in classes:
             inner, often = {**scope, node.axis: step}, times * count
             if node.place is Place.grid and not _is_grid(node.body):
                 self.iterations += often
@@ -331,7 +346,8 @@ class _Walk:
                 names = node.state.update.inputs[len(state) :]
                 given = {**state, **{n: body[f] for n, f in zip(names, node.state.feeds, strict=True)}}
                 after = self.graph(node.state.update, given, inner, often)
-                state = {c: after[out] for c, out in zip(state, node.state.update.outputs, strict=True)}
+                if count:
+                    state = {c: after[out] for c, out in zip(state, node.state.update.outputs, strict=True)}
             for output in node.outputs:
                 if isinstance(output, Stacked):
                     stacked[output.outer] = self.stack(node, output.outer, body[output.inner], inner, often)
