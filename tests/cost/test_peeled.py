@@ -17,7 +17,7 @@ from weft.block.interpret import interpret
 from weft.block.lower import lower
 from weft.block.program import BlockProgram, Join, maps, spaces
 from weft.cost import Level as Memory
-from weft.cost import Machine, Traffic, by_kernel, estimate, total, traffic
+from weft.cost import Machine, Traffic, by_kernel, estimate, on_chip_bytes, total, traffic
 from weft.errors import ScheduleError
 from weft.fuse import Fusion, fuse
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
@@ -52,6 +52,7 @@ def test_traffic_is_what_the_interpreter_counts(name: str, seed: int, data: st.D
     assert dict(found.stored) == dict(+counted.stored)
     assert dict(found.operations) == dict(+counted.operations)
     assert dict(found.starts) == dict(+counted.starts)
+    assert on_chip_bytes(program, sizes) == counted.on_chip
 
 
 def blocks(program: BlockProgram, tile: int) -> BlockProgram:

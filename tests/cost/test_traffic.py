@@ -34,6 +34,7 @@ from weft.block.program import (
     maps,
     sealed,
 )
+from weft.cost.on_chip import on_chip_bytes
 from weft.cost.traffic import Traffic, by_kernel, traffic
 from weft.errors import ScheduleError
 from weft.fuse import RULES_IN_PLANS, fuse
@@ -92,6 +93,7 @@ def same(found: Traffic, program: BlockProgram, sizes: dict[str, int]) -> None:
     assert dict(found.stored) == dict(+counted.stored)
     assert dict(found.operations) == dict(+counted.operations)
     assert dict(found.starts) == dict(+counted.starts)
+    assert on_chip_bytes(program, sizes) == counted.on_chip
 
 
 @pytest.mark.parametrize("name", FUSED)

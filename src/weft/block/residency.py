@@ -1,0 +1,227 @@
+"""What is alive at once: bytes of items, and of lists that one iteration of the grid keeps to itself.
+
+An item is loaded where it is first read and dropped where it is last read; a loop's state lives as long as the loop. An operator
+that works element by element puts its result in the place of an operand of the same size that nothing reads any more, as an
+accumulating product does with its accumulator. Lists in global memory (inputs, outputs, what kernels leave for others) do not
+count.
+
+The interpreter and the cost model both account with these: one with every iteration's values, one with sizes and classes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from weft.block.program import (
+    BlockNode,
+    BlockProgram,
+    Dot,
+    Fill,
+    Final,
+    Graph,
+    Join,
+    Map,
+    Once,
+    Pointwise,
+    Rank,
+    Stacked,
+    operands,
+    results,
+)
+
+
+@dataclass
+class Memory:
+    """Bytes held now, and the most that ever were."""
+
+    held: int = 0
+    peak: int = 0
+
+    def take(self, size: int) -> None:
+        """`size` bytes more."""
+        self.held += size
+        self.peak = max(self.peak, self.held)
+
+    def give(self, size: int) -> None:
+        """`size` bytes less."""
+        self.held -= size
+
+    @contextmanager
+    def repeated(self, count: int) -> Generator[None]:
+        """What is done within is done `count` times: what it leaves behind is there so often, and so is the most then."""
+        before, most, self.peak = self.held, self.peak, self.held
+        yield
+        again = (self.held - before) * (count - 1)
+        self.held += again
+        self.peak = max(most, self.peak + again)
+
+
+def global_lists(program: BlockProgram) -> frozenset[str]:
+    """The lists of an applied program, by name in whichever graph they are made, that lie in global memory."""
+    return frozenset(_global(program.graph, {n for node in program.graph.nodes for n in results(node)}))
+
+
+def _global(graph: Graph, leaving: set[str]) -> Iterator[str]:
+    yield from leaving
+    for node in graph.nodes:
+        if isinstance(node, Map):
+            yield from _global(node.body, {o.inner for o in node.outputs if o.outer in leaving and _hands_out(o)})
+        elif isinstance(node, Join) and node.name in leaving:
+            yield from (node.first, node.rest)
+
+
+def _hands_out(output: Stacked | Final | Once) -> bool:
+    return not isinstance(output, Final)
+
+
+class Frame:
+    """The values that live in one graph while its operators run, in order.
+
+    Attributes:
+        held: bytes of each that is there.
+        loads: of each item that will be loaded where it is first read.
+    """
+
+    def __init__(self, memory: Memory, graph: Graph, held: Mapping[str, int], loads: Mapping[str, int]) -> None:
+        self.memory, self.held, self.loads = memory, dict(held), dict(loads)
+        self.last = {name: at for at, node in enumerate(graph.nodes) for name in operands(node)}
+        self.last |= dict.fromkeys(graph.outputs, len(graph.nodes))
+        self._drop([name for name in self.held if name not in self.last])
+
+    def made(self, at: int, node: BlockNode, sizes: Mapping[str, int]) -> None:
+        """Operator number `at` gave results of these sizes."""
+        self._load(node)
+        over = list(_overwritten(node))
+        for name, size in sizes.items():
+            place = next((n for n in over if self._ends(n, at) and self.held[n] == size), None)
+            if place is not None:
+                self._drop([place])
+            self.memory.take(size)
+            self.held[name] = size
+        self._after(at, node)
+
+    def joined(self, at: int, node: Join) -> None:
+        """A list of two parts is both."""
+        self.held[node.name] = self.held.pop(node.first, 0) + self.held.pop(node.rest, 0)
+        self._after(at, node)
+
+    def enter(self, at: int, node: Map) -> None:
+        """Before the map that is operator number `at`: it goes on with the state that it resumes, in its place."""
+        self._load(node)
+        resumed = () if node.state is None else node.state.resume or ()
+        outer = {f.inner: f.outer for f in node.inputs}
+        self._drop([n for n in dict.fromkeys(outer[r] for r in resumed) if self._ends(n, at)])
+
+    def leave(self, at: int, node: Map, sizes: Mapping[str, int]) -> None:
+        """After it: its results are held by now."""
+        self.held |= sizes
+        self._after(at, node)
+
+    def clear(self) -> None:
+        """Drop all that is left."""
+        self._drop(list(self.held))
+
+    def demand(self, name: str) -> int:
+        """Take the value `name` out, loaded if it is not yet; its bytes, still held."""
+        if name in self.loads:
+            self.memory.take(self.loads[name])
+            return self.loads.pop(name)
+        return self.held.pop(name, 0)
+
+    def _load(self, node: BlockNode) -> None:
+        for name in operands(node):
+            if name in self.loads:
+                self.held[name] = self.loads.pop(name)
+                self.memory.take(self.held[name])
+
+    def _ends(self, name: str, at: int) -> bool:
+        return name in self.held and self.last.get(name, -1) <= at
+
+    def _after(self, at: int, node: BlockNode) -> None:
+        self._drop([n for n in dict.fromkeys((*operands(node), *results(node))) if self._ends(n, at)])
+
+    def _drop(self, names: list[str]) -> None:
+        for name in names:
+            self.memory.give(self.held.pop(name))
+
+
+def _overwritten(node: BlockNode) -> tuple[str, ...]:
+    """The operands whose place the result may take."""
+    match node:
+        case Pointwise():
+            return node.args
+        case Fill():
+            return (node.arg,)
+        case Dot(acc=str(acc)):
+            return (acc,)
+        case Rank():
+            return node.acc
+        case _:
+            return ()
+
+
+@dataclass
+class LoopFrame:
+    """What a loop holds: its state, and the lists that grow from iteration to iteration.
+
+    Attributes:
+        own: lists that lie in global memory.
+        state: bytes of each component.
+    """
+
+    memory: Memory
+    node: Map
+    own: frozenset[str]
+    state: dict[str, int]
+    lists: dict[str, int] = field(default_factory=dict[str, int])
+
+    def __post_init__(self) -> None:
+        self.memory.take(sum(self.state.values()))
+
+    def body(self, loads: Mapping[str, int]) -> Frame:
+        """An iteration that may load these items."""
+        return Frame(self.memory, self.node.body, {}, loads)
+
+    def update(self, body: Frame) -> Frame:
+        """The update of the state, which takes over what only it reads."""
+        state = self.node.state
+        assert state is not None
+        handed = {o.inner for o in self.node.outputs if _hands_out(o)}
+        held, loads = dict(self.state), dict[str, int]()
+        for name, feed in zip(state.update.inputs[len(self.state) :], state.feeds, strict=True):
+            if feed in body.held and feed not in handed:
+                held[name] = body.held.pop(feed)
+            elif feed in body.loads and feed not in handed:
+                loads[name] = body.loads.pop(feed)
+        return Frame(self.memory, state.update, held, loads)
+
+    def end(self, body: Frame, update: Frame | None, count: int = 1) -> None:
+        """After an iteration: the state is the new one, and what was stacked is in its list; `count` iterations alike are one."""
+        if update is not None and self.node.state is not None:
+            new = self.node.state.update.outputs
+            self.state = {c: update.held.pop(out, 0) for c, out in zip(self.state, new, strict=True)}
+            update.clear()
+        for output in self.node.outputs:
+            if _hands_out(output):
+                size = body.demand(output.inner)
+                if isinstance(output, Stacked) and output.outer in self.own:
+                    self.memory.give(size)
+                else:
+                    self.lists[output.outer] = self.lists.get(output.outer, 0) + size * count
+        body.clear()
+
+    def finish(self) -> Frame:
+        """What makes the results of the state."""
+        state = self.node.state
+        assert state is not None
+        return Frame(self.memory, state.finish, self.state, {})
+
+    def results(self, finish: Frame | None) -> dict[str, int]:
+        """Bytes of each result, held from now on by who runs the loop."""
+        sizes = dict(self.lists)
+        if finish is not None:
+            sizes |= {o.outer: finish.held.pop(o.inner, 0) for o in self.node.outputs if isinstance(o, Final)}
+            finish.clear()
+        return sizes
