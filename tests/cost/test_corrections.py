@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from block import programs
 from cost import chains
+from cost.levels import ROWS, STRATEGIES, fused_at_level, lengths
 from weft.block.copies import canonical
 from weft.block.interpret import interpret
 from weft.block.lower import lower
@@ -145,34 +146,25 @@ def test_nested_levels_by_hand():
 
 # Section 5.3.
 
-NAMES = ("intra-thread", "intra-warp", "intra-block", "inter-block")
-SIZES = (1024, 2048, 4096, 8192)
 
-
-def lengths(size: int) -> tuple[int, ...]:
-    """Elements, and the outputs of each level: two blocks of four warps of 32 threads."""
-    return (size, 256, 8, 2, 1)
-
-
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", ROWS)
 def test_the_order_of_section_5_3(size):
     found = [fused_at(lengths(size), level, 1).outputs for level in range(1, 5)]
     assert found == [256, 8, 2, 0]
     assert found == sorted(set(found), reverse=True)
 
 
-@pytest.mark.parametrize(("name", "size"), [*itertools.product(["statistics"], SIZES), ("attention", 1024)])
+@pytest.mark.parametrize(("name", "size"), [*itertools.product(["statistics"], ROWS), ("attention", 1024)])
 def test_fusion_at_each_level_corrects_its_outputs(name, size):
     """A segment for each output of the level; the interpreter's count is the closed form's, and at the top there is none."""
     for level in range(1, 5):
         outputs = lengths(size)[level]
-        levels = split(outputs, size // outputs) if outputs > 1 else loop(size)
-        program = applied(name, levels)
+        program = fused_at_level(name, size, level)
         sizes = chains.sizes_of(program, 2, size)
         expected = fused_at(lengths(size), level, CHAINS[name])
         for found in (counted(program, sizes)[0], traffic(program, sizes)):
             made = corrected(program, found)
-            assert (made.outputs, made.running) == (expected.outputs, expected.running), NAMES[level - 1]
+            assert (made.outputs, made.running) == (expected.outputs, expected.running), STRATEGIES[level - 1]
         assert expected.outputs == CHAINS[name] * (outputs if outputs > 1 else 0)
 
 

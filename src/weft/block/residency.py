@@ -2,8 +2,8 @@
 
 An item is loaded where it is first read and dropped where it is last read; a loop's state lives as long as the loop. An operator
 that works element by element puts its result in the place of an operand of the same size that nothing reads any more, as an
-accumulating product does with its accumulator. Lists in global memory (inputs, outputs, what kernels leave for others) do not
-count.
+accumulating product does with its accumulator; a `Fill`, which changes nothing but padding, shares its operand's place. Padding
+does not count, nor do lists in global memory: inputs, outputs, what kernels leave for others.
 
 The interpreter and the cost model both account with these: one with every iteration's values, one with sizes and classes alone.
 """
@@ -58,6 +58,14 @@ class Memory:
         self.peak = max(most, self.peak + again)
 
 
+@dataclass
+class Place:
+    """Bytes that `names` values share."""
+
+    size: int
+    names: int = 1
+
+
 def global_lists(program: BlockProgram) -> frozenset[str]:
     """The lists of an applied program, by name in whichever graph they are made, that lie in global memory."""
     return frozenset(_global(program.graph, {n for node in program.graph.nodes for n in results(node)}))
@@ -80,11 +88,11 @@ class Frame:
     """The values that live in one graph while its operators run, in order.
 
     Attributes:
-        held: bytes of each that is there.
+        held: where each is that is there.
         loads: of each item that will be loaded where it is first read.
     """
 
-    def __init__(self, memory: Memory, graph: Graph, held: Mapping[str, int], loads: Mapping[str, int]) -> None:
+    def __init__(self, memory: Memory, graph: Graph, held: Mapping[str, Place], loads: Mapping[str, int]) -> None:
         self.memory, self.held, self.loads = memory, dict(held), dict(loads)
         self.last = {name: at for at, node in enumerate(graph.nodes) for name in operands(node)}
         self.last |= dict.fromkeys(graph.outputs, len(graph.nodes))
@@ -93,18 +101,19 @@ class Frame:
     def made(self, at: int, node: BlockNode, sizes: Mapping[str, int]) -> None:
         """Operator number `at` gave results of these sizes."""
         self._load(node)
-        over = list(_overwritten(node))
         for name, size in sizes.items():
-            place = next((n for n in over if self._ends(n, at) and self.held[n] == size), None)
-            if place is not None:
-                self._drop([place])
-            self.memory.take(size)
-            self.held[name] = size
+            if isinstance(node, Fill) and node.arg in self.held:
+                self.held[name] = self.held[node.arg]
+                self.held[name].names += 1
+            else:
+                over = (n for n in _overwritten(node) if self._ends(n, at) and self.held[n] == Place(size))
+                self._drop(list(over)[:1])
+                self._take(name, size)
         self._after(at, node)
 
     def joined(self, at: int, node: Join) -> None:
         """A list of two parts is both."""
-        self.held[node.name] = self.held.pop(node.first, 0) + self.held.pop(node.rest, 0)
+        self.held[node.name] = Place(self.demand(node.first) + self.demand(node.rest))
         self._after(at, node)
 
     def enter(self, at: int, node: Map) -> None:
@@ -116,7 +125,7 @@ class Frame:
 
     def leave(self, at: int, node: Map, sizes: Mapping[str, int]) -> None:
         """After it: its results are held by now."""
-        self.held |= sizes
+        self.held |= {name: Place(size) for name, size in sizes.items()}
         self._after(at, node)
 
     def clear(self) -> None:
@@ -124,17 +133,23 @@ class Frame:
         self._drop(list(self.held))
 
     def demand(self, name: str) -> int:
-        """Take the value `name` out, loaded if it is not yet; its bytes, still held."""
+        """Take the value `name` out, loaded if it is not yet, in a place of its own: its bytes, still held; 0 if it is not here."""
         if name in self.loads:
-            self.memory.take(self.loads[name])
-            return self.loads.pop(name)
-        return self.held.pop(name, 0)
+            self._take(name, self.loads.pop(name))
+        place = self.held.pop(name, Place(0))
+        if place.names > 1:
+            place.names -= 1
+            self.memory.take(place.size)
+        return place.size
 
     def _load(self, node: BlockNode) -> None:
         for name in operands(node):
             if name in self.loads:
-                self.held[name] = self.loads.pop(name)
-                self.memory.take(self.held[name])
+                self._take(name, self.loads.pop(name))
+
+    def _take(self, name: str, size: int) -> None:
+        self.memory.take(size)
+        self.held[name] = Place(size)
 
     def _ends(self, name: str, at: int) -> bool:
         return name in self.held and self.last.get(name, -1) <= at
@@ -144,7 +159,10 @@ class Frame:
 
     def _drop(self, names: list[str]) -> None:
         for name in names:
-            self.memory.give(self.held.pop(name))
+            place = self.held.pop(name)
+            place.names -= 1
+            if not place.names:
+                self.memory.give(place.size)
 
 
 def _overwritten(node: BlockNode) -> tuple[str, ...]:
@@ -152,8 +170,6 @@ def _overwritten(node: BlockNode) -> tuple[str, ...]:
     match node:
         case Pointwise():
             return node.args
-        case Fill():
-            return (node.arg,)
         case Dot(acc=str(acc)):
             return (acc,)
         case Rank():
@@ -189,7 +205,7 @@ class LoopFrame:
         state = self.node.state
         assert state is not None
         handed = {o.inner for o in self.node.outputs if _hands_out(o)}
-        held, loads = dict(self.state), dict[str, int]()
+        held, loads = self._places(), dict[str, int]()
         for name, feed in zip(state.update.inputs[len(self.state) :], state.feeds, strict=True):
             if feed in body.held and feed not in handed:
                 held[name] = body.held.pop(feed)
@@ -201,7 +217,7 @@ class LoopFrame:
         """After an iteration: the state is the new one, and what was stacked is in its list; `count` iterations alike are one."""
         if update is not None and self.node.state is not None:
             new = self.node.state.update.outputs
-            self.state = {c: update.held.pop(out, 0) for c, out in zip(self.state, new, strict=True)}
+            self.state = {c: update.demand(out) for c, out in zip(self.state, new, strict=True)}
             update.clear()
         for output in self.node.outputs:
             if _hands_out(output):
@@ -216,12 +232,15 @@ class LoopFrame:
         """What makes the results of the state."""
         state = self.node.state
         assert state is not None
-        return Frame(self.memory, state.finish, self.state, {})
+        return Frame(self.memory, state.finish, self._places(), {})
 
     def results(self, finish: Frame | None) -> dict[str, int]:
         """Bytes of each result, held from now on by who runs the loop."""
         sizes = dict(self.lists)
         if finish is not None:
-            sizes |= {o.outer: finish.held.pop(o.inner, 0) for o in self.node.outputs if isinstance(o, Final)}
+            sizes |= {o.outer: finish.demand(o.inner) for o in self.node.outputs if isinstance(o, Final)}
             finish.clear()
         return sizes
+
+    def _places(self) -> dict[str, Place]:
+        return {name: Place(size) for name, size in self.state.items()}
