@@ -23,7 +23,7 @@ from weft.tensor.fp64 import Fp64Domain
 
 def counted(program: BlockProgram, sizes: Mapping[str, int]) -> int:
     inputs = {n: np.ones([a.space.size(sizes) for a in k.lists]) / 7 for n, k in program.inputs}
-    return interpret(program, inputs, sizes, Fp64Domain())[1].on_chip
+    return interpret(program, inputs, sizes, Fp64Domain(), on_chip=True)[1].on_chip
 
 
 def loop(*sizes: int) -> tuple[Level, ...]:

@@ -46,7 +46,7 @@ def test_traffic_is_what_the_interpreter_counts(name: str, seed: int, data: st.D
     sizes = {s.name: data.draw(st.integers(2, 9), s.name) for s in spaces(program) if s.fixed is None}
     inputs = {n: np.ones([a.space.size(sizes) for a in k.lists]) / 7 for n, k in program.inputs}
     with np.errstate(invalid="ignore", divide="ignore"):
-        counted = interpret(program, inputs, sizes, Fp64Domain())[1]
+        counted = interpret(program, inputs, sizes, Fp64Domain(), on_chip=True)[1]
     found = traffic(program, sizes)
     assert dict(found.loaded) == dict(+counted.loaded)
     assert dict(found.stored) == dict(+counted.stored)

@@ -49,7 +49,7 @@ from weft.block.program import (
     ranks,
     results,
 )
-from weft.block.residency import Frame, LoopFrame, Memory, global_lists
+from weft.block.residency import NO_FRAME, Frame, LoopFrame, Memory, NoLoopFrame, global_lists
 from weft.tensor.axes import Axis
 from weft.tensor.domain import Domain, at, broadcast
 from weft.tensor.dtypes import DType
@@ -66,7 +66,7 @@ class Traffic:
         loaded, stored: bytes by buffered edge: what crossed from a list to an item, and from an item to a list.
         operations: block operations by name of the node that did them.
         starts: by name of the loop, how often its first iteration had a state that had seen nothing.
-        on_chip: the most bytes that were alive at once in an iteration of the grid (`weft.block.residency`).
+        on_chip: the most bytes that were alive at once in an iteration of the grid (`weft.block.residency`); 0 unless asked for.
     """
 
     loaded: Counter[str] = field(default_factory=Counter[str])
@@ -132,6 +132,8 @@ def interpret(
     sizes: Mapping[str, int],
     domain: Domain[V],
     blocks: Mapping[str, int] | None = None,
+    *,
+    on_chip: bool = False,
 ) -> tuple[tuple[V, ...], Traffic]:
     """Run `program`.
 
@@ -143,11 +145,12 @@ def interpret(
         blocks: elements per block of each space, by name; only read for loops that no schedule has placed, and not for those over
             a ranking. They should divide
             the sizes: only a schedule fills the padding of edges with what reductions need.
+        on_chip: whether to count what is alive at once, which takes a third more time.
 
     Returns:
         The outputs, with dimensions in the order of `output_axes`, and what moved.
     """
-    run = _Interpreter(domain, sizes, blocks or {}, Traffic(), ranks(program.graph), global_lists(program))
+    run = _Interpreter(domain, sizes, blocks or {}, Traffic(), ranks(program.graph), global_lists(program), on_chip)
     values: dict[str, _Item[V] | _List[V]] = {}
     for name, kind in program.inputs:
         stacked = tuple(a for a in kind.lists if a not in kind.dims)
@@ -160,7 +163,7 @@ def interpret(
         else:
             values[name] = _Item(array, (), kind.dtype)
             run.traffic.loaded[name] += kind.dtype.bytes
-    values = run.graph(program.graph, values, {}, Frame(run.memory, program.graph, {}, {}))
+    values = run.graph(program.graph, values, {}, Frame(run.memory, program.graph, {}, {}) if on_chip else NO_FRAME)
     run.traffic.on_chip = run.memory.peak
     results: list[V] = []
     for name, axes in zip(program.graph.outputs, program.output_axes, strict=True):
@@ -185,6 +188,7 @@ class _Interpreter(Generic[V]):
     traffic: Traffic
     ranks: frozenset[Axis]
     own: frozenset[str]
+    on_chip: bool
     memory: Memory = field(default_factory=Memory)
 
     def graph(self, graph: Graph, values: _Values[V], scope: _Scope, frame: Frame) -> _Values[V]:
@@ -204,8 +208,15 @@ class _Interpreter(Generic[V]):
                 items = items or (self.operator(node, values, scope),)
                 values.update(zip(results(node), items, strict=True))
                 self.traffic.operations[node.name] += 1
-                frame.made(number, node, dict(zip(results(node), (_bytes(i, scope) for i in items), strict=True)))
+                frame.made(number, node, self.bytes(dict(zip(results(node), items, strict=True)), scope))
         return values
+
+    def bytes(self, values: Mapping[str, _Item[V]] | _Values[V], scope: _Scope) -> dict[str, int]:
+        """Of the valid elements of the items among `values`, where what is alive is counted."""
+        if not self.on_chip:
+            return {}
+        items = ((name, v) for name, v in values.items() if isinstance(v, _Item))
+        return {name: prod(scope[a].valid for a in item.dims) * item.dtype.bytes for name, item in items}
 
     def operator(self, node: BlockNode, values: _Values[V], scope: _Scope) -> _Item[V]:
         """One functional operator on one item each."""
@@ -347,11 +358,13 @@ class _Interpreter(Generic[V]):
         steps = self.steps(node, scope)
         if state and steps and all(item.initial for item in state.values()):
             self.traffic.starts[node.name] += 1
-        frame = LoopFrame(self.memory, node, self.own, {name: _bytes(item, scope) for name, item in state.items()})
+        frame = (LoopFrame if self.on_chip else NoLoopFrame)(self.memory, node, self.own, self.bytes(state, scope))
         for step in steps:
             inner = {**scope, node.axis: step}
             fed: _Values[V] = {f.inner: self.access(node, f.access, values[f.outer], step, inner) for f in node.inputs}
-            during = frame.body(_loaded(node, values, fed, inner))
+            during = frame.body(
+                self.bytes({f.inner: fed[f.inner] for f in node.inputs if isinstance(values[f.outer], _List)}, inner)
+            )
             body = self.graph(node.body, fed, inner, during)
             after = None
             if node.state is not None:
@@ -491,20 +504,6 @@ class _Interpreter(Generic[V]):
         array = self.domain.lift(at(window), value.array)
         self.traffic.stored[name] += int(np.prod(self.domain.shape(array), dtype=np.int64)) * value.dtype.bytes
         return _List(array, value.dims, (), value.dims, {}, value.dtype, name)
-
-
-def _bytes(item: _Item[V], scope: _Scope) -> int:
-    """Of the valid elements of an item."""
-    return prod(scope[a].valid for a in item.dims) * item.dtype.bytes
-
-
-def _loaded(node: Map, values: _Values[V], fed: _Values[V], scope: _Scope) -> dict[str, int]:
-    """What an iteration of `node` loads of lists, and its bytes."""
-    return {
-        f.inner: _bytes(item, scope)
-        for f in node.inputs
-        if isinstance(item := fed[f.inner], _Item) and isinstance(values[f.outer], _List)
-    }
 
 
 def _nested_axis(node: Map, lists: tuple[Axis, ...]) -> Axis | None:

@@ -34,10 +34,11 @@ from weft.block.program import (
 
 @dataclass
 class Memory:
-    """Bytes held now, and the most that ever were."""
+    """Bytes held now, and the most that ever were; of one program, which outlives it."""
 
     held: int = 0
     peak: int = 0
+    _last: dict[int, dict[str, int]] = field(default_factory=dict[int, dict[str, int]])
 
     def take(self, size: int) -> None:
         """`size` bytes more."""
@@ -47,6 +48,15 @@ class Memory:
     def give(self, size: int) -> None:
         """`size` bytes less."""
         self.held -= size
+
+    def last_reads(self, graph: Graph) -> dict[str, int]:
+        """The number of the operator that reads each value last; for what leaves, beyond them all. Worked out once a graph."""
+        found = self._last.get(id(graph))
+        if found is None:
+            found = {name: number for number, node in enumerate(graph.nodes) for name in operands(node)}
+            found |= dict.fromkeys(graph.outputs, len(graph.nodes))
+            self._last[id(graph)] = found
+        return found
 
     @contextmanager
     def repeated(self, count: int) -> Generator[None]:
@@ -94,8 +104,7 @@ class Frame:
 
     def __init__(self, memory: Memory, graph: Graph, held: Mapping[str, Place], loads: Mapping[str, int]) -> None:
         self.memory, self.held, self.loads = memory, dict(held), dict(loads)
-        self.last = {name: at for at, node in enumerate(graph.nodes) for name in operands(node)}
-        self.last |= dict.fromkeys(graph.outputs, len(graph.nodes))
+        self.last = memory.last_reads(graph)
         self._drop([name for name in self.held if name not in self.last])
 
     def made(self, at: int, node: BlockNode, sizes: Mapping[str, int]) -> None:
@@ -244,3 +253,51 @@ class LoopFrame:
 
     def _places(self) -> dict[str, Place]:
         return {name: Place(size) for name, size in self.state.items()}
+
+
+class NoFrame(Frame):
+    """Accounts for nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(Memory(), Graph((), (), ()), {}, {})
+
+    def made(self, at: int, node: BlockNode, sizes: Mapping[str, int]) -> None:
+        """Nothing."""
+
+    def joined(self, at: int, node: Join) -> None:
+        """Nothing."""
+
+    def enter(self, at: int, node: Map) -> None:
+        """Nothing."""
+
+    def leave(self, at: int, node: Map, sizes: Mapping[str, int]) -> None:
+        """Nothing."""
+
+
+NO_FRAME = NoFrame()
+
+
+class NoLoopFrame(LoopFrame):
+    """Accounts for nothing."""
+
+    def body(self, loads: Mapping[str, int]) -> Frame:
+        """Nothing."""
+        del loads
+        return NO_FRAME
+
+    def update(self, body: Frame) -> Frame:
+        """Nothing."""
+        del body
+        return NO_FRAME
+
+    def end(self, body: Frame, update: Frame | None, count: int = 1) -> None:
+        """Nothing."""
+
+    def finish(self) -> Frame:
+        """Nothing."""
+        return NO_FRAME
+
+    def results(self, finish: Frame | None) -> dict[str, int]:
+        """Nothing."""
+        del finish
+        return {}
