@@ -92,7 +92,10 @@ def _dims(tensor: torch.Tensor, dim: int | Sequence[int] | None) -> list[int]:
 def _variance(
     tensor: torch.Tensor, dim: Sequence[int] | None, correction: float | None, keepdim: bool
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """The variance and the mean, not rounded; None where PyTorch computes them."""
+    """The variance and the mean, not rounded; None where PyTorch computes them.
+
+    What the sum of the differences is off 0 tells how far the mean was rounded, and by how much too large their squares are.
+    """
     correction = 1 if correction is None else correction
     if not tensor.is_floating_point() or tensor.ndim == 0:
         return None
@@ -102,7 +105,8 @@ def _variance(
         return None  # whether it is more than there are elements depends on the size
     mean = wide.mean(over, keepdim=True)
     centred = wide - mean
-    total = (centred * centred).sum(over, keepdim=keepdim)
+    off = centred.sum(over, keepdim=keepdim)
+    total = (centred * centred).sum(over, keepdim=keepdim) - off * off / count
     divisor = count if correction == 0 else count - correction
     found = total / (divisor if symbolic(count) else max(divisor, 0))
     return found, mean if keepdim else mean.squeeze(over)

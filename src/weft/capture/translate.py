@@ -215,13 +215,7 @@ class _Translation:
         if handler is None or not used:
             raise UnsupportedError(f"{call.packet} is not in weft's table yet")
         arguments = Arguments(self.builder, call, self.fakes, self.refs, self.axes)
-        made = handler(self.builder, arguments)
-        if isinstance(made, Ref):
-            if len(used) != 1:
-                raise UnsupportedError(f"{call.packet} is not in weft's table yet")
-            found = [(used[0], made)]
-        else:
-            found = [(slot, ref) for slot, ref in zip(call.results, made, strict=True) if slot is not None]
+        found = _used(call, handler(self.builder, arguments))
         for slot, ref in found:
             self._check(ref, self.fakes[slot])
         return found
@@ -407,6 +401,20 @@ class _Translation:
         while value in self.flat:
             value = self.flat[value]
         return value
+
+
+def _used(call: Call, made: Ref | tuple[Ref, ...]) -> list[tuple[Slot, Ref]]:
+    """The results of `call` that something uses, of what a handler made.
+
+    Raises:
+        UnsupportedError: there are several, and the handler made but one.
+    """
+    if not isinstance(made, Ref):
+        return [(slot, ref) for slot, ref in zip(call.results, made, strict=True) if slot is not None]
+    used = [slot for slot in call.results if slot is not None]
+    if len(used) != 1:
+        raise UnsupportedError(f"{call.packet} is not in weft's table yet")
+    return [(used[0], made)]
 
 
 def _first(results: Sequence[Slot | None]) -> Slot:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -23,6 +23,9 @@ from weft.plan.choose import choose, in_segments, off_the_grid
 from weft.schedule import Schedule, apply, kernels
 from weft.tensor.laws import cancel_shifts, decays_below_maxima, sizes_in_place
 from weft.tensor.program import TensorProgram
+
+# The model's predictions for candidates of one region are off by more than this against each other.
+_CLOSE = 1.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +136,15 @@ def select(program: TensorProgram, example: Example, options: Options, schedule:
         considered.append(Considered(origin, cost.predicted_seconds, ""))
     if not found:
         raise failure or UnsupportedError("no candidate")
-    chosen = min(found, key=lambda c: c.cost.predicted_seconds)  # the first of equals
+    chosen = _cheapest(found)
     return Selection(program, example, lowered, chosen, tuple(considered))
+
+
+def _cheapest(found: Sequence[Candidate]) -> Candidate:
+    """The candidate that is predicted to be fastest; where the model cannot tell, the one that moves the least."""
+    least = min(c.cost.predicted_seconds for c in found)
+    close = (c for c in found if c.cost.predicted_seconds <= _CLOSE * least)
+    return min(close, key=lambda c: (c.cost.bytes_read + c.cost.bytes_written, c.cost.predicted_seconds))
 
 
 def _scheduled(

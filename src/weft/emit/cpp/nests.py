@@ -32,6 +32,8 @@ from weft.tensor.program import Monoid
 from weft.tensor.scalar import Convert
 
 _INDICES = ("i", "j")
+# Elements of a row that lanes add up in one chain each (the prelude's kChain * kLanes).
+_CHAINED = 512
 
 
 def run(frame: Frame, scope: Scope, stores: Sequence[Store], reductions: Sequence[Lazy] = ()) -> None:
@@ -213,6 +215,7 @@ class _Printer:
         clauses: list[str] = []
         results: dict[Value, Text] = {}
         arrays: dict[Value, Text] = {}
+        grown: dict[Value, tuple[str, str]] = {}
         for work in sums:
             assert work.lazy is not None
             node, kind = work.lazy.node, _carried(work.lazy)
@@ -221,10 +224,10 @@ class _Printer:
             start = number(node.monoid.identity, kind)
             results[work.lazy] = Text(name, kind)
             if work in lanes:
-                array = self.frame.names.make(f"{name}_lanes")
+                array = self._lanes(f"{name}_lanes", kind, start)
                 arrays[work.lazy] = Text(f"{array}[lane]", kind)
-                self.out.line(f"{CTYPE[kind]} {array}[weft::kLanes];")
-                self.out.line(f"weft::fill_lanes({array}, {stripped(start)});")
+                if self._long(axis) and node.monoid is Monoid.sum and kind == "float":
+                    grown[work.lazy] = self._lanes(f"{name}_sums", kind, start), array
             else:
                 self.out.line(f"{CTYPE[kind]} {name} = {start};")
                 clauses.append(reduction_clause(node.monoid, kind, name))
@@ -234,18 +237,33 @@ class _Printer:
         name, valid = self.index[axis], self.scope[axis].valid
         head = f"for (i64 {name} = 0; {name} < {valid}; ++{name})"
         if lanes:
-            head = f"weft::in_lanes({valid}, [&](i64 {name}, i64 lane)"
+            head = f"weft::{'in_chains' if grown else 'in_lanes'}({valid}, [&](i64 {name}, i64 lane)"
             self.narrow = self._narrow(works, axis)
-        with self.out.block(head, "}" if not lanes else "});" if not self.narrow else "}, [&](i64 start, i64 count) {"):
+        flush = f", [&] {{ {' '.join(f'weft::move_lanes({a}, {b});' for a, b in grown.values())} }}" if grown else ""
+        last = "}" if not lanes else f"}}{flush});" if not self.narrow else f"}}{flush}, [&](i64 start, i64 count) {{"
+        with self.out.block(head, last):
             self._level(works, depth + 1)
         if self.narrow:
             self._put_lanes(name)
         for value, array in arrays.items():
             assert isinstance(value, Lazy)
             assert isinstance(value.node, Collapse)
-            whole = f"weft::{value.node.monoid.name}_of_lanes({array.text.removesuffix('[lane]')})"
+            held = grown[value][0] if value in grown else array.text.removesuffix("[lane]")
+            whole = f"weft::{value.node.monoid.name}_of_lanes({held})"
             self.out.line(f"const {CTYPE[results[value].kind]} {results[value].text} = {whole};")
         self.local.update(results)
+
+    def _long(self, axis: Axis) -> bool:
+        """Whether a lane adds up more elements of a block of `axis` than are good in one chain."""
+        most = self.scope[axis].most
+        return not most.isdigit() or int(most) > _CHAINED
+
+    def _lanes(self, wish: str, kind: Kind, start: str) -> str:
+        """A new array for the partial results of lanes."""
+        array = self.frame.names.make(wish)
+        self.out.line(f"{CTYPE[kind]} {array}[weft::kLanes];")
+        self.out.line(f"weft::fill_lanes({array}, {stripped(start)});")
+        return array
 
     def _narrow(self, works: Sequence[Work], axis: Axis) -> dict[Memory, str]:
         """Arrays for the lanes of what the loop over `axis` stores as dense floats of 16 or 8 bits."""

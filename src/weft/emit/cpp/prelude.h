@@ -535,6 +535,30 @@ template <class Body>
 static inline __attribute__((always_inline)) void in_lanes(i64 n, Body body) {
   in_lanes(n, body, [](i64, i64) {});
 }
+// The same in runs of kChain elements a lane: flush() moves what the lanes have added up to where longer sums grow. Numbers that lie
+// on a coarse grid, as those far from 0 do, round one way for as long as a chain of additions stays within a power of two.
+constexpr i64 kChain = 16;
+
+template <class Body, class Flush, class After>
+static inline __attribute__((always_inline)) void in_chains(i64 n, Body body, Flush flush, After after) {
+  for (i64 from = 0; from < n; from += kChain * kLanes) {
+    in_lanes(
+        n - from < kChain * kLanes ? n - from : kChain * kLanes, [&](i64 j, i64 lane) { body(from + j, lane); },
+        [&](i64 start, i64 count) { after(from + start, count); });
+    flush();
+  }
+}
+template <class Body, class Flush>
+static inline __attribute__((always_inline)) void in_chains(i64 n, Body body, Flush flush) {
+  in_chains(n, body, flush, [](i64, i64) {});
+}
+template <class C>
+static inline __attribute__((always_inline)) void move_lanes(C (&sums)[kLanes], C (&lanes)[kLanes]) {
+  for (i64 lane = 0; lane < kLanes; ++lane) {
+    sums[lane] += lanes[lane];
+    lanes[lane] = C(0);
+  }
+}
 // Writes `count` lanes as 16-bit numbers. In a loop of their own, they do not halve the vectors of the arithmetic before; and the
 // machine's own rounding takes one instruction (numbers below the normal ones become 0).
 template <class T>
