@@ -17,7 +17,7 @@ from weft.block.interpret import interpret
 from weft.block.lower import lower
 from weft.block.program import BlockProgram, Join, maps, spaces
 from weft.cost import Level as Memory
-from weft.cost import Machine, Traffic, by_kernel, estimate, total, traffic
+from weft.cost import Machine, Traffic, by_kernel, estimate, on_chip_bytes, total, traffic
 from weft.errors import ScheduleError
 from weft.fuse import Fusion, fuse
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
@@ -46,11 +46,13 @@ def test_traffic_is_what_the_interpreter_counts(name: str, seed: int, data: st.D
     sizes = {s.name: data.draw(st.integers(2, 9), s.name) for s in spaces(program) if s.fixed is None}
     inputs = {n: np.ones([a.space.size(sizes) for a in k.lists]) / 7 for n, k in program.inputs}
     with np.errstate(invalid="ignore", divide="ignore"):
-        counted = interpret(program, inputs, sizes, Fp64Domain())[1]
+        counted = interpret(program, inputs, sizes, Fp64Domain(), on_chip=True)[1]
     found = traffic(program, sizes)
     assert dict(found.loaded) == dict(+counted.loaded)
     assert dict(found.stored) == dict(+counted.stored)
     assert dict(found.operations) == dict(+counted.operations)
+    assert dict(found.starts) == dict(+counted.starts)
+    assert on_chip_bytes(program, sizes) == counted.on_chip
 
 
 def blocks(program: BlockProgram, tile: int) -> BlockProgram:

@@ -34,6 +34,7 @@ from weft.block.program import (
     maps,
     sealed,
 )
+from weft.cost.on_chip import on_chip_bytes
 from weft.cost.traffic import Traffic, by_kernel, traffic
 from weft.errors import ScheduleError
 from weft.fuse import RULES_IN_PLANS, fuse
@@ -83,7 +84,7 @@ def scheduled(rng: random.Random, program: BlockProgram) -> BlockProgram:
 def moved(program: BlockProgram, sizes: dict[str, int]):
     """What the interpreter counts."""
     inputs = {n: np.ones([a.space.size(sizes) for a in k.lists]) for n, k in program.inputs}
-    return interpret(program, inputs, sizes, Fp64Domain())[1]
+    return interpret(program, inputs, sizes, Fp64Domain(), on_chip=True)[1]
 
 
 def same(found: Traffic, program: BlockProgram, sizes: dict[str, int]) -> None:
@@ -91,6 +92,8 @@ def same(found: Traffic, program: BlockProgram, sizes: dict[str, int]) -> None:
     assert dict(found.loaded) == dict(+counted.loaded)
     assert dict(found.stored) == dict(+counted.stored)
     assert dict(found.operations) == dict(+counted.operations)
+    assert dict(found.starts) == dict(+counted.starts)
+    assert on_chip_bytes(program, sizes) == counted.on_chip
 
 
 @pytest.mark.parametrize("name", FUSED)

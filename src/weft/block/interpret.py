@@ -7,12 +7,14 @@ program filled it, so that a program that reads what nobody wrote is caught.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Generic, TypeVar, assert_never
 
 import numpy as np
 
+from weft.block.moves import joined, taken, transposed, written
 from weft.block.program import (
     All,
     Band,
@@ -41,13 +43,15 @@ from weft.block.program import (
     Segment,
     Stacked,
     Stage,
+    State,
     Within,
     maps,
     ranks,
     results,
 )
+from weft.block.residency import NO_FRAME, Frame, LoopFrame, Memory, NoLoopFrame, global_lists
 from weft.tensor.axes import Axis
-from weft.tensor.domain import Array, Domain, at, broadcast
+from weft.tensor.domain import Domain, at, broadcast
 from weft.tensor.dtypes import DType
 from weft.tensor.scalar import Apply, Arg
 
@@ -61,11 +65,15 @@ class Traffic:
     Attributes:
         loaded, stored: bytes by buffered edge: what crossed from a list to an item, and from an item to a list.
         operations: block operations by name of the node that did them.
+        starts: by name of the loop, how often its first iteration had a state that had seen nothing.
+        on_chip: the most bytes that were alive at once in an iteration of the grid (`weft.block.residency`); 0 unless asked for.
     """
 
     loaded: Counter[str] = field(default_factory=Counter[str])
     stored: Counter[str] = field(default_factory=Counter[str])
     operations: Counter[str] = field(default_factory=Counter[str])
+    starts: Counter[str] = field(default_factory=Counter[str])
+    on_chip: int = 0
 
     def rename(self, old: str, new: str) -> None:
         """An inner list turned out to be part of the list `new`."""
@@ -90,11 +98,15 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class _Item(Generic[V]):
-    """A block, vector or scalar: an array of its axes' lanes, of which each axis's step says how much is valid."""
+    """A block, vector or scalar: an array of its axes' lanes, of which each axis's step says how much is valid.
+
+    `initial` is one that a loop's state begins with, and that no iteration has changed.
+    """
 
     array: V
     dims: tuple[Axis, ...]
     dtype: DType
+    initial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +132,8 @@ def interpret(
     sizes: Mapping[str, int],
     domain: Domain[V],
     blocks: Mapping[str, int] | None = None,
+    *,
+    on_chip: bool = False,
 ) -> tuple[tuple[V, ...], Traffic]:
     """Run `program`.
 
@@ -131,16 +145,17 @@ def interpret(
         blocks: elements per block of each space, by name; only read for loops that no schedule has placed, and not for those over
             a ranking. They should divide
             the sizes: only a schedule fills the padding of edges with what reductions need.
+        on_chip: whether to count what is alive at once, which takes a third more time.
 
     Returns:
         The outputs, with dimensions in the order of `output_axes`, and what moved.
     """
-    run = _Interpreter(domain, sizes, blocks or {}, Traffic(), ranks(program.graph))
+    run = _Interpreter(domain, sizes, blocks or {}, Traffic(), ranks(program.graph), global_lists(program), on_chip)
     values: dict[str, _Item[V] | _List[V]] = {}
     for name, kind in program.inputs:
         stacked = tuple(a for a in kind.lists if a not in kind.dims)
         order = [kind.lists.index(a) for a in (*stacked, *kind.dims)]
-        array = domain.lift(_transposed(tuple(order)), inputs[name])
+        array = domain.lift(transposed(tuple(order)), inputs[name])
         if kind.lists:
             values[name] = _List(
                 array, (*stacked, *kind.dims), kind.lists, kind.dims, dict.fromkeys(kind.lists, 0), kind.dtype, name
@@ -148,7 +163,8 @@ def interpret(
         else:
             values[name] = _Item(array, (), kind.dtype)
             run.traffic.loaded[name] += kind.dtype.bytes
-    values = run.graph(program.graph, values, {})
+    values = run.graph(program.graph, values, {}, Frame(run.memory, program.graph, {}, {}) if on_chip else NO_FRAME)
+    run.traffic.on_chip = run.memory.peak
     results: list[V] = []
     for name, axes in zip(program.graph.outputs, program.output_axes, strict=True):
         value = values[name]
@@ -156,7 +172,7 @@ def interpret(
         order = tuple(own.index(a) for a in axes)
         if isinstance(value, _Item):
             run.traffic.stored[name] += value.dtype.bytes
-        results.append(domain.lift(_transposed(order), value.array))
+        results.append(domain.lift(transposed(order), value.array))
     return tuple(results), run.traffic
 
 
@@ -170,23 +186,37 @@ class _Interpreter(Generic[V]):
     sizes: Mapping[str, int]
     blocks: Mapping[str, int]
     traffic: Traffic
-    ranks: frozenset[Axis] = frozenset()
+    ranks: frozenset[Axis]
+    own: frozenset[str]
+    on_chip: bool
+    memory: Memory = field(default_factory=Memory)
 
-    def graph(self, graph: Graph, values: _Values[V], scope: _Scope) -> _Values[V]:
-        """Every value of `graph`."""
+    def graph(self, graph: Graph, values: _Values[V], scope: _Scope, frame: Frame) -> _Values[V]:
+        """Every value of `graph`; `frame` accounts for those that live in it."""
         values = dict(values)
-        for node in graph.nodes:
+        for number, node in enumerate(graph.nodes):
             if isinstance(node, Map):
-                values.update(self.loop(node, values, scope))
+                frame.enter(number, node)
+                made, held = self.loop(node, values, scope)
+                values.update(made)
+                frame.leave(number, node, held)
             elif isinstance(node, Join):
                 values[node.name] = self.join(node, values)
-            elif isinstance(node, Rank):
-                values.update(zip(results(node), self.ranking(node, values, scope), strict=True))
-                self.traffic.operations[node.name] += 1
+                frame.joined(number, node)
             else:
-                values[node.name] = self.operator(node, values, scope)
+                items = self.ranking(node, values, scope) if isinstance(node, Rank) else ()
+                items = items or (self.operator(node, values, scope),)
+                values.update(zip(results(node), items, strict=True))
                 self.traffic.operations[node.name] += 1
+                frame.made(number, node, self.bytes(dict(zip(results(node), items, strict=True)), scope))
         return values
+
+    def bytes(self, values: Mapping[str, _Item[V]] | _Values[V], scope: _Scope) -> dict[str, int]:
+        """Of the valid elements of the items among `values`, where what is alive is counted."""
+        if not self.on_chip:
+            return {}
+        items = ((name, v) for name, v in values.items() if isinstance(v, _Item))
+        return {name: prod(scope[a].valid for a in item.dims) * item.dtype.bytes for name, item in items}
 
     def operator(self, node: BlockNode, values: _Values[V], scope: _Scope) -> _Item[V]:
         """One functional operator on one item each."""
@@ -249,15 +279,15 @@ class _Interpreter(Generic[V]):
             array = self.domain.lift(at((..., None)), array) if last is None else array
             return self.domain.lift(broadcast((*lanes, self.domain.shape(array)[-1])), array)
 
-        def joined(so_far: str, new: str) -> V:
-            return self.domain.lift(_joined(-1), rows(so_far, node.rank), rows(new, node.over))
+        def both(so_far: str, new: str) -> V:
+            return self.domain.lift(joined(-1), rows(so_far, node.rank), rows(new, node.over))
 
         def made(part: V, dtype: DType) -> _Item[V]:
             array = self.domain.lift(at((..., 0)), part) if node.rank is None else part
             item = _Item(array, kept if node.rank is None else (*kept, node.rank), dtype)
             return _Item(self.aligned(item, node.dims), node.dims, dtype)
 
-        elements, numbers = joined(node.acc[0], node.arg), joined(node.acc[1], node.numbers)
+        elements, numbers = both(node.acc[0], node.arg), both(node.acc[1], node.numbers)
         first, second = self.domain.ranked(elements, numbers, node.count, node.order)
         return made(first, node.dtype), made(second, DType.int64)
 
@@ -271,14 +301,14 @@ class _Interpreter(Generic[V]):
         """The item's array with one dimension per axis of `dims`, of size 1 where the item lacks it."""
         order = tuple(item.dims.index(a) for a in dims if a in item.dims)
         present = tuple(slice(None) if a in item.dims else None for a in dims)
-        return self.domain.lift(at(present), self.domain.lift(_transposed(order), item.array))
+        return self.domain.lift(at(present), self.domain.lift(transposed(order), item.array))
 
     def filled(self, item: _Item[V], scope: _Scope, padding: V) -> _Item[V]:
         """`item` with its padding replaced by that of `padding`, an array of the same lanes."""
         window = tuple(slice(0, scope[a].valid) for a in item.dims)
 
         valid = self.domain.lift(at(window), item.array)
-        return _Item(self.domain.lift(_written(window), padding, valid), item.dims, item.dtype)
+        return _Item(self.domain.lift(written(window), padding, valid), item.dims, item.dtype)
 
     def steps(self, node: Map, scope: _Scope) -> list[_Step]:
         """The iterations of `node`, in order."""
@@ -319,45 +349,65 @@ class _Interpreter(Generic[V]):
                 assert_never(node.range)
         return start, stop
 
-    def loop(self, node: Map, values: _Values[V], scope: _Scope) -> _Values[V]:
-        """The outputs of a map."""
-        state: dict[str, _Item[V]] = {}
+    def loop(self, node: Map, values: _Values[V], scope: _Scope) -> tuple[_Values[V], dict[str, int]]:
+        """The outputs of a map, and how many bytes of each are alive now."""
         results: _Values[V] = {}
         stacked: dict[str, list[tuple[_Step, _Item[V] | _List[V]]]] = {
             o.outer: [] for o in node.outputs if isinstance(o, Stacked)
         }
-        if node.state is not None:
-            start = dict(zip((c.name for c in node.state.components), node.state.resume or (), strict=False))
-            resumed = {f.inner: f.outer for f in node.inputs}
-            for c in node.state.components:
-                if c.name in start:
-                    state[c.name] = self.item(values, resumed[start[c.name]])
-                else:
-                    shape = tuple(scope[a].lanes for a in c.dims)
-                    state[c.name] = _Item(self.domain.full(shape, c.init, c.dtype), c.dims, c.dtype)
-        for step in self.steps(node, scope):
-            inner_scope = {**scope, node.axis: step}
-            fed: _Values[V] = {
-                f.inner: self.access(node, f.access, values[f.outer], step, inner_scope) for f in node.inputs
-            }
-            body = self.graph(node.body, fed, inner_scope)
+        state = {} if node.state is None else self.first_state(node, node.state, values, scope)
+        steps = self.steps(node, scope)
+        if state and steps and all(item.initial for item in state.values()):
+            self.traffic.starts[node.name] += 1
+        frame = (LoopFrame if self.on_chip else NoLoopFrame)(self.memory, node, self.own, self.bytes(state, scope))
+        for step in steps:
+            inner = {**scope, node.axis: step}
+            fed: _Values[V] = {f.inner: self.access(node, f.access, values[f.outer], step, inner) for f in node.inputs}
+            during = frame.body(
+                self.bytes({f.inner: fed[f.inner] for f in node.inputs if isinstance(values[f.outer], _List)}, inner)
+            )
+            body = self.graph(node.body, fed, inner, during)
+            after = None
             if node.state is not None:
-                names = node.state.update.inputs[len(state) :]
-                given: _Values[V] = {**state, **{n: body[f] for n, f in zip(names, node.state.feeds, strict=True)}}
-                after = self.graph(node.state.update, given, inner_scope)
-                state = {c: self.item(after, out) for c, out in zip(state, node.state.update.outputs, strict=True)}
+                after = frame.update(during)
+                state = self.updated(node.state, state, body, inner, after)
             for output in node.outputs:
                 if isinstance(output, Stacked):
                     stacked[output.outer].append((step, body[output.inner]))
                 elif isinstance(output, Once):
                     results[output.outer] = self.once(output.outer, body[output.inner])
+            frame.end(during, after)
+        last = None
         if node.state is not None:
-            finished = self.graph(node.state.finish, dict(state), scope)
+            last = frame.finish()
+            finished = self.graph(node.state.finish, dict(state), scope, last)
             results.update({o.outer: finished[o.inner] for o in node.outputs if isinstance(o, Final)})
         for name, parts in stacked.items():
             if parts or not isinstance(node.range, Rest):  # a part of a list may be empty
                 results[name] = self.stack(node, name, parts, scope)
-        return results
+        return results, frame.results(last)
+
+    def updated(
+        self, state: State, items: Mapping[str, _Item[V]], body: _Values[V], scope: _Scope, frame: Frame
+    ) -> dict[str, _Item[V]]:
+        """The components after an iteration whose body has these values."""
+        names = state.update.inputs[len(items) :]
+        given: _Values[V] = {**items, **{n: body[f] for n, f in zip(names, state.feeds, strict=True)}}
+        after = self.graph(state.update, given, scope, frame)
+        return {c: self.item(after, out) for c, out in zip(items, state.update.outputs, strict=True)}
+
+    def first_state(self, node: Map, state: State, values: _Values[V], scope: _Scope) -> dict[str, _Item[V]]:
+        """What the loop `node` begins with."""
+        resumed = {f.inner: f.outer for f in node.inputs}
+        start = dict(zip((c.name for c in state.components), state.resume or (), strict=False))
+        first: dict[str, _Item[V]] = {}
+        for c in state.components:
+            if c.name in start:
+                first[c.name] = self.item(values, resumed[start[c.name]])
+            else:
+                shape = tuple(scope[a].lanes for a in c.dims)
+                first[c.name] = _Item(self.domain.full(shape, c.init, c.dtype), c.dims, c.dtype, initial=True)
+        return first
 
     def once(self, name: str, value: _Item[V] | _List[V]) -> _Item[V] | _List[V]:
         """What the only iteration of a map hands out as `name`."""
@@ -381,8 +431,8 @@ class _Interpreter(Generic[V]):
             return whole
         assert isinstance(rest, _List)
         self.traffic.rename(rest.name, node.name)
-        turned = self.domain.lift(_transposed(tuple(axes.index(a) for a in rest.axes)), first.array)
-        array = self.domain.lift(_joined(rest.axes.index(node.axes[0][1])), turned, rest.array)
+        turned = self.domain.lift(transposed(tuple(axes.index(a) for a in rest.axes)), first.array)
+        array = self.domain.lift(joined(rest.axes.index(node.axes[0][1])), turned, rest.array)
         return replace(rest, array=array, origin=whole.origin, name=node.name)
 
     def access(
@@ -403,11 +453,11 @@ class _Interpreter(Generic[V]):
         lists = tuple(a for a in value.lists if a != over)
         if over in value.dims:
             begin = first - value.origin[over]
-            array = self.domain.lift(_taken(slice(begin, begin + valid), where), value.array)
+            array = self.domain.lift(taken(slice(begin, begin + valid), where), value.array)
             axes = tuple(node.axis if a == over else a for a in value.axes)
         else:
             number = first // step.tile - value.origin[over]
-            array = self.domain.lift(_taken(number, where), value.array)
+            array = self.domain.lift(taken(number, where), value.array)
             axes = tuple(a for a in value.axes if a != over)
         dims = tuple(node.axis if a == over else a for a in value.dims)
         part = _List(
@@ -424,7 +474,7 @@ class _Interpreter(Generic[V]):
             return _Item(part.array, part.dims, part.dtype)
         window = tuple(slice(0, n) for n in shape)
 
-        padded = self.domain.lift(_written(window), self.domain.poison(lanes, part.dtype), part.array)
+        padded = self.domain.lift(written(window), self.domain.poison(lanes, part.dtype), part.array)
         return _Item(padded, part.dims, part.dtype)
 
     def stack(self, node: Map, name: str, parts: list[tuple[_Step, _Item[V] | _List[V]]], scope: _Scope) -> _List[V]:
@@ -434,10 +484,10 @@ class _Interpreter(Generic[V]):
         inner = _nested_axis(node, first.lists)
         if inner is not None or node.axis in first.dims:
             along = first.axes.index(inner if inner is not None else node.axis)
-            array = self.domain.lift(_joined(along), *(p.array for p in lists))
+            array = self.domain.lift(joined(along), *(p.array for p in lists))
             axes = first.axes
         else:
-            array = self.domain.lift(_joined(None), *(p.array for p in lists))
+            array = self.domain.lift(joined(None), *(p.array for p in lists))
             axes = (node.axis, *first.axes)
         if inner is not None:
             return _List(array, axes, first.lists, first.dims, first.origin, first.dtype, name)
@@ -471,43 +521,3 @@ def _blocks(start: int, stop: int, tile: int) -> list[_Step]:
 def ceil_div(a: int, b: int) -> int:
     """a / b, rounded up."""
     return -(-a // b)
-
-
-# Structural functions, for `Domain.lift`.
-
-
-def _transposed(order: tuple[int, ...]) -> Callable[[Array], Array]:
-    def transpose(array: Array) -> Array:
-        return np.transpose(array, order)
-
-    return transpose
-
-
-def _taken(index: int | slice, axis: int) -> Callable[[Array], Array]:
-    """One element, which drops the dimension, or a run of them; an index out of bounds is an error."""
-
-    def take(array: Array) -> Array:
-        first, last = (index.start, index.stop - 1) if isinstance(index, slice) else (index, index)
-        if first < 0 or last >= array.shape[axis]:
-            raise IndexError(f"elements {first} to {last} of {array.shape[axis]}")
-        return array[(slice(None),) * axis + (index,)]
-
-    return take
-
-
-def _written(window: tuple[slice, ...]) -> Callable[[Array, Array], Array]:
-    def write(into: Array, block: Array) -> Array:
-        out = into.copy()
-        out[window] = block
-        return out
-
-    return write
-
-
-def _joined(axis: int | None) -> Callable[..., Array]:
-    """Parts one after the other along `axis`, or stacked along a new first one."""
-
-    def join(*parts: Array) -> Array:
-        return np.stack(parts) if axis is None else np.concatenate(parts, axis=axis)
-
-    return join

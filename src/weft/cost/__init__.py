@@ -5,18 +5,31 @@ operations in closed form, equal to what the interpreter counts; and `estimate`,
 `Cost` with the time no schedule can improve on and the time that is predicted. Nothing is run.
 """
 
+from weft.cost.corrections import Corrections, corrected, correcting, dependents, fused_at, in_levels
 from weft.cost.estimate import Cost, cost_of, estimate, total
 from weft.cost.machine import Level, Machine
+from weft.cost.on_chip import LONGEST, fits_whole, held_whole, longest_whole, on_chip_bytes
 from weft.cost.traffic import Traffic, by_kernel, traffic
 
 __all__ = [
+    "LONGEST",
+    "Corrections",
     "Cost",
     "Level",
     "Machine",
     "Traffic",
     "by_kernel",
+    "corrected",
+    "correcting",
     "cost_of",
+    "dependents",
     "estimate",
+    "fits_whole",
+    "fused_at",
+    "held_whole",
+    "in_levels",
+    "longest_whole",
+    "on_chip_bytes",
     "total",
     "traffic",
 ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain, repeat
 from math import prod
 from typing import TypeAlias, TypeVar, assert_never
 
@@ -62,6 +63,7 @@ class Traffic:
         loaded, stored: bytes by buffered edge: what crosses from a list to an item, and from an
             item to a list; an edge that is loaded twice counts twice.
         operations: block operations by name of the node that does them.
+        starts: by name of the loop, how often its first iteration has a state that has seen nothing.
         flops: floating-point operations by name of the node, over valid elements only: 2 m n k for
             a Dot, one for each scalar operation and element of a Pointwise, one for each element
             that a Collapse or a Rank reads.
@@ -76,6 +78,7 @@ class Traffic:
     loaded: Counts
     stored: Counts
     operations: Counts
+    starts: Counts
     flops: Counts
     matrix_flops: Mapping[DType, int]
     copied: Counts
@@ -111,6 +114,7 @@ def traffic(program: BlockProgram, sizes: Mapping[str, int]) -> Traffic:
         loaded=loaded,
         stored=stored,
         operations=_summed(p.operations for p in parts),
+        starts=_summed(p.starts for p in parts),
         flops=_summed(p.flops for p in parts),
         matrix_flops=_summed(p.matrix_flops for p in parts),
         copied=_summed(p.copied for p in parts),
@@ -141,7 +145,7 @@ def by_kernel(program: BlockProgram, sizes: Mapping[str, int]) -> tuple[Traffic,
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class Step:
     """Iterations that are alike: how many elements are valid, and the first (where it matters)."""
 
     base: int
@@ -150,23 +154,24 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A list called `name`, or where `lists` is empty an item."""
+    """A list called `name`, or where `lists` is empty an item; `initial` is one that a loop's state begins with, unchanged."""
 
     name: str
     lists: tuple[Axis, ...]
     dims: tuple[Axis, ...]
     dtype: DType
+    initial: bool = False
 
 
 _Values: TypeAlias = dict[str, _Value]
-_Scope: TypeAlias = Mapping[Axis, _Step]
+Steps: TypeAlias = Mapping[Axis, Step]
 
 
 def _walked(program: BlockProgram, sizes: Mapping[str, int]) -> tuple[tuple[Traffic, ...], _Values]:
     """The traffic of each kernel, and the values at the top when all have run."""
     values = {n: _Value(n, kind.lists, kind.dims, kind.dtype) for n, kind in program.inputs}
     lists = {name: prod(a.space.size(sizes) for a in kind.lists) * kind.dtype.bytes for name, kind in program.inputs}
-    numbered = _numbered(program.graph)
+    numbered = numbered_axes(program.graph)
     parts: list[Traffic] = []
     for kernel in kernels(program):
         walk = _Walk(sizes, numbered)
@@ -181,7 +186,7 @@ def _walked(program: BlockProgram, sizes: Mapping[str, int]) -> tuple[tuple[Traf
     return tuple(parts), values
 
 
-def _numbered(graph: Graph) -> frozenset[Axis]:
+def numbered_axes(graph: Graph) -> frozenset[Axis]:
     """The axes whose iterations differ by where they begin: other ranges are measured from there.
 
     All others fall into classes; these are walked one by one.
@@ -211,6 +216,7 @@ class _Walk:
     loaded: Counter[str] = field(default_factory=Counter[str])
     stored: Counter[str] = field(default_factory=Counter[str])
     operations: Counter[str] = field(default_factory=Counter[str])
+    starts: Counter[str] = field(default_factory=Counter[str])
     flops: Counter[str] = field(default_factory=Counter[str])
     matrix_flops: Counter[DType] = field(default_factory=Counter[DType])
     copied: Counter[str] = field(default_factory=Counter[str])
@@ -223,6 +229,7 @@ class _Walk:
             loaded=loaded,
             stored=stored,
             operations=+self.operations,
+            starts=+self.starts,
             flops=+self.flops,
             matrix_flops=+self.matrix_flops,
             copied=+self.copied,
@@ -231,7 +238,7 @@ class _Walk:
             iterations=max(1, self.iterations),
         )
 
-    def graph(self, graph: Graph, values: _Values, scope: _Scope, times: int) -> _Values:
+    def graph(self, graph: Graph, values: _Values, scope: Steps, times: int) -> _Values:
         """Every value of `graph`, which runs `times` times in this scope."""
         values = dict(values)
         for node in graph.nodes:
@@ -241,7 +248,7 @@ class _Walk:
                 self.named(node.name, values[node.first])
                 values[node.name] = self.named(node.name, values[node.rest])
             elif isinstance(node, Rank):
-                self.flops[node.name] += times * _elements(values[node.arg].dims, scope)
+                self.flops[node.name] += times * elements(values[node.arg].dims, scope)
                 values |= {node.name: _item(node.dims, node.dtype), node.places: _item(node.dims, DType.int64)}
                 self.operations[node.name] += times
             else:
@@ -249,21 +256,21 @@ class _Walk:
                 self.operations[node.name] += times
         return values
 
-    def operator(self, node: BlockNode, values: _Values, scope: _Scope, times: int) -> _Value:
+    def operator(self, node: BlockNode, values: _Values, scope: Steps, times: int) -> _Value:
         """The item that an operator gives; counts its work."""
         match node:
             case Pointwise(name, expr, _, dims, dtype):
-                self.flops[name] += times * _elements(dims, scope) * _scalar_operations(expr)
+                self.flops[name] += times * elements(dims, scope) * _scalar_operations(expr)
                 return _item(dims, dtype)
             case Dot(name, left, right, over, dims, dtype):
-                work = 2 * times * _elements((*dims, over), scope)
+                work = 2 * times * elements((*dims, over), scope)
                 operand = max(values[left].dtype, values[right].dtype, key=lambda d: d.bytes)
                 self.flops[name] += work
                 self.matrix_flops[operand] += work
                 return _item(dims, dtype)
             case Collapse(name, _, arg, over):
                 item = values[arg]
-                self.flops[name] += times * _elements(item.dims, scope)
+                self.flops[name] += times * elements(item.dims, scope)
                 return _item(tuple(a for a in item.dims if a != over), item.dtype.accumulator)
             case Index():
                 return _item(node.dims, DType.int64)
@@ -271,57 +278,28 @@ class _Walk:
                 return _item((), dtype)
             case Fill(name, arg) | Stage(name, arg):
                 item = values[arg]
-                self.copied[name] += times * _elements(item.dims, scope) * item.dtype.bytes
+                self.copied[name] += times * elements(item.dims, scope) * item.dtype.bytes
                 return item
             case Map() | Join() | Rank():
                 raise AssertionError(node)
             case _:
                 assert_never(node)
 
-    def classes(self, node: Map, scope: _Scope) -> list[tuple[int, _Step]]:
-        """(how many, alike in what) for the iterations of `node`; one class of none if there are none."""
-        size = node.axis.space.size(self.sizes)
-        tile = node.tile if node.tile is not None else 1 if node.unit else size
-        start, stop = 0, size
-        match node.range:
-            case All():
-                pass
-            case Within(outer):
-                start, stop = scope[outer].base, scope[outer].base + scope[outer].valid
-            case Band(outer):
-                start, stop = node.range.limits(scope[outer].base, scope[outer].valid, size, tile, self.sizes)
-            case First():
-                stop = min(size, tile)
-            case Rest():
-                start = min(size, tile)
-            case Segment(index, count):
-                blocks = -(-size // tile)
-                each = -(-blocks // count) * tile
-                start = min(size, scope[index].base * each)
-                stop = min(size, start + each)
-            case _:
-                assert_never(node.range)
-        if node.place is Place.whole:
-            tile = max(1, stop - start)
-        full, rest = divmod(stop - start, tile)
-        found: list[tuple[int, _Step]] = []
-        band = isinstance(node.range, Band)
-        if band or node.range.part is not Part.edge:
-            alike = [(full, start)]
-            if node.axis in self.numbered:
-                alike = [(1, start + i * tile) for i in range(full)]
-            found += [(count, _Step(base, tile)) for count, base in alike if count]
-        if rest and (band or node.range.part is not Part.full):
-            found.append((1, _Step(start + full * tile, rest)))
-        return found or [(0, _Step(start, 0))]
-
-    def loop(self, node: Map, values: _Values, scope: _Scope, times: int) -> _Values:
+    def loop(self, node: Map, values: _Values, scope: Steps, times: int) -> _Values:
         """The outputs of a map, all its iterations counted."""
         state: _Values = {}
         if node.state is not None:
-            state = {c.name: _item(c.dims, c.dtype) for c in node.state.components}
+            resumed = {f.inner: values[f.outer].initial for f in node.inputs}
+            first = [resumed[name] for name in node.state.resume or ()]
+            state = {
+                c.name: replace(_item(c.dims, c.dtype), initial=initial)
+                for c, initial in zip(node.state.components, chain(first, repeat(True)), strict=False)
+            }
         stacked: _Values = {}
-        for count, step in self.classes(node, scope):
+        alike = classes(node, scope, self.sizes, self.numbered)
+        if all(value.initial for value in state.values()):
+            self.starts[node.name] += times if state and any(count for count, _ in alike) else 0
+        for count, step in alike:
             inner, often = {**scope, node.axis: step}, times * count
             if node.place is Place.grid and not _is_grid(node.body):
                 self.iterations += often
@@ -331,7 +309,8 @@ class _Walk:
                 names = node.state.update.inputs[len(state) :]
                 given = {**state, **{n: body[f] for n, f in zip(names, node.state.feeds, strict=True)}}
                 after = self.graph(node.state.update, given, inner, often)
-                state = {c: after[out] for c, out in zip(state, node.state.update.outputs, strict=True)}
+                if count:
+                    state = {c: after[out] for c, out in zip(state, node.state.update.outputs, strict=True)}
             for output in node.outputs:
                 if isinstance(output, Stacked):
                     stacked[output.outer] = self.stack(node, output.outer, body[output.inner], inner, often)
@@ -343,7 +322,7 @@ class _Walk:
         return stacked
 
     def access(
-        self, node: Map, access: Iterate | Broadcast | Grouped, value: _Value, scope: _Scope, times: int
+        self, node: Map, access: Iterate | Broadcast | Grouped, value: _Value, scope: Steps, times: int
     ) -> _Value:
         """What an iteration sees of `value`; an item that is left of a list is loaded now."""
         match access:
@@ -355,13 +334,13 @@ class _Walk:
             case _:
                 assert_never(access)
         if not lists:
-            self.loaded[value.name] += times * _elements(dims, scope) * value.dtype.bytes
+            self.loaded[value.name] += times * elements(dims, scope) * value.dtype.bytes
         return _Value(value.name, lists, dims, value.dtype)
 
-    def stack(self, node: Map, name: str, value: _Value, scope: _Scope, times: int) -> _Value:
+    def stack(self, node: Map, name: str, value: _Value, scope: Steps, times: int) -> _Value:
         """The list `name` of a body's value: an item is stored now, a list becomes part of it."""
         if not value.lists:
-            self.stored[name] += times * _elements(value.dims, scope) * value.dtype.bytes
+            self.stored[name] += times * elements(value.dims, scope) * value.dtype.bytes
             return _Value(name, (node.axis,), value.dims, value.dtype)
         value = self.named(name, value)
         ranges = ((m.axis, m.range) for m in maps(node.body))
@@ -379,11 +358,49 @@ class _Walk:
         return replace(value, name=name)
 
 
+def classes(node: Map, scope: Steps, sizes: Mapping[str, int], numbered: frozenset[Axis]) -> list[tuple[int, Step]]:
+    """(how many, alike in what) for the iterations of `node`; one class of none if there are none."""
+    size = node.axis.space.size(sizes)
+    tile = node.tile if node.tile is not None else 1 if node.unit else size
+    start, stop = 0, size
+    match node.range:
+        case All():
+            pass
+        case Within(outer):
+            start, stop = scope[outer].base, scope[outer].base + scope[outer].valid
+        case Band(outer):
+            start, stop = node.range.limits(scope[outer].base, scope[outer].valid, size, tile, sizes)
+        case First():
+            stop = min(size, tile)
+        case Rest():
+            start = min(size, tile)
+        case Segment(index, count):
+            blocks = -(-size // tile)
+            each = -(-blocks // count) * tile
+            start = min(size, scope[index].base * each)
+            stop = min(size, start + each)
+        case _:
+            assert_never(node.range)
+    if node.place is Place.whole:
+        tile = max(1, stop - start)
+    full, rest = divmod(stop - start, tile)
+    found: list[tuple[int, Step]] = []
+    band = isinstance(node.range, Band)
+    if band or node.range.part is not Part.edge:
+        alike = [(full, start)]
+        if node.axis in numbered:
+            alike = [(1, start + i * tile) for i in range(full)]
+        found += [(count, Step(base, tile)) for count, base in alike if count]
+    if rest and (band or node.range.part is not Part.full):
+        found.append((1, Step(start + full * tile, rest)))
+    return found or [(0, Step(start, 0))]
+
+
 def _item(dims: tuple[Axis, ...], dtype: DType) -> _Value:
     return _Value("", (), dims, dtype)
 
 
-def _elements(dims: tuple[Axis, ...], scope: _Scope) -> int:
+def elements(dims: tuple[Axis, ...], scope: Steps) -> int:
     """Valid elements of an item."""
     return prod(scope[a].valid for a in dims)
 

@@ -1,0 +1,50 @@
+"""Structural functions, for `Domain.lift`: what the interpreter does to arrays of any domain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from weft.tensor.domain import Array
+
+
+def transposed(order: tuple[int, ...]) -> Callable[[Array], Array]:
+    """Dimensions in that order."""
+
+    def transpose(array: Array) -> Array:
+        return np.transpose(array, order)
+
+    return transpose
+
+
+def taken(index: int | slice, axis: int) -> Callable[[Array], Array]:
+    """One element, which drops the dimension, or a run of them; an index out of bounds is an error."""
+
+    def take(array: Array) -> Array:
+        first, last = (index.start, index.stop - 1) if isinstance(index, slice) else (index, index)
+        if first < 0 or last >= array.shape[axis]:
+            raise IndexError(f"elements {first} to {last} of {array.shape[axis]}")
+        return array[(slice(None),) * axis + (index,)]
+
+    return take
+
+
+def written(window: tuple[slice, ...]) -> Callable[[Array, Array], Array]:
+    """A copy of the first array with the second in `window`."""
+
+    def write(into: Array, block: Array) -> Array:
+        out = into.copy()
+        out[window] = block
+        return out
+
+    return write
+
+
+def joined(axis: int | None) -> Callable[..., Array]:
+    """Parts one after the other along `axis`, or stacked along a new first one."""
+
+    def join(*parts: Array) -> Array:
+        return np.stack(parts) if axis is None else np.concatenate(parts, axis=axis)
+
+    return join

@@ -1,0 +1,303 @@
+"""What is alive at once: bytes of items, and of lists that one iteration of the grid keeps to itself.
+
+An item is loaded where it is first read and dropped where it is last read; a loop's state lives as long as the loop. An operator
+that works element by element puts its result in the place of an operand of the same size that nothing reads any more, as an
+accumulating product does with its accumulator; a `Fill`, which changes nothing but padding, shares its operand's place. Padding
+does not count, nor do lists in global memory: inputs, outputs, what kernels leave for others.
+
+The interpreter and the cost model both account with these: one with every iteration's values, one with sizes and classes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from weft.block.program import (
+    BlockNode,
+    BlockProgram,
+    Dot,
+    Fill,
+    Final,
+    Graph,
+    Join,
+    Map,
+    Once,
+    Pointwise,
+    Rank,
+    Stacked,
+    operands,
+    results,
+)
+
+
+@dataclass
+class Memory:
+    """Bytes held now, and the most that ever were; of one program, which outlives it."""
+
+    held: int = 0
+    peak: int = 0
+    _last: dict[int, dict[str, int]] = field(default_factory=dict[int, dict[str, int]])
+
+    def take(self, size: int) -> None:
+        """`size` bytes more."""
+        self.held += size
+        self.peak = max(self.peak, self.held)
+
+    def give(self, size: int) -> None:
+        """`size` bytes less."""
+        self.held -= size
+
+    def last_reads(self, graph: Graph) -> dict[str, int]:
+        """The number of the operator that reads each value last; for what leaves, beyond them all. Worked out once a graph."""
+        found = self._last.get(id(graph))
+        if found is None:
+            found = {name: number for number, node in enumerate(graph.nodes) for name in operands(node)}
+            found |= dict.fromkeys(graph.outputs, len(graph.nodes))
+            self._last[id(graph)] = found
+        return found
+
+    @contextmanager
+    def repeated(self, count: int) -> Generator[None]:
+        """What is done within is done `count` times: what it leaves behind is there so often, and so is the most then."""
+        before, most, self.peak = self.held, self.peak, self.held
+        yield
+        again = (self.held - before) * (count - 1)
+        self.held += again
+        self.peak = max(most, self.peak + again)
+
+
+@dataclass
+class Place:
+    """Bytes that `names` values share."""
+
+    size: int
+    names: int = 1
+
+
+def global_lists(program: BlockProgram) -> frozenset[str]:
+    """The lists of an applied program, by name in whichever graph they are made, that lie in global memory."""
+    return frozenset(_global(program.graph, {n for node in program.graph.nodes for n in results(node)}))
+
+
+def _global(graph: Graph, leaving: set[str]) -> Iterator[str]:
+    yield from leaving
+    for node in graph.nodes:
+        if isinstance(node, Map):
+            yield from _global(node.body, {o.inner for o in node.outputs if o.outer in leaving and _hands_out(o)})
+        elif isinstance(node, Join) and node.name in leaving:
+            yield from (node.first, node.rest)
+
+
+def _hands_out(output: Stacked | Final | Once) -> bool:
+    return not isinstance(output, Final)
+
+
+class Frame:
+    """The values that live in one graph while its operators run, in order.
+
+    Attributes:
+        held: where each is that is there.
+        loads: of each item that will be loaded where it is first read.
+    """
+
+    def __init__(self, memory: Memory, graph: Graph, held: Mapping[str, Place], loads: Mapping[str, int]) -> None:
+        self.memory, self.held, self.loads = memory, dict(held), dict(loads)
+        self.last = memory.last_reads(graph)
+        self._drop([name for name in self.held if name not in self.last])
+
+    def made(self, at: int, node: BlockNode, sizes: Mapping[str, int]) -> None:
+        """Operator number `at` gave results of these sizes."""
+        self._load(node)
+        for name, size in sizes.items():
+            if isinstance(node, Fill) and node.arg in self.held:
+                self.held[name] = self.held[node.arg]
+                self.held[name].names += 1
+            else:
+                over = (n for n in _overwritten(node) if self._ends(n, at) and self.held[n] == Place(size))
+                self._drop(list(over)[:1])
+                self._take(name, size)
+        self._after(at, node)
+
+    def joined(self, at: int, node: Join) -> None:
+        """A list of two parts is both."""
+        self.held[node.name] = Place(self.demand(node.first) + self.demand(node.rest))
+        self._after(at, node)
+
+    def enter(self, at: int, node: Map) -> None:
+        """Before the map that is operator number `at`: it goes on with the state that it resumes, in its place."""
+        self._load(node)
+        resumed = () if node.state is None else node.state.resume or ()
+        outer = {f.inner: f.outer for f in node.inputs}
+        self._drop([n for n in dict.fromkeys(outer[r] for r in resumed) if self._ends(n, at)])
+
+    def leave(self, at: int, node: Map, sizes: Mapping[str, int]) -> None:
+        """After it: its results are held by now."""
+        self.held |= {name: Place(size) for name, size in sizes.items()}
+        self._after(at, node)
+
+    def clear(self) -> None:
+        """Drop all that is left."""
+        self._drop(list(self.held))
+
+    def demand(self, name: str) -> int:
+        """Take the value `name` out, loaded if it is not yet, in a place of its own: its bytes, still held; 0 if it is not here."""
+        if name in self.loads:
+            self._take(name, self.loads.pop(name))
+        place = self.held.pop(name, Place(0))
+        if place.names > 1:
+            place.names -= 1
+            self.memory.take(place.size)
+        return place.size
+
+    def _load(self, node: BlockNode) -> None:
+        for name in operands(node):
+            if name in self.loads:
+                self._take(name, self.loads.pop(name))
+
+    def _take(self, name: str, size: int) -> None:
+        self.memory.take(size)
+        self.held[name] = Place(size)
+
+    def _ends(self, name: str, at: int) -> bool:
+        return name in self.held and self.last.get(name, -1) <= at
+
+    def _after(self, at: int, node: BlockNode) -> None:
+        self._drop([n for n in dict.fromkeys((*operands(node), *results(node))) if self._ends(n, at)])
+
+    def _drop(self, names: list[str]) -> None:
+        for name in names:
+            place = self.held.pop(name)
+            place.names -= 1
+            if not place.names:
+                self.memory.give(place.size)
+
+
+def _overwritten(node: BlockNode) -> tuple[str, ...]:
+    """The operands whose place the result may take."""
+    match node:
+        case Pointwise():
+            return node.args
+        case Dot(acc=str(acc)):
+            return (acc,)
+        case Rank():
+            return node.acc
+        case _:
+            return ()
+
+
+@dataclass
+class LoopFrame:
+    """What a loop holds: its state, and the lists that grow from iteration to iteration.
+
+    Attributes:
+        own: lists that lie in global memory.
+        state: bytes of each component.
+    """
+
+    memory: Memory
+    node: Map
+    own: frozenset[str]
+    state: dict[str, int]
+    lists: dict[str, int] = field(default_factory=dict[str, int])
+
+    def __post_init__(self) -> None:
+        self.memory.take(sum(self.state.values()))
+
+    def body(self, loads: Mapping[str, int]) -> Frame:
+        """An iteration that may load these items."""
+        return Frame(self.memory, self.node.body, {}, loads)
+
+    def update(self, body: Frame) -> Frame:
+        """The update of the state, which takes over what only it reads."""
+        state = self.node.state
+        assert state is not None
+        handed = {o.inner for o in self.node.outputs if _hands_out(o)}
+        held, loads = self._places(), dict[str, int]()
+        for name, feed in zip(state.update.inputs[len(self.state) :], state.feeds, strict=True):
+            if feed in body.held and feed not in handed:
+                held[name] = body.held.pop(feed)
+            elif feed in body.loads and feed not in handed:
+                loads[name] = body.loads.pop(feed)
+        return Frame(self.memory, state.update, held, loads)
+
+    def end(self, body: Frame, update: Frame | None, count: int = 1) -> None:
+        """After an iteration: the state is the new one, and what was stacked is in its list; `count` iterations alike are one."""
+        if update is not None and self.node.state is not None:
+            new = self.node.state.update.outputs
+            self.state = {c: update.demand(out) for c, out in zip(self.state, new, strict=True)}
+            update.clear()
+        for output in self.node.outputs:
+            if _hands_out(output):
+                size = body.demand(output.inner)
+                if isinstance(output, Stacked) and output.outer in self.own:
+                    self.memory.give(size)
+                else:
+                    self.lists[output.outer] = self.lists.get(output.outer, 0) + size * count
+        body.clear()
+
+    def finish(self) -> Frame:
+        """What makes the results of the state."""
+        state = self.node.state
+        assert state is not None
+        return Frame(self.memory, state.finish, self._places(), {})
+
+    def results(self, finish: Frame | None) -> dict[str, int]:
+        """Bytes of each result, held from now on by who runs the loop."""
+        sizes = dict(self.lists)
+        if finish is not None:
+            sizes |= {o.outer: finish.demand(o.inner) for o in self.node.outputs if isinstance(o, Final)}
+            finish.clear()
+        return sizes
+
+    def _places(self) -> dict[str, Place]:
+        return {name: Place(size) for name, size in self.state.items()}
+
+
+class NoFrame(Frame):
+    """Accounts for nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(Memory(), Graph((), (), ()), {}, {})
+
+    def made(self, at: int, node: BlockNode, sizes: Mapping[str, int]) -> None:
+        """Nothing."""
+
+    def joined(self, at: int, node: Join) -> None:
+        """Nothing."""
+
+    def enter(self, at: int, node: Map) -> None:
+        """Nothing."""
+
+    def leave(self, at: int, node: Map, sizes: Mapping[str, int]) -> None:
+        """Nothing."""
+
+
+NO_FRAME = NoFrame()
+
+
+class NoLoopFrame(LoopFrame):
+    """Accounts for nothing."""
+
+    def body(self, loads: Mapping[str, int]) -> Frame:
+        """Nothing."""
+        del loads
+        return NO_FRAME
+
+    def update(self, body: Frame) -> Frame:
+        """Nothing."""
+        del body
+        return NO_FRAME
+
+    def end(self, body: Frame, update: Frame | None, count: int = 1) -> None:
+        """Nothing."""
+
+    def finish(self) -> Frame:
+        """Nothing."""
+        return NO_FRAME
+
+    def results(self, finish: Frame | None) -> dict[str, int]:
+        """Nothing."""
+        del finish
+        return {}

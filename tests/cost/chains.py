@@ -1,0 +1,108 @@
+"""Chains of reductions as one loop, fused and safe, without places: what the levels of a reduction tree are counted on."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import torch
+
+from weft.block.copies import canonical
+from weft.block.lower import lower
+from weft.block.program import BlockProgram, maps, spaces
+from weft.capture import capture
+from weft.cascade import folds, sums_outside
+from weft.fuse import RULES_THAT_KEEP_PRECISION, fuse
+from weft.fuse.coarse_where_kept_in_16_bits import coarse_where_kept_in_16_bits
+from weft.fuse.round_where_made import round_where_made
+from weft.fuse.safety import make_safe
+from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule
+from weft.tensor.laws import cancel_shifts, decays_below_maxima, normalize, sizes_in_place
+from weft.tensor.program import TensorProgram
+
+HEAD = 64
+"""The width of a head of BERT-base."""
+
+
+def statistics(x):
+    """What safe softmax divides by, and the maximum that it subtracts."""
+    most = x.amax(-1, keepdim=True)
+    return most[:, 0], torch.exp(x - most).sum(-1)
+
+
+def attention(q, k, v):
+    return torch.softmax(q @ k.T / 8, -1) @ v
+
+
+def variance(x):
+    return ((x - x.mean(-1, keepdim=True)) ** 2).mean(-1)
+
+
+def captured(function: Callable[..., object], *args: torch.Tensor) -> TensorProgram:
+    """The tensor program of `function`."""
+    torch.compiler.reset()
+    found: list[TensorProgram] = []
+
+    def backend(gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor]) -> Callable[..., object]:
+        found.append(capture(gm, example_inputs).program)
+        return gm.forward
+
+    torch.compile(function, backend=backend, dynamic=True, fullgraph=True)(*args)
+    return found[0]
+
+
+def one_loop(program: TensorProgram) -> BlockProgram:
+    """`program` with its chains of reductions each in one loop, by the algebra of cascades."""
+    program = sizes_in_place(decays_below_maxima(sums_outside(normalize(program))))
+    fused = fuse(lower(program, folds(program).folds), RULES_THAT_KEEP_PRECISION).last
+    return canonical(round_where_made(make_safe(fused).program))
+
+
+def pairs(program: TensorProgram) -> BlockProgram:
+    """`program` with exponentials as pairs of a number and an exponent, by Blockbuster's rules."""
+    fused = fuse(lower(sizes_in_place(cancel_shifts(normalize(program)))), RULES_THAT_KEEP_PRECISION).last
+    return canonical(coarse_where_kept_in_16_bits(round_where_made(make_safe(fused).program)))
+
+
+@functools.cache
+def made(name: str) -> BlockProgram:
+    """The program of one of the chains: "attention in half" is in fp16, by way of pairs; all others are in fp32."""
+    rows = torch.zeros(5, 7)
+    match name:
+        case "statistics":
+            return one_loop(captured(statistics, rows))
+        case "variance":
+            return one_loop(captured(variance, rows))
+        case "attention":
+            return one_loop(captured(attention, torch.zeros(5, 4), torch.zeros(7, 4), torch.zeros(7, 3)))
+        case "attention in half":
+            q, k, v = (torch.zeros(n, HEAD, dtype=torch.float16) for n in (5, 7, 7))
+            return pairs(captured(attention, q, k, v))
+        case _:
+            raise KeyError(name)
+
+
+def reducing(program: BlockProgram) -> str:
+    """The name of the loop of the chain: that with the most components."""
+    return max(maps(program.graph), key=lambda m: 0 if m.state is None else len(m.state.components)).name
+
+
+def sizes_of(program: BlockProgram, rows: int, along: int) -> dict[str, int]:
+    """Sizes of the spaces of `program`: its rows, elements along the chain, and a few of everything else."""
+    chain = next(m for m in maps(program.graph) if m.name == reducing(program))
+    first = next(maps(program.graph))
+    own = {chain.axis.space.name: along, first.axis.space.name: rows}
+    return {s.name: own.get(s.name, 3) for s in spaces(program) if s.fixed is None}
+
+
+def schedule(program: BlockProgram, rows: int, levels: tuple[Level, ...], *, peel: bool = False) -> Schedule:
+    """The chain's loop in `levels`, its rows on the grid, `rows` in a block; every other loop is one block."""
+    chain = reducing(program)
+    first = program.graph.nodes[0].name
+
+    def of(name: str) -> LoopSchedule:
+        if name == chain:
+            return LoopSchedule(levels, peel)
+        return LoopSchedule((Level(LevelPlace.grid, rows) if name == first else Level(LevelPlace.whole),))
+
+    return Schedule(tuple((m.name, of(m.name)) for m in maps(program.graph)))
