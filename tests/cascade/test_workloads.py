@@ -16,7 +16,6 @@ from cascade.workloads import CHAINS
 from weft.api.measure import Standard
 from weft.plan import regions, select
 
-
 CHEAPEST = select._cheapest
 
 
