@@ -23,6 +23,7 @@ from weft.block.program import (
     Collapse,
     Diagonal,
     Dot,
+    Extent,
     Feed,
     Fill,
     Final,
@@ -225,6 +226,7 @@ MALFORMED: tuple[tuple[str, str, BlockProgram], ...] = (
      nest((Collapse("s", Monoid.sum, "a", K), Dot("r", "a", "b", K, (M, N), F32, "s")),
           {"a": (M, K), "b": (N, K)}, (M, N, K))),
     ("an index is over the axis of a map around it", "r", nest((Index("r", K),), {"a": (M, N)})),
+    ("an extent is of a block of a map around it", "r", nest((Extent("r", K.space, F32, K),), {"a": (M, N)})),
     ("items have axes of maps around them", "r",
      nest((Pointwise("r", Arg(0), ("a",), (M, K), F32),), {"a": (M, N)})),
     ("a list is stacked over all blocks of its axis", "n", at(BOTH, "n", lambda m: replace(

@@ -169,7 +169,8 @@ def test_segments_merged_in_any_order_are_the_whole(order: Order) -> None:
         while len(states) > 1:
             rng.shuffle(states)
             both = [np.concatenate(pair, axis=-1) for pair in zip(states.pop(), states.pop(), strict=True)]
-            states.append(domain.ranked(*both, count, order))
+            x_both, numbers_both = both
+            states.append(domain.ranked(x_both, numbers_both, count, order))
         for a, b in zip(states[0], whole, strict=True):
             np.testing.assert_array_equal(a, b)
 

@@ -119,7 +119,6 @@ CHAINS = {
     "inertia": Chain(rows.inertia, ((ROWS, LENGTH), (ROWS, LENGTH, 3)), positive=True),
     "log-sum-exp": Chain(rows.logsumexp, ONE),
     "mean under a softmax": Chain(mean_under_softmax, TWO),
-    "variance under a softmax": Chain(variance_under_softmax, TWO),
     "squared shares": Chain(sum_of_squared_shares, ONE),
     "entropy": Chain(rows.entropy, ONE),
     "exponentials below the mean": Chain(exponentials_below_the_mean, ONE),
@@ -128,10 +127,7 @@ CHAINS = {
     "sum and sum": Chain(sum_and_sum, TWO),
     "shares": Chain(shares, TWO),
     "below the greatest": Chain(below_the_greatest, TWO),
-    "variance of those chosen": Chain(chosen_variance, TWO),
     "covariance of features": Chain(rows.covariance_matrix, ((LENGTH, 4),)),
-    "covariance under a softmax": Chain(covariance_under_softmax, ((ROWS, LENGTH),) * 3),
-    "divergence of softmaxes": Chain(divergence, TWO),
     "cosines of all pairs": Chain(cosines, ONE),
     "softmax times softmax": Chain(softmax_times_softmax, ((ROWS, LENGTH), (LENGTH, 2))),
     "attention": Chain(workloads.attention, ((ROWS, 5), (LENGTH, 5), (LENGTH, 2))),
@@ -140,6 +136,24 @@ CHAINS = {
         lambda a, w: a * 448 / a.abs().amax(-1, keepdim=True) @ w, ((ROWS, LENGTH), (LENGTH, 2))
     ),
 }
+
+
+REFUSED = {
+    "variance under a softmax": (
+        Chain(variance_under_softmax, TWO),
+        "is weighted, and no running value is known to be near it",
+    ),
+    "variance of those chosen": (
+        Chain(chosen_variance, TWO),
+        "leaves out elements, which a running value would still see",
+    ),
+    "covariance under a softmax": (
+        Chain(covariance_under_softmax, ((ROWS, LENGTH),) * 3),
+        "is weighted, and no running value is known to be near it",
+    ),
+    "divergence of softmaxes": (Chain(divergence, TWO), "is weighted, and no running value is known to be near it"),
+}
+"""What no state is known for that keeps its precision, and the reason that is given."""
 
 
 @functools.cache

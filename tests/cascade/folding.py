@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from weft.block.fold import Fold
-from weft.block.program import BlockNode, Collapse, Dot, Graph, Pointwise
+from weft.block.program import BlockNode, Collapse, Dot, Extent, Graph, Pointwise
 from weft.tensor.axes import Axis
 from weft.tensor.domain import Array, Domain, at, broadcast
 from weft.tensor.dtypes import DType
@@ -90,6 +90,8 @@ class Folding(Generic[V]):
                 labels = ([label[a] for a in axes] for axes in (first, second, node.dims))
                 mine, theirs, out = labels
                 return domain.contract(left, mine, right, theirs, out), node.dims
+            case Extent(_, _, dtype, axis) if axis is not None:
+                return domain.constant(sizes[axis], dtype), ()
             case _:
                 raise AssertionError(f"a fold has no {type(node).__name__}")
 

@@ -9,11 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from cascade.chains import CHAINS, one_loop
 from cascade.folding import Folding, cutting
-from cascade.programs import captured, prepared, scheduled, wrong
+from cascade.programs import prepared, scheduled
 from cascade.random_chains import random_chain
 from weft.block.check import check
 from weft.block.fold import Fold
@@ -24,45 +23,21 @@ from weft.cascade import folds
 from weft.tensor.evaluate import evaluate
 from weft.tensor.field import FieldElements, FieldValue
 from weft.tensor.fp64 import Fp64Domain
-from weft.tensor.program import Monoid
-from weft.tensor.scalar import Apply, Arg, Scalar, apply
+from weft.tensor.scalar import Apply, Arg, Lit, Scalar, apply
 from weft.verify import verify
 from weft.verify.field_check import field_for
 from weft.verify.inputs import random_inputs
 
 LONG = os.environ.get("WALK_ALL") == "1"
-NONE_CHOSEN = "of no elements the mean is 0 / 0, which multiplies a sum that the program leaves out"
-VERIFIED = [wrong(name, reason=NONE_CHOSEN) if name == "variance of those chosen" else name for name in CHAINS]
 
 
-@pytest.mark.parametrize("name", VERIFIED)
+@pytest.mark.parametrize("name", CHAINS)
 def test_a_loop_is_verified_with_schedules_of_all_kinds(name):
     """Segments and their merge among them."""
     program, _ = one_loop(name)
     for seed in range(8 if LONG else 1):
         verdict = verify(program, scheduled(program, random.Random(seed)), trials=1)
         assert verdict.equal is True, verdict
-
-
-def greatest_above_the_mean(x):
-    return (x - x.mean(-1, keepdim=True)).amax(-1)
-
-
-def sum_of_magnitudes_of_quotients(x):
-    return (x / x.sum(-1, keepdim=True)).abs().sum(-1)
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        wrong(greatest_above_the_mean, reason="no field has max(x + c) = max(x) + c: refuted, and PyTorch runs it"),
-        wrong(sum_of_magnitudes_of_quotients, reason="no field has |x / c| = |x| / |c|: refuted, and PyTorch runs it"),
-    ],
-)
-def test_what_is_derived_can_be_verified(function):
-    program = prepared(captured(function, torch.rand(3, 9)))
-    assert folds(program).folds
-    assert verify(program, scheduled(program, random.Random(0))).equal is True
 
 
 # Random chains: a share, and more with WALK_ALL=1 in the environment.
@@ -103,12 +78,11 @@ def test_random_chains_over_the_field(part):
             wanted = evaluate(program, inputs, domain)
             assert all(map(agree, outputs, wanted)), (seed, program)
         loops += len(found)
-    assert loops > 20
+    assert loops > 10
 
 
 def test_random_chains_in_numbers():
-    """Extrema of data plus earlier results among them, whose law no field has."""
-    extrema = 0
+    loops = 0
     domain = Fp64Domain()
     for seed in range(2000, 2000 + 2 * EACH):
         rng = random.Random(seed)
@@ -117,9 +91,8 @@ def test_random_chains_in_numbers():
         inputs = random_inputs(
             program, {s.name: s.example or 1 for s in program.spaces()}, domain, np.random.default_rng(seed)
         )
-        for fold, apart in zip(found.folds, found.decompositions, strict=True):
-            links = apart.chain.links
-            extrema += any(k.monoid is not Monoid.sum and apart.chain.dependent(k.element.expr) for k in links)
+        for fold in found.folds:
+            loops += 1
             folding = Folding(program, fold, domain, inputs)
             made = folding.over(cutting(folding.length, rng.randint(1, 3), rng), rng)
             for value, wanted in folding.wanted.items():
@@ -127,7 +100,7 @@ def test_random_chains_in_numbers():
                 scale = np.abs(wanted[number]).max(initial=1.0)
                 np.testing.assert_allclose(made[value][number], wanted[number], rtol=1e-6, atol=1e-9 * scale)
                 assert not np.isfinite(made[value][~number]).any(), (seed, program)
-    assert extrema > 5
+    assert loops > 20
 
 
 def test_random_chains_with_random_schedules():
@@ -180,7 +153,7 @@ BUGS: dict[str, tuple[str, Callable[[Fold], Fold]]] = {
     "nothing is corrected": ("mean under a softmax", lambda f: in_update(f, "kept", last_left_out)),
     "the lowest power of a second moment": ("variance", lambda f: in_update(f, "kept", last_left_out)),
     "the lowest power of a fourth moment": ("kurtosis", lambda f: in_update(f, "kept", last_left_out)),
-    "the lowest power under a softmax": ("variance under a softmax", lambda f: in_update(f, "kept", last_left_out)),
+    "the lowest power under an entropy": ("entropy", lambda f: in_update(f, "by", lambda _: Lit(0.0))),
     "the centre of a product": ("LayerNorm + matmul", lambda f: in_update(f, "by", lambda _: Arg(0))),
     "a merge that forgets one part": ("sum and sum", lambda f: in_merge(f, "s", lambda _: Arg(1))),
     "a merge that forgets what moved": ("covariance", lambda f: in_merge(f, "s", lambda _: Arg(1))),

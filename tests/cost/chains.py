@@ -44,7 +44,9 @@ def captured(function: Callable[..., object], *args: torch.Tensor) -> TensorProg
     found: list[TensorProgram] = []
 
     def backend(gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor]) -> Callable[..., object]:
-        found.append(capture(gm, example_inputs).program)
+        program = capture(gm, example_inputs).program
+        assert program is not None
+        found.append(program)
         return gm.forward
 
     torch.compile(function, backend=backend, dynamic=True, fullgraph=True)(*args)

@@ -16,7 +16,7 @@ from cost.levels import ROWS, STRATEGIES, fused_at_level, lengths
 from weft.block.copies import canonical
 from weft.block.interpret import interpret
 from weft.block.lower import lower
-from weft.block.program import BlockProgram, Part, maps
+from weft.block.program import BlockProgram, Part, Pointwise, maps
 from weft.cost import Corrections, corrected, correcting, dependents, fused_at, in_levels, traffic
 from weft.fuse import RULES_IN_PLANS, fuse
 from weft.schedule import Level, LevelPlace, apply
@@ -88,8 +88,11 @@ def test_what_corrects_is_read_off_the_state():
         assert [len(found.running), len(found.outputs)] == [2, 2 * (sides - 1)]
         for component, operator in (*found.running, *found.outputs):
             (own,) = (c for c in state.components if c.name == component)
-            assert made[operator].expr.op == "mul"
-            assert made[operator].dims == own.dims
+            node = made[operator]
+            assert isinstance(node, Pointwise)
+            assert isinstance(node.expr, Apply)
+            assert node.expr.op == "mul"
+            assert node.dims == own.dims
 
 
 LEVELS = st.one_of(

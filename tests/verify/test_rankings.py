@@ -15,7 +15,7 @@ from weft.block.program import BlockNode, BlockProgram, Fill, Graph, Index, Map,
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate
-from weft.tensor.field import FieldDomain
+from weft.tensor.field import ExactValue, FieldDomain
 from weft.tensor.program import NOTHING
 from weft.tensor.scalar import Arg, Lit
 from weft.tensor.scalar import apply as apply_
@@ -163,5 +163,6 @@ def test_equal_elements_of_a_field_keep_their_order() -> None:
     x = domain.constant(1.0, DType.float32)
     rows = domain.lift(lambda array: array.reshape(1, 1).repeat(5, axis=1), x)
     values, places = evaluate(ranking(2), {"x": rows}, domain)
+    assert isinstance(places, ExactValue)
     assert places.array.tolist() == [[0, 1]]
     assert domain.equal(values, domain.full((1, 2), 1.0, DType.float32))

@@ -109,7 +109,18 @@ class Chain:
 
     def show(self, expr: Scalar) -> str:
         """`expr` as text."""
-        return show(expr, self.names())
+        return show(_named(expr), self.names())
+
+
+def _named(expr: Scalar) -> Scalar:
+    """`expr` with exponentials of what is never positive called as others are."""
+    match expr:
+        case Apply(op, args):
+            return Apply("exp" if op == "decay" else op, tuple(map(_named, args)))
+        case Convert(dtype, inner):
+            return Convert(dtype, _named(inner))
+        case Arg() | Lit():
+            return expr
 
 
 def argument(operand: int) -> str:

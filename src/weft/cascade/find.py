@@ -7,16 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.block.fold import Fold
-from weft.cascade.algebra import ZERO, total
+from weft.cascade.algebra import ZERO
 from weft.cascade.chain import Chain, Gathering, NoChainError, Reducing, depending
 from weft.cascade.fold import Decomposition, fold
 from weft.cascade.interchange import sums_outside
-from weft.cascade.separate import Factor, NotSeparableError, Term, separated, summands
+from weft.cascade.separate import Factor, NotSeparableError, Term, separated
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
 from weft.tensor.laws import decays_below_maxima, sizes_in_place
 from weft.tensor.program import Contraction, Monoid, Node, Reduction, TensorProgram, uses
-from weft.tensor.scalar import Scalar
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,23 +110,10 @@ def _terms(chain: Chain, index: int) -> tuple[Term, ...]:
     link = chain.links[index]
     if link.monoid is Monoid.sum:
         return separated(chain, link.element.sides)
-    return (_added(chain, link.element.expr),)
-
-
-def _added(chain: Chain, expr: Scalar) -> Term:
-    """Data plus what does not vary: what an extremum distributes over (Table 1)."""
-    data: Scalar = ZERO
-    result: Scalar = ZERO
-    for part in summands(chain, expr):
-        if not chain.varying(part):
-            result = total(result, part)
-        elif not chain.dependent(part):
-            data = total(data, part)
-        else:
-            raise NotSeparableError(
-                f"{chain.show(expr)} is no sum of data and an earlier result, over which an extremum distributes"
-            )
-    return Term(result, (Factor(data),))
+    if chain.dependent(link.element.expr):
+        what = "a product of what depends on an earlier result" if link.monoid is Monoid.prod else "an extremum of it"
+        raise NotSeparableError(f"{chain.show(link.element.expr)}: {what} is no law that a finite field can check")
+    return (Term(ZERO, (Factor(link.element.expr),)),)
 
 
 def _chains(program: TensorProgram, refused: list[Refused]) -> list[frozenset[str]]:

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weft.cascade.algebra import ONE, ZERO, difference, product, quotient, total
+from weft.cascade.algebra import ONE, ZERO, difference, is_one, product, total
 from weft.cascade.chain import Chain, Link, Result
-from weft.cascade.monomial import simplified
+from weft.cascade.monomial import monomial, simplified
 from weft.tensor.dtypes import DType
 from weft.tensor.field import FieldDomain
 from weft.tensor.program import Monoid
-from weft.tensor.scalar import Arg, Lit, Scalar, arguments
+from weft.tensor.scalar import Arg, Lit, Scalar, arguments, operations
 
 _SAMPLES = 24
 _MOST_POINTS = 64
@@ -42,13 +42,17 @@ class Product:
 
 
 def one_product(chain: Chain, link: Link) -> Product | None:
-    """The one product that the element of `link` is; None where the identity does not hold at any point tried."""
+    """The one product that the element of `link` is; None where the identity does not hold at any point tried.
+
+    Any point gives G and H up to a constant that one has and the other lacks: the shortest are given.
+    """
     expr = link.element.expr
     used = sorted(arguments(expr))
     data = [i for i in used if chain.over in chain.axes_of(i)]
     results = [i for i in used if i not in data]
     if not any(isinstance(chain.operands[i], Result) for i in results):
         return Product(expr, ONE if link.monoid is Monoid.sum else ZERO)
+    found: list[Product] = []
     for x0, d0 in _points(data, results):
         at_both = simplified(expr, lambda i, p={**x0, **d0}: p[i])
         if not isinstance(at_both, Lit) or (link.monoid is Monoid.sum and at_both.value == 0):
@@ -56,9 +60,13 @@ def one_product(chain: Chain, link: Link) -> Product | None:
         of_data = simplified(expr, lambda i, p=d0: p.get(i, Arg(i)))
         of_results = simplified(expr, lambda i, p=x0: p.get(i, Arg(i)))
         if _same(link.monoid, expr, at_both, of_data, of_results, used):
-            apart = quotient if link.monoid is Monoid.sum else difference
-            return Product(apart(of_data, at_both), of_results)
-    return None
+            apart = _divided if link.monoid is Monoid.sum else difference
+            found.append(Product(apart(of_data, at_both), of_results))
+    return min(found, key=lambda p: operations(p.data) + operations(p.result), default=None)
+
+
+def _divided(data: Scalar, by: Scalar) -> Scalar:
+    return data if is_one(by) else monomial(data).times(monomial(by), -1).expr
 
 
 def _points(data: list[int], results: list[int]) -> Iterator[tuple[Mapping[int, Lit], Mapping[int, Lit]]]:

@@ -273,7 +273,7 @@ class _Folding:
 
     def _settled(self, key: Carried) -> Scalar:
         """The carried sum relative to what its differences subtract, in place of the running means."""
-        moved = frozenset(shift for shift, _ in key.shifts if not _ends_as_subtracted(self.centres[shift]))
+        moved = frozenset(shift for shift, _ in key.shifts)
         result: Scalar = Lit(0.0)
         for coefficient, moves, part in expansion(key, moved):
             summand: Scalar = self._component(part)
@@ -328,22 +328,20 @@ def _order(chain: Chain) -> tuple[Axis, ...]:
     return tuple(dict.fromkeys((*read, *chain.axes, chain.over)))
 
 
-def _ends_as_subtracted(reference: Reference) -> bool:
-    """Whether the running value is, after the loop, just what the difference subtracts."""
-    return isinstance(reference, Centre) and reference.exact
-
-
 def _below_its_maximum(chain: Chain, shift: Shift) -> bool:
-    """Whether what is subtracted has the maximum of a summand of the data among its own: if that is infinite, so is it."""
+    """Whether what is subtracted is at least the maximum of data among its own: if that is infinite, so is it."""
     data = summands(chain, shift.data)
-    for part in summands(chain, shift.result):
-        found = [i for i in arguments(part) if isinstance(chain.operands[i], Result)]
-        for operand in found:
-            result = chain.operands[operand]
-            assert isinstance(result, Result)
-            link = chain.links[result.index]
-            if link.monoid is Monoid.max and len(found) == 1:
-                elements = substitute(part, lambda i, e=link.element.expr, o=operand: e if i == o else Arg(i))
-                if elements in data:
-                    return True
-    return False
+    return any(_covers(chain, part, data) for part in summands(chain, shift.result))
+
+
+def _covers(chain: Chain, part: Scalar, data: list[Scalar]) -> bool:
+    """Whether `part` is the maximum of what is among `data`, or of that and more."""
+    if isinstance(part, Apply) and part.op == "maximum":
+        return any(_covers(chain, each, data) for each in part.args)
+    found = [i for i in arguments(part) if isinstance(chain.operands[i], Result)]
+    result = chain.operands[found[0]] if len(found) == 1 else None
+    if not isinstance(result, Result) or chain.links[result.index].monoid is not Monoid.max:
+        return False
+    element = chain.links[result.index].element.expr
+    elements = substitute(part, lambda i: element if i == found[0] else Arg(i))
+    return all(each in data for each in summands(chain, elements))

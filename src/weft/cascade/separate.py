@@ -121,8 +121,6 @@ class _Separation:
                 return [self._raised(expr, inner)]
             case Apply("where", (condition, yes, no)) if not self.chain.dependent(condition):
                 return self._chosen(expr, condition, self.parts(yes), self.parts(no))
-            case Apply("abs", (inner,)):
-                return [self._magnitude(expr, self.parts(inner))]
             case _:
                 raise NotSeparableError(f"{self.chain.show(expr)} mixes data with an earlier result")
 
@@ -214,27 +212,19 @@ class _Separation:
 
     def _chosen(self, expr: Scalar, condition: Scalar, yes: list[_Part], no: list[_Part]) -> list[_Part]:
         """A choice that the data make: each side's data, or 0 where the other is chosen."""
-        found = [
-            replace(p, factor=replace(p.factor, data=apply("where", condition, p.factor.data, ZERO)))
-            for p in yes
-            if not is_zero(p.scale)
-        ]
-        found += [
-            replace(p, factor=replace(p.factor, data=apply("where", condition, ZERO, p.factor.data)))
-            for p in no
-            if not is_zero(p.scale)
-        ]
+        if not all(map(_plain, (*yes, *no))):
+            raise NotSeparableError(
+                f"{self.chain.show(expr)} leaves out elements, which a running value would still see"
+            )
+        found: list[_Part] = []
+        for part, chosen in [*((p, True) for p in yes), *((p, False) for p in no)]:
+            if not is_zero(part.scale):
+                data = part.factor.data
+                one, other = (data, ZERO) if chosen else (ZERO, data)
+                found.append(replace(part, factor=replace(part.factor, data=apply("where", condition, one, other))))
         if len(found) > MOST_TERMS:
             raise NotSeparableError(f"{self.chain.show(expr)} is a sum of more than {MOST_TERMS} products")
         return found
-
-    def _magnitude(self, expr: Scalar, parts: list[_Part]) -> _Part:
-        if len(parts) != 1 or parts[0].factor.powers:
-            raise NotSeparableError(f"{self.chain.show(expr)} mixes data with an earlier result")
-        (part,) = parts
-        data = part.factor.data
-        magnitude = data if is_one(data) else apply("abs", data)
-        return _Part(apply("abs", part.scale), replace(part.factor, data=magnitude))
 
 
 def _plain(part: _Part) -> bool:

@@ -15,7 +15,7 @@ from weft.errors import VerificationError
 from weft.fuse import Step
 from weft.options import Options
 from weft.plan.kernel import Kernel
-from weft.plan.select import Considered, Example, Selection, select
+from weft.plan.select import Candidate, Considered, Example, Selection, select
 from weft.run.build import KernelSource, build
 from weft.run.launch import Input, KernelSignature, Output, Size
 from weft.schedule import KernelNodes, Schedule, kernels, tensor_of
@@ -67,16 +67,29 @@ def compile_region(
 
 def build_region(selection: Selection, options: Options) -> CompiledRegion:
     """The kernels of what was selected; raises as `compile_region`."""
-    program, chosen, example = selection.program, selection.chosen, selection.example
-    applied = chosen.applied
+    try:
+        return _built(selection, selection.chosen, selection.considered, options)
+    except VerificationError as error:
+        if selection.written is None:
+            raise
+        # A law that no field can check: the program as written needs none.
+        chosen = selection.chosen.origin
+        considered = tuple(
+            Considered(c.origin, None, error.what) if c.origin == chosen else c for c in selection.considered
+        )
+        return _built(selection, selection.written, considered, options)
+
+
+def _built(
+    selection: Selection, chosen: Candidate, considered: tuple[Considered, ...], options: Options
+) -> CompiledRegion:
+    program, applied, example = selection.program, chosen.applied, selection.example
     checked = _Checked(program, applied, options)
     built = tuple(
         _build(program, applied, part, chosen.schedule, example, checked, index)
         for index, part in enumerate(kernels(applied))
     )
-    return CompiledRegion(
-        program, selection.lowered, chosen.fused, chosen.trace, built, chosen.origin, selection.considered
-    )
+    return CompiledRegion(program, selection.lowered, chosen.fused, chosen.trace, built, chosen.origin, considered)
 
 
 class _Checked:

@@ -26,6 +26,7 @@ from weft.tensor.program import TensorProgram
 
 # Candidates of one region that the model has this close take the same time, or the one that moves less is faster.
 _CLOSE = 1.12
+_WRITTEN = "rules that keep every rounding"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +80,17 @@ class Considered:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Selection:
-    """The candidate to build, of a region `program` at `example`; `lowered` is what all candidates started from."""
+    """The candidate to build, of a region `program` at `example`; `lowered` is what all candidates started from.
+
+    `written` is the one that keeps every rounding, where that is another: it is built where no field can check the chosen one.
+    """
 
     program: TensorProgram
     example: Example
     lowered: BlockProgram
     chosen: Candidate
     considered: tuple[Considered, ...]
+    written: Candidate | None = None
 
     @property
     def work_seconds(self) -> float:
@@ -137,7 +142,8 @@ def select(program: TensorProgram, example: Example, options: Options, schedule:
     if not found:
         raise failure or UnsupportedError("no candidate")
     chosen = _cheapest(found)
-    return Selection(program, example, lowered, chosen, tuple(considered))
+    written = next((c for c in found if c.origin == _WRITTEN and c is not chosen), None)
+    return Selection(program, example, lowered, chosen, tuple(considered), written)
 
 
 def _cheapest(found: Sequence[Candidate]) -> Candidate:
@@ -174,7 +180,7 @@ def _fused(
     first = _with_decays(program, lowered)
     exact = fuse(first, RULES_IN_PLANS, (), checked=options.debug_checks)
     written = canonical(round_where_made(limit(exact.last)))
-    yield "rules that keep every rounding", written, exact.steps
+    yield _WRITTEN, written, exact.steps
     empty = any(s.example == 0 for s in program.spaces())
     if only_exact or empty:
         # Rule 4 divides by a sum after the product instead of before: of nothing, 0 / 0 instead of nothing.
