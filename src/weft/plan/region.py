@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,7 +121,7 @@ def _build(
     dims = {name: _tensor_axes(applied, part, name) for name in (*part.reads, *part.writes)}
     writes = tuple(tensor_of(part, n)[0] for n in part.writes)
     reads = (*part.reads, *(writes[i] for i in _given(part)))
-    name = f"weft_{'_'.join(n.name for n in part.nodes)}_{index}".replace(".", "_")
+    name = re.sub(r"\W", "_", f"weft_{'_'.join(n.name for n in part.nodes)}_{index}")
     parts = {
         "program": str(program),
         "fixed sizes": str([(s.name, s.fixed) for s in program.spaces() if s.fixed is not None]),
