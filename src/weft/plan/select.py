@@ -147,9 +147,11 @@ def select(program: TensorProgram, example: Example, options: Options, schedule:
 
 
 def _cheapest(found: Sequence[Candidate]) -> Candidate:
-    """The candidate that is predicted to be fastest; where the model cannot tell, the one that moves the least."""
-    least = min(c.cost.predicted_seconds for c in found)
-    close = (c for c in found if c.cost.predicted_seconds <= _CLOSE * least)
+    """The candidate that is predicted to be fastest; where that is the program as written, one that moves less may be as fast."""
+    cheapest = min(found, key=lambda c: c.cost.predicted_seconds)  # the first of equals
+    if cheapest.origin != _WRITTEN:
+        return cheapest
+    close = (c for c in found if c.cost.predicted_seconds <= _CLOSE * cheapest.cost.predicted_seconds)
     return min(close, key=lambda c: (c.cost.bytes_read + c.cost.bytes_written, c.cost.predicted_seconds))
 
 
