@@ -28,7 +28,7 @@ class Decomposition:
 
     Attributes:
         chain: as written.
-        terms: for each reduction the terms of its element; of an extremum one, whose `scale` is what is added to it.
+        terms: for each reduction the terms of its element; of an extremum one, whose data are combined.
     """
 
     chain: Chain
@@ -77,7 +77,7 @@ def _centres(found: Decomposition, values: Mapping[str, Node]) -> dict[Shift, Re
             reference = exponent
         if reference is None and all(_counts_all_alike(term, side) for term, side in places):
             above, below = Carried((Factor(shift.data),), (None,)), Carried((Factor(),), (None,))
-            reference = Centre(shift, above, below, exact=False)
+            reference = Centre(shift, above, below)
         if reference is None:
             text = f"{found.chain.show(shift.data)} - ({found.chain.show(shift.result)})"
             raise NotSeparableError(
@@ -118,7 +118,7 @@ def _mean(found: Decomposition, shift: Shift, values: Mapping[str, Node]) -> Cen
         return None
     data = one.factors[0].data
     if data in (shift.data if other.factors[0].trivial else product(weight, shift.data), product(shift.data, weight)):
-        return Centre(shift, one, other, exact=True)
+        return Centre(shift, one, other)
     return None
 
 
@@ -219,9 +219,7 @@ class _Folding:
     def _combination(self, index: int) -> _Scaled:
         combined = _combined(self.found, index)
         assert combined is not None
-        value = self._component(combined)
-        added = self._value(self.found.terms[index][0].scale)
-        return _Scaled(total(value, self._plain(added)))
+        return _Scaled(self._component(combined))
 
     def _sum(self, index: int, link: Link) -> _Scaled:
         parts: list[_Scaled] = []

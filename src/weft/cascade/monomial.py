@@ -31,11 +31,6 @@ class Monomial:
         )
 
     @property
-    def inverse(self) -> Monomial:
-        """1 divided by it."""
-        return Monomial().times(self, -1)
-
-    @property
     def expr(self) -> Scalar:
         """As an expression: what is in the numerator first."""
         above: Scalar = ONE if self.number == 1 else Lit(self.number)

@@ -72,9 +72,7 @@ def separated(chain: Chain, sides: tuple[Scalar, ...]) -> tuple[Term, ...]:
     terms: list[Term] = [Term(ONE, ())]
     for side in sides:
         parts = _Separation(chain).parts(side)
-        terms = [
-            Term(product(t.scale, p.scale), (*t.factors, p.factor)) for t in terms for p in parts
-        ]  # fmt: skip
+        terms = [Term(product(t.scale, p.scale), (*t.factors, p.factor)) for t in terms for p in parts]
     if len(terms) > MOST_TERMS:
         raise NotSeparableError(f"{chain.show(sides[0])} is a sum of {len(terms)} products, more than {MOST_TERMS}")
     return tuple(terms)

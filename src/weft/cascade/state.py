@@ -43,17 +43,11 @@ class Exponent:
 
 @dataclass(frozen=True, slots=True)
 class Centre:
-    """A mean so far, which differences are relative to: one carried sum by another.
-
-    Attributes:
-        of: the difference.
-        exact: whether it ends as just what the difference subtracts.
-    """
+    """A mean so far, which the difference `of` is relative to: one carried sum, `above`, by another, `below`."""
 
     of: Shift
     above: Carried
     below: Carried
-    exact: bool
 
 
 Key: TypeAlias = Carried | Combined | Exponent | Centre
