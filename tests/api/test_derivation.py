@@ -91,7 +91,8 @@ def test_layernorm_reaches_the_papers_program_which_is_not_what_runs(tmp_path):
     assert loops(listings[len(found["steps"])]) == loops((GOLDEN / "layernorm_22.txt").read_text())
     assert found["cancelling"] == ["expand_sums", "swap_shift_dot"]
     assert not found["same_program"]
-    assert loops(listings[-1]).count("    for") == 1  # statistics and product about the running mean
+    # Statistics and product about the running mean, or after a loop for the mean: what is predicted to be faster here.
+    assert loops(listings[-1]).count("    for") <= 2
     assert found["right"]
     # With a mean of 1e4, raw moments have no correct digit left; the kernels are as good as eager.
     assert found["far"]["derived"] is None or found["far"]["derived"] > 100 * found["far"]["eager"]

@@ -14,6 +14,7 @@ from weft.block.program import (
     Final,
     Graph,
     Map,
+    Pointwise,
     State,
     consumers,
     maps,
@@ -22,6 +23,7 @@ from weft.block.program import (
 )
 from weft.block.rename import fresh, rename_body, rename_map_axes, rename_program_axes, rename_values, values_of
 from weft.tensor.axes import Axis
+from weft.tensor.scalar import Arg, substitute
 
 
 def loop_names(program: BlockProgram) -> Callable[[str], str]:
@@ -88,7 +90,8 @@ def canonical(program: BlockProgram) -> BlockProgram:
     """The same program with names that depend on its structure alone.
 
     Loops are named after their spaces in the order of the listing (m, n, k, k1 ...), the axes of inputs after the inputs, and
-    every value of an inner graph has a name that no other value of the program has.
+    every value of an inner graph has a name that no other value of the program has. Expressions number their arguments in the
+    order in which they read them.
     """
     make = fresh(set())
     axes = {a: Axis(f"{name}.{d}", a.space) for name, kind in program.inputs for d, a in enumerate(kind.lists)}
@@ -108,15 +111,25 @@ def _with_axes(kind: BlockType, axes: dict[Axis, Axis]) -> BlockType:
     return replace(kind, lists=tuple(axes[a] for a in kind.lists), dims=tuple(axes[a] for a in kind.dims))
 
 
+def _in_order(graph: Graph) -> Graph:
+    """`graph` with the arguments of each expression in the order in which it reads them."""
+    return replace(graph, nodes=tuple(_as_read(n) if isinstance(n, Pointwise) else n for n in graph.nodes))
+
+
+def _as_read(node: Pointwise) -> Pointwise:
+    places: dict[int, int] = {}
+    expr = substitute(node.expr, lambda i: Arg(places.setdefault(i, len(places))))
+    return replace(node, expr=expr, args=tuple(node.args[i] for i in places))
+
+
 def _canonical_map(node: Map, names: dict[str, str], make: Callable[[str], str]) -> Map:
     stems = {f.inner: f.outer for f in node.inputs}
     own = sorted(values_of(node.body), key=_appearance(node.body).index)
     node = rename_body(node, {n: make(stems.get(n, "t").rstrip("0123456789") or "t") for n in own})
     if node.state is not None:
         node = _canonical_state(node, node.state, make)
-    body = replace(
-        node.body, nodes=tuple(_canonical_map(n, names, make) if isinstance(n, Map) else n for n in node.body.nodes)
-    )
+    nodes = tuple(_canonical_map(n, names, make) if isinstance(n, Map) else n for n in node.body.nodes)
+    body = _in_order(replace(node.body, nodes=nodes))
     return replace(node, name=names[node.name], body=body)
 
 
@@ -125,7 +138,7 @@ def _canonical_state(node: Map, state: State, make: Callable[[str], str]) -> Map
     made: list[Graph] = []
     for graph, given in ((state.update, renamed), (state.merge, {}), (state.finish, renamed)):
         own = {name: given.get(name) or make("s") for name in _appearance(graph)}
-        made.append(rename_values(graph, own))
+        made.append(_in_order(rename_values(graph, own)))
     renamed |= dict(zip(state.finish.outputs, made[2].outputs, strict=True))
     components = tuple(replace(c, name=renamed[c.name]) for c in state.components)
     update, merge, finish = made

@@ -157,7 +157,8 @@ def _loop_axes(program: TensorProgram) -> _LoopAxes:
     loose = [find(a) for node in program.nodes for a in node.axes[:-2]]
     unit = frozenset(forced | {a for a in loose if a not in needed})
     rank: dict[Axis, int] = {}
-    for node in (*program.nodes, *program.inputs):
+    again = _indices(program)  # made where they are read: where they are written says nothing of the order of loops
+    for node in (*(n for n in program.nodes if n.name not in again), *program.inputs, *again.values()):
         for axis in axes_of(node):
             rank.setdefault(find(axis), len(rank))
     ranked = frozenset(find(n.rank) for n in program.nodes if isinstance(n, Ranking) and n.rank is not None)

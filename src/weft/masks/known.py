@@ -66,9 +66,10 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a component of a loop's state was before the iteration."""
+    """What a component of a loop's state was before the iteration; at least `least`, where that is known."""
 
     component: str
+    least: float = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ def of_expression(expr: Scalar, args: Sequence[Value], facts: Facts) -> Value:
     """What is known of `expr`, whose arguments are `args`.
 
     An operand that a number makes irrelevant counts as finite: 0 x is 0, and -inf + x is -inf. A mask that excludes an operand
-    this way does not let its NaN through (design.md, decision 6).
+    this way does not let its NaN through (design.md, decision 6). So does a state that is subtracted from itself: 0.
     """
     match expr:
         case Arg(index):
@@ -144,6 +145,8 @@ def _converted(value: Value, dtype: DType) -> Value:
 
 def _applied(op: str, values: list[Value], facts: Facts) -> Value:
     match op, values:
+        case "sub", [Start() as left, Start() as right] if left == right:
+            return Number(0.0)
         case "where", [Number(chosen), first, second]:
             return first if chosen else second
         case "where", [_, first, second]:
@@ -239,9 +242,11 @@ def _partly(op: str, values: list[Value]) -> Value:
             return other
         case "mul" if number == 0:
             return Number(0.0)
-        case "add" if number == float("-inf"):
+        case "add" | "sub" if number == float("-inf") and (op == "add" or values[1] is other):
             return Number(float("-inf"))
-        case "maximum" if number == float("-inf"):
+        case "maximum" if number == float("-inf") or (
+            isinstance(other, Start) and number is not None and number <= other.least
+        ):
             return other
         case "minimum" if number == float("inf"):
             return other

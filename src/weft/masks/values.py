@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import assert_never
 
@@ -9,6 +10,7 @@ from weft.block.program import (
     BlockNode,
     Broadcast,
     Collapse,
+    Component,
     Dot,
     Extent,
     Fill,
@@ -26,6 +28,7 @@ from weft.block.program import (
     results,
 )
 from weft.masks.known import Facts, Linear, Number, Start, Value, Values, of_expression, renamed
+from weft.tensor.scalar import Apply, Arg
 
 
 def values_of(graph: Graph, given: Values, facts: Facts) -> dict[str, Value]:
@@ -59,8 +62,17 @@ def unchanged(node: Map, known: Values, facts: Facts) -> bool:
     state = node.state
     assert state is not None
     body = values_of(node.body, values_inside(node, known), facts)
-    after = values_of(state.update, _fed(state, body, {c.name: Start(c.name) for c in state.components}), facts)
-    return all(after[out] == Start(c.name) for out, c in zip(state.update.outputs, state.components, strict=True))
+    start: dict[str, Value] = {c.name: Start(c.name, _least(state, c)) for c in state.components}
+    after = values_of(state.update, _fed(state, body, start), facts)
+    return all(after[o] == start[c.name] for o, c in zip(state.update.outputs, state.components, strict=True))
+
+
+def _least(state: State, component: Component) -> float:
+    """What `component` is at least before any iteration: its beginning, where each update takes the greater of it and another."""
+    out = state.update.outputs[state.components.index(component)]
+    made = next((n for n in state.update.nodes if isinstance(n, Pointwise) and n.name == out), None)
+    grows = made is not None and made.expr == Apply("maximum", (Arg(0), Arg(1))) and component.name in made.args
+    return component.init if grows and state.resume is None else -math.inf
 
 
 def _fed(state: State, body: Values, components: Values) -> dict[str, Value]:
