@@ -30,7 +30,7 @@ bench: $(RUN_STAMP) ## measure against eager, Inductor and PyTorch's own attenti
 test: lint check ## everything CI runs: lint, then the tests
 
 check: $(DEV_STAMP) ## the tests alone
-	$(BIN)/python -m pytest -n $(JOBS) -q
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q
 
 lint: style code types imports ## formatting, lint, types, import order
 

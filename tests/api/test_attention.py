@@ -1,4 +1,7 @@
-"""Attention in one kernel at any shape, normalised and gated layers in at most two, right by the error rule and for infinities."""
+"""Attention in one kernel at any shape, normalised and gated layers in at most two, right by the error rule and for infinities.
+
+A share of the shapes; with WALK_ALL=1 in the environment all.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from torch.nn import functional as F
 
 import weft
 from api.test_first_light import judged
+from walk import share
 
 DTYPES = (torch.float32, torch.bfloat16)
 EVERY_DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -82,7 +86,8 @@ def test_there_are_forty_shapes_with_the_sizes_that_hurt():
 @EVERY_DTYPE
 @pytest.mark.parametrize("part", range(4))
 def test_attention_is_one_kernel_and_right(part, dtype):
-    for index, shape in list(enumerate(SHAPES))[part::4]:
+    for index, shape in share(list(enumerate(SHAPES))[part::4], 3, part + DTYPES.index(dtype)):
+        torch.manual_seed(index)  # a share has the numbers that the whole has
         fn = FUNCTIONS[index // 4 % 2]
         draws = [tensors(shape, dtype, (0, 0, 1, 0, 2)[index % 5]) for _ in range(4)]
         checked(fn, draws, 1)
@@ -137,7 +142,7 @@ def gated(fn, shape, dtype):
 
 @EVERY_DTYPE
 def test_a_gated_layer_after_a_norm_is_at_most_two_kernels(dtype):
-    for index, shape in enumerate(GATED):
+    for index, shape in share(enumerate(GATED), 3, DTYPES.index(dtype)):
         fn = (llama, llama_with_a_weight, llama_of_torch)[index % 3]
         checked(fn, [gated(fn, shape, dtype) for _ in range(4)], 2)
 

@@ -1,9 +1,13 @@
-"""Four functions, thirty shapes, two dtypes, two layouts: one kernel, no fallback, right by the error rule."""
+"""Four functions, thirty shapes, two dtypes, two layouts: one kernel, no fallback, right by the error rule.
+
+A share of them; with WALK_ALL=1 in the environment all. The grid has one thread: of two, each could have a part of a sum.
+"""
 
 from __future__ import annotations
 
 import copy
 import itertools
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -11,6 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import weft
+from walk import share
 
 SIZES = (1, 7, 130, 1000)
 # Every size in every place, and some that no block size divides or that none exceeds.
@@ -19,6 +24,20 @@ SHAPES = (
     (512, 64, 128), (33, 65, 17), (2, 3, 5), (64, 512, 256), (129, 1, 1), (1, 513, 1), (16, 48, 1), (257, 31, 63),
 )  # fmt: skip
 DTYPES = (torch.float32, torch.bfloat16)
+NAMES = ("relu_linear", "gated", "sum_of_squares", "layers")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def walked(name: str, dtype: torch.dtype) -> list[tuple[tuple[int, int, int], bool]]:
+    """The shapes and layouts to try: other ones for each function and type."""
+    return share(itertools.product(SHAPES, (False, True)), 5, 2 * NAMES.index(name) + DTYPES.index(dtype))
 
 
 def relu_linear(x, w, b):
@@ -70,10 +89,10 @@ def test_there_are_thirty_shapes_with_the_sizes_that_hurt():
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", ["relu_linear", "gated", "sum_of_squares"])
+@pytest.mark.parametrize("name", NAMES[:3])
 def test_functions_are_one_kernel_and_right(name, dtype):
     fn = {"relu_linear": relu_linear, "gated": gated, "sum_of_squares": sum_of_squares}[name]
-    for shape, transposed in itertools.product(SHAPES, (False, True)):
+    for shape, transposed in walked(name, dtype):
         draws = [inputs(name, shape, dtype, transposed) for _ in range(4)]
         program = weft.optimize(fn, draws[0])
         assert len(program.kernels) == 1, (shape, program.kernels)
@@ -85,7 +104,7 @@ def test_functions_are_one_kernel_and_right(name, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_module_of_two_layers_is_at_most_two_kernels_and_right(dtype):
-    for shape, transposed in itertools.product(SHAPES, (False, True)):
+    for shape, transposed in walked("layers", dtype):
         m, k, n = shape
         module = Layers(k, n, 24).to(dtype).eval()
         draws = [(tensor(m, k, dtype=dtype, transposed=transposed),) for _ in range(4)]

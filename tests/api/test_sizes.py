@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 import weft
+from walk import WALK_ALL
 from weft.api.workloads import SUITE
 from weft.verify.judge import Draws
 
@@ -26,7 +26,7 @@ SHARE = (
     "LayerNorm + matmul",
     "softmax",
 )
-WALKED = [e for e in SUITE if e.title in SHARE or os.environ.get("WALK_ALL") == "1"]
+WALKED = [e for e in SUITE if e.title in SHARE or WALK_ALL]
 
 
 def at_length(example, length):
@@ -64,7 +64,7 @@ def called(function, given):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("example", WALKED, ids=lambda e: e.title)
 def test_one_binary_for_all_lengths_of_a_class(example, form, tmp_path):
-    if form != "row-major" and example.title != SHARE[0] and os.environ.get("WALK_ALL") != "1":
+    if form != "row-major" and example.title != SHARE[0] and not WALK_ALL:
         pytest.skip("in the whole walk alone: WALK_ALL=1")
     eager = example.make(example.quick)
     exact = copy.deepcopy(eager).double() if isinstance(eager, nn.Module) else eager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +13,7 @@ from cascade.chains import CHAINS, one_loop
 from cascade.folding import Folding, cutting
 from cascade.programs import prepared, scheduled
 from cascade.random_chains import random_chain
+from walk import WALK_ALL
 from weft.block.check import check
 from weft.block.fold import Fold
 from weft.block.interpret import interpret
@@ -28,21 +28,19 @@ from weft.verify import verify
 from weft.verify.field_check import field_for
 from weft.verify.inputs import random_inputs
 
-LONG = os.environ.get("WALK_ALL") == "1"
-
 
 @pytest.mark.parametrize("name", CHAINS)
 def test_a_loop_is_verified_with_schedules_of_all_kinds(name):
     """Segments and their merge among them."""
     program, _ = one_loop(name)
-    for seed in range(8 if LONG else 1):
+    for seed in range(8 if WALK_ALL else 1):
         verdict = verify(program, scheduled(program, random.Random(seed)), trials=1)
         assert verdict.equal is True, verdict
 
 
 # Random chains: a share, and more with WALK_ALL=1 in the environment.
 
-EACH = 600 if LONG else 60
+EACH = 600 if WALK_ALL else 60
 
 
 def agree(found: FieldElements, wanted: FieldElements) -> bool:
@@ -105,7 +103,7 @@ def test_random_chains_in_numbers():
 
 def test_random_chains_with_random_schedules():
     checked = 0
-    for seed in range(1000, 1040 if LONG else 1010):
+    for seed in range(1000, 1040 if WALK_ALL else 1010):
         program = prepared(random_chain(random.Random(seed)))
         if folds(program).folds:
             verdict = verify(program, scheduled(program, random.Random(seed)), trials=1)

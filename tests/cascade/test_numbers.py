@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 
 import pytest
 import torch
@@ -17,6 +16,7 @@ import torch
 import weft
 from api.test_attention import masked
 from cascade.workloads import CHAINS
+from walk import WALK_ALL
 from weft.api.measure import Standard
 
 NAMED = {chain.name: chain for chain in CHAINS}
@@ -32,7 +32,7 @@ def fails(name, *rest, reason):
 
 def share(always, more):
     """What is tried: all of it where the whole is asked for."""
-    return [*always, *(more if os.environ.get("WALK_ALL") == "1" else ())]
+    return [*always, *(more if WALK_ALL else ())]
 
 
 def judged(function, make, gaps=None):
