@@ -246,8 +246,8 @@ EXPONENTIALS = (
         rows.classes,
         loads=1,
     ),
-    # The row's sum, then what is picked: the class is looked up between the two.
-    Chain("log-softmax + NLL", nll, rows.classes, kernels=2, loads=2),
+    # The count of classes, and the rows; of few rows each thread has a part, which is merged.
+    Chain("log-softmax + NLL", nll, rows.classes, kernels=3, loads=2),
     Chain(
         "cross-entropy",
         rows.cross_entropy,
