@@ -6,14 +6,15 @@ Kernels are made of the same terms in another form (`weft.cascade.state`): they 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from weft.cascade.algebra import difference, is_one, total
+from weft.cascade.algebra import difference, is_one, product, total
 from weft.cascade.basis import Carried, carried, expansion
 from weft.cascade.chain import Chain, Result
 from weft.cascade.fixed_point import Product, one_product
 from weft.cascade.fold import Decomposition
 from weft.cascade.monomial import monomial
+from weft.cascade.rounding import Scaling, without
 from weft.tensor.program import Monoid, Use
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, arguments, substitute
 
@@ -28,6 +29,7 @@ class Formula:
         data, result_factor: G and H; None where one product is not enough.
         terms: (H_t, G_t) whose products add up to F.
         keep: whether the prior result is kept, for the corrections of later reductions.
+        rounded: the parts of F that an iteration rounds at the scale so far; G and H are of F with their roundings left out.
         correct: what the prior result is combined with; None where nothing needs correcting.
         update: one iteration.
         merge: two segments, `_1` and `_2`.
@@ -42,13 +44,16 @@ class Formula:
     correct: str | None
     update: str
     merge: str
+    rounded: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if self.data is None:
             parts = " + ".join(g if h == "1" else f"{h} * {g}" for h, g in self.terms)
             lines = [f"{self.result}: F = {self.element} = {parts}"]
         else:
-            lines = [f"{self.result}: F = {self.element}; G = {self.data}; H = {self.result_factor}"]
+            but = " roundings left out," if self.rounded else ""
+            lines = [f"{self.result}: F = {self.element};{but} G = {self.data}; H = {self.result_factor}"]
+        lines += [f"    rounded at the scale so far: {each}" for each in self.rounded]
         if self.keep:
             lines.append(f"    keep {self.result}")
         if self.correct is not None:
@@ -88,19 +93,24 @@ class _Printing:
 
     def formula(self, index: int) -> Formula:
         chain, link = self.chain, self.chain.links[index]
-        apart = one_product(chain, link)
+        scaled = tuple(f.scaled for term in self.found.terms[index] for f in term.factors if f.scaled is not None)
+        sides = tuple(without([s.around for s in scaled], side) for side in link.element.sides)
+        apart = one_product(chain, replace(link, element=replace(link.element, sides=sides)))
+        rounded = tuple(self._rounded(s, self._primed) for s in scaled)
         terms = tuple(
             (self.text(t.scale, level=2), self._data(index, i)) for i, t in enumerate(self.found.terms[index])
         )
         element = self.text(link.element.expr)
         keep = any(self._reads(later, index) for later in range(index + 1, len(chain.links)))
         if apart is None:
-            return Formula(self.name(link.node), element, None, None, terms, keep, None, *self._expanded(index))
+            return Formula(
+                self.name(link.node), element, None, None, terms, keep, None, *self._expanded(index), rounded
+            )
         data, result = self.text(apart.data), self.text(apart.result)
         plain = not arguments(apart.result)
         correction = None if plain else self._correction(index, apart)
         update, merge = self._products(index, apart, correction)
-        return Formula(self.name(link.node), element, data, result, terms, keep, correction, update, merge)
+        return Formula(self.name(link.node), element, data, result, terms, keep, correction, update, merge, rounded)
 
     def _reads(self, later: int, index: int) -> bool:
         """Whether the element of `later` reads the result `index`."""
@@ -117,7 +127,13 @@ class _Printing:
                 parts.append(base if exponent == 1 else f"{base}**{exponent}")
             if factor.raised is not None:
                 parts.append(f"exp({self.text(factor.raised.data)} - {self.text(factor.raised.result, level=2)})")
+            if factor.scaled is not None:
+                parts.append(self._rounded(factor.scaled))
         return " * ".join(parts) or "1"
+
+    def _rounded(self, scaling: Scaling, rename: Callable[[str], str] = lambda n: n) -> str:
+        inner = product(scaling.data, scaling.result)
+        return self.text(substitute(scaling.around, lambda _: inner), rename)
 
     def _ratio(self, index: int, apart: Product, old: Callable[[str], str], new: Callable[[str], str]) -> str:
         """H(new) by H(old), in the monoid of products."""
@@ -189,6 +205,8 @@ class _Printing:
             for shift, exponent in factor.powers:
                 base = f"({self.text(shift.data, level=1)} - {self.text(shift.result, level=2)})"
                 texts.append(base if exponent == 1 else f"{base}**{exponent}")
+            if factor.scaled is not None:
+                texts.append(self._rounded(factor.scaled))
         return " * ".join(texts) or "1"
 
     def text(self, expr: Scalar, rename: Callable[[str], str] = lambda n: n, level: int = 0) -> str:

@@ -11,17 +11,30 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from weft.block.program import BlockNode, Component, Graph, State
-from weft.cascade.algebra import difference, finite_or, is_one, power, product, total
+from weft.cascade.algebra import (
+    difference,
+    finite_or,
+    inverse,
+    is_one,
+    power,
+    product,
+    quotient,
+    total,
+    where_invertible,
+)
 from weft.cascade.basis import Carried, closure, expansion, expr_axes, factor_axes
-from weft.cascade.chain import Chain, argument
+from weft.cascade.chain import Chain, Result, argument
 from weft.cascade.graphing import Graphing
+from weft.cascade.rounding import Scaling
 from weft.cascade.separate import Factor, Shift
 from weft.errors import Location
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid, Use
-from weft.tensor.scalar import Arg, Lit, Scalar, apply, arguments
+from weft.tensor.scalar import Arg, Lit, Scalar, apply, arguments, substitute
 
+SMALLEST = 2.0**-126
+"""A scale before there is any: as small as any that numbers of 32 bits have a reciprocal of."""
 LOWEST = {DType.float32: -3.4028234663852886e38, DType.float64: -1.7976931348623157e308}
 """Below every running exponent: its difference to itself is 0, which that of -inf is not."""
 
@@ -50,12 +63,23 @@ class Centre:
     below: Carried
 
 
-Key: TypeAlias = Carried | Combined | Exponent | Centre
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """What numbers are divided by before they are rounded, as far as the extrema that it is made of have come.
+
+    Attributes:
+        of: 1 / H of a `Scaling`, over results of the chain.
+    """
+
+    of: Scalar
+
+
+Key: TypeAlias = Carried | Combined | Exponent | Centre | Scale
 
 Reference: TypeAlias = Centre | Exponent
 """What a difference is relative to."""
 
-LETTERS: Mapping[type, str] = {Carried: "s", Combined: "m", Exponent: "z", Centre: "c"}
+LETTERS: Mapping[type, str] = {Carried: "s", Combined: "m", Exponent: "z", Centre: "c", Scale: "d"}
 """What components are called."""
 
 
@@ -89,7 +113,10 @@ def layout(
     every = closure([*(part for c in used for part in (c.above, c.below)), *sums])
     raised = dict.fromkeys(Exponent(shift.data) for each in every for shift in each.raised)
     raised.update((r, None) for r in references if isinstance(r, Exponent))
-    keys: list[Key] = [*combined, *(e for e in every if not e.moving), *used, *(e for e in every if e.moving), *raised]
+    scales = dict.fromkeys(scale_of(scaling) for each in every for scaling in each.scaled)
+    combined = dict.fromkeys((*combined, *(m for scale in scales for m in extrema(chain, scale).values())))
+    still, moving = ([e for e in every if e.moving is moves] for moves in (False, True))
+    keys: list[Key] = [*combined, *still, *used, *scales, *moving, *raised]
     for key in keys:
         if key not in names:
             names[key] = make(LETTERS[type(key)])
@@ -105,7 +132,25 @@ def axes_of(chain: Chain, key: Key) -> frozenset[Axis]:
             found = axes_of(chain, key.above) | axes_of(chain, key.below)
         case Combined() | Exponent():
             found = expr_axes(chain, key.data)
+        case Scale():
+            found = expr_axes(chain, key.of)
     return found - {chain.over}
+
+
+def scale_of(scaling: Scaling) -> Scale:
+    """The running value that `scaling` is at."""
+    return Scale(inverse(scaling.result))
+
+
+def extrema(chain: Chain, scale: Scale) -> dict[int, Combined]:
+    """The running values that a scale is made of, by operand."""
+    found: dict[int, Combined] = {}
+    for i in arguments(scale.of):
+        operand = chain.operands[i]
+        assert isinstance(operand, Result), "a scale is made of earlier results and numbers"
+        link = chain.links[operand.index]
+        found[i] = Combined(link.element.expr, link.monoid)
+    return found
 
 
 @dataclass
@@ -157,6 +202,8 @@ class StateWriter:
                 return key.monoid.identity
             case Exponent():
                 return LOWEST[self.real]
+            case Scale():
+                return SMALLEST
 
     # One iteration.
 
@@ -197,6 +244,8 @@ class StateWriter:
                 case Centre():
                     mean = write.point("mean", apply("div", Arg(0), Arg(1)), (new[key.above], new[key.below]))
                     new[key] = write.point("c", finite_or(Arg(0), Arg(1)), (mean, names[key]))
+                case Scale():
+                    new[key] = self._scale(write, key, new, names[key])
                 case Carried() | Exponent():
                     pass
         moving = [key for key in self.layout.keys if isinstance(key, Carried) and key.moving]
@@ -236,7 +285,7 @@ class StateWriter:
         return self._summed(self.update, sides)
 
     def _factor(self, factor: Factor, new: Mapping[Key, str]) -> str:
-        if not factor.powers and factor.raised is None:
+        if not factor.powers and factor.raised is None and factor.scaled is None:
             return self._take(self._data(factor.data))
         write = self.update
         args: list[str] = []
@@ -256,7 +305,20 @@ class StateWriter:
         if factor.raised is not None:
             below = apply("sub", data(factor.raised.data), add(new[Exponent(factor.raised.data)]))
             result = product(result, add(write.point("e", apply("decay", below), args)))
+        if factor.scaled is not None:
+            scaled = quotient(data(factor.scaled.data), add(new[scale_of(factor.scaled)]))
+            result = product(result, substitute(factor.scaled.around, lambda _: scaled))
         return write.point("y", result, args)
+
+    def _scale(self, write: Graphing, key: Scale, new: Mapping[Key, str], other: str) -> str:
+        """A scale of the extrema in `new`; where one cannot divide by it, `other`: any would do, what is divided is 0 or lost.
+
+        That is the repair of A.1: its H has an inverse.
+        """
+        places = extrema(self.chain, key)
+        args = [new[m] for m in places.values()]
+        scale = write.point("d", substitute(key.of, lambda i: Arg(list(places).index(i))), args)
+        return write.point("d", where_invertible(Arg(0), Arg(0), Arg(1)), (scale, other))
 
     def _rounded(self, write: Graphing, name: str, dtype: DType | None) -> str:
         return name if dtype is None else write.point("r", Arg(0), (name,), dtype)
@@ -292,6 +354,10 @@ class StateWriter:
                 "f", apply("decay", apply("sub", Arg(0), Arg(1))), (old[exponent_key], new[exponent_key])
             )
             result = product(result, add(factor))
+        for scaling in key.scaled:
+            scale = scale_of(scaling)
+            factor = write.point("f", apply("div", Arg(0), Arg(1)), (old[scale], new[scale]))
+            result = product(result, add(factor))
         return write.point("kept", result, args)
 
     def _by(self, write: Graphing, reference: Reference, old: Mapping[Key, str], new: Mapping[Key, str]) -> str:
@@ -324,6 +390,9 @@ class StateWriter:
                 case Centre():
                     mean = write.point("mean", apply("div", Arg(0), Arg(1)), (new[key.above], new[key.below]))
                     new[key] = write.point("c", finite_or(Arg(0), Arg(1)), (mean, left[key]))
+                case Scale():
+                    larger = write.point("d", apply("maximum", Arg(0), Arg(1)), (left[key], right[key]))
+                    new[key] = self._scale(write, key, new, larger)
                 case Carried():
                     parts = (
                         (left[key], right[key])
