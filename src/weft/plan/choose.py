@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 
 from weft.block.check import Scope, body_types, infer, update_types
 from weft.block.program import (
-    All,
-    Band,
     BlockProgram,
     BlockType,
     Broadcast,
@@ -30,6 +28,7 @@ from weft.block.program import (
     operands,
     ranks,
 )
+from weft.block.ranges import All, Band
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, begins_where, grid_maps, tied
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 
-from weft.block.program import All, BlockProgram, First, Map, maps
+from weft.block.program import BlockProgram, Map, maps
+from weft.block.ranges import All, First
 from weft.errors import ScheduleError
 from weft.schedule.ties import begins_where, tied
 

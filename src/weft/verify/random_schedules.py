@@ -6,7 +6,8 @@ import random
 from collections.abc import Iterator
 
 from weft.block.check import Scope, body_types, infer
-from weft.block.program import All, BlockProgram, BlockType, Dot, Final, First, Graph, Map, Rest, maps, ranks
+from weft.block.program import BlockProgram, BlockType, Dot, Final, Graph, Map, maps, ranks
+from weft.block.ranges import All, First, Rest
 from weft.errors import ScheduleError
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, begins_where, grid_maps, tied
 from weft.tensor.axes import Axis
