@@ -296,10 +296,12 @@ class _Folding:
     def _lost(self, scaling: Scaling, value: _Scaled) -> _Scaled:
         """A sum of what is rounded at a running scale; where nothing can be divided by the last one, as what is rounded then.
 
-        With |G| at most a number of scales, that is R(0 / 0) for 0, and R(x / inf), R(x / NaN) beside it.
+        That is R(0 / 0) of a row of zeros, R(inf / inf) of an infinity and R(NaN): the row's largest element by the scale.
         """
-        scale = self._plain(self._value(scale_of(scaling).of))
-        none = substitute(scaling.around, lambda _: apply("div", Lit(0.0), scale))
+        of = scale_of(scaling).of
+        (largest,) = arguments(of)
+        scale, most = self._plain(self._value(of)), self._plain(self._value(Arg(largest)))
+        none = substitute(scaling.around, lambda _: apply("div", most, scale))
         name = self.after.point("lost", where_invertible(scale, Lit(1.0), none), self.args)
         return _multiplied(value, _Scaled(self._arg(name)))
 
