@@ -35,8 +35,6 @@ from weft.tensor.scalar import Arg, Lit, Scalar, apply, arguments, substitute
 
 SMALLEST = 2.0**-126
 """A scale before there is any: as small as any that numbers of 32 bits have a reciprocal of."""
-LOWEST = {DType.float32: -3.4028234663852886e38, DType.float64: -1.7976931348623157e308}
-"""Below every running exponent: its difference to itself is 0, which that of -inf is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +199,7 @@ class StateWriter:
             case Combined():
                 return key.monoid.identity
             case Exponent():
-                return LOWEST[self.real]
+                return self.real.lowest
             case Scale():
                 return SMALLEST
 
@@ -262,7 +260,7 @@ class StateWriter:
         """The greatest data of a block, and finite."""
         self.body.location = None
         most = self.body.collapse("top", Monoid.max, self._data(key.data), self.chain.over)
-        return self.body.point("top", apply("maximum", Arg(0), Lit(LOWEST[self.real])), (most,))
+        return self.body.point("top", apply("maximum", Arg(0), Lit(self.real.lowest)), (most,))
 
     def _count(self) -> str:
         """The number of elements of a block."""
@@ -364,7 +362,7 @@ class StateWriter:
         """By how much a running value has moved; of an exponent that nothing has been relative to yet, by nothing."""
         moved: Scalar = apply("sub", Arg(0), Arg(1))
         if isinstance(reference, Exponent):
-            moved = apply("where", apply("gt", Arg(1), Lit(LOWEST[self.real])), moved, Lit(0.0))
+            moved = apply("where", apply("gt", Arg(1), Lit(self.real.lowest)), moved, Lit(0.0))
         return write.point("by", moved, (new[reference], old[reference]))
 
     # Two parts.

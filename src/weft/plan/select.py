@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from weft.block import lower
 from weft.block.copies import canonical
-from weft.block.program import BlockProgram, Rest, maps
+from weft.block.program import BlockProgram, maps
+from weft.block.ranges import Rest
 from weft.cascade import Approximation, Chains, chains
 from weft.cost import Cost, Machine, estimate, total
 from weft.errors import ScheduleError, UnsupportedError
