@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from weft.block.program import BlockNode, Component, Graph, State
-from weft.cascade.algebra import difference, finite_or, is_one, power, product, total
+from weft.cascade.algebra import ONE, ZERO, difference, finite_or, is_one, negative, power, product, total
 from weft.cascade.basis import Carried, closure, expansion, expr_axes, factor_axes
 from weft.cascade.chain import Chain, argument
 from weft.cascade.graphing import Graphing
@@ -35,6 +35,26 @@ class Combined:
 
 
 @dataclass(frozen=True, slots=True)
+class Logarithms:
+    """The sum of log(abs(data)) + `raised`: what the product of data * exp(raised) is relative to.
+
+    Attributes:
+        data: where it is 0 or infinite, it counts as 1 here; None for 1.
+        raised: None for 0.
+    """
+
+    data: Scalar | None
+    raised: Scalar | None
+
+
+@dataclass(frozen=True, slots=True)
+class Multiplied:
+    """The product of `data`, by exp of the sum of its logarithms: 1 or -1 but for rounding, or 0, infinite or NaN."""
+
+    data: Scalar
+
+
+@dataclass(frozen=True, slots=True)
 class Exponent:
     """The greatest `data` so far, which exponentials are relative to."""
 
@@ -50,12 +70,22 @@ class Centre:
     below: Carried
 
 
-Key: TypeAlias = Carried | Combined | Exponent | Centre
+Single: TypeAlias = Combined | Logarithms | Multiplied
+"""What is relative to nothing that moves, and no sum of products."""
+
+Key: TypeAlias = Carried | Exponent | Centre | Single
 
 Reference: TypeAlias = Centre | Exponent
 """What a difference is relative to."""
 
-LETTERS: Mapping[type, str] = {Carried: "s", Combined: "m", Exponent: "z", Centre: "c"}
+LETTERS: Mapping[type, str] = {
+    Carried: "s",
+    Combined: "m",
+    Exponent: "z",
+    Centre: "c",
+    Logarithms: "l",
+    Multiplied: "p",
+}
 """What components are called."""
 
 
@@ -77,19 +107,19 @@ class Layout:
 def layout(
     chain: Chain,
     sums: Iterable[Carried],
-    combined: Iterable[Combined],
+    single: Iterable[Single],
     centres: Mapping[Shift, Reference],
     names: dict[Key, str],
     make: Callable[[str], str],
 ) -> Layout:
-    """The components that carry `sums` and `combined`, with all that it takes to move them; `names` has those of some of them."""
+    """The components that carry `sums` and `single`, with all that it takes to move them; `names` has those of some of them."""
     sums = tuple(sums)
     references = dict.fromkeys(centres[shift] for each in sums for shift, _ in each.shifts)
     used = tuple(r for r in references if isinstance(r, Centre))
     every = closure([*(part for c in used for part in (c.above, c.below)), *sums])
     raised = dict.fromkeys(Exponent(shift.data) for each in every for shift in each.raised)
     raised.update((r, None) for r in references if isinstance(r, Exponent))
-    keys: list[Key] = [*combined, *(e for e in every if not e.moving), *used, *(e for e in every if e.moving), *raised]
+    keys: list[Key] = [*single, *(e for e in every if not e.moving), *used, *(e for e in every if e.moving), *raised]
     for key in keys:
         if key not in names:
             names[key] = make(LETTERS[type(key)])
@@ -103,8 +133,10 @@ def axes_of(chain: Chain, key: Key) -> frozenset[Axis]:
             found = frozenset(a for f in key.factors for a in factor_axes(chain, f))
         case Centre():
             found = axes_of(chain, key.above) | axes_of(chain, key.below)
-        case Combined() | Exponent():
+        case Combined() | Exponent() | Multiplied():
             found = expr_axes(chain, key.data)
+        case Logarithms():
+            found = frozenset(a for e in (key.data, key.raised) if e is not None for a in expr_axes(chain, e))
     return found - {chain.over}
 
 
@@ -115,6 +147,7 @@ class StateWriter:
     Attributes:
         order: of axes in items.
         real: what is computed in.
+        widened: whether that is wider than data are.
     """
 
     chain: Chain
@@ -122,6 +155,7 @@ class StateWriter:
     centres: Mapping[Shift, Reference]
     order: tuple[Axis, ...]
     real: DType
+    widened: bool
     make: Callable[[str], str]
     locations: Mapping[Key, Location | None]
 
@@ -151,8 +185,10 @@ class StateWriter:
 
     def _initial(self, key: Key) -> float:
         match key:
-            case Carried() | Centre():
+            case Carried() | Centre() | Logarithms():
                 return 0.0
+            case Multiplied():
+                return 1.0
             case Combined():
                 return key.monoid.identity
             case Exponent():
@@ -172,6 +208,9 @@ class StateWriter:
         names = [argument(i) for i in range(len(self.chain.operands))]
         if not arguments(expr):
             return self.body.point(wish, expr, names, dims=frozenset((self.chain.over,)))
+        if self.widened:
+            wide = {i: self.body.point("wide", Arg(0), (names[i],), self.real) for i in sorted(arguments(expr))}
+            names = [wide.get(i, name) for i, name in enumerate(names)]
         return self.body.point(wish, expr, names)
 
     def _update(self) -> Graph:
@@ -190,6 +229,12 @@ class StateWriter:
                     self.body.location = self.locations.get(key)
                     part = self.body.collapse("part", key.monoid, self._data(key.data), self.chain.over)
                     new[key] = write.point("m", apply(key.monoid.value, Arg(0), Arg(1)), (names[key], self._take(part)))
+                case Logarithms():
+                    part = self._take(self._logarithms(key))
+                    new[key] = write.point("l", apply("add", Arg(0), Arg(1)), (names[key], part))
+                case Multiplied():
+                    part = self._take(self._multiplied(key))
+                    new[key] = write.point("p", apply("mul", Arg(0), Arg(1)), (names[key], part))
                 case Carried() if not key.moving:
                     new[key] = write.point(
                         "s", apply("add", Arg(0), Arg(1)), (names[key], self._take(self._still(key)))
@@ -214,6 +259,40 @@ class StateWriter:
         self.body.location = None
         most = self.body.collapse("top", Monoid.max, self._data(key.data), self.chain.over)
         return self.body.point("top", apply("maximum", Arg(0), Lit(LOWEST[self.real])), (most,))
+
+    def _logarithms(self, key: Logarithms) -> str:
+        """A block's part of the sum of logarithms and exponents."""
+        self.body.location = self.locations.get(key)
+        parts: list[str] = []
+        if key.data is not None:
+            logs, _ = self._sizes(key.data)
+            parts.append(self.body.collapse("logs", Monoid.sum, logs, self.chain.over))
+        if key.raised is not None:
+            parts.append(self.body.collapse("part", Monoid.sum, self._data(key.raised), self.chain.over))
+        return parts[0] if len(parts) == 1 else self.body.point("part", apply("add", Arg(0), Arg(1)), parts)
+
+    def _multiplied(self, key: Multiplied) -> str:
+        """The product of a block's data, each by the geometric mean of those that have a logarithm."""
+        self.body.location = self.locations.get(key)
+        body, over = self.body, self.chain.over
+        logs, there = self._sizes(key.data)
+        mean = apply("div", Arg(0), apply("maximum", Arg(1), ONE))
+        sums = (body.collapse("logs", Monoid.sum, logs, over), body.collapse("there", Monoid.sum, there, over))
+        scale = body.point("scale", apply("exp", negative(mean)), sums)
+        scaling = apply("mul", Arg(0), apply("where", apply("gt", Arg(2), ZERO), Arg(1), ONE))
+        scaled = body.point("scaled", scaling, (self._data(key.data), scale, there))
+        return body.collapse("part", Monoid.prod, scaled, over)
+
+    def _sizes(self, data: Scalar) -> tuple[str, str]:
+        """The logarithms of a block's data, 0 where there is none; and 1 where there is one, else 0.
+
+        In float32: any numbers near them would do.
+        """
+        write, narrow = self.body, DType.float32
+        near = write.point("near", Arg(0), (self._data(data),), narrow)
+        log = write.point("log", apply("log", apply("abs", Arg(0))), (near,), narrow)
+        there = apply("where", apply("logical_or", apply("isnan", Arg(0)), apply("isinf", Arg(0))), ZERO, ONE)
+        return write.point("log", finite_or(Arg(0), ZERO), (log,), narrow), write.point("there", there, (log,), narrow)
 
     def _count(self) -> str:
         """The number of elements of a block."""
@@ -321,6 +400,10 @@ class StateWriter:
             match key:
                 case Combined():
                     new[key] = write.point("m", apply(key.monoid.value, Arg(0), Arg(1)), (left[key], right[key]))
+                case Logarithms():
+                    new[key] = write.point("l", apply("add", Arg(0), Arg(1)), (left[key], right[key]))
+                case Multiplied():
+                    new[key] = write.point("p", apply("mul", Arg(0), Arg(1)), (left[key], right[key]))
                 case Centre():
                     mean = write.point("mean", apply("div", Arg(0), Arg(1)), (new[key.above], new[key.below]))
                     new[key] = write.point("c", finite_or(Arg(0), Arg(1)), (mean, left[key]))
