@@ -102,6 +102,12 @@ class Options:
     brgemm: Literal["auto", "off"] = _option(
         "auto", _choice("auto", "off"), "libtorch's blocked matrix products in kernels", in_key=True
     )
+    rounding: Literal["exact", "running"] = _option(
+        "exact",
+        _choice("exact", "running"),
+        '"running": a chain that rounds by a scale of its own may round at the scale so far, in one pass; "exact": never',
+        in_key=True,
+    )
     log: Literal["none", "info", "debug"] = _option(
         "none", _choice("none", "info", "debug"), "what weft says on standard error"
     )
@@ -125,7 +131,7 @@ class Options:
     def key(self) -> str:
         """Stable text for cache keys: the options on which a cached kernel or verdict depends.
 
-        That is compiler, threads, verify_trials, dynamic, seed and brgemm. Left out, since an entry
+        That is compiler, threads, verify_trials, dynamic, seed, brgemm and rounding. Left out, since an entry
         is as good under another value of them: cache_dir, verify, measure, log, debug_checks.
         """
         in_key = sorted(entry.name for entry in fields(self) if entry.metadata["in_key"])

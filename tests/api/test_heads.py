@@ -10,7 +10,8 @@ from torch import nn
 
 import weft
 from api.test_first_light import judged
-from weft.block.program import Band, maps
+from weft.block.program import maps
+from weft.block.ranges import Band
 
 # Batch, heads of queries, heads of keys, queries, keys, head size: the ratio of heads 4, 1 and 8, one head of keys, one batch.
 SHAPES = (

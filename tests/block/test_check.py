@@ -14,14 +14,11 @@ from block import programs
 from weft.block.check import Scope, body_types, check, infer
 from weft.block.lower import lower
 from weft.block.program import (
-    All,
-    Band,
     BlockNode,
     BlockProgram,
     BlockType,
     Broadcast,
     Collapse,
-    Diagonal,
     Dot,
     Extent,
     Feed,
@@ -33,15 +30,13 @@ from weft.block.program import (
     Iterate,
     Layout,
     Map,
-    Part,
     Place,
     Pointwise,
-    Segment,
     Stacked,
     Stage,
     State,
-    Within,
 )
+from weft.block.ranges import All, Band, Diagonal, Part, Segment, Within
 from weft.errors import InvalidProgramError
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType

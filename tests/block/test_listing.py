@@ -26,14 +26,11 @@ from weft.block.check import check
 from weft.block.listing import listing
 from weft.block.lower import lower
 from weft.block.program import (
-    All,
-    Band,
     BlockProgram,
     BlockType,
     Broadcast,
     Collapse,
     Component,
-    Diagonal,
     Dot,
     Extent,
     Feed,
@@ -46,16 +43,14 @@ from weft.block.program import (
     Layout,
     Literal,
     Map,
-    Part,
     Place,
     Pointwise,
-    Segment,
     Stacked,
     Stage,
     State,
-    Within,
     sealed,
 )
+from weft.block.ranges import All, Band, Diagonal, Part, Segment, Within
 from weft.block.text import expression, number
 from weft.tensor.axes import Axis, Space
 from weft.tensor.program import Monoid

@@ -13,18 +13,8 @@ from weft.block.copies import canonical
 from weft.block.listing import listing
 from weft.block.lower import lower
 from weft.block.normal import normal_form
-from weft.block.program import (
-    All,
-    BlockProgram,
-    First,
-    Join,
-    Map,
-    Once,
-    Pointwise,
-    Rest,
-    Stacked,
-    sealed,
-)
+from weft.block.program import BlockProgram, Join, Map, Once, Pointwise, Stacked, sealed
+from weft.block.ranges import All, First, Rest
 from weft.errors import InvalidProgramError
 from weft.fuse import fuse
 from weft.tensor.dtypes import DType

@@ -28,14 +28,12 @@ from weft.block.listing import listing, signature
 from weft.block.lower import lower
 from weft.block.normal import normal_form
 from weft.block.program import (
-    All,
     BlockNode,
     BlockProgram,
     Collapse,
     Dot,
     Graph,
     Map,
-    Part,
     Place,
     Pointwise,
     Stacked,
@@ -45,6 +43,7 @@ from weft.block.program import (
     results,
     sealed,
 )
+from weft.block.ranges import All, Part
 from weft.block.rename import rename_body, rename_program_axes, values_of
 from weft.tensor.axes import Axis, Space
 from weft.tensor.program import Monoid

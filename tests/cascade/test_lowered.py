@@ -103,13 +103,13 @@ def test_random_chains_in_numbers():
 
 def test_random_chains_with_random_schedules():
     checked = 0
-    for seed in range(1000, 1040 if WALK_ALL else 1018):
+    for seed in range(1000, 1040 if WALK_ALL else 1010):
         program = prepared(random_chain(random.Random(seed)))
         if folds(program).folds:
             verdict = verify(program, scheduled(program, random.Random(seed)), trials=1)
             assert verdict.equal is True, (seed, verdict, program)
             checked += 1
-    assert checked > 3
+    assert checked > 2
 
 
 # Planted bugs.

@@ -11,7 +11,8 @@ from cascade.programs import captured, prepared, wrong
 from weft.api import workloads
 from weft.block.copies import canonical
 from weft.block.lower import lower
-from weft.block.program import Band, BlockProgram, maps
+from weft.block.program import BlockProgram, maps
+from weft.block.ranges import Band
 from weft.cascade import folds
 from weft.fuse import RULES_THAT_KEEP_PRECISION, fuse
 from weft.fuse.coarse_where_kept_in_16_bits import coarse_where_kept_in_16_bits

@@ -16,7 +16,8 @@ from cost.levels import ROWS, STRATEGIES, fused_at_level, lengths
 from weft.block.copies import canonical
 from weft.block.interpret import interpret
 from weft.block.lower import lower
-from weft.block.program import BlockProgram, Part, Pointwise, maps
+from weft.block.program import BlockProgram, Pointwise, maps
+from weft.block.ranges import Part
 from weft.cost import Corrections, corrected, correcting, dependents, fused_at, in_levels, traffic
 from weft.fuse import RULES_IN_PLANS, fuse
 from weft.schedule import Level, LevelPlace, apply

@@ -15,12 +15,10 @@ from weft.block.copies import canonical
 from weft.block.interpret import interpret
 from weft.block.lower import lower
 from weft.block.program import (
-    Band,
     BlockProgram,
     BlockType,
     Broadcast,
     Collapse,
-    Diagonal,
     Dot,
     Feed,
     Fill,
@@ -34,6 +32,7 @@ from weft.block.program import (
     maps,
     sealed,
 )
+from weft.block.ranges import Band, Diagonal
 from weft.cost.on_chip import on_chip_bytes
 from weft.cost.traffic import Traffic, by_kernel, traffic
 from weft.errors import ScheduleError

@@ -16,7 +16,8 @@ from emit.test_schedules import compare, inputs_for, scheduled
 from fuse import peelable
 from weft.block.copies import canonical
 from weft.block.lower import lower
-from weft.block.program import BlockNode, BlockProgram, First, Graph, Join, Map, Place, maps, spaces
+from weft.block.program import BlockNode, BlockProgram, Graph, Join, Map, Place, maps, spaces
+from weft.block.ranges import First
 from weft.emit import triton
 from weft.errors import UnsupportedError
 from weft.fuse import fuse

@@ -18,14 +18,8 @@ from emit import triton_cases
 from emit.harness import dims_of
 from emit.triton_cases import GRID, LOOP, WHOLE, Case, cases, levels, placed
 from schedules import fused
-from weft.block.program import (
-    Fill,
-    Grouped,
-    Iterate,
-    Map,
-    Part,
-    maps,
-)
+from weft.block.program import Fill, Grouped, Iterate, Map, maps
+from weft.block.ranges import Part
 from weft.emit.triton import GridLoop, TritonKernel, emit, prelude
 from weft.errors import InvalidProgramError, UnsupportedError
 from weft.run.triton import TritonProgram, load, sizes_of

@@ -27,11 +27,9 @@ from schedules import fused, random_schedule
 from weft.block.copies import canonical
 from weft.block.interpret import interpret
 from weft.block.program import (
-    Band,
     BlockProgram,
     BlockType,
     Collapse,
-    Diagonal,
     Dot,
     Feed,
     Final,
@@ -45,6 +43,7 @@ from weft.block.program import (
     maps,
     sealed,
 )
+from weft.block.ranges import Band, Diagonal
 from weft.errors import ScheduleError, UnsupportedError
 from weft.fuse import fuse
 from weft.run.triton import load

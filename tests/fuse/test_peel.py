@@ -20,7 +20,8 @@ from weft.block.copies import canonical
 from weft.block.interpret import interpret
 from weft.block.listing import listing, signature
 from weft.block.lower import lower
-from weft.block.program import BlockProgram, First, Graph, Map, results, spaces
+from weft.block.program import BlockProgram, Graph, Map, results, spaces
+from weft.block.ranges import First
 from weft.errors import ScheduleError
 from weft.fuse import EXTENSION, Conditioning, Site, fuse
 from weft.fuse.extend_map import EXTEND_MAP

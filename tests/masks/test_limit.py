@@ -14,7 +14,8 @@ from masks.conditions import CONDITIONS, column_sums, row_maxima, row_sums, weig
 from weft.block import lower
 from weft.block.check import check
 from weft.block.copies import canonical
-from weft.block.program import Band, BlockProgram, Diagonal, Graph, Map, Part, maps
+from weft.block.program import BlockProgram, Graph, Map, maps
+from weft.block.ranges import Band, Diagonal, Part
 from weft.cost.traffic import traffic
 from weft.errors import ScheduleError
 from weft.fuse import RULES_THAT_KEEP_PRECISION, fuse

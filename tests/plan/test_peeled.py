@@ -9,7 +9,8 @@ from block import paper
 from fuse import peelable
 from weft.block.copies import canonical
 from weft.block.lower import lower
-from weft.block.program import Rest, maps
+from weft.block.program import maps
+from weft.block.ranges import Rest
 from weft.fuse import fuse
 from weft.fuse.safety import make_safe
 from weft.options import Options

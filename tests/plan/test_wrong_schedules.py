@@ -10,7 +10,8 @@ import torch
 
 import weft
 from block import programs
-from weft.block.program import BlockNode, BlockProgram, Dot, Fill, Graph, Map, Part, Pointwise, Segment
+from weft.block.program import BlockNode, BlockProgram, Dot, Fill, Graph, Map, Pointwise
+from weft.block.ranges import Part, Segment
 from weft.block.rename import rename_body
 from weft.errors import VerificationError
 from weft.options import current

@@ -11,7 +11,8 @@ from block import programs
 from schedules import fused, random_schedule
 from weft.block.check import check
 from weft.block.interpret import interpret
-from weft.block.program import Map, Part, Place, Segment, Within, maps
+from weft.block.program import Map, Place, maps
+from weft.block.ranges import Part, Segment, Within
 from weft.errors import ScheduleError
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
 from weft.tensor.evaluate import evaluate

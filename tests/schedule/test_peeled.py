@@ -9,7 +9,8 @@ from fuse import peelable
 from weft.block.copies import canonical
 from weft.block.listing import listing
 from weft.block.lower import lower
-from weft.block.program import BlockProgram, First, Join, Rest, maps
+from weft.block.program import BlockProgram, Join, maps
+from weft.block.ranges import First, Rest
 from weft.errors import ScheduleError
 from weft.fuse import fuse
 from weft.fuse.safety import make_safe

@@ -12,20 +12,8 @@ from block import paper, programs
 from schedules import fused, random_schedule
 from weft.block.copies import canonical
 from weft.block.lower import lower
-from weft.block.program import (
-    BlockNode,
-    BlockProgram,
-    Dot,
-    Fill,
-    Graph,
-    Iterate,
-    Map,
-    Part,
-    Pointwise,
-    Rest,
-    Segment,
-    maps,
-)
+from weft.block.program import BlockNode, BlockProgram, Dot, Fill, Graph, Iterate, Map, Pointwise, maps
+from weft.block.ranges import Part, Rest, Segment
 from weft.errors import ScheduleError
 from weft.fuse import fuse
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply

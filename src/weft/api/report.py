@@ -124,7 +124,7 @@ def _region(region: CompiledRegion) -> Iterator[tuple[str, str]]:
 
 def _chains(region: CompiledRegion) -> str:
     """How each chain of dependent reductions is one loop: decomposition, update and merge of each."""
-    found = chains(region.program).found.decompositions
+    found = chains(region.program, running=region.approximation is not None).found.decompositions
     return "\n\n".join("\n".join(map(str, formulas(each))) for each in found)
 
 
@@ -135,14 +135,21 @@ def _candidates(region: CompiledRegion) -> str:
     for each in region.considered:
         verdict = ""
         if each.origin == region.origin:
-            least = all(o.seconds is None or o.seconds >= best for o in region.considered)
-            verdict = "; chosen: " + (
-                "the least" if least else "the model cannot tell it from the least, and it moves less"
-            )
+            verdict = f"; chosen: {_why(region, best)}"
         elif each.seconds is not None:
             verdict = f"; {each.seconds / best:.3g} times the chosen one's"
+            verdict += f"; {each.reason}" if each.reason else ""
         lines.append(f"{each}{' predicted' if each.seconds is not None else ''}{verdict}")
     return "\n".join(lines)
+
+
+def _why(region: CompiledRegion, seconds: float) -> str:
+    """Why the chosen candidate, predicted to take `seconds`, is chosen."""
+    if all(o.seconds is None or o.reason or o.seconds >= seconds for o in region.considered):
+        return "the least"
+    if region.approximation is not None:
+        return 'options(rounding="running") asks for it'
+    return "the model cannot tell it from the least, and it moves less"
 
 
 def _shifted(region: CompiledRegion, start: BlockProgram) -> TensorProgram | None:

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import NoReturn, TypeAlias, assert_never
 
 from weft.block.program import (
-    All,
-    Band,
     BlockNode,
     BlockProgram,
     BlockType,
@@ -23,7 +21,6 @@ from weft.block.program import (
     Feed,
     Fill,
     Final,
-    First,
     Graph,
     Grouped,
     Index,
@@ -32,21 +29,18 @@ from weft.block.program import (
     Literal,
     Map,
     Once,
-    Part,
     Place,
     Pointwise,
     Rank,
-    Rest,
-    Segment,
     Stacked,
     Stage,
     State,
-    Within,
     exports,
     maps,
     operands,
     results,
 )
+from weft.block.ranges import All, Band, First, Part, Rest, Segment, Within
 from weft.errors import InvalidProgramError
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType

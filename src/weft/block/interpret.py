@@ -16,8 +16,6 @@ import numpy as np
 
 from weft.block.moves import joined, taken, transposed, written
 from weft.block.program import (
-    All,
-    Band,
     BlockNode,
     BlockProgram,
     Broadcast,
@@ -26,7 +24,6 @@ from weft.block.program import (
     Extent,
     Fill,
     Final,
-    First,
     Graph,
     Grouped,
     Index,
@@ -35,20 +32,17 @@ from weft.block.program import (
     Literal,
     Map,
     Once,
-    Part,
     Place,
     Pointwise,
     Rank,
-    Rest,
-    Segment,
     Stacked,
     Stage,
     State,
-    Within,
     maps,
     ranks,
     results,
 )
+from weft.block.ranges import All, Band, First, Part, Rest, Segment, Within
 from weft.block.residency import NO_FRAME, Frame, LoopFrame, Memory, NoLoopFrame, global_lists
 from weft.tensor.axes import Axis
 from weft.tensor.domain import Domain, at, broadcast

@@ -15,19 +15,15 @@ from typing import TypeAlias, assert_never
 from weft.block.accumulation import Step, needed, steps, uses
 from weft.block.normal import normal_form
 from weft.block.program import (
-    All,
-    Band,
     BlockNode,
     BlockProgram,
     Broadcast,
     Collapse,
-    Diagonal,
     Dot,
     Extent,
     Feed,
     Fill,
     Final,
-    First,
     Graph,
     Grouped,
     Index,
@@ -36,20 +32,17 @@ from weft.block.program import (
     Literal,
     Map,
     Once,
-    Part,
     Pointwise,
     Rank,
-    Rest,
-    Segment,
     Stacked,
     Stage,
     State,
-    Within,
     maps,
     operands,
     results,
     spaces,
 )
+from weft.block.ranges import All, Band, Diagonal, First, Part, Rest, Segment, Within
 from weft.block.table1 import operator
 from weft.block.text import (
     expression,

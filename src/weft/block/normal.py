@@ -18,8 +18,6 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, assert_never
 
 from weft.block.program import (
-    All,
-    Band,
     BlockNode,
     BlockProgram,
     BlockType,
@@ -30,7 +28,6 @@ from weft.block.program import (
     Feed,
     Fill,
     Final,
-    First,
     Graph,
     Grouped,
     Index,
@@ -40,20 +37,17 @@ from weft.block.program import (
     Map,
     Once,
     Pointwise,
-    Range,
     Rank,
-    Rest,
-    Segment,
     Stacked,
     Stage,
     State,
-    Within,
     maps,
     operands,
     results,
     sealed,
     spaces,
 )
+from weft.block.ranges import All, Band, First, Range, Rest, Segment, Within
 from weft.block.rename import rename_program_axes, rename_values
 from weft.block.text import number
 from weft.tensor import optable

@@ -8,8 +8,6 @@ from typing import assert_never
 
 from weft.block.program import (
     Access,
-    All,
-    Band,
     BlockNode,
     BlockProgram,
     Broadcast,
@@ -20,7 +18,6 @@ from weft.block.program import (
     Feed,
     Fill,
     Final,
-    First,
     Graph,
     Grouped,
     Index,
@@ -30,16 +27,13 @@ from weft.block.program import (
     Map,
     Once,
     Pointwise,
-    Range,
     Rank,
-    Rest,
-    Segment,
     Stacked,
     Stage,
     State,
-    Within,
     results,
 )
+from weft.block.ranges import All, Band, First, Range, Rest, Segment, Within
 from weft.tensor.axes import Axis
 
 Values = Mapping[str, str]

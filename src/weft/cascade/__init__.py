@@ -8,5 +8,6 @@ knows the name of any chain.
 from weft.cascade.find import Chains, Found, Refused, chains, folds
 from weft.cascade.formulas import Formula, formulas
 from weft.cascade.interchange import sums_outside
+from weft.cascade.rounding import Approximation
 
-__all__ = ["Chains", "Formula", "Found", "Refused", "chains", "folds", "formulas", "sums_outside"]
+__all__ = ["Approximation", "Chains", "Formula", "Found", "Refused", "chains", "folds", "formulas", "sums_outside"]

@@ -41,6 +41,15 @@ def quotient(left: Scalar, right: Scalar) -> Scalar:
     return left if is_one(right) else apply("div", left, right)
 
 
+def inverse(expr: Scalar) -> Scalar:
+    """1 / expr."""
+    match expr:
+        case Apply("div", (above, below)):
+            return quotient(below, above)
+        case _:
+            return quotient(ONE, expr)
+
+
 def total(left: Scalar, right: Scalar) -> Scalar:
     """left + right."""
     match left, right:
@@ -125,3 +134,9 @@ def text(expr: Scalar, names: tuple[str, ...], level: int = 0) -> str:
             return f"{op}({', '.join(text(a, names) for a in args)})"
         case Convert(dtype, inner):
             return f"{dtype}({text(inner, names)})"
+
+
+def where_invertible(of: Scalar, value: Scalar, other: Scalar) -> Scalar:
+    """`value` where `of` is a finite number and not 0, else `other`."""
+    irregular = apply("logical_or", apply("isnan", of), apply("isinf", of))
+    return apply("where", apply("logical_or", apply("eq", of, ZERO), irregular), other, value)

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from weft.cascade.chain import Chain
+from weft.cascade.rounding import Scaling
 from weft.cascade.separate import Factor, Shift, Term
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -49,9 +50,14 @@ class Carried:
         return tuple(f.raised for f in self.factors if f.raised is not None)
 
     @property
+    def scaled(self) -> tuple[Scaling, ...]:
+        """What is rounded at a running scale."""
+        return tuple(f.scaled for f in self.factors if f.scaled is not None)
+
+    @property
     def moving(self) -> bool:
         """Whether it is relative to anything that moves."""
-        return bool(self.shifts or self.raised)
+        return bool(self.shifts or self.raised or self.scaled)
 
 
 def carried(term: Term, rounded: tuple[DType | None, ...]) -> Carried:
@@ -97,6 +103,8 @@ def factor_axes(chain: Chain, factor: Factor) -> frozenset[Axis]:
     exprs = [factor.data, *(e for s, _ in factor.powers for e in (s.data, s.result))]
     if factor.raised is not None:
         exprs.append(factor.raised.data)
+    if factor.scaled is not None:
+        exprs += (factor.scaled.data, factor.scaled.result)
     return frozenset(a for e in exprs for a in expr_axes(chain, e))
 
 

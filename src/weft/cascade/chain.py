@@ -83,6 +83,7 @@ class Chain:
         operands: what elements read: uses of values of the program, or results of earlier reductions.
         links: the reductions.
         wanted: (value of the program, number of the reduction that gives it).
+        running: whether roundings may be made at the scale so far (`weft.cascade.rounding`).
     """
 
     over: Axis
@@ -90,6 +91,7 @@ class Chain:
     operands: tuple[Use | Result, ...]
     links: tuple[Link, ...]
     wanted: tuple[tuple[str, int], ...]
+    running: bool = False
 
     def dependent(self, expr: Scalar) -> bool:
         """Whether `expr` reads the result of a reduction of the chain."""
@@ -131,6 +133,7 @@ class Gathering:
         members: names of the reductions that may be links.
         after: names of values that depend on any of them.
         over: the chain's axis.
+        sizes_seen: whether absolute values are seen through as arithmetic is: a scale is a maximum of them.
     """
 
     program: TensorProgram
@@ -138,6 +141,7 @@ class Gathering:
     members: frozenset[str]
     after: frozenset[str]
     over: Axis
+    sizes_seen: bool = False
 
     def __post_init__(self) -> None:
         self.links: list[Link] = []
@@ -159,8 +163,8 @@ class Gathering:
         operands = (node.left, node.right) if isinstance(node, Contraction) else (node.arg,)
         sides, rounded = list[Scalar](), list[DType | None]()
         for use in operands:
-            through, dtype = self._unrounded(_bound(use, bound)) if isinstance(node, Contraction) else (None, None)
-            sides.append(self.expression(through or _bound(use, bound)))
+            through, dtype = self._unrounded(bound_to(use, bound)) if isinstance(node, Contraction) else (None, None)
+            sides.append(self.expression(through or bound_to(use, bound)))
             rounded.append(dtype)
         monoid = node.monoid if isinstance(node, Reduction) else Monoid.sum
         self.links.append(
@@ -173,7 +177,7 @@ class Gathering:
         """What a product's operand is before it is rounded for the product, and what it is rounded to."""
         node = self.values[use.value]
         if isinstance(node, Cast) and not node.semantic and node.dtype.is_float:
-            return _bound(node.arg, dict(zip(node.axes, use.axes, strict=True))), node.dtype
+            return bound_to(node.arg, dict(zip(node.axes, use.axes, strict=True))), node.dtype
         return use, None
 
     def expression(self, use: Use) -> Scalar:
@@ -184,10 +188,10 @@ class Gathering:
         bound = dict(zip(node.axes, use.axes, strict=True))
         match node:
             case Elementwise():
-                args = [self.expression(_bound(u, bound)) for u in node.args]
+                args = [self.expression(bound_to(u, bound)) for u in node.args]
                 return substitute(node.expr, lambda i: args[i])
             case Cast():
-                inner = self.expression(_bound(node.arg, bound))
+                inner = self.expression(bound_to(node.arg, bound))
                 return Convert(node.dtype, inner) if node.semantic else inner
             case Reduction() | Contraction() if node.name in self.members:
                 return self._operand(Result(self.link(node, use.axes)))
@@ -199,7 +203,9 @@ class Gathering:
         if isinstance(node, Cast):
             return not node.semantic and node.dtype.is_float and self.values[node.arg.value].dtype.is_float
         return (
-            isinstance(node, Elementwise) and self.over.space in {a.space for a in node.axes} and _arithmetic(node.expr)
+            isinstance(node, Elementwise)
+            and self.over.space in {a.space for a in node.axes}
+            and _arithmetic(node.expr, _SEEN | {"abs"} if self.sizes_seen else _SEEN)
         )
 
     def _operand(self, operand: Use | Result) -> Arg:
@@ -208,17 +214,21 @@ class Gathering:
         return Arg(self.operands.index(operand))
 
 
-def _arithmetic(expr: Scalar) -> bool:
+_SEEN = frozenset(("add", "sub", "mul", "div", "neg"))
+
+
+def _arithmetic(expr: Scalar, seen: frozenset[str]) -> bool:
     match expr:
         case Arg() | Lit():
             return True
-        case Apply("add" | "sub" | "mul" | "div" | "neg", args):
-            return all(map(_arithmetic, args))
+        case Apply(op, args) if op in seen:
+            return all(_arithmetic(a, seen) for a in args)
         case _:
             return False
 
 
-def _bound(use: Use, bound: Mapping[Axis, Axis]) -> Use:
+def bound_to(use: Use, bound: Mapping[Axis, Axis]) -> Use:
+    """`use` in the axes that those of its reader are bound to."""
     return Use(use.value, tuple(bound[a] for a in use.axes))
 
 

@@ -11,6 +11,7 @@ from weft.cascade.algebra import ZERO
 from weft.cascade.chain import Chain, Gathering, NoChainError, Reducing, depending
 from weft.cascade.fold import Decomposition, fold
 from weft.cascade.interchange import sums_outside
+from weft.cascade.rounding import Approximation, approximation
 from weft.cascade.separate import Factor, NotSeparableError, Term, factored, separated
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
@@ -46,33 +47,48 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """What became of a program's chains: `program` is what the folds are loops of, the same function as the one asked about."""
+    """What became of a program's chains.
+
+    Attributes:
+        program: what the folds are loops of, the same function as the one asked about.
+        found: the folds.
+        approximation: what they compute instead, where some round at the scale so far.
+    """
 
     program: TensorProgram
     found: Found
+    approximation: Approximation | None = None
 
 
 @functools.lru_cache(maxsize=256)
-def chains(program: TensorProgram) -> Chains:
-    """The chains of `program`, sums within sums the other way round where that makes one; worked out once for each program."""
+def chains(program: TensorProgram, *, running: bool = False) -> Chains:
+    """The chains of `program`, sums within sums the other way round where that makes one; worked out once for each program.
+
+    Args:
+        running: with roundings at the scale so far, where they are at a scale that is a result of the chain.
+    """
+    asked = program
     program = sizes_in_place(decays_below_maxima(sums_outside(program)))
-    return Chains(program, folds(program))
+    found = folds(program, running=running)
+    scaled = [(d.chain, d.scaled) for d in found.decompositions]
+    return Chains(program, found, approximation(asked, scaled) if running else None)
 
 
-def folds(program: TensorProgram) -> Found:
+def folds(program: TensorProgram, *, running: bool = False) -> Found:
     """The folds of `program`: one for each chain, and for each set of free axes that its results have.
 
-    Every value that a fold makes is what `program` says it is, over the reals; only where it is computed changes.
+    Every value that a fold makes is what `program` says it is, over the reals; only where it is computed changes. With `running`
+    that is so but for roundings (`weft.cascade.rounding`).
     """
     refused: list[Refused] = []
     made: list[Decomposition] = []
     loops: list[Fold] = []
     values = program.values()
     real = DType.float64 if any(n.dtype is DType.float64 for n in values.values()) else DType.float32
-    for members in _chains(program, refused):
+    for members in _chains(program, refused, running):
         for wanted in _wanted(program, members):
             try:
-                found = decompose(program, members, wanted)
+                found = decompose(program, members, wanted, running=running)
                 if any(found.chain.dependent(link.element.expr) for link in found.chain.links):
                     loops.append(fold(found, values, real))
                     made.append(found)
@@ -81,19 +97,23 @@ def folds(program: TensorProgram) -> Found:
     return Found(tuple(made), tuple(loops), tuple(refused))
 
 
-def decompose(program: TensorProgram, members: frozenset[str], wanted: Sequence[Reducing]) -> Decomposition:
+def decompose(
+    program: TensorProgram, members: frozenset[str], wanted: Sequence[Reducing], *, running: bool = False
+) -> Decomposition:
     """The chain of `members` that ends in `wanted`, taken apart.
 
     Raises:
         NoChainError, NotSeparableError: with the condition that does not hold.
     """
     first = wanted[0]
-    gathering = Gathering(program, program.values(), members, depending(program, members), first.over[0])
+    after = depending(program, members)
+    gathering = Gathering(program, program.values(), members, after, first.over[0], sizes_seen=running)
     results: list[tuple[str, int]] = []
     for node in wanted:
         axes = tuple(_same_space(axis, first.axes) for axis in node.axes)
         results.append((node.name, gathering.link(node, axes)))
-    chain = Chain(first.over[0], first.axes, tuple(gathering.operands), tuple(gathering.links), tuple(results))
+    operands, links = tuple(gathering.operands), tuple(gathering.links)
+    chain = Chain(first.over[0], first.axes, operands, links, tuple(results), running)
     return Decomposition(chain, tuple(_terms(chain, i) for i in range(len(chain.links))))
 
 
@@ -122,14 +142,14 @@ def _terms(chain: Chain, index: int) -> tuple[Term, ...]:
     return (Term(ZERO, (Factor(link.element.expr),)),)
 
 
-def _chains(program: TensorProgram, refused: list[Refused]) -> list[frozenset[str]]:
+def _chains(program: TensorProgram, refused: list[Refused], running: bool) -> list[frozenset[str]]:
     """The reductions of `program` in chains: each joins those whose results it uses, where they can be one loop."""
     groups: list[frozenset[str]] = []
     for node in program.nodes:
         if not isinstance(node, Reduction | Contraction) or not _may_join(node):
             continue
         used = [g for g in groups if node.name in depending(program, g) and _space(program, g) == node.over[0].space]
-        joined = _joined(program, used, node, refused)
+        joined = _joined(program, used, node, refused, running)
         groups = [g for g in groups if not g <= joined] + [joined]
     return [g for g in groups if len(g) > 1]
 
@@ -148,7 +168,7 @@ def _space(program: TensorProgram, group: frozenset[str]) -> Space:
 
 
 def _joined(
-    program: TensorProgram, used: list[frozenset[str]], node: Reducing, refused: list[Refused]
+    program: TensorProgram, used: list[frozenset[str]], node: Reducing, refused: list[Refused], running: bool
 ) -> frozenset[str]:
     """The chain of `node`: with all of `used`, or the last of them, or none; why not all is noted."""
     alone = frozenset((node.name,))
@@ -157,7 +177,7 @@ def _joined(
         if parts:
             members = alone.union(*parts)
             try:
-                decompose(program, members, (node,))
+                decompose(program, members, (node,), running=running)
             except (NoChainError, NotSeparableError) as error:
                 reason = reason or str(error)
                 continue

@@ -23,7 +23,7 @@ from weft.cascade.monomial import monomial, simplified
 from weft.tensor.dtypes import DType
 from weft.tensor.field import FieldDomain
 from weft.tensor.program import Monoid
-from weft.tensor.scalar import Arg, Lit, Scalar, arguments, operations
+from weft.tensor.scalar import Arg, Lit, Scalar, arguments, operations, substitute
 
 _SAMPLES = 24
 _MOST_POINTS = 64
@@ -61,7 +61,10 @@ def one_product(chain: Chain, link: Link) -> Product | None:
             continue
         of_data = simplified(expr, lambda i, p=d0: p.get(i, Arg(i)))
         of_results = simplified(expr, lambda i, p=x0: p.get(i, Arg(i)))
-        if _same(total if extremum else product, expr, at_both, of_data, of_results, used):
+        # As they stand: a field has 1 / 448, which no float is, so numbers are worked out for the reader alone.
+        points: tuple[Mapping[int, Scalar], ...] = ({**x0, **d0}, d0, x0)
+        both, one, other = (substitute(expr, lambda i, p=point: p.get(i, Arg(i))) for point in points)
+        if _same(total if extremum else product, expr, both, one, other, used):
             apart = difference if extremum else _divided
             found.append(Product(apart(of_data, at_both), of_results))
     return min(found, key=lambda p: operations(p.data) + operations(p.result), default=None)

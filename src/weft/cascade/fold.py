@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from weft.block.fold import Fold
 from weft.block.program import operands
 from weft.block.rename import fresh
-from weft.cascade.algebra import ZERO, difference, is_one, negative, power, product, quotient, total
+from weft.cascade.algebra import ZERO, difference, is_one, negative, power, product, quotient, total, where_invertible
 from weft.cascade.basis import Carried, carried, expansion
 from weft.cascade.chain import Chain, Link, Result, argument
 from weft.cascade.graphing import Graphing
+from weft.cascade.rounding import Scaling
 from weft.cascade.separate import Factor, NotSeparableError, Shift, Term, summands
 from weft.cascade.state import (
     LETTERS,
@@ -26,6 +27,7 @@ from weft.cascade.state import (
     StateWriter,
     axes_of,
     layout,
+    scale_of,
 )
 from weft.errors import Location
 from weft.tensor.axes import Axis
@@ -45,6 +47,12 @@ class Decomposition:
 
     chain: Chain
     terms: tuple[tuple[Term, ...], ...]
+
+    @property
+    def scaled(self) -> tuple[Scaling, ...]:
+        """What is rounded at a running scale."""
+        factors = (f for terms in self.terms for term in terms for f in term.factors)
+        return tuple(dict.fromkeys(f.scaled for f in factors if f.scaled is not None))
 
 
 def fold(found: Decomposition, values: Mapping[str, Node], real: DType) -> Fold:
@@ -130,7 +138,7 @@ def _counts_all_alike(term: Term, side: int) -> bool:
     """Whether nothing but differences varies in `term`."""
     others = [f for i, f in enumerate(term.factors) if i != side]
     own = term.factors[side]
-    return is_one(own.data) and own.raised is None and all(f.trivial for f in others)
+    return is_one(own.data) and own.raised is None and own.scaled is None and all(f.trivial for f in others)
 
 
 def _mean(found: Decomposition, shift: Shift, values: Mapping[str, Node]) -> Centre | None:
@@ -161,7 +169,7 @@ def _plain_sum(found: Decomposition, operand: int) -> Carried | None:
     if not isinstance(result, Result) or found.chain.links[result.index].monoid is not Monoid.sum:
         return None
     terms = found.terms[result.index]
-    if len(terms) != 1 or terms[0].scale != Lit(1.0) or any(f.powers or f.raised for f in terms[0].factors):
+    if len(terms) != 1 or terms[0].scale != Lit(1.0) or any(f.powers or f.raised or f.scaled for f in terms[0].factors):
         return None
     return carried(terms[0], found.chain.links[result.index].element.rounded)
 
@@ -288,6 +296,8 @@ class _Folding:
         for term in self.found.terms[index]:
             key, scale = carried(term, link.element.rounded), self._value(term.scale)
             value = _Scaled(self._settled(key), tuple((shift, 1) for shift in key.raised))
+            for scaling in key.scaled:
+                value = self._lost(scaling, value)
             if not all(_below_its_maximum(self.chain, shift) for shift in key.raised):
                 value = self._unbounded(index, key, value)
             parts.append(_multiplied(scale, value))
@@ -317,6 +327,16 @@ class _Folding:
     def _exponential(self, index: int, shift: Shift) -> str:
         """An exponential of a reduction's element, for a reader."""
         return f"{self.chain.links[index].node}: exp({self.chain.show(shift.data)} - {self.chain.show(shift.result)})"
+
+    def _lost(self, scaling: Scaling, value: _Scaled) -> _Scaled:
+        """A sum of what is rounded at a running scale; where nothing can be divided by the last one, as what is rounded then.
+
+        With |G| at most a number of scales, that is R(0 / 0) for 0, and R(x / inf), R(x / NaN) beside it.
+        """
+        scale = self._plain(self._value(scale_of(scaling).of))
+        none = substitute(scaling.around, lambda _: apply("div", Lit(0.0), scale))
+        name = self.after.point("lost", where_invertible(scale, Lit(1.0), none), self.args)
+        return _multiplied(value, _Scaled(self._arg(name)))
 
     def _factor(self, shift: Shift) -> Scalar:
         """exp(z - h): what a sum relative to the running exponent is short of."""

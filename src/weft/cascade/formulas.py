@@ -7,7 +7,7 @@ In a product what scales each element does so as often as there are elements: `c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft.cascade.algebra import is_one, negative, product, text
 from weft.cascade.basis import carried, expansion
@@ -15,6 +15,7 @@ from weft.cascade.chain import Chain, Result
 from weft.cascade.fixed_point import Product, one_product
 from weft.cascade.fold import Decomposition
 from weft.cascade.monomial import monomial
+from weft.cascade.rounding import Scaling, without
 from weft.cascade.separate import Factor, Term
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid, Use
@@ -31,6 +32,7 @@ class Formula:
         data, result_factor: G and H; None where one product is not enough.
         terms: (H_t, G_t) whose products add up to F.
         keep: whether the prior result is kept, for the corrections of later reductions.
+        rounded: the parts of F that an iteration rounds at the scale so far; G and H are of F with their roundings left out.
         correct: what the prior result is combined with; None where nothing needs correcting.
         update: one iteration.
         merge: two segments, `_1` and `_2`.
@@ -45,13 +47,16 @@ class Formula:
     correct: str | None
     update: str
     merge: str
+    rounded: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if self.data is None:
             parts = " + ".join(g if h == "1" else f"{h} * {g}" for h, g in self.terms)
             lines = [f"{self.result}: F = {self.element} = {parts}"]
         else:
-            lines = [f"{self.result}: F = {self.element}; G = {self.data}; H = {self.result_factor}"]
+            but = " roundings left out," if self.rounded else ""
+            lines = [f"{self.result}: F = {self.element};{but} G = {self.data}; H = {self.result_factor}"]
+        lines += [f"    rounded at the scale so far: {each}" for each in self.rounded]
         if self.keep:
             lines.append(f"    keep {self.result}")
         if self.correct is not None:
@@ -91,17 +96,23 @@ class _Printing:
 
     def formula(self, index: int) -> Formula:
         chain, link = self.chain, self.chain.links[index]
-        apart = one_product(chain, link) or _of_one_term(self.found.terms[index])
+        scaled = tuple(f.scaled for term in self.found.terms[index] for f in term.factors if f.scaled is not None)
+        sides = tuple(without([s.around for s in scaled], side) for side in link.element.sides)
+        apart = one_product(chain, replace(link, element=replace(link.element, sides=sides)))
+        apart = apart or _of_one_term(self.found.terms[index])
+        rounded = tuple(self._rounded(s, self._primed) for s in scaled)
         terms = tuple((self.text(t.scale, level=2), self._data(t.factors)) for t in self.found.terms[index])
         element = self.text(link.element.expr)
         keep = any(self._reads(later, index) for later in range(index + 1, len(chain.links)))
         if apart is None:
-            return Formula(self.name(link.node), element, None, None, terms, keep, None, *self._expanded(index))
+            return Formula(
+                self.name(link.node), element, None, None, terms, keep, None, *self._expanded(index), rounded
+            )
         data, result = self.text(apart.data), self.text(apart.result)
         plain = not arguments(apart.result)
-        correction = None if plain else self._correction(index, apart)
+        correction = None if plain else self._correction(index, apart, lambda n: n)
         update, merge = self._products(index, apart, correction)
-        return Formula(self.name(link.node), element, data, result, terms, keep, correction, update, merge)
+        return Formula(self.name(link.node), element, data, result, terms, keep, correction, update, merge, rounded)
 
     def _reads(self, later: int, index: int) -> bool:
         """Whether the element of `later` reads the result `index`."""
@@ -119,24 +130,30 @@ class _Printing:
                 parts.append(base if exponent == 1 else f"{base}**{exponent}")
             if factor.raised is not None:
                 parts.append(f"exp({self.text(factor.raised.data)} - {self.text(factor.raised.result, level=2)})")
+            if factor.scaled is not None:
+                parts.append(self._rounded(factor.scaled))
         return " * ".join(parts) or "1"
 
-    def _ratio(self, index: int, apart: Product, old: Callable[[str], str], new: Callable[[str], str]) -> str:
-        """H(new) by H(old), once for each element in a product."""
+    def _rounded(self, scaling: Scaling, rename: Callable[[str], str] = lambda n: n) -> str:
+        inner = product(scaling.data, scaling.result)
+        return self.text(substitute(scaling.around, lambda _: inner), rename)
+
+    def _ratio(self, result: Scalar, old: Callable[[str], str], new: Callable[[str], str], level: int) -> str:
+        """H(new) by H(old)."""
         names = self.names
         count = len(names)
         every = tuple(map(old, names)) + tuple(map(new, names))
-        after = substitute(apart.result, lambda i: Arg(i + count) if self._is_result(i) else Arg(i))
-        ratio = monomial(after).times(monomial(apart.result), -1).expr
-        if self.chain.links[index].monoid is Monoid.sum:
-            return text(ratio, every, level=2)
-        return f"{text(ratio, every, level=3)}**{old('count')}"
+        after = substitute(result, lambda i: Arg(i + count) if self._is_result(i) else Arg(i))
+        return text(monomial(after).times(monomial(result), -1).expr, every, level)
 
     def _is_result(self, operand: int) -> bool:
         return isinstance(self.chain.operands[operand], Result)
 
-    def _correction(self, index: int, apart: Product) -> str:
-        return self._ratio(index, apart, lambda n: n, self._primed)
+    def _correction(self, index: int, apart: Product, old: Callable[[str], str]) -> str:
+        """What H has changed by since `old`, once for each element in a product."""
+        if self.chain.links[index].monoid is Monoid.sum:
+            return self._ratio(apart.result, old, self._primed, 2)
+        return f"{self._ratio(apart.result, old, self._primed, 3)}**{old('count')}"
 
     def _primed(self, name: str) -> str:
         return f"{name}'" if name in self.results else name
@@ -151,10 +168,7 @@ class _Printing:
         over = f"{_REDUCED[monoid]} over {self.chain.over} of {text(element, tuple(map(self._primed, self.names)))}"
         if correction is None:
             return f"{own}' = {_both(monoid, own, over)}", f"{own}' = {_both(monoid, own + '_1', own + '_2')}"
-        sides = (
-            f"{own}_{s} * {self._ratio(index, apart, lambda n, s=s: self._of_segment(n, s), self._primed)}"
-            for s in (1, 2)
-        )
+        sides = (f"{own}_{s} * {self._correction(index, apart, lambda n, s=s: self._of_segment(n, s))}" for s in (1, 2))
         return f"{own}' = {_both(monoid, f'{own} * {correction}', over)}", f"{own}' = {_both(monoid, *sides)}"
 
     def _of_segment(self, name: str, segment: int) -> str:
@@ -182,6 +196,7 @@ class _Printing:
         outside += [
             f"exp({self.text(shift.result)} - {self.text(shift.result, self._primed, level=2)})" for shift in key.raised
         ]
+        outside += [self._ratio(scaling.result, lambda n: n, self._primed, 2) for scaling in key.scaled]
         joined = " ".join(summands).removeprefix("+ ")
         return " * ".join([*outside, f"({joined})" if outside and len(summands) > 1 else joined])
 
@@ -192,7 +207,7 @@ class _Printing:
 
 def _of_one_term(terms: tuple[Term, ...]) -> Product | None:
     """The one product that an element is which was separated into one term without differences."""
-    if len(terms) != 1 or any(f.powers for f in terms[0].factors):
+    if len(terms) != 1 or any(f.powers or f.scaled for f in terms[0].factors):
         return None
     data, result = terms[0].factors[0].data, terms[0].scale
     for factor in terms[0].factors[1:]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from weft.cascade.algebra import ONE, ZERO, difference, is_one, is_zero, negative, product, quotient, total
 from weft.cascade.chain import Chain
+from weft.cascade.rounding import Scaling, misfit, peeled
 from weft.tensor.scalar import Apply, Lit, Scalar, apply
 
 MOST_TERMS = 6
@@ -33,17 +34,19 @@ class Shift:
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """One side of a term, without what depends on earlier results alone: data * product of shift ** power * exp(raised).
+    """One side of a term, without what depends on earlier results alone: data * shift ** power ... * exp(raised) * R(scaled).
 
     Attributes:
         data: G, varies along the axis or is a number.
         powers: of differences, each once.
         raised: the difference under the exponential, if there is one.
+        scaled: what is rounded at a running scale, if anything is.
     """
 
     data: Scalar = ONE
     powers: tuple[tuple[Shift, int], ...] = ()
     raised: Shift | None = None
+    scaled: Scaling | None = None
 
     @property
     def trivial(self) -> bool:
@@ -85,6 +88,10 @@ def factored(chain: Chain, expr: Scalar) -> Term:
         NotSeparableError: it is no such product.
     """
     terms = separated(chain, (expr,))
+    if len(terms) == 1 and terms[0].factors[0].scaled is not None:
+        raise NotSeparableError(
+            f"{chain.show(expr)} is rounded, each factor by another number: none stands for all of them"
+        )
     if len(terms) != 1 or terms[0].factors[0].powers:
         raise NotSeparableError(
             f"{chain.show(expr)} is no product of data and an earlier result: "
@@ -118,6 +125,9 @@ class _Separation:
             return [_Part(expr) if self.fixed(expr) else _Part(ONE, Factor(expr))]
         if self.fixed(expr):
             return [_Part(expr)]
+        rounding = peeled(expr) if self.chain.running else None
+        if rounding is not None:
+            return [self._rounded(expr, *rounding)]
         match expr:
             case Apply("neg", (inner,)):
                 return [replace(p, scale=negative(p.scale)) for p in self.parts(inner)]
@@ -137,10 +147,21 @@ class _Separation:
             case _:
                 raise NotSeparableError(f"{self.chain.show(expr)} mixes data with an earlier result")
 
+    def _rounded(self, expr: Scalar, around: Scalar, inner: Scalar) -> _Part:
+        """A product, rounded."""
+        parts = self.parts(inner)
+        if len(parts) > 1 or not _plain(parts[0]):
+            raise NotSeparableError(f"{self.chain.show(expr)} rounds more than a product of data and earlier results")
+        scaling = Scaling(parts[0].factor.data, parts[0].scale, around)
+        reason = misfit(self.chain, scaling)
+        if reason is not None:
+            raise NotSeparableError(reason)
+        return _Part(ONE, Factor(scaled=scaling))
+
     def _divisor(self, expr: Scalar, divisor: Scalar) -> _Part:
         """What dividing by `divisor` multiplies by."""
         below = self.parts(divisor)
-        if len(below) > 1 or below[0].factor.powers:
+        if len(below) > 1 or below[0].factor.powers or below[0].factor.scaled:
             raise NotSeparableError(f"{self.chain.show(expr)} divides by a sum of data and an earlier result")
         return _inverse(below[0])
 
@@ -241,7 +262,7 @@ class _Separation:
 
 
 def _plain(part: _Part) -> bool:
-    return not part.factor.powers and part.factor.raised is None
+    return not part.factor.powers and part.factor.raised is None and part.factor.scaled is None
 
 
 def _times(left: _Part, right: _Part) -> _Part:
@@ -254,7 +275,10 @@ def _times(left: _Part, right: _Part) -> _Part:
     raised = one or other
     if one is not None and other is not None:
         raised = Shift(total(one.data, other.data), total(one.result, other.result))
-    factor = Factor(product(left.factor.data, right.factor.data), tuple(powers.items()), raised)
+    if left.factor.scaled and right.factor.scaled:
+        raise NotSeparableError("a product of two numbers that are both rounded at a running scale")
+    scaled = left.factor.scaled or right.factor.scaled
+    factor = Factor(product(left.factor.data, right.factor.data), tuple(powers.items()), raised, scaled)
     return _Part(product(left.scale, right.scale), factor)
 
 

@@ -11,19 +11,33 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from weft.block.program import BlockNode, Component, Graph, State
-from weft.cascade.algebra import ONE, ZERO, difference, finite_or, is_one, negative, power, product, total
+from weft.cascade.algebra import (
+    ONE,
+    ZERO,
+    difference,
+    finite_or,
+    inverse,
+    is_one,
+    negative,
+    power,
+    product,
+    quotient,
+    total,
+    where_invertible,
+)
 from weft.cascade.basis import Carried, closure, expansion, expr_axes, factor_axes
-from weft.cascade.chain import Chain, argument
+from weft.cascade.chain import Chain, Result, argument
 from weft.cascade.graphing import Graphing
+from weft.cascade.rounding import Scaling
 from weft.cascade.separate import Factor, Shift
 from weft.errors import Location
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid, Use
-from weft.tensor.scalar import Arg, Lit, Scalar, apply, arguments
+from weft.tensor.scalar import Arg, Lit, Scalar, apply, arguments, substitute
 
-LOWEST = {DType.float32: -3.4028234663852886e38, DType.float64: -1.7976931348623157e308}
-"""Below every running exponent: its difference to itself is 0, which that of -inf is not."""
+SMALLEST = 2.0**-126
+"""A scale before there is any: as small as any that numbers of 32 bits have a reciprocal of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +84,21 @@ class Centre:
     below: Carried
 
 
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """What numbers are divided by before they are rounded, as far as the extrema that it is made of have come.
+
+    Attributes:
+        of: 1 / H of a `Scaling`, over results of the chain.
+    """
+
+    of: Scalar
+
+
 Single: TypeAlias = Combined | Logarithms | Multiplied
 """What is relative to nothing that moves, and no sum of products."""
 
-Key: TypeAlias = Carried | Exponent | Centre | Single
+Key: TypeAlias = Carried | Exponent | Centre | Scale | Single
 
 Reference: TypeAlias = Centre | Exponent
 """What a difference is relative to."""
@@ -83,6 +108,7 @@ LETTERS: Mapping[type, str] = {
     Combined: "m",
     Exponent: "z",
     Centre: "c",
+    Scale: "d",
     Logarithms: "l",
     Multiplied: "p",
 }
@@ -119,7 +145,10 @@ def layout(
     every = closure([*(part for c in used for part in (c.above, c.below)), *sums])
     raised = dict.fromkeys(Exponent(shift.data) for each in every for shift in each.raised)
     raised.update((r, None) for r in references if isinstance(r, Exponent))
-    keys: list[Key] = [*single, *(e for e in every if not e.moving), *used, *(e for e in every if e.moving), *raised]
+    scales = dict.fromkeys(scale_of(scaling) for each in every for scaling in each.scaled)
+    single = dict.fromkeys((*single, *(m for scale in scales for m in extrema(chain, scale).values())))
+    still, moving = ([e for e in every if e.moving is moves] for moves in (False, True))
+    keys: list[Key] = [*single, *still, *used, *scales, *moving, *raised]
     for key in keys:
         if key not in names:
             names[key] = make(LETTERS[type(key)])
@@ -137,7 +166,36 @@ def axes_of(chain: Chain, key: Key) -> frozenset[Axis]:
             found = expr_axes(chain, key.data)
         case Logarithms():
             found = frozenset(a for e in (key.data, key.raised) if e is not None for a in expr_axes(chain, e))
+        case Scale():
+            found = expr_axes(chain, key.of)
     return found - {chain.over}
+
+
+def scale_of(scaling: Scaling) -> Scale:
+    """The running value that `scaling` is at."""
+    return Scale(inverse(scaling.result))
+
+
+def extrema(chain: Chain, scale: Scale) -> dict[int, Combined]:
+    """The running values that a scale is made of, by operand."""
+    found: dict[int, Combined] = {}
+    for i in arguments(scale.of):
+        operand = chain.operands[i]
+        assert isinstance(operand, Result), "a scale is made of earlier results and numbers"
+        link = chain.links[operand.index]
+        found[i] = Combined(link.element.expr, link.monoid)
+    return found
+
+
+def _monoid(key: Single) -> Monoid:
+    """What two parts are combined with."""
+    match key:
+        case Combined():
+            return key.monoid
+        case Logarithms():
+            return Monoid.sum
+        case Multiplied():
+            return Monoid.prod
 
 
 @dataclass
@@ -185,14 +243,14 @@ class StateWriter:
 
     def _initial(self, key: Key) -> float:
         match key:
-            case Carried() | Centre() | Logarithms():
+            case Carried() | Centre():
                 return 0.0
-            case Multiplied():
-                return 1.0
-            case Combined():
-                return key.monoid.identity
+            case Combined() | Logarithms() | Multiplied():
+                return _monoid(key).identity
             case Exponent():
-                return LOWEST[self.real]
+                return self.real.lowest
+            case Scale():
+                return SMALLEST
 
     # One iteration.
 
@@ -225,16 +283,8 @@ class StateWriter:
                 )
         for key in self.layout.keys:
             match key:
-                case Combined():
-                    self.body.location = self.locations.get(key)
-                    part = self.body.collapse("part", key.monoid, self._data(key.data), self.chain.over)
-                    new[key] = write.point("m", apply(key.monoid.value, Arg(0), Arg(1)), (names[key], self._take(part)))
-                case Logarithms():
-                    part = self._take(self._logarithms(key))
-                    new[key] = write.point("l", apply("add", Arg(0), Arg(1)), (names[key], part))
-                case Multiplied():
-                    part = self._take(self._multiplied(key))
-                    new[key] = write.point("p", apply("mul", Arg(0), Arg(1)), (names[key], part))
+                case Combined() | Logarithms() | Multiplied():
+                    new[key] = self._both(write, key, names[key], self._take(self._part(key)))
                 case Carried() if not key.moving:
                     new[key] = write.point(
                         "s", apply("add", Arg(0), Arg(1)), (names[key], self._take(self._still(key)))
@@ -242,6 +292,8 @@ class StateWriter:
                 case Centre():
                     mean = write.point("mean", apply("div", Arg(0), Arg(1)), (new[key.above], new[key.below]))
                     new[key] = write.point("c", finite_or(Arg(0), Arg(1)), (mean, names[key]))
+                case Scale():
+                    new[key] = self._scale(write, key, new, names[key])
                 case Carried() | Exponent():
                     pass
         moving = [key for key in self.layout.keys if isinstance(key, Carried) and key.moving]
@@ -258,11 +310,25 @@ class StateWriter:
         """The greatest data of a block, and finite."""
         self.body.location = None
         most = self.body.collapse("top", Monoid.max, self._data(key.data), self.chain.over)
-        return self.body.point("top", apply("maximum", Arg(0), Lit(LOWEST[self.real])), (most,))
+        return self.body.point("top", apply("maximum", Arg(0), Lit(self.real.lowest)), (most,))
+
+    def _both(self, write: Graphing, key: Single, left: str, right: str) -> str:
+        """What two parts make together."""
+        return write.point(LETTERS[type(key)], apply(_monoid(key).value, Arg(0), Arg(1)), (left, right))
+
+    def _part(self, key: Single) -> str:
+        """A block's part."""
+        self.body.location = self.locations.get(key)
+        match key:
+            case Combined():
+                return self.body.collapse("part", key.monoid, self._data(key.data), self.chain.over)
+            case Logarithms():
+                return self._logarithms(key)
+            case Multiplied():
+                return self._multiplied(key)
 
     def _logarithms(self, key: Logarithms) -> str:
         """A block's part of the sum of logarithms and exponents."""
-        self.body.location = self.locations.get(key)
         parts: list[str] = []
         if key.data is not None:
             logs, _ = self._sizes(key.data)
@@ -273,7 +339,6 @@ class StateWriter:
 
     def _multiplied(self, key: Multiplied) -> str:
         """The product of a block's data, each by the geometric mean of those that have a logarithm."""
-        self.body.location = self.locations.get(key)
         body, over = self.body, self.chain.over
         logs, there = self._sizes(key.data)
         mean = apply("div", Arg(0), apply("maximum", Arg(1), ONE))
@@ -315,7 +380,7 @@ class StateWriter:
         return self._summed(self.update, sides)
 
     def _factor(self, factor: Factor, new: Mapping[Key, str]) -> str:
-        if not factor.powers and factor.raised is None:
+        if not factor.powers and factor.raised is None and factor.scaled is None:
             return self._take(self._data(factor.data))
         write = self.update
         args: list[str] = []
@@ -335,7 +400,20 @@ class StateWriter:
         if factor.raised is not None:
             below = apply("sub", data(factor.raised.data), add(new[Exponent(factor.raised.data)]))
             result = product(result, add(write.point("e", apply("decay", below), args)))
+        if factor.scaled is not None:
+            scaled = quotient(data(factor.scaled.data), add(new[scale_of(factor.scaled)]))
+            result = product(result, substitute(factor.scaled.around, lambda _: scaled))
         return write.point("y", result, args)
+
+    def _scale(self, write: Graphing, key: Scale, new: Mapping[Key, str], other: str) -> str:
+        """A scale of the extrema in `new`; where one cannot divide by it, `other`: any would do, what is divided is 0 or lost.
+
+        That is the repair of A.1: its H has an inverse.
+        """
+        places = extrema(self.chain, key)
+        args = [new[m] for m in places.values()]
+        scale = write.point("d", substitute(key.of, lambda i: Arg(list(places).index(i))), args)
+        return write.point("d", where_invertible(Arg(0), Arg(0), Arg(1)), (scale, other))
 
     def _rounded(self, write: Graphing, name: str, dtype: DType | None) -> str:
         return name if dtype is None else write.point("r", Arg(0), (name,), dtype)
@@ -371,13 +449,17 @@ class StateWriter:
                 "f", apply("decay", apply("sub", Arg(0), Arg(1))), (old[exponent_key], new[exponent_key])
             )
             result = product(result, add(factor))
+        for scaling in key.scaled:
+            scale = scale_of(scaling)
+            factor = write.point("f", apply("div", Arg(0), Arg(1)), (old[scale], new[scale]))
+            result = product(result, add(factor))
         return write.point("kept", result, args)
 
     def _by(self, write: Graphing, reference: Reference, old: Mapping[Key, str], new: Mapping[Key, str]) -> str:
         """By how much a running value has moved; of an exponent that nothing has been relative to yet, by nothing."""
         moved: Scalar = apply("sub", Arg(0), Arg(1))
         if isinstance(reference, Exponent):
-            moved = apply("where", apply("gt", Arg(1), Lit(LOWEST[self.real])), moved, Lit(0.0))
+            moved = apply("where", apply("gt", Arg(1), Lit(self.real.lowest)), moved, Lit(0.0))
         return write.point("by", moved, (new[reference], old[reference]))
 
     # Two parts.
@@ -398,15 +480,14 @@ class StateWriter:
                 new[key] = write.point("z", apply("maximum", Arg(0), Arg(1)), (left[key], right[key]))
         for key in self.layout.keys:
             match key:
-                case Combined():
-                    new[key] = write.point("m", apply(key.monoid.value, Arg(0), Arg(1)), (left[key], right[key]))
-                case Logarithms():
-                    new[key] = write.point("l", apply("add", Arg(0), Arg(1)), (left[key], right[key]))
-                case Multiplied():
-                    new[key] = write.point("p", apply("mul", Arg(0), Arg(1)), (left[key], right[key]))
+                case Combined() | Logarithms() | Multiplied():
+                    new[key] = self._both(write, key, left[key], right[key])
                 case Centre():
                     mean = write.point("mean", apply("div", Arg(0), Arg(1)), (new[key.above], new[key.below]))
                     new[key] = write.point("c", finite_or(Arg(0), Arg(1)), (mean, left[key]))
+                case Scale():
+                    larger = write.point("d", apply("maximum", Arg(0), Arg(1)), (left[key], right[key]))
+                    new[key] = self._scale(write, key, new, larger)
                 case Carried():
                     parts = (
                         (left[key], right[key])

@@ -15,8 +15,6 @@ from math import prod
 from typing import TypeAlias, TypeVar, assert_never
 
 from weft.block.program import (
-    All,
-    Band,
     BlockNode,
     BlockProgram,
     Broadcast,
@@ -25,7 +23,6 @@ from weft.block.program import (
     Extent,
     Fill,
     Final,
-    First,
     Graph,
     Grouped,
     Index,
@@ -34,18 +31,15 @@ from weft.block.program import (
     Literal,
     Map,
     Once,
-    Part,
     Place,
     Pointwise,
     Rank,
-    Rest,
-    Segment,
     Stacked,
     Stage,
-    Within,
     maps,
     operands,
 )
+from weft.block.ranges import All, Band, First, Part, Rest, Segment, Within
 from weft.schedule import kernels
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType

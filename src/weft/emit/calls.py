@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from weft.block.check import Scope, infer
-from weft.block.program import Band, BlockNode, BlockProgram, BlockType, Extent, Map, Place
+from weft.block.program import BlockNode, BlockProgram, BlockType, Extent, Map, Place
+from weft.block.ranges import Band
 from weft.emit.text import times
 from weft.errors import InvalidProgramError
 from weft.schedule import KernelNodes

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, assert_never
 
-from weft.block.program import All, Band, Diagonal, First, Map, Part, Place, Rest, Segment, Within
+from weft.block.program import Map, Place
+from weft.block.ranges import All, Band, Diagonal, First, Part, Rest, Segment, Within
 from weft.emit.text import minus, plus, times
 from weft.tensor.axes import Axis, Space
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from weft.block.check import Types
 from weft.block.copies import loop_names
 from weft.block.program import (
-    All,
     BlockNode,
     Broadcast,
     Dot,
@@ -24,6 +23,7 @@ from weft.block.program import (
     operands,
     sealed,
 )
+from weft.block.ranges import All
 from weft.block.rename import fresh, values_of
 from weft.fuse.rule import Site
 from weft.tensor.axes import Axis

@@ -8,7 +8,7 @@ from typing import TypeAlias, assert_never
 
 import numpy as np
 
-from weft.block.program import Diagonal
+from weft.block.ranges import Diagonal
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
 from weft.tensor.optable import row

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from weft.block.check import Scope, Types, body_types, infer
-from weft.block.program import All, Band, BlockProgram, Broadcast, Diagonal, Final, Graph, Map, sealed
+from weft.block.program import BlockProgram, Broadcast, Final, Graph, Map, sealed
+from weft.block.ranges import All, Band, Diagonal
 from weft.masks.known import Facts, Linear, Values
 from weft.masks.values import unchanged, values_inside, values_of
 from weft.tensor.axes import Axis

@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 
 from weft.block.check import Scope, body_types, infer, update_types
 from weft.block.program import (
-    All,
-    Band,
     BlockProgram,
     BlockType,
     Broadcast,
@@ -24,10 +22,13 @@ from weft.block.program import (
     Final,
     Graph,
     Map,
+    Rank,
     State,
     maps,
+    operands,
     ranks,
 )
+from weft.block.ranges import All, Band
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, begins_where, grid_maps, tied
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -103,7 +104,8 @@ def choose(
     products = tuple(find_products(program, innermost))
     whole = frozenset(_repeating(program.graph))
     tiles = _tiles(program, products, sizes, innermost, threads, whole, cache_bytes)
-    for axis in _summed_down(program.graph, dict(program.inputs), Scope({}, applied=False)):
+    short = frozenset(m.axis for m in maps(program.graph) if m.axis.space.size(sizes) <= _FEW)
+    for axis in _summed_down(program.graph, dict(program.inputs), Scope({}, applied=False), short):
         tiles[axis] = min(tiles[axis], _SUMMED_ROWS)
     _even_out(program, tiles)
     grid = set(grid_maps(program.graph))
@@ -122,17 +124,50 @@ def choose(
         loops.append((node.name, LoopSchedule(levels, peel)))
     rows = frozenset(p.name for p in products if not p.row_operand_dense)
     panels = frozenset(p.name for p in products if not (_few_rows(p, sizes) or _turned(p, sizes, tiles)))
-    return Schedule(tuple(loops), rows, panels)
+    sources = {name: {a: (name, d) for d, a in enumerate(kind.lists)} for name, kind in program.inputs}
+    given, outside = dict(program.inputs), Scope({}, applied=False)
+    transposed = frozenset(_lying_across(program.graph, given, outside, sources, innermost, short))
+    return Schedule(tuple(loops), rows, panels, transposed)
 
 
-def _summed_down(graph: Graph, inputs: dict[str, BlockType], scope: Scope) -> Iterator[Axis]:
-    """The axes along which items are combined element by element, not lane by lane: each block of them is one chain."""
+def _summed_down(graph: Graph, inputs: dict[str, BlockType], scope: Scope, short: frozenset[Axis]) -> Iterator[Axis]:
+    """The axes along which items are combined element by element, not lane by lane: each block of them is one chain.
+
+    An axis of `short` is never the innermost beside another.
+    """
     types = infer(graph, inputs, scope)
     for node in graph.nodes:
         if isinstance(node, Map):
-            yield from _summed_down(node.body, body_types(node, types), scope.inside(node))
-        elif isinstance(node, Collapse) and types[node.arg].dims[-1] != node.over:
-            yield node.over
+            yield from _summed_down(node.body, body_types(node, types), scope.inside(node), short)
+        elif isinstance(node, Collapse):
+            last = next((a for a in reversed(types[node.arg].dims) if a not in short), node.over)
+            if last != node.over:
+                yield node.over
+
+
+def _lying_across(
+    graph: Graph,
+    inputs: dict[str, BlockType],
+    scope: Scope,
+    sources: _Sources,
+    innermost: Mapping[str, int | None],
+    short: frozenset[Axis],
+) -> Iterator[str]:
+    """What bodies are fed of inputs that lie in memory along one of `short`, in items with another axis: vectors would gather."""
+    types = infer(graph, inputs, scope)
+    for node in graph.nodes:
+        if not isinstance(node, Map):
+            continue
+        given, inside = body_types(node, types), scope.inside(node)
+        fed = {f.inner: _seen(node, f, sources[f.outer]) for f in node.inputs if f.outer in sources}
+        multiplied = {name for n in node.body.nodes if isinstance(n, Dot | Rank) for name in operands(n)}
+        for name, axes in fed.items():
+            dims = given[name].dims
+            along = [a for a in dims if a in axes and innermost.get(axes[a][0]) == axes[a][1]]
+            blocks = not given[name].buffered and len(dims) == 2 and name not in multiplied
+            if blocks and len(short.intersection(dims)) == 1 and short.issuperset(along) and along:
+                yield name
+        yield from _lying_across(node.body, given, inside, fed, innermost, short)
 
 
 def _is_plain_reduction(node: Map) -> bool:

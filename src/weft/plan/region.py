@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from weft.block.check import Scope, infer
 from weft.block.listing import listing
 from weft.block.program import BlockProgram, BlockType
+from weft.cascade import Approximation
 from weft.cost import Machine, estimate
 from weft.emit import cpp
 from weft.errors import VerificationError
@@ -36,6 +37,7 @@ class CompiledRegion:
         kernels: in launch order.
         origin: which candidate it is.
         considered: every candidate, and what became of it.
+        approximation: what was checked of it, where it rounds at running scales; None where it is the program itself.
     """
 
     program: TensorProgram
@@ -45,6 +47,7 @@ class CompiledRegion:
     kernels: tuple[Kernel, ...]
     origin: str
     considered: tuple[Considered, ...]
+    approximation: Approximation | None = None
 
 
 def compile_region(
@@ -85,28 +88,45 @@ def _built(
     selection: Selection, chosen: Candidate, considered: tuple[Considered, ...], options: Options
 ) -> CompiledRegion:
     program, applied, example = selection.program, chosen.applied, selection.example
-    checked = _Checked(program, applied, options)
+    checked = _Checked(program, chosen, options)
     built = tuple(
         _build(program, applied, part, chosen.schedule, example, checked, index)
         for index, part in enumerate(kernels(applied))
     )
-    return CompiledRegion(program, selection.lowered, chosen.fused, chosen.trace, built, chosen.origin, considered)
+    return CompiledRegion(
+        program,
+        selection.lowered,
+        chosen.fused,
+        chosen.trace,
+        built,
+        chosen.origin,
+        considered,
+        chosen.approximation,
+    )
 
 
 class _Checked:
-    """The verdict of one applied program, computed at most once, and only when a kernel is not in the cache with it."""
+    """The verdict of one candidate, computed at most once, and only when a kernel is not in the cache with it."""
 
-    def __init__(self, program: TensorProgram, applied: BlockProgram, options: Options) -> None:
-        self.program, self.applied, self.options = program, applied, options
+    def __init__(self, program: TensorProgram, candidate: Candidate, options: Options) -> None:
+        self.program, self.candidate, self.options = program, candidate, options
         self.known: Verdict | None = None
 
     def verdict(self) -> Verdict:
         """The verdict; raises VerificationError unless it is equal."""
         if self.known is None:
-            self.known = verify(self.program, self.applied, self.options.verify_trials, self.options.seed)
+            self.known = self._verified()
         if not self.known.equal:
             raise VerificationError(f"the scheduled program does not compute what was written: {self.known}")
         return self.known
+
+    def _verified(self) -> Verdict:
+        applied, rounding = self.candidate.applied, self.candidate.approximation
+        trials, seed = self.options.verify_trials, self.options.seed
+        if rounding is None:
+            return verify(self.program, applied, trials, seed)
+        found = verify(rounding.program, rounding.without(applied), trials, seed)
+        return replace(found, reason=f"{found.reason}; without the roundings, which are made at the scale so far")
 
 
 def _build(

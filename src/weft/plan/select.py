@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from weft.block import lower
 from weft.block.copies import canonical
-from weft.block.program import BlockProgram, Rest, maps
-from weft.cascade import chains
+from weft.block.program import BlockProgram, maps
+from weft.block.ranges import Rest
+from weft.cascade import Approximation, Chains, chains
 from weft.cost import Cost, Machine, estimate, total
 from weft.errors import ScheduleError, UnsupportedError
 from weft.fuse import RULES_IN_PLANS, RULES_THAT_KEEP_PRECISION, Fusion, Step, fuse
@@ -27,6 +28,8 @@ from weft.tensor.program import TensorProgram
 # Candidates of one region that the model has this close take the same time, or the one that moves less is faster.
 _CLOSE = 1.12
 _WRITTEN = "rules that keep every rounding"
+_RUNNING = "one loop that rounds at the scale so far"
+_NOT_ASKED_FOR = 'left out: no rounding of this is the one that was written; options(rounding="running") takes it'
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,7 @@ class Candidate:
         trace: the rewrites that led there.
         schedule, applied: its schedule, and the program with places.
         cost: of all its kernels at the example's sizes.
+        approximation: what a field can check of it, where it rounds at running scales; None where it is the program itself.
     """
 
     origin: str
@@ -62,20 +66,19 @@ class Candidate:
     schedule: Schedule
     applied: BlockProgram
     cost: Cost
+    approximation: Approximation | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Considered:
-    """A candidate, and its predicted time; or why it cannot be a kernel."""
+    """A candidate, and its predicted time; or why it cannot be a kernel, or is not to be one although it could."""
 
     origin: str
     seconds: float | None
     reason: str
 
     def __str__(self) -> str:
-        return (
-            f"{self.origin}: {self.reason}" if self.seconds is None else f"{self.origin}: {self.seconds * 1e3:.3g} ms"
-        )
+        return f"{self.origin}: {self.reason if self.seconds is None else f'{self.seconds * 1e3:.3g} ms'}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,7 +123,7 @@ def select(program: TensorProgram, example: Example, options: Options, schedule:
         if isinstance(made, Considered):
             considered.append(made)
             continue
-        origin, fused, trace = made
+        origin, fused, trace, approximation = made
         try:
             given = schedule or choose(fused, example.sizes, example.innermost, example.threads, machine.near_bytes)
             ways = [_scheduled(fused, given, example, machine)]
@@ -137,11 +140,13 @@ def select(program: TensorProgram, example: Example, options: Options, schedule:
             considered.append(Considered(origin, None, error.what))
             continue
         given, applied, cost = min(ways, key=lambda o: o[2].predicted_seconds)
-        found.append(Candidate(origin, fused, trace, given, applied, cost))
-        considered.append(Considered(origin, cost.predicted_seconds, ""))
+        left_out = approximation is not None and options.rounding == "exact"
+        considered.append(Considered(origin, cost.predicted_seconds, _NOT_ASKED_FOR if left_out else ""))
+        if not left_out:
+            found.append(Candidate(origin, fused, trace, given, applied, cost, approximation))
     if not found:
         raise failure or UnsupportedError("no candidate")
-    chosen = _cheapest(found)
+    chosen = _cheapest([c for c in found if c.approximation is not None] or found)
     written = next((c for c in found if c.origin == _WRITTEN and c is not chosen), None)
     return Selection(program, example, lowered, chosen, tuple(considered), written)
 
@@ -172,7 +177,7 @@ def _demand_rests(applied: BlockProgram, example: Example) -> None:
             )
 
 
-_Fused = tuple[str, BlockProgram, tuple[Step, ...]]
+_Fused = tuple[str, BlockProgram, tuple[Step, ...], Approximation | None]
 
 
 def _fused(
@@ -182,7 +187,7 @@ def _fused(
     first = _with_decays(program, lowered)
     exact = fuse(first, RULES_IN_PLANS, (), checked=options.debug_checks)
     written = canonical(round_where_made(limit(exact.last)))
-    yield _WRITTEN, written, exact.steps
+    yield _WRITTEN, written, exact.steps, None
     empty = any(s.example == 0 for s in program.spaces())
     if only_exact or empty:
         # Rule 4 divides by a sum after the product instead of before: of nothing, 0 / 0 instead of nothing.
@@ -193,7 +198,7 @@ def _fused(
         first = _with_decays(cancelled, None)
     fusion = fuse(first, RULES_THAT_KEEP_PRECISION, checked=options.debug_checks)
     plain = make_safe(written).plain
-    for origin, snapshot, trace in _snapshots(fusion):
+    for origin, snapshot, trace, _ in _snapshots(fusion):
         safe: Safe = make_safe(limit(snapshot))
         if safe.plain > plain:
             lost = "an exponential lost its shift and would overflow where the program as written does not"
@@ -202,29 +207,37 @@ def _fused(
         made = canonical(coarse_where_kept_in_16_bits(round_where_made(safe.program)))
         if made not in seen:
             seen.add(made)
-            yield origin, made, trace
+            yield origin, made, trace, None
     yield from _cascaded(program, seen, options)
 
 
 def _cascaded(program: TensorProgram, seen: set[BlockProgram], options: Options) -> Iterator[_Fused | Considered]:
     """Candidates in which chains of dependent reductions are one loop, and why others of the program are not."""
     chained = chains(program)
+    refused = chained.found.refused
+    yield from (Considered(f"one loop for {r.node}", None, r.reason) for r in refused)
+    if chained.found.folds:
+        yield from _looped("one loop", chained, seen, options)
+    if refused:
+        running = chains(program, running=True)
+        if running.approximation is not None:
+            yield from _looped(_RUNNING, running, seen, options)
+
+
+def _looped(name: str, chained: Chains, seen: set[BlockProgram], options: Options) -> Iterator[_Fused | Considered]:
     found = chained.found
-    yield from (Considered(f"one loop for {r.node}", None, r.reason) for r in found.refused)
-    if not found.folds:
-        return
     try:
         first = lower(chained.program, found.folds)
     except UnsupportedError as error:
-        yield Considered("chains of reductions as one loop", None, error.what)
+        yield Considered(f"{name} for chains of reductions", None, error.what)
         return
     fusion = fuse(first, RULES_THAT_KEEP_PRECISION, checked=options.debug_checks)
-    for origin, snapshot, trace in _snapshots(fusion):
+    for origin, snapshot, trace, _ in _snapshots(fusion):
         safe = make_safe(limit(snapshot))
         made = canonical(coarse_where_kept_in_16_bits(round_where_made(safe.program)))
         if made not in seen:
             seen.add(made)
-            yield f"one loop, {origin}", made, trace
+            yield f"{name}, {origin}", made, trace, chained.approximation
 
 
 def _with_decays(program: TensorProgram, lowered: BlockProgram | None) -> BlockProgram:
@@ -235,8 +248,8 @@ def _with_decays(program: TensorProgram, lowered: BlockProgram | None) -> BlockP
 
 def _snapshots(fusion: Fusion) -> Iterator[_Fused]:
     for snapshot in fusion.snapshots:
-        yield f"snapshot after {snapshot.steps} steps", snapshot.program, fusion.steps[: snapshot.steps]
+        yield f"snapshot after {snapshot.steps} steps", snapshot.program, fusion.steps[: snapshot.steps], None
     for other in fusion.alternatives:
         before = fusion.snapshots[other.beside - 1].steps
         trace = (*fusion.steps[:before], *other.steps)
-        yield f"peeled instead of the extension after {before} steps", other.program, trace
+        yield f"peeled instead of the extension after {before} steps", other.program, trace, None

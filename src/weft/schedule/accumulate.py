@@ -20,13 +20,14 @@ from weft.block.program import (
     results,
     sealed,
 )
-from weft.block.rename import fresh, values_of
+from weft.block.rename import fresh, rename_body, values_of
+from weft.errors import ScheduleError
 from weft.schedule.schedule import Schedule
 from weft.tensor.scalar import Apply, Arg
 
 
 def stage_operands(program: BlockProgram, schedule: Schedule) -> BlockProgram:
-    """`program` with copies to dense local memory of the operands that `schedule` names, in the layout that a Dot reads.
+    """`program` with copies to dense local memory of what `schedule` names, in the layout in which it is read.
 
     t3 = dot(t1,t2)         becomes         t4 = stage(t2, panel);  t3 = dot(t1,t4)
     """
@@ -58,12 +59,31 @@ def _staged(graph: Graph, inputs: dict[str, BlockType], scope: Scope, schedule: 
 
 
 def _staged_map(node: Map, inputs: dict[str, BlockType], scope: Scope, schedule: Schedule) -> Map:
-    """`node` with the operands of the products in its body, and in what updates its state, staged."""
+    """`node` with what its body is fed, and the operands of products there and in what updates its state, staged."""
+    node = _transposed(node, inputs, schedule)
     body, state = _staged(node.body, inputs, scope, schedule), node.state
     if state is not None:
         fed = update_types(state, infer(body, inputs, scope))
         state = replace(state, update=_staged(state.update, fed, scope, schedule))
     return sealed(replace(node, body=body, state=state))
+
+
+def _transposed(node: Map, inputs: dict[str, BlockType], schedule: Schedule) -> Map:
+    """`node` with copies of the items that `schedule` transposes, read instead of what its body is fed."""
+    make = fresh(values_of(node.body))
+    copies = {name: make(f"{name}_across") for name in node.body.inputs if name in schedule.transposed}
+    if not copies:
+        return node
+    for name in copies:
+        if inputs[name].buffered or len(inputs[name].dims) != 2:
+            raise ScheduleError(f"{name!r} is {inputs[name]}: only an item of two axes can be transposed")
+    stages = [Stage(copy, name, inputs[name].dims[::-1], Layout.rows) for name, copy in copies.items()]
+    made = rename_body(node, copies)
+    body = replace(made.body, nodes=(*stages, *made.body.nodes), inputs=node.body.inputs)
+    state = made.state
+    if state is not None and node.state is not None:
+        state = replace(state, resume=node.state.resume)
+    return replace(made, body=body, inputs=node.inputs, state=state)
 
 
 def accumulate(graph: Graph) -> Graph:

@@ -7,21 +7,8 @@ from dataclasses import replace
 
 from weft.block.check import Scope, body_types, infer, update_types
 from weft.block.copies import continued, fresh_loops
-from weft.block.program import (
-    Band,
-    BlockNode,
-    BlockProgram,
-    BlockType,
-    Collapse,
-    Dot,
-    Fill,
-    Final,
-    Graph,
-    Map,
-    Part,
-    Rank,
-    sealed,
-)
+from weft.block.program import BlockNode, BlockProgram, BlockType, Collapse, Dot, Fill, Final, Graph, Map, Rank, sealed
+from weft.block.ranges import Band, Part
 from weft.block.rename import fresh, values_of
 from weft.errors import ScheduleError
 from weft.masks import Known, known_values, unmasked, values_inside

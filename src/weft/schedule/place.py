@@ -6,19 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from weft.block.copies import merging
-from weft.block.program import (
-    Broadcast,
-    Feed,
-    Final,
-    First,
-    Graph,
-    Map,
-    Place,
-    Rest,
-    Stacked,
-    Within,
-    sealed,
-)
+from weft.block.program import Broadcast, Feed, Final, Graph, Map, Place, Stacked, sealed
+from weft.block.ranges import First, Rest, Within
 from weft.errors import ScheduleError
 from weft.schedule.schedule import Level, LevelPlace, Schedule
 from weft.tensor.axes import Axis

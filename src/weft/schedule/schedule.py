@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 
-from weft.block.program import All, BlockProgram, First, Map, maps
+from weft.block.program import BlockProgram, Map, maps
+from weft.block.ranges import All, First
 from weft.errors import ScheduleError
 from weft.schedule.ties import begins_where, tied
 
@@ -56,11 +57,14 @@ class Schedule:
         rows: names of Dot nodes whose row operand is copied to dense local memory first (it is not unit-stride along
             the contracted axis).
         panels: names of Dot nodes whose other operand is staged as the panel a matrix unit wants.
+        transposed: names, in the bodies of loops, of items of two axes that are copied to dense local memory first, the axes in the
+            other order: points in space, of which a body goes through one coordinate after the other.
     """
 
     loops: tuple[tuple[str, LoopSchedule], ...]
     rows: frozenset[str] = frozenset()
     panels: frozenset[str] = frozenset()
+    transposed: frozenset[str] = frozenset()
 
     def of(self, name: str) -> LoopSchedule:
         """The levels of the loop `name`.
@@ -79,7 +83,7 @@ class Schedule:
         lines = [f"{name}: {levels}" for name, levels in self.loops]
         lines += [
             f"{what}: {', '.join(sorted(names))}"
-            for what, names in (("rows", self.rows), ("panels", self.panels))
+            for what, names in (("rows", self.rows), ("panels", self.panels), ("transposed", self.transposed))
             if names
         ]
         return "\n".join(lines)

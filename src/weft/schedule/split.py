@@ -12,11 +12,9 @@ from weft.block.program import (
     Broadcast,
     Feed,
     Final,
-    First,
     Graph,
     Iterate,
     Map,
-    Segment,
     Stacked,
     State,
     in_order,
@@ -24,6 +22,7 @@ from weft.block.program import (
     results,
     sealed,
 )
+from weft.block.ranges import First, Segment
 from weft.block.rename import fresh, rename_map_axes, values_of
 from weft.errors import ScheduleError
 from weft.tensor.axes import Axis, Space

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from weft.block.check import Scope, body_types, infer
-from weft.block.program import BlockProgram, BlockType, Broadcast, Graph, Join, Map, Rest, maps
+from weft.block.program import BlockProgram, BlockType, Broadcast, Graph, Join, Map, maps
+from weft.block.ranges import Rest
 from weft.tensor.axes import Axis
 
 

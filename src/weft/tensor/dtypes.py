@@ -60,6 +60,11 @@ class DType(Enum):
         return _EPS.get(self.name, 0.0)
 
     @property
+    def lowest(self) -> float:
+        """The least number of fp32 and fp64: every other exceeds it, and its difference to itself is 0, which -inf's is not."""
+        return _LOWEST[self.name]
+
+    @property
     def accumulator(self) -> DType:
         """The type that arithmetic and sums over this type are carried in: fp32 or wider (the error rule), int64 for integers.
 
@@ -92,6 +97,7 @@ class DType(Enum):
         return self.name
 
 
+_LOWEST = {"float32": -3.4028234663852886e38, "float64": -1.7976931348623157e308}
 _EPS = {
     "float64": 2.0**-52,
     "float32": 2.0**-23,

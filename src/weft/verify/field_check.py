@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from weft.block.interpret import interpret
-from weft.block.program import Band, BlockProgram, Graph, Map, Place, Rank, Rest, Segment, maps, spaces
+from weft.block.program import BlockProgram, Graph, Map, Place, Rank, maps, spaces
+from weft.block.ranges import Band, Rest, Segment
 from weft.errors import WeftError
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate, returned

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
-from weft.block.program import All, BlockProgram, Dot, Final, First, Graph, Map, Rest, maps, ranks
+from weft.block.check import Scope, body_types, infer
+from weft.block.program import BlockProgram, BlockType, Dot, Final, Graph, Map, maps, ranks
+from weft.block.ranges import All, First, Rest
 from weft.errors import ScheduleError
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, begins_where, grid_maps, tied
 from weft.tensor.axes import Axis
@@ -64,7 +67,8 @@ def random_schedule(program: BlockProgram, rng: random.Random, tiles: tuple[int,
         )
         loops.append((node.name, LoopSchedule(tuple(levels), peel)))
     dots = [n.name for n in _dots(program.graph)]
-    staged = [frozenset(d for d in dots if rng.random() < 0.5) for _ in range(2)]
+    blocks = _blocks(program.graph, dict(program.inputs), Scope({}, applied=False))
+    staged = [frozenset(d for d in names if rng.random() < 0.5) for names in (dots, dots, blocks)]
     return Schedule(tuple(loops), *staged)
 
 
@@ -76,6 +80,16 @@ def _together(program: BlockProgram, rng: random.Random, tiles: tuple[int, ...])
         groups = [g for g in groups if g not in touched] + ([set[Axis]().union(pair, *touched)] if touched else [])
     chosen = [None if rng.random() < 0.15 else rng.choice(tiles) for _ in groups]
     return {axis: size for group, size in zip(groups, chosen, strict=True) for axis in group}
+
+
+def _blocks(graph: Graph, inputs: dict[str, BlockType], scope: Scope) -> Iterator[str]:
+    """Every item of two axes that a body is fed."""
+    types = infer(graph, inputs, scope)
+    for node in graph.nodes:
+        if isinstance(node, Map):
+            given = body_types(node, types)
+            yield from (n for n in node.body.inputs if not given[n].buffered and len(given[n].dims) == 2)
+            yield from _blocks(node.body, given, scope.inside(node))
 
 
 def _dots(graph: Graph) -> list[Dot]:

@@ -20,7 +20,6 @@ from weft.block.program import (
     Iterate,
     Join,
     Map,
-    Part,
     Place,
     Pointwise,
     Rank,
@@ -31,6 +30,7 @@ from weft.block.program import (
     operands,
     results,
 )
+from weft.block.ranges import Part
 from weft.emit.calls import row_major
 from weft.emit.cpp import nests
 from weft.emit.cpp.body import Accumulator, Body

@@ -776,9 +776,23 @@ static void transpose(char* dst, i64 ldd, const char* src, i64 lds, i64 rows, i6
     for (i64 r = 0; r < rows; ++r) move(r, c);
 }
 
+// Deals a stream of elements out to kRows rows in turn.
+template <int kRows, class T>
+static inline void deal(T* dst, i64 ldd, const T* src, i64 columns) {
+#pragma omp simd
+  for (i64 j = 0; j < columns; ++j)
+#pragma GCC unroll 4
+    for (int i = 0; i < kRows; ++i) dst[i * ldd + j] = src[j * kRows + i];
+}
+
 // Copies a rows x columns block of any strides to dst, row-major with leading dimension ldd.
 template <class T>
 static void stage_rows(T* dst, i64 ldd, const T* src, i64 row_stride, i64 column_stride, i64 rows, i64 columns) {
+  if (row_stride == 1 && column_stride == rows) {
+    if (rows == 2) return deal<2>(dst, ldd, src, columns);
+    if (rows == 3) return deal<3>(dst, ldd, src, columns);
+    if (rows == 4) return deal<4>(dst, ldd, src, columns);
+  }
   if (column_stride == 1) {
     for (i64 i = 0; i < rows; ++i) __builtin_memcpy(dst + i * ldd, src + i * row_stride, (size_t)columns * sizeof(T));
     return;

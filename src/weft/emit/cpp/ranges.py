@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.block.program import Band, First, Map, Rest, Segment, Within
+from weft.block.program import Map
+from weft.block.ranges import Band, First, Rest, Segment, Within
 from weft.emit.cpp.frame import Frame
 from weft.emit.ranges import Bounds, Scope, bounds
 from weft.tensor.axes import Axis

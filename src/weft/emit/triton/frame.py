@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from weft.block.program import Map, Part, Place
+from weft.block.program import Map, Place
+from weft.block.ranges import Part
 from weft.emit.ranges import Step, part_of
 from weft.emit.text import Names
 from weft.emit.triton.text import Writer, at_least, at_most, blocks_of, whole_blocks

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from weft.block.check import Scope as Around
 from weft.block.check import infer
-from weft.block.program import All, BlockNode, BlockProgram, BlockType, Dot, Graph, Map, Place, Stacked
+from weft.block.program import BlockNode, BlockProgram, BlockType, Dot, Graph, Map, Place, Stacked
+from weft.block.ranges import All
 from weft.emit.calls import Dims, grid_chain, size_names, written_strides
 from weft.emit.ranges import Step, bounds, describe
 from weft.emit.text import Names, is_word, minus, plus, times

@@ -8,21 +8,8 @@ from dataclasses import replace
 from typing import assert_never
 
 from weft.block.check import body_types, infer
-from weft.block.program import (
-    Access,
-    All,
-    Broadcast,
-    Final,
-    Grouped,
-    Iterate,
-    Map,
-    Once,
-    Part,
-    Place,
-    Stacked,
-    State,
-    operands,
-)
+from weft.block.program import Access, Broadcast, Final, Grouped, Iterate, Map, Once, Place, Stacked, State, operands
+from weft.block.ranges import All, Part
 from weft.emit.kinds import kind_of
 from weft.emit.ranges import Bounds, Scope, Step, bounds, describe, part_of, tile
 from weft.emit.text import factor, is_word, minus, plus, times

@@ -16,9 +16,6 @@ Terms: TypeAlias = tuple[tuple[str, int], ...]
 Degree: TypeAlias = tuple[tuple[int, int], ...]
 """By the number of an exponential: how often it is a factor. () where all have cancelled."""
 
-LOWEST = {DType.float32: -3.4028234663852886e38, DType.float64: -1.7976931348623157e308}
-"""By type of exponents the least number: every other exceeds it, and its difference to itself is 0, which -inf's is not."""
-
 
 class Share(Enum):
     """Which elements of a block share an exponent where one has to be shared.

@@ -9,7 +9,6 @@ from weft.block.program import BlockNode, BlockType, Collapse, Graph, Pointwise
 from weft.block.rename import fresh, values_of
 from weft.fuse.safety.pairs import (
     FIRST,
-    LOWEST,
     SECOND,
     Degree,
     Pair,
@@ -54,7 +53,7 @@ class Policy:
     @property
     def lowest(self) -> float:
         """The least exponent."""
-        return LOWEST[self.real]
+        return self.real.lowest
 
 
 @dataclass
