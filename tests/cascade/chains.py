@@ -101,6 +101,44 @@ def divergence(x, y):
     return (torch.softmax(x, -1) * (torch.log_softmax(x, -1) - torch.log_softmax(y, -1))).sum(-1)
 
 
+def product_below_the_greatest(x):
+    return (x / x.abs().amax(-1, keepdim=True)).prod(-1)
+
+
+def product_by_a_sum(x):
+    return (x * torch.sigmoid(x.sum(-1, keepdim=True))).prod(-1)
+
+
+def product_by_the_mean(x, w):
+    """The mean of x is negative where w is not: factors change their sign."""
+    return (w * x / x.mean(-1, keepdim=True)).prod(-1)
+
+
+def product_of_exponentials(x):
+    return torch.exp(x - x.amax(-1, keepdim=True)).prod(-1)
+
+
+def product_of_exponentials_below_the_mean(x):
+    return torch.exp(x - x.mean(-1, keepdim=True)).prod(-1)
+
+
+def product_of_differences(x):
+    return (x - x.mean(-1, keepdim=True)).prod(-1)
+
+
+def product_of_those_chosen(x, w):
+    return torch.where(w > 0, x / x.abs().amax(-1, keepdim=True), 1.0).prod(-1)
+
+
+def product_of_shares(x, w):
+    return (torch.softmax(x, -1) * w).prod(-1)
+
+
+def sum_by_a_product(x, w):
+    shares = x / x.norm(dim=-1, keepdim=True)
+    return (w / (1 + shares.prod(-1, keepdim=True).abs())).sum(-1)
+
+
 def cosines(x):
     unit = x / x.norm(dim=-1, keepdim=True)
     return unit @ unit.T
@@ -130,6 +168,12 @@ CHAINS = {
     "covariance of features": Chain(rows.covariance_matrix, ((LENGTH, 4),)),
     "cosines of all pairs": Chain(cosines, ONE),
     "softmax times softmax": Chain(softmax_times_softmax, ((ROWS, LENGTH), (LENGTH, 2))),
+    "product below the greatest": Chain(product_below_the_greatest, ONE),
+    "product by a sum": Chain(product_by_a_sum, ONE),
+    "product by the mean": Chain(product_by_the_mean, TWO),
+    "product of exponentials": Chain(product_of_exponentials, ONE),
+    "product of shares": Chain(product_of_shares, TWO),
+    "sum by a product": Chain(sum_by_a_product, TWO),
     "attention": Chain(workloads.attention, ((ROWS, 5), (LENGTH, 5), (LENGTH, 2))),
     "LayerNorm + matmul": Chain(workloads.layernorm_matmul, ((ROWS, LENGTH), (LENGTH, 2))),
     "quantise + matmul": Chain(
@@ -150,6 +194,18 @@ REFUSED = {
     "covariance under a softmax": (
         Chain(covariance_under_softmax, ((ROWS, LENGTH),) * 3),
         "is weighted, and no running value is known to be near it",
+    ),
+    "product of exponentials below the mean": (
+        Chain(product_of_exponentials_below_the_mean, ONE),
+        "is not below a maximum of its own: in a product one factor may be infinite and another 0",
+    ),
+    "product of differences": (
+        Chain(product_of_differences, ONE),
+        "what is known of a product of sums grows with the elements",
+    ),
+    "product of those chosen": (
+        Chain(product_of_those_chosen, TWO),
+        "what is known of a product of sums grows with the elements",
     ),
     "divergence of softmaxes": (Chain(divergence, TWO), "is weighted, and no running value is known to be near it"),
 }

@@ -12,7 +12,7 @@ from weft.tensor.program import Monoid, TensorProgram
 from weft.tensor.scalar import Arg, Lit, Scalar, apply
 
 ROWS, LENGTH, COLUMNS = 3, 6, 2
-MONOIDS = (Monoid.sum, Monoid.sum, Monoid.sum, Monoid.max, Monoid.min)
+MONOIDS = (Monoid.sum, Monoid.sum, Monoid.sum, Monoid.max, Monoid.min, Monoid.prod)
 
 
 @dataclass
@@ -82,10 +82,23 @@ class _Maker:
             case _:
                 return self("where", self("lt", data, self.fixed), self("sub", data, result), 0.0)
 
+    def factor(self) -> Ref:
+        """An element of a product: as a rule no 0 and not divided by 0, for in a field the sign of what is infinite is random."""
+        data = self.rng.choice(self.data)
+        if not self.results or self.rng.random() < 0.15:
+            return data
+        if self.rng.random() < 0.3:
+            return self("sub", data, self.result())
+        if self.rng.random() < 0.5:
+            return self("div", data, self("add", self("abs", self.rng.choice(self.results)), 1.5))
+        return self("mul", data, self.result())
+
     def reduction(self) -> None:
         """One more reduction."""
         monoid = self.rng.choice(MONOIDS)
-        if not self.results or self.rng.random() < 0.15:
+        if monoid is Monoid.prod:
+            element = self.factor()
+        elif not self.results or self.rng.random() < 0.15:
             element = self.atom()
         elif monoid is not Monoid.sum:
             element = self("add", self.atom(), self.result()) if self.signs and self.rng.random() < 0.5 else self.atom()

@@ -49,7 +49,8 @@ REST = (
     "softmax of a standardised row",
     "cosine similarity, by hand",
     "min-max normalise + sum",
-    "product below the maximum, zeros and signs",
+    "product by a sum",
+    "product of exponentials",
 )
 TRIED = [chain for chain in CHAINS if WALK_ALL or chain.name not in REST]
 

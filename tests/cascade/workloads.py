@@ -27,7 +27,6 @@ ROUTES = ((7, 65, 33), (65, 96, 128))
 FEATURES = ((65, 7), (2048, 128))
 
 CAT = "torch.cat is not in weft's table yet, PyTorch runs it: three kernels and a copy of the scores"
-PRODUCT_APART = "a product of data by an earlier result is a loop of its own yet"
 LOG_OF_SHARE = "the logarithm of a share that may be 0: 0 * -inf is NaN, as in eager, and no sum of terms"
 
 
@@ -293,6 +292,18 @@ def product_below_max(x):
     return (x / x.abs().amax(-1, keepdim=True)).prod(-1)
 
 
+def product_by_sum(x):
+    return (x * torch.sigmoid(x.sum(-1, keepdim=True))).prod(-1)
+
+
+def product_by_mean(x):
+    return (x / x.mean(-1, keepdim=True)).prod(-1)
+
+
+def product_of_exponentials(x):
+    return torch.exp(x - x.amax(-1, keepdim=True)).prod(-1)
+
+
 SCALED = (
     Chain("Sum + Sum", rows.sum_and_sum, rows.two_matrices, loads=1),
     Chain("sum (w * max a)", scaled_by_max, rows.two_matrices, loads=1),
@@ -300,7 +311,7 @@ SCALED = (
     Chain("cosine similarity, by hand", cosine_by_hand, rows.two_matrices, loads=1),
     Chain("L2-normalise + matmul, by hand", l2_normalised, one_product, PRODUCTS),
     Chain("min-max normalise + sum", min_max_sum, rows.matrix, loads=1),
-    Chain("product below the maximum", product_below_max, narrow, SHORT_ROWS, loads=1, loads_more=PRODUCT_APART),
+    Chain("product below the maximum", product_below_max, narrow, SHORT_ROWS, loads=1),
     Chain(
         "product below the maximum, zeros and signs",
         product_below_max,
@@ -308,8 +319,10 @@ SCALED = (
         SHORT_ROWS,
         shape=with_signs,
         loads=1,
-        loads_more=PRODUCT_APART,
     ),
+    Chain("product by a sum", product_by_sum, narrow, ROWS, loads=1),
+    Chain("product by the mean", product_by_mean, narrow, ROWS, loads=1),
+    Chain("product of exponentials", product_of_exponentials, narrow, ROWS, loads=1),
     Chain(
         "argmax",
         rows.argmax,

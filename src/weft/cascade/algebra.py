@@ -1,8 +1,8 @@
-"""Scalar expressions built with the identities that need no thought: 1 * x, x / 1, x + 0, and numbers worked out."""
+"""Scalar expressions built with the identities that need no thought: 1 * x, x / 1, x + 0, and numbers worked out; their text."""
 
 from __future__ import annotations
 
-from weft.tensor.scalar import Apply, Lit, Scalar, apply
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply
 
 ONE, ZERO = Lit(1.0), Lit(0.0)
 
@@ -106,6 +106,34 @@ def power(base: Scalar, exponent: int) -> Scalar:
 def finite_or(value: Scalar, other: Scalar) -> Scalar:
     """`value` where it is a finite number, else `other`."""
     return apply("where", apply("logical_or", apply("isnan", value), apply("isinf", value)), other, value)
+
+
+_LEVEL = {"add": 1, "sub": 1, "mul": 2, "div": 2}
+_SIGN = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+
+
+def text(expr: Scalar, names: tuple[str, ...], level: int = 0) -> str:
+    """`expr` as text, its arguments called `names`, with as few parentheses as it takes inside an expression of `level`.
+
+    Levels: 0 for none, 1 a sum, 2 a product, 3 a power. Exponentials of what is never positive are called as others are.
+    """
+    match expr:
+        case Arg(index):
+            return names[index]
+        case Lit(value):
+            return f"{value:g}" if isinstance(value, float) else repr(value)
+        case Apply(("add" | "sub" | "mul" | "div") as op, (left, right)):
+            own = _LEVEL[op]
+            inner = f"{text(left, names, own)} {_SIGN[op]} {text(right, names, own + (op in ('sub', 'div')))}"
+            return f"({inner})" if own < level else inner
+        case Apply("neg", (inner,)):
+            return f"-{text(inner, names, 3)}"
+        case Apply("decay", (inner,)):
+            return f"exp({text(inner, names)})"
+        case Apply(op, args):
+            return f"{op}({', '.join(text(a, names) for a in args)})"
+        case Convert(dtype, inner):
+            return f"{dtype}({text(inner, names)})"
 
 
 def where_invertible(of: Scalar, value: Scalar, other: Scalar) -> Scalar:

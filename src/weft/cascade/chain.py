@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from weft.cascade.algebra import text
 from weft.errors import Location
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -20,7 +21,7 @@ from weft.tensor.program import (
     Use,
     uses,
 )
-from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply, arguments, show, substitute
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply, arguments, substitute
 
 Reducing: TypeAlias = Reduction | Contraction
 """A node that a chain may have: Table 1's reductions, a matrix product among them."""
@@ -113,18 +114,7 @@ class Chain:
 
     def show(self, expr: Scalar) -> str:
         """`expr` as text."""
-        return show(_named(expr), self.names())
-
-
-def _named(expr: Scalar) -> Scalar:
-    """`expr` with exponentials of what is never positive called as others are."""
-    match expr:
-        case Apply(op, args):
-            return Apply("exp" if op == "decay" else op, tuple(map(_named, args)))
-        case Convert(dtype, inner):
-            return Convert(dtype, _named(inner))
-        case Arg() | Lit():
-            return expr
+        return text(expr, self.names())
 
 
 def argument(operand: int) -> str:

@@ -12,7 +12,7 @@ from weft.cascade.chain import Chain, Gathering, NoChainError, Reducing, dependi
 from weft.cascade.fold import Decomposition, fold
 from weft.cascade.interchange import sums_outside
 from weft.cascade.rounding import Approximation, approximation
-from weft.cascade.separate import Factor, NotSeparableError, Term, separated
+from weft.cascade.separate import Factor, NotSeparableError, Term, factored, separated
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
 from weft.tensor.laws import decays_below_maxima, sizes_in_place
@@ -163,8 +163,14 @@ def _terms(chain: Chain, index: int) -> tuple[Term, ...]:
     if link.monoid is Monoid.sum:
         return separated(chain, link.element.sides)
     if chain.dependent(link.element.expr):
-        what = "a product of what depends on an earlier result" if link.monoid is Monoid.prod else "an extremum of it"
-        raise NotSeparableError(f"{chain.show(link.element.expr)}: {what} is no law that a finite field can check")
+        text = chain.show(link.element.expr)
+        if link.monoid is not Monoid.prod:
+            raise NotSeparableError(f"{text}: an extremum of it is no law that a finite field can check")
+        if link.dtype is DType.float64:
+            raise NotSeparableError(
+                f"{text}: n factors' rounding adds up in their product, and float64 has no wider type"
+            )
+        return (factored(chain, link.element.expr),)
     return (Term(ZERO, (Factor(link.element.expr),)),)
 
 

@@ -4,14 +4,15 @@ For a point (x0, d0) where F is invertible, F(x, d) * F(x0, d0) = F(x, d0) * F(x
 
     G(x) = F(x, d0) * F(x0, d0) ** -1        H(d) = F(x0, d)
 
-in the monoid that the reduction distributes over (Table 1): times for a sum, plus for an extremum. The two sides are compared on
-random elements of finite fields, where identities of sums, products, quotients and exponentials hold exactly.
+in the monoid that goes with the reduction: times for a sum, plus for an extremum, and times for a product too, which has H as often
+as there are elements. The two sides are compared on random elements of finite fields, where identities of sums, products,
+quotients and exponentials hold exactly.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,23 +48,24 @@ def one_product(chain: Chain, link: Link) -> Product | None:
     Any point gives G and H up to a constant that one has and the other lacks: the shortest are given.
     """
     expr = link.element.expr
+    extremum = link.monoid in (Monoid.max, Monoid.min)
     used = sorted(arguments(expr))
     data = [i for i in used if chain.over in chain.axes_of(i)]
     results = [i for i in used if i not in data]
     if not any(isinstance(chain.operands[i], Result) for i in results):
-        return Product(expr, ONE if link.monoid is Monoid.sum else ZERO)
+        return Product(expr, ZERO if extremum else ONE)
     found: list[Product] = []
     for x0, d0 in _points(data, results):
         at_both = simplified(expr, lambda i, p={**x0, **d0}: p[i])
-        if not isinstance(at_both, Lit) or (link.monoid is Monoid.sum and at_both.value == 0):
+        if not isinstance(at_both, Lit) or (not extremum and at_both.value == 0):
             continue
         of_data = simplified(expr, lambda i, p=d0: p.get(i, Arg(i)))
         of_results = simplified(expr, lambda i, p=x0: p.get(i, Arg(i)))
         # As they stand: a field has 1 / 448, which no float is, so numbers are worked out for the reader alone.
         points: tuple[Mapping[int, Scalar], ...] = ({**x0, **d0}, d0, x0)
         both, one, other = (substitute(expr, lambda i, p=point: p.get(i, Arg(i))) for point in points)
-        if _same(link.monoid, expr, both, one, other, used):
-            apart = _divided if link.monoid is Monoid.sum else difference
+        if _same(total if extremum else product, expr, both, one, other, used):
+            apart = difference if extremum else _divided
             found.append(Product(apart(of_data, at_both), of_results))
     return min(found, key=lambda p: operations(p.data) + operations(p.result), default=None)
 
@@ -80,9 +82,15 @@ def _points(data: list[int], results: list[int]) -> Iterator[tuple[Mapping[int, 
         yield dict(zip(data, lits, strict=False)), dict(zip(results, lits[len(data) :], strict=True))
 
 
-def _same(monoid: Monoid, expr: Scalar, at_both: Scalar, of_data: Scalar, of_results: Scalar, used: list[int]) -> bool:
+def _same(
+    combine: Callable[[Scalar, Scalar], Scalar],
+    expr: Scalar,
+    at_both: Scalar,
+    of_data: Scalar,
+    of_results: Scalar,
+    used: list[int],
+) -> bool:
     """Whether F(x, d) * F(x0, d0) = F(x, d0) * F(x0, d) at random elements."""
-    combine = product if monoid is Monoid.sum else total
     domain = FieldDomain(0)
     rng = np.random.default_rng(0)
     values = {i: domain.random((_SAMPLES,), DType.float64, rng) for i in used}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from weft.block.fold import Fold
 from weft.block.program import operands
 from weft.block.rename import fresh
-from weft.cascade.algebra import difference, is_one, negative, power, product, quotient, total, where_invertible
+from weft.cascade.algebra import ZERO, difference, is_one, negative, power, product, quotient, total, where_invertible
 from weft.cascade.basis import Carried, carried, expansion, expr_axes
 from weft.cascade.chain import Chain, Link, Result, argument
 from weft.cascade.graphing import Graphing
@@ -21,6 +21,8 @@ from weft.cascade.state import (
     Combined,
     Exponent,
     Key,
+    Logarithms,
+    Multiplied,
     Reference,
     StateWriter,
     axes_of,
@@ -59,17 +61,38 @@ def fold(found: Decomposition, values: Mapping[str, Node], real: DType) -> Fold:
     Args:
         found: the chain, decomposed.
         values: of the program, by name.
-        real: what is computed in.
+        real: what its results are computed in. All that a product magnifies is computed in float64.
     """
     return _Folding(found, _centres(found, values), real).fold()
 
 
-def _combined(found: Decomposition, index: int) -> Combined | None:
-    """What is combined for a reduction that is no sum."""
-    link = found.chain.links[index]
+_COUNT = Carried((Factor(),), (None,))
+"""The number of elements."""
+
+
+def _factors(found: Decomposition, index: int) -> tuple[Logarithms | None, Multiplied | None]:
+    """What is carried of a product of what depends on earlier results: nothing where all factors are the same."""
+    (factor,) = found.terms[index][0].factors
+    data = None if is_one(factor.data) else factor.data
+    raised = None if factor.raised is None else factor.raised.data
+    logarithms = None if data is None and raised is None else Logarithms(data, raised)
+    return logarithms, None if data is None else Multiplied(data)
+
+
+def _magnified(chain: Chain, index: int) -> bool:
+    """Whether a reduction is a product of what depends on earlier results: their errors come n times into it, for n elements."""
+    link = chain.links[index]
+    return link.monoid is Monoid.prod and chain.dependent(link.element.expr)
+
+
+def _keys(found: Decomposition, index: int) -> list[Key]:
+    """What is carried for a reduction, the first time that it is met."""
+    link, terms = found.chain.links[index], found.terms[index]
     if link.monoid is Monoid.sum:
-        return None
-    return Combined(found.terms[index][0].factors[0].data, link.monoid)
+        return [carried(t, link.element.rounded) for t in terms]
+    if _magnified(found.chain, index):
+        return [key for key in _factors(found, index) if key is not None]
+    return [Combined(terms[0].factors[0].data, link.monoid)]
 
 
 def _centres(found: Decomposition, values: Mapping[str, Node]) -> dict[Shift, Reference]:
@@ -172,11 +195,12 @@ class _Folding:
     """The making of one fold."""
 
     def __init__(self, found: Decomposition, centres: Mapping[Shift, Reference], real: DType) -> None:
-        self.found, self.chain, self.centres, self.real = found, found.chain, centres, real
+        self.found, self.chain, self.centres, self.given = found, found.chain, centres, real
+        self.real = DType.float64 if any(_magnified(self.chain, i) for i in range(len(self.chain.links))) else real
         self.order = _order(self.chain)
         self.make = fresh({argument(i) for i in range(len(self.chain.operands))})
         self.names: dict[Key, str] = {}
-        self.after = Graphing(self.order, real, self.make)
+        self.after = Graphing(self.order, self.real, self.make)
         self.args: list[str] = []
         self.known: dict[int, _Scaled] = {}
         for i, operand in enumerate(self.chain.operands):
@@ -186,16 +210,18 @@ class _Folding:
     def fold(self) -> Fold:
         """The loop, its state, and what comes after; only what the results take is carried."""
         makes: list[tuple[str, str]] = []
+        narrowed = self.given if self.real is not self.given else None
         for value, index in self.chain.wanted:
             expr = self._plain(self._result(index))
-            makes.append((value, self.after.point("t", expr, self.args)))
+            makes.append((value, self.after.point("t", expr, self.args, narrowed)))
         for value, finish in self.chain.finished:
-            makes.append((value, self.after.point("t", self._by_axes(finish), self.args)))
+            makes.append((value, self.after.point("t", self._by_axes(finish), self.args, narrowed)))
         sums = [key for key in self.names if isinstance(key, Carried)]
-        combined = [key for key in self.names if isinstance(key, Combined)]
-        carrying = layout(self.chain, sums, combined, self.centres, self.names, self.make)
+        single = [key for key in self.names if isinstance(key, Combined | Logarithms | Multiplied)]
+        carrying = layout(self.chain, sums, single, self.centres, self.names, self.make)
+        widened = self.real is not self.given
         body, state = StateWriter(
-            self.chain, carrying, self.centres, self.order, self.real, self.make, self._locations()
+            self.chain, carrying, self.centres, self.order, self.real, widened, self.make, self._locations()
         ).state()
         read = {n for each in (*body, *self.after.nodes) for n in operands(each)} | set(state.feeds)
         args = tuple(
@@ -224,11 +250,7 @@ class _Folding:
         """The users' lines that sums and extrema come from."""
         found: dict[Key, Location | None] = {}
         for index, link in enumerate(self.chain.links):
-            combined = _combined(self.found, index)
-            keys = (
-                [carried(t, link.element.rounded) for t in self.found.terms[index]] if combined is None else [combined]
-            )
-            for key in keys:
+            for key in _keys(self.found, index):
                 found.setdefault(key, link.location)
         return found
 
@@ -248,15 +270,45 @@ class _Folding:
         """The result of a reduction."""
         if index not in self.known:
             link = self.chain.links[index]
-            made = self._sum(index, link) if link.monoid is Monoid.sum else self._combination(index)
+            if link.monoid is Monoid.sum:
+                made = self._sum(index, link)
+            elif _magnified(self.chain, index):
+                made = _Scaled(self._product(index))
+            else:
+                made = _Scaled(self._component(*_keys(self.found, index)))
             name = self.after.point("t", made.expr, self.args, location=link.location)
             self.known[index] = _Scaled(self._arg(name), made.relative)
         return self.known[index]
 
-    def _combination(self, index: int) -> _Scaled:
-        combined = _combined(self.found, index)
-        assert combined is not None
-        return _Scaled(self._component(combined))
+    def _product(self, index: int) -> Scalar:
+        """The product of n factors data * H * exp(g - h): of their signs, and of their geometric mean n times.
+
+        The mean is a number wherever most factors are; to the power of n it is 0 or infinite where the product is. What is
+        multiplied with 0 or with infinity need only have the right sign: the power itself could make NaN of it.
+        """
+        (term,) = self.found.terms[index]
+        (factor,) = term.factors
+        logarithms, multiplied = _factors(self.found, index)
+        count = self._component(_COUNT)
+        mean = self._plain(self._value(term.scale))
+        if logarithms is not None:
+            exponent: Scalar = quotient(self._component(logarithms), count)
+            if factor.raised is not None:
+                if not _below_its_maximum(self.chain, factor.raised):
+                    raise NotSeparableError(
+                        f"{self._exponential(index, factor.raised)} is not below a maximum of its own: "
+                        "in a product one factor may be infinite and another 0"
+                    )
+                exponent = difference(exponent, self._plain(self._value(factor.raised.result)))
+            mean = product(mean, apply("exp", exponent))
+        each = self._arg(self.after.point("each", mean, self.args))
+        every = apply("pow", each, count)
+        if multiplied is None:
+            return every
+        signs = self._component(multiplied)
+        once = apply("mul", apply("abs", each), apply("pow", apply("sign", each), count))
+        decided = apply("logical_or", apply("eq", signs, ZERO), apply("isinf", signs))
+        return apply("mul", signs, apply("where", decided, once, every))
 
     def _sum(self, index: int, link: Link) -> _Scaled:
         parts: list[_Scaled] = []
@@ -285,13 +337,15 @@ class _Folding:
         """
         shift = key.raised[0]
         if key.factors != (Factor(raised=shift),):
-            names = (
-                f"{self.chain.links[index].node}: exp({self.chain.show(shift.data)} - {self.chain.show(shift.result)})"
-            )
-            raise NotSeparableError(f"{names} is not below a maximum of its own, and has other factors")
+            text = self._exponential(index, shift)
+            raise NotSeparableError(f"{text} is not below a maximum of its own, and has other factors")
         z = self._component(Exponent(shift.data))
         greatest = self._arg(self.after.point("top", self._factor(shift), self.args))
         return _Scaled(apply("where", apply("eq", z, Lit(math.inf)), greatest, self._plain(value)))
+
+    def _exponential(self, index: int, shift: Shift) -> str:
+        """An exponential of a reduction's element, for a reader."""
+        return f"{self.chain.links[index].node}: exp({self.chain.show(shift.data)} - {self.chain.show(shift.result)})"
 
     def _lost(self, scaling: Scaling, value: _Scaled) -> _Scaled:
         """A sum of what is rounded at a running scale; where nothing can be divided by the last one, as what is rounded then.

@@ -1,6 +1,7 @@
 """A chain's derivation as the paper prints it: G and H, the update of an iteration (equation 16), the merge of segments (11).
 
 Kernels are made of the same terms in another form (`weft.cascade.state`): they leave for the finish what only scales a result.
+In a product what scales each element does so as often as there are elements: `count` of them so far, `count_1` in a segment.
 """
 
 from __future__ import annotations
@@ -8,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from weft.cascade.algebra import difference, is_one, product, total
-from weft.cascade.basis import Carried, carried, expansion
+from weft.cascade.algebra import is_one, negative, product, text
+from weft.cascade.basis import carried, expansion
 from weft.cascade.chain import Chain, Result
 from weft.cascade.fixed_point import Product, one_product
 from weft.cascade.fold import Decomposition
 from weft.cascade.monomial import monomial
 from weft.cascade.rounding import Scaling, without
+from weft.cascade.separate import Factor, Term
+from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid, Use
-from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, arguments, substitute
+from weft.tensor.scalar import Arg, Scalar, apply, arguments, substitute
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +99,9 @@ class _Printing:
         scaled = tuple(f.scaled for term in self.found.terms[index] for f in term.factors if f.scaled is not None)
         sides = tuple(without([s.around for s in scaled], side) for side in link.element.sides)
         apart = one_product(chain, replace(link, element=replace(link.element, sides=sides)))
+        apart = apart or _of_one_term(self.found.terms[index])
         rounded = tuple(self._rounded(s, self._primed) for s in scaled)
-        terms = tuple(
-            (self.text(t.scale, level=2), self._data(index, i)) for i, t in enumerate(self.found.terms[index])
-        )
+        terms = tuple((self.text(t.scale, level=2), self._data(t.factors)) for t in self.found.terms[index])
         element = self.text(link.element.expr)
         keep = any(self._reads(later, index) for later in range(index + 1, len(chain.links)))
         if apart is None:
@@ -108,7 +110,7 @@ class _Printing:
             )
         data, result = self.text(apart.data), self.text(apart.result)
         plain = not arguments(apart.result)
-        correction = None if plain else self._correction(index, apart)
+        correction = None if plain else self._correction(index, apart, lambda n: n)
         update, merge = self._products(index, apart, correction)
         return Formula(self.name(link.node), element, data, result, terms, keep, correction, update, merge, rounded)
 
@@ -117,9 +119,10 @@ class _Printing:
         operands = (self.chain.operands[i] for i in arguments(self.chain.links[later].element.expr))
         return any(o == Result(index) for o in operands)
 
-    def _data(self, index: int, term: int) -> str:
+    def _data(self, factors: tuple[Factor, ...]) -> str:
+        """The product of the factors of a term, or of a carried sum."""
         parts: list[str] = []
-        for factor in self.found.terms[index][term].factors:
+        for factor in factors:
             if not is_one(factor.data):
                 parts.append(self.text(factor.data, level=2))
             for shift, exponent in factor.powers:
@@ -135,83 +138,85 @@ class _Printing:
         inner = product(scaling.data, scaling.result)
         return self.text(substitute(scaling.around, lambda _: inner), rename)
 
-    def _ratio(self, index: int, apart: Product, old: Callable[[str], str], new: Callable[[str], str]) -> str:
-        """H(new) by H(old), in the monoid of products."""
+    def _ratio(self, result: Scalar, old: Callable[[str], str], new: Callable[[str], str], level: int) -> str:
+        """H(new) by H(old)."""
         names = self.names
         count = len(names)
         every = tuple(map(old, names)) + tuple(map(new, names))
-        after = substitute(apart.result, lambda i: Arg(i + count) if self._is_result(i) else Arg(i))
-        before = apart.result
-        if self.chain.links[index].monoid is Monoid.sum:
-            return _text(monomial(after).times(monomial(before), -1).expr, every, level=2)
-        return _text(difference(after, before), every, level=1)
+        after = substitute(result, lambda i: Arg(i + count) if self._is_result(i) else Arg(i))
+        return text(monomial(after).times(monomial(result), -1).expr, every, level)
 
     def _is_result(self, operand: int) -> bool:
         return isinstance(self.chain.operands[operand], Result)
 
-    def _correction(self, index: int, apart: Product) -> str:
-        return self._ratio(index, apart, lambda n: n, self._primed)
+    def _correction(self, index: int, apart: Product, old: Callable[[str], str]) -> str:
+        """What H has changed by since `old`, once for each element in a product."""
+        if self.chain.links[index].monoid is Monoid.sum:
+            return self._ratio(apart.result, old, self._primed, 2)
+        return f"{self._ratio(apart.result, old, self._primed, 3)}**{old('count')}"
 
     def _primed(self, name: str) -> str:
         return f"{name}'" if name in self.results else name
 
     def _products(self, index: int, apart: Product, correction: str | None) -> tuple[str, str]:
+        """Update and merge of what is one product. Nothing corrects extrema: they are of data alone."""
         link = self.chain.links[index]
         own, monoid = self.name(link.node), link.monoid
-        sign = " * " if monoid is Monoid.sum else " + "
-        names = tuple(map(self._primed, self.names))
-        one, other = apart.data, apart.result
-        added = monomial(one).times(monomial(other)).expr if monoid is Monoid.sum else total(one, other)
-        block = _text(added, names)
-        prior = own if correction is None else f"{own}{sign}{correction}"
-        over = f"{_REDUCED[monoid]} over {self.chain.over} of {block}"
-        update = f"{own}' = {_both(monoid, prior, over)}"
+        element = apart.data
+        if monoid in (Monoid.sum, Monoid.prod):
+            element = monomial(apart.data).times(monomial(apart.result)).expr
+        over = f"{_REDUCED[monoid]} over {self.chain.over} of {text(element, tuple(map(self._primed, self.names)))}"
         if correction is None:
-            return update, f"{own}' = {_both(monoid, own + '_1', own + '_2')}"
-        sides = [
-            f"{own}_{s}{sign}{self._ratio(index, apart, lambda n, s=s: self._of_segment(n, s), self._primed)}"
-            for s in (1, 2)
-        ]
-        return update, f"{own}' = {_both(monoid, *sides)}"
+            return f"{own}' = {_both(monoid, own, over)}", f"{own}' = {_both(monoid, own + '_1', own + '_2')}"
+        sides = (f"{own}_{s} * {self._correction(index, apart, lambda n, s=s: self._of_segment(n, s))}" for s in (1, 2))
+        return f"{own}' = {_both(monoid, f'{own} * {correction}', over)}", f"{own}' = {_both(monoid, *sides)}"
 
     def _of_segment(self, name: str, segment: int) -> str:
-        return f"{name}_{segment}" if name in self.results else name
+        return f"{name}_{segment}" if name in self.results or name == "count" else name
 
     def _expanded(self, index: int) -> tuple[str, str]:
-        """Update and merge of a sum of several products: each term with its differences moved."""
+        """Update and merge of a sum of several products: each term with its differences, its exponential and its H moved."""
         own = self.name(self.chain.links[index].node)
-        parts: list[str] = []
-        for term in self.found.terms[index]:
-            key = carried(term, self.chain.links[index].element.rounded)
-            moved = frozenset(shift for shift, _ in key.shifts)
-            summands: list[str] = []
-            for coefficient, moves, part in expansion(key, moved):
-                text = [] if abs(coefficient) == 1 else [str(abs(coefficient))]
-                for shift, exponent in moves:
-                    by = f"({self.text(shift.result, self._primed)} - {self.text(shift.result, level=2)})"
-                    text.append(by if exponent == 1 else f"{by}**{exponent}")
-                text.append(f"S[{self._sum(part)}]")
-                summands.append(("- " if coefficient < 0 else "+ ") + " * ".join(text))
-            parts.append(" ".join(summands).removeprefix("+ "))
-        joined = " + ".join(parts)
+        rounded = self.chain.links[index].element.rounded
+        joined = " + ".join(self._moved(term, rounded) for term in self.found.terms[index])
         return f"{own}' = {joined} + sum of the block's F(x, d')", f"{own}' = the same of both segments, added"
 
-    def _sum(self, part: Carried) -> str:
-        """What a carried sum adds up."""
-        texts: list[str] = []
-        for factor in part.factors:
-            if not is_one(factor.data):
-                texts.append(self.text(factor.data, level=2))
-            for shift, exponent in factor.powers:
-                base = f"({self.text(shift.data, level=1)} - {self.text(shift.result, level=2)})"
-                texts.append(base if exponent == 1 else f"{base}**{exponent}")
-            if factor.scaled is not None:
-                texts.append(self._rounded(factor.scaled))
-        return " * ".join(texts) or "1"
+    def _moved(self, term: Term, rounded: tuple[DType | None, ...]) -> str:
+        """A term's sum so far, of new results: its own and lower powers of its differences, moved by the binomial theorem."""
+        key = carried(term, rounded)
+        summands: list[str] = []
+        for coefficient, moves, part in expansion(key, frozenset(shift for shift, _ in key.shifts)):
+            factors = [] if abs(coefficient) == 1 else [str(abs(coefficient))]
+            for shift, exponent in moves:
+                by = f"({self.text(shift.result, self._primed)} - {self.text(shift.result, level=2)})"
+                factors.append(by if exponent == 1 else f"{by}**{exponent}")
+            factors.append(f"S[{self._data(part.factors)}]")
+            summands.append(("- " if coefficient < 0 else "+ ") + " * ".join(factors))
+        outside = [] if is_one(term.scale) else [self.text(term.scale, self._primed, level=2)]
+        outside += [
+            f"exp({self.text(shift.result)} - {self.text(shift.result, self._primed, level=2)})" for shift in key.raised
+        ]
+        outside += [self._ratio(scaling.result, lambda n: n, self._primed, 2) for scaling in key.scaled]
+        joined = " ".join(summands).removeprefix("+ ")
+        return " * ".join([*outside, f"({joined})" if outside and len(summands) > 1 else joined])
 
     def text(self, expr: Scalar, rename: Callable[[str], str] = lambda n: n, level: int = 0) -> str:
         """`expr` with the names of values."""
-        return _text(expr, tuple(map(rename, self.names)), level)
+        return text(expr, tuple(map(rename, self.names)), level)
+
+
+def _of_one_term(terms: tuple[Term, ...]) -> Product | None:
+    """The one product that an element is which was separated into one term without differences."""
+    if len(terms) != 1 or any(f.powers or f.scaled for f in terms[0].factors):
+        return None
+    data, result = terms[0].factors[0].data, terms[0].scale
+    for factor in terms[0].factors[1:]:
+        data = product(data, factor.data)
+    for factor in terms[0].factors:
+        if factor.raised is not None:
+            data = product(data, apply("exp", factor.raised.data))
+            result = product(result, apply("exp", negative(factor.raised.result)))
+    return Product(data, result)
 
 
 _REDUCED = {Monoid.sum: "sum", Monoid.prod: "product", Monoid.max: "max", Monoid.min: "min"}
@@ -226,28 +231,3 @@ def _both(monoid: Monoid, left: str, right: str) -> str:
             return f"{left} * {right}"
         case Monoid.max | Monoid.min:
             return f"{monoid.name}({left}, {right})"
-
-
-_LEVEL = {"add": 1, "sub": 1, "mul": 2, "div": 2}
-_SIGN = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
-
-
-def _text(expr: Scalar, names: tuple[str, ...], level: int = 0) -> str:
-    """`expr` with as few parentheses as it takes inside an expression of `level`."""
-    match expr:
-        case Arg(index):
-            return names[index]
-        case Lit(value):
-            return f"{value:g}" if isinstance(value, float) else repr(value)
-        case Apply(("add" | "sub" | "mul" | "div") as op, (left, right)):
-            own = _LEVEL[op]
-            inner = f"{_text(left, names, own)} {_SIGN[op]} {_text(right, names, own + (op in ('sub', 'div')))}"
-            return f"({inner})" if own < level else inner
-        case Apply("neg", (inner,)):
-            return f"-{_text(inner, names, 3)}"
-        case Apply("decay", (inner,)):
-            return f"exp({_text(inner, names)})"
-        case Apply(op, args):
-            return f"{op}({', '.join(_text(a, names) for a in args)})"
-        case Convert(dtype, inner):
-            return f"{dtype}({_text(inner, names)})"

@@ -81,6 +81,25 @@ def separated(chain: Chain, sides: tuple[Scalar, ...]) -> tuple[Term, ...]:
     return tuple(terms)
 
 
+def factored(chain: Chain, expr: Scalar) -> Term:
+    """The one term H(d) * G(x) * exp(g(x) - h(d)) that `expr` is: n of these multiplied are data by the n-th power of results.
+
+    Raises:
+        NotSeparableError: it is no such product.
+    """
+    terms = separated(chain, (expr,))
+    if len(terms) == 1 and terms[0].factors[0].scaled is not None:
+        raise NotSeparableError(
+            f"{chain.show(expr)} is rounded, each factor by another number: none stands for all of them"
+        )
+    if len(terms) != 1 or terms[0].factors[0].powers:
+        raise NotSeparableError(
+            f"{chain.show(expr)} is no product of data and an earlier result: "
+            "what is known of a product of sums grows with the elements"
+        )
+    return terms[0]
+
+
 def summands(chain: Chain, expr: Scalar) -> list[Scalar]:
     """What `expr` is the sum of, as far apart as addition, subtraction and scaling by what is fixed take it."""
     return _Separation(chain).additive(expr)

@@ -12,10 +12,13 @@ from typing import TypeAlias
 
 from weft.block.program import BlockNode, Component, Graph, State
 from weft.cascade.algebra import (
+    ONE,
+    ZERO,
     difference,
     finite_or,
     inverse,
     is_one,
+    negative,
     power,
     product,
     quotient,
@@ -46,6 +49,26 @@ class Combined:
 
 
 @dataclass(frozen=True, slots=True)
+class Logarithms:
+    """The sum of log(abs(data)) + `raised`: what the product of data * exp(raised) is relative to.
+
+    Attributes:
+        data: where it is 0 or infinite, it counts as 1 here; None for 1.
+        raised: None for 0.
+    """
+
+    data: Scalar | None
+    raised: Scalar | None
+
+
+@dataclass(frozen=True, slots=True)
+class Multiplied:
+    """The product of `data`, by exp of the sum of its logarithms: 1 or -1 but for rounding, or 0, infinite or NaN."""
+
+    data: Scalar
+
+
+@dataclass(frozen=True, slots=True)
 class Exponent:
     """The greatest `data` so far, which exponentials are relative to."""
 
@@ -72,12 +95,23 @@ class Scale:
     of: Scalar
 
 
-Key: TypeAlias = Carried | Combined | Exponent | Centre | Scale
+Single: TypeAlias = Combined | Logarithms | Multiplied
+"""What is relative to nothing that moves, and no sum of products."""
+
+Key: TypeAlias = Carried | Exponent | Centre | Scale | Single
 
 Reference: TypeAlias = Centre | Exponent
 """What a difference is relative to."""
 
-LETTERS: Mapping[type, str] = {Carried: "s", Combined: "m", Exponent: "z", Centre: "c", Scale: "d"}
+LETTERS: Mapping[type, str] = {
+    Carried: "s",
+    Combined: "m",
+    Exponent: "z",
+    Centre: "c",
+    Scale: "d",
+    Logarithms: "l",
+    Multiplied: "p",
+}
 """What components are called."""
 
 
@@ -99,12 +133,12 @@ class Layout:
 def layout(
     chain: Chain,
     sums: Iterable[Carried],
-    combined: Iterable[Combined],
+    single: Iterable[Single],
     centres: Mapping[Shift, Reference],
     names: dict[Key, str],
     make: Callable[[str], str],
 ) -> Layout:
-    """The components that carry `sums` and `combined`, with all that it takes to move them; `names` has those of some of them."""
+    """The components that carry `sums` and `single`, with all that it takes to move them; `names` has those of some of them."""
     sums = tuple(sums)
     references = dict.fromkeys(centres[shift] for each in sums for shift, _ in each.shifts)
     used = tuple(r for r in references if isinstance(r, Centre))
@@ -112,9 +146,9 @@ def layout(
     raised = dict.fromkeys(Exponent(shift.data) for each in every for shift in each.raised)
     raised.update((r, None) for r in references if isinstance(r, Exponent))
     scales = dict.fromkeys(scale_of(scaling) for each in every for scaling in each.scaled)
-    combined = dict.fromkeys((*combined, *(m for scale in scales for m in extrema(chain, scale).values())))
+    single = dict.fromkeys((*single, *(m for scale in scales for m in extrema(chain, scale).values())))
     still, moving = ([e for e in every if e.moving is moves] for moves in (False, True))
-    keys: list[Key] = [*combined, *still, *used, *scales, *moving, *raised]
+    keys: list[Key] = [*single, *still, *used, *scales, *moving, *raised]
     for key in keys:
         if key not in names:
             names[key] = make(LETTERS[type(key)])
@@ -128,8 +162,10 @@ def axes_of(chain: Chain, key: Key) -> frozenset[Axis]:
             found = frozenset(a for f in key.factors for a in factor_axes(chain, f))
         case Centre():
             found = axes_of(chain, key.above) | axes_of(chain, key.below)
-        case Combined() | Exponent():
+        case Combined() | Exponent() | Multiplied():
             found = expr_axes(chain, key.data)
+        case Logarithms():
+            found = frozenset(a for e in (key.data, key.raised) if e is not None for a in expr_axes(chain, e))
         case Scale():
             found = expr_axes(chain, key.of)
     return found - {chain.over}
@@ -151,6 +187,17 @@ def extrema(chain: Chain, scale: Scale) -> dict[int, Combined]:
     return found
 
 
+def _monoid(key: Single) -> Monoid:
+    """What two parts are combined with."""
+    match key:
+        case Combined():
+            return key.monoid
+        case Logarithms():
+            return Monoid.sum
+        case Multiplied():
+            return Monoid.prod
+
+
 @dataclass
 class StateWriter:
     """Writes the graphs of a state.
@@ -158,6 +205,7 @@ class StateWriter:
     Attributes:
         order: of axes in items.
         real: what is computed in.
+        widened: whether that is wider than data are.
     """
 
     chain: Chain
@@ -165,6 +213,7 @@ class StateWriter:
     centres: Mapping[Shift, Reference]
     order: tuple[Axis, ...]
     real: DType
+    widened: bool
     make: Callable[[str], str]
     locations: Mapping[Key, Location | None]
 
@@ -196,8 +245,8 @@ class StateWriter:
         match key:
             case Carried() | Centre():
                 return 0.0
-            case Combined():
-                return key.monoid.identity
+            case Combined() | Logarithms() | Multiplied():
+                return _monoid(key).identity
             case Exponent():
                 return self.real.lowest
             case Scale():
@@ -217,6 +266,9 @@ class StateWriter:
         names = [argument(i) for i in range(len(self.chain.operands))]
         if not arguments(expr):
             return self.body.point(wish, expr, names, dims=frozenset((self.chain.over,)))
+        if self.widened:
+            wide = {i: self.body.point("wide", Arg(0), (names[i],), self.real) for i in sorted(arguments(expr))}
+            names = [wide.get(i, name) for i, name in enumerate(names)]
         return self.body.point(wish, expr, names)
 
     def _update(self) -> Graph:
@@ -231,10 +283,8 @@ class StateWriter:
                 )
         for key in self.layout.keys:
             match key:
-                case Combined():
-                    self.body.location = self.locations.get(key)
-                    part = self.body.collapse("part", key.monoid, self._data(key.data), self.chain.over)
-                    new[key] = write.point("m", apply(key.monoid.value, Arg(0), Arg(1)), (names[key], self._take(part)))
+                case Combined() | Logarithms() | Multiplied():
+                    new[key] = self._both(write, key, names[key], self._take(self._part(key)))
                 case Carried() if not key.moving:
                     new[key] = write.point(
                         "s", apply("add", Arg(0), Arg(1)), (names[key], self._take(self._still(key)))
@@ -261,6 +311,53 @@ class StateWriter:
         self.body.location = None
         most = self.body.collapse("top", Monoid.max, self._data(key.data), self.chain.over)
         return self.body.point("top", apply("maximum", Arg(0), Lit(self.real.lowest)), (most,))
+
+    def _both(self, write: Graphing, key: Single, left: str, right: str) -> str:
+        """What two parts make together."""
+        return write.point(LETTERS[type(key)], apply(_monoid(key).value, Arg(0), Arg(1)), (left, right))
+
+    def _part(self, key: Single) -> str:
+        """A block's part."""
+        self.body.location = self.locations.get(key)
+        match key:
+            case Combined():
+                return self.body.collapse("part", key.monoid, self._data(key.data), self.chain.over)
+            case Logarithms():
+                return self._logarithms(key)
+            case Multiplied():
+                return self._multiplied(key)
+
+    def _logarithms(self, key: Logarithms) -> str:
+        """A block's part of the sum of logarithms and exponents."""
+        parts: list[str] = []
+        if key.data is not None:
+            logs, _ = self._sizes(key.data)
+            parts.append(self.body.collapse("logs", Monoid.sum, logs, self.chain.over))
+        if key.raised is not None:
+            parts.append(self.body.collapse("part", Monoid.sum, self._data(key.raised), self.chain.over))
+        return parts[0] if len(parts) == 1 else self.body.point("part", apply("add", Arg(0), Arg(1)), parts)
+
+    def _multiplied(self, key: Multiplied) -> str:
+        """The product of a block's data, each by the geometric mean of those that have a logarithm."""
+        body, over = self.body, self.chain.over
+        logs, there = self._sizes(key.data)
+        mean = apply("div", Arg(0), apply("maximum", Arg(1), ONE))
+        sums = (body.collapse("logs", Monoid.sum, logs, over), body.collapse("there", Monoid.sum, there, over))
+        scale = body.point("scale", apply("exp", negative(mean)), sums)
+        scaling = apply("mul", Arg(0), apply("where", apply("gt", Arg(2), ZERO), Arg(1), ONE))
+        scaled = body.point("scaled", scaling, (self._data(key.data), scale, there))
+        return body.collapse("part", Monoid.prod, scaled, over)
+
+    def _sizes(self, data: Scalar) -> tuple[str, str]:
+        """The logarithms of a block's data, 0 where there is none; and 1 where there is one, else 0.
+
+        In float32: any numbers near them would do.
+        """
+        write, narrow = self.body, DType.float32
+        near = write.point("near", Arg(0), (self._data(data),), narrow)
+        log = write.point("log", apply("log", apply("abs", Arg(0))), (near,), narrow)
+        there = apply("where", apply("logical_or", apply("isnan", Arg(0)), apply("isinf", Arg(0))), ZERO, ONE)
+        return write.point("log", finite_or(Arg(0), ZERO), (log,), narrow), write.point("there", there, (log,), narrow)
 
     def _count(self) -> str:
         """The number of elements of a block."""
@@ -383,8 +480,8 @@ class StateWriter:
                 new[key] = write.point("z", apply("maximum", Arg(0), Arg(1)), (left[key], right[key]))
         for key in self.layout.keys:
             match key:
-                case Combined():
-                    new[key] = write.point("m", apply(key.monoid.value, Arg(0), Arg(1)), (left[key], right[key]))
+                case Combined() | Logarithms() | Multiplied():
+                    new[key] = self._both(write, key, left[key], right[key])
                 case Centre():
                     mean = write.point("mean", apply("div", Arg(0), Arg(1)), (new[key.above], new[key.below]))
                     new[key] = write.point("c", finite_or(Arg(0), Arg(1)), (mean, left[key]))

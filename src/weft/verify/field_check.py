@@ -19,7 +19,7 @@ from weft.errors import WeftError
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate, returned
 from weft.tensor.field import CHAIN, FieldDomain, FieldElements
-from weft.tensor.program import Elementwise, Ranking, TensorProgram
+from weft.tensor.program import Elementwise, Monoid, Ranking, Reduction, TensorProgram
 from weft.tensor.scalar import operation_count
 from weft.verify.inputs import ORDERING, literals, random_inputs, turns, with_numbers
 
@@ -278,10 +278,12 @@ def field_for(programs: Sequence[TensorProgram], seed: int) -> FieldDomain:
 def _exponentials(program: TensorProgram) -> int:
     """How many operations of `program` raise to a power of e: a bound on how deep they are nested.
 
-    An expression may hold several, nested or not; each counts.
+    An expression may hold several, nested or not; each counts. So does a product: a loop may carry it by the power of e that its
+    logarithms add up to.
     """
     exprs = [n.expr for n in program.nodes if isinstance(n, Elementwise)]
-    return sum(operation_count(expr, op) for expr in exprs for op in ("exp", "expm1", "decay"))
+    products = sum(isinstance(n, Reduction) and n.monoid is Monoid.prod for n in program.nodes)
+    return products + sum(operation_count(expr, op) for expr in exprs for op in ("exp", "expm1", "decay"))
 
 
 def _first_difference(
