@@ -88,7 +88,7 @@ def _built(
     selection: Selection, chosen: Candidate, considered: tuple[Considered, ...], options: Options
 ) -> CompiledRegion:
     program, applied, example = selection.program, chosen.applied, selection.example
-    checked = _Checked(program, chosen, options)
+    checked = _Checked(program, chosen.applied, options, chosen.approximation)
     built = tuple(
         _build(program, applied, part, chosen.schedule, example, checked, index)
         for index, part in enumerate(kernels(applied))
@@ -108,8 +108,14 @@ def _built(
 class _Checked:
     """The verdict of one candidate, computed at most once, and only when a kernel is not in the cache with it."""
 
-    def __init__(self, program: TensorProgram, candidate: Candidate, options: Options) -> None:
-        self.program, self.candidate, self.options = program, candidate, options
+    def __init__(
+        self,
+        program: TensorProgram,
+        applied: BlockProgram,
+        options: Options,
+        approximation: Approximation | None = None,
+    ) -> None:
+        self.program, self.applied, self.options, self.approximation = program, applied, options, approximation
         self.known: Verdict | None = None
 
     def verdict(self) -> Verdict:
@@ -121,7 +127,7 @@ class _Checked:
         return self.known
 
     def _verified(self) -> Verdict:
-        applied, rounding = self.candidate.applied, self.candidate.approximation
+        applied, rounding = self.applied, self.approximation
         trials, seed = self.options.verify_trials, self.options.seed
         if rounding is None:
             return verify(self.program, applied, trials, seed)
