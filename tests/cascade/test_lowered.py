@@ -171,6 +171,11 @@ BUGS: dict[str, tuple[str, Callable[[Fold], Fold]]] = {
 def test_a_planted_bug_is_refuted(bug):
     name, plant = BUGS[bug]
     program, fold = one_loop(name)
-    right, bad = (scheduled(program, random.Random(0), [f], segments=True) for f in (fold, plant(fold)))
-    assert verify(program, right, trials=1).equal is True
-    assert verify(program, bad, trials=1).equal is False
+
+    def verdicts(made: Fold) -> set[bool | None]:
+        """With segments of several kinds: not each has a block for every part of the state to matter."""
+        applied = (scheduled(program, random.Random(seed), [made], segments=True) for seed in range(6))
+        return {verify(program, a, trials=1).equal for a in applied}
+
+    assert verdicts(fold) == {True}
+    assert False in verdicts(plant(fold))

@@ -84,6 +84,7 @@ class Chain:
         links: the reductions.
         wanted: (value of the program, number of the reduction that gives it).
         running: whether roundings may be made at the scale so far (`weft.cascade.rounding`).
+        finished: (value of the program, what it is of results and of what is fixed along the axis).
     """
 
     over: Axis
@@ -92,6 +93,7 @@ class Chain:
     links: tuple[Link, ...]
     wanted: tuple[tuple[str, int], ...]
     running: bool = False
+    finished: tuple[tuple[str, Scalar], ...] = ()
 
     def dependent(self, expr: Scalar) -> bool:
         """Whether `expr` reads the result of a reduction of the chain."""

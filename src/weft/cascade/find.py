@@ -16,7 +16,16 @@ from weft.cascade.separate import Factor, NotSeparableError, Term, factored, sep
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
 from weft.tensor.laws import decays_below_maxima, sizes_in_place
-from weft.tensor.program import Contraction, Monoid, Node, Reduction, TensorProgram, uses
+from weft.tensor.program import (
+    Contraction,
+    Elementwise,
+    Monoid,
+    Node,
+    Reduction,
+    TensorProgram,
+    Use,
+    uses,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +95,9 @@ def folds(program: TensorProgram, *, running: bool = False) -> Found:
     values = program.values()
     real = DType.float64 if any(n.dtype is DType.float64 for n in values.values()) else DType.float32
     for members in _chains(program, refused, running):
-        for wanted in _wanted(program, members):
+        for wanted, ends in _with_ends(program, members) if running else _wanted(program, members):
             try:
-                found = decompose(program, members, wanted, running=running)
+                found = decompose(program, members, wanted, ends, running=running)
                 if any(found.chain.dependent(link.element.expr) for link in found.chain.links):
                     loops.append(fold(found, values, real))
                     made.append(found)
@@ -97,23 +106,46 @@ def folds(program: TensorProgram, *, running: bool = False) -> Found:
     return Found(tuple(made), tuple(loops), tuple(refused))
 
 
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """What is made of a chain's results where its loop ends.
+
+    Attributes:
+        nodes: elementwise operations over the axes of the loop.
+        beside: the reductions, by name, whose results something else reads too.
+    """
+
+    nodes: tuple[Elementwise, ...]
+    beside: frozenset[str]
+
+
 def decompose(
-    program: TensorProgram, members: frozenset[str], wanted: Sequence[Reducing], *, running: bool = False
+    program: TensorProgram,
+    members: frozenset[str],
+    wanted: Sequence[Reducing],
+    ends: Ends | None = None,
+    *,
+    running: bool = False,
 ) -> Decomposition:
-    """The chain of `members` that ends in `wanted`, taken apart.
+    """The chain of `members` that ends in `wanted`, and what of its results is to follow the loop, taken apart.
 
     Raises:
         NoChainError, NotSeparableError: with the condition that does not hold.
     """
-    first = wanted[0]
+    first = max(wanted, key=lambda node: len(node.axes))
     after = depending(program, members)
     gathering = Gathering(program, program.values(), members, after, first.over[0], sizes_seen=running)
-    results: list[tuple[str, int]] = []
-    for node in wanted:
-        axes = tuple(_same_space(axis, first.axes) for axis in node.axes)
-        results.append((node.name, gathering.link(node, axes)))
+
+    def in_loop(node: Reducing | Elementwise) -> tuple[Axis, ...]:
+        return tuple(_same_space(axis, first.axes) for axis in node.axes)
+
+    results = [(node.name, gathering.link(node, in_loop(node))) for node in wanted]
+    finished = [(e.name, gathering.expression(Use(e.name, in_loop(e)))) for e in (ends.nodes if ends else ())]
+    made = tuple(r for r in results if ends is None or r[0] in ends.beside)
     operands, links = tuple(gathering.operands), tuple(gathering.links)
-    chain = Chain(first.over[0], first.axes, operands, links, tuple(results), running)
+    chain = Chain(first.over[0], first.axes, operands, links, made, running, tuple(finished))
+    if any(chain.varying(expr) for _, expr in finished):
+        raise NoChainError(f"what follows varies along {chain.over}")
     return Decomposition(chain, tuple(_terms(chain, i) for i in range(len(chain.links))))
 
 
@@ -187,8 +219,60 @@ def _joined(
     return alone
 
 
-def _wanted(program: TensorProgram, members: frozenset[str]) -> list[list[Reducing]]:
-    """The reductions whose results something else than the chain reads, in groups with the same free axes."""
+_Wanted = tuple[list[Reducing], Ends | None]
+
+
+def _wanted(program: TensorProgram, members: frozenset[str], ends: Sequence[Elementwise] = ()) -> list[_Wanted]:
+    """The reductions whose results something else than the chain and `ends` reads, in groups with the same free axes."""
+    seen = _seen(program, members.union(n.name for n in ends))
+    groups: dict[tuple[str, ...], list[Reducing]] = {}
+    for node in program.nodes:
+        if node.name in seen and node.name in members:
+            assert isinstance(node, Reduction | Contraction)
+            groups.setdefault(_free(node), []).append(node)
+    return [(group, None) for group in groups.values()]
+
+
+def _with_ends(program: TensorProgram, members: frozenset[str]) -> list[_Wanted]:
+    """As `_wanted`; results of fewer axes that are only read beside those of more, as scales are, are read where the loop ends."""
+    groups = _wanted(program, members)
+    if len(groups) != 2:
+        return groups
+    (fewer, _), (more, _) = sorted(groups, key=lambda group: len(group[0][0].axes))
+    ends = _ends(program, members, [n.name for n in fewer], _free(more[0]))
+    beside = frozenset(node.name for group, _ in _wanted(program, members, ends) for node in group)
+    if not ends or not set(_free(fewer[0])) < set(_free(more[0])) or any(n.name in beside for n in fewer):
+        return groups
+    return [(more, Ends(tuple(ends), beside))]
+
+
+def _ends(
+    program: TensorProgram, members: frozenset[str], results: Sequence[str], axes: tuple[str, ...]
+) -> list[Elementwise]:
+    """The elementwise operations over `axes` that all readers of `results` outside the chain come to; none where some do not."""
+    seen, found, todo = _seen(program, members), list[Elementwise](), list(results)
+    while todo:
+        name = todo.pop()
+        if name in program.outputs:
+            return []
+        for node in program.nodes:
+            if node.name not in seen or node.name in members or name not in uses(node) or node in found:
+                continue
+            if not isinstance(node, Elementwise) or node.dtype.accumulator is not node.dtype:
+                return []
+            if _free(node) == axes:
+                found.append(node)
+            else:
+                todo.append(node.name)
+    return found
+
+
+def _free(node: Reducing | Elementwise) -> tuple[str, ...]:
+    return tuple(sorted(a.space.name for a in node.axes))
+
+
+def _seen(program: TensorProgram, until: frozenset[str]) -> set[str]:
+    """The values that outputs are made of, as far as `until`."""
     values: Mapping[str, Node] = program.values()
     seen: set[str] = set()
     todo = list(program.outputs)
@@ -196,10 +280,5 @@ def _wanted(program: TensorProgram, members: frozenset[str]) -> list[list[Reduci
         name = todo.pop()
         if name not in seen:
             seen.add(name)
-            todo += () if name in members else uses(values[name])
-    groups: dict[tuple[str, ...], list[Reducing]] = {}
-    for node in program.nodes:
-        if node.name in seen and node.name in members:
-            assert isinstance(node, Reduction | Contraction)
-            groups.setdefault(tuple(sorted(a.space.name for a in node.axes)), []).append(node)
-    return list(groups.values())
+            todo += () if name in until else uses(values[name])
+    return seen

@@ -10,7 +10,7 @@ from weft.block.fold import Fold
 from weft.block.program import operands
 from weft.block.rename import fresh
 from weft.cascade.algebra import ZERO, difference, is_one, negative, power, product, quotient, total, where_invertible
-from weft.cascade.basis import Carried, carried, expansion
+from weft.cascade.basis import Carried, carried, expansion, expr_axes
 from weft.cascade.chain import Chain, Link, Result, argument
 from weft.cascade.graphing import Graphing
 from weft.cascade.rounding import Scaling
@@ -209,11 +209,13 @@ class _Folding:
 
     def fold(self) -> Fold:
         """The loop, its state, and what comes after; only what the results take is carried."""
+        narrowed = self.given if self.real is not self.given else None
         makes: list[tuple[str, str]] = []
         for value, index in self.chain.wanted:
             expr = self._plain(self._result(index))
-            narrowed = self.given if self.real is not self.given else None
             makes.append((value, self.after.point("t", expr, self.args, narrowed)))
+        for value, finish in self.chain.finished:
+            makes.append((value, self.after.point("t", self._by_axes(finish), self.args, narrowed)))
         sums = [key for key in self.names if isinstance(key, Carried)]
         single = [key for key in self.names if isinstance(key, Combined | Logarithms | Multiplied)]
         carrying = layout(self.chain, sums, single, self.centres, self.names, self.make)
@@ -226,6 +228,23 @@ class _Folding:
             (argument(i), o) for i, o in enumerate(self.chain.operands) if isinstance(o, Use) and argument(i) in read
         )
         return Fold(self.chain.axes, self.chain.over, args, body, state, tuple(self.after.nodes), tuple(makes))
+
+    def _by_axes(self, expr: Scalar) -> Scalar:
+        """`expr` after the loop, where what has fewer axes than its reader is a value of its own: made once for all of these."""
+        match expr:
+            case Apply(op, args):
+                own = expr_axes(self.chain, expr)
+                made: list[Scalar] = []
+                for arg in args:
+                    part = self._by_axes(arg)
+                    if isinstance(arg, Apply | Convert) and expr_axes(self.chain, arg) != own:
+                        part = self._arg(self.after.point("t", part, self.args))
+                    made.append(part)
+                return Apply(op, tuple(made))
+            case Convert(dtype, inner):
+                return Convert(dtype, self._by_axes(inner))
+            case Arg() | Lit():
+                return self._plain(self._value(expr))
 
     def _locations(self) -> dict[Key, Location | None]:
         """The users' lines that sums and extrema come from."""
@@ -331,10 +350,12 @@ class _Folding:
     def _lost(self, scaling: Scaling, value: _Scaled) -> _Scaled:
         """A sum of what is rounded at a running scale; where nothing can be divided by the last one, as what is rounded then.
 
-        With |G| at most a number of scales, that is R(0 / 0) for 0, and R(x / inf), R(x / NaN) beside it.
+        That is R(0 / 0) of a row of zeros, R(inf / inf) of an infinity and R(NaN): the row's largest element by the scale.
         """
-        scale = self._plain(self._value(scale_of(scaling).of))
-        none = substitute(scaling.around, lambda _: apply("div", Lit(0.0), scale))
+        of = scale_of(scaling).of
+        (largest,) = arguments(of)
+        scale, most = self._plain(self._value(of)), self._plain(self._value(Arg(largest)))
+        none = substitute(scaling.around, lambda _: apply("div", most, scale))
         name = self.after.point("lost", where_invertible(scale, Lit(1.0), none), self.args)
         return _multiplied(value, _Scaled(self._arg(name)))
 

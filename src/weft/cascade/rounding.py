@@ -11,7 +11,6 @@ the loop goes on, so that no error that was made grows. What is known of R is he
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -121,10 +120,10 @@ def _cuts(around: Scalar, most: float) -> bool:
     match around:
         case Convert(dtype, inner):
             if dtype.is_float:
-                lost = not math.isfinite(float(rounded(np.asarray(most * (1 - _SLACK)), dtype)))
+                lost = abs(float(rounded(np.asarray(most), dtype)) - most) > dtype.eps / 2 * most
             else:
                 low, high = dtype.bounds
-                lost = not low <= -most * (1 - _SLACK) or most * (1 - _SLACK) > high
+                lost = not low <= -most * (1 - _SLACK) <= most * (1 - _SLACK) <= high
             return lost or _cuts(inner, most)
         case Apply("maximum", (inner, Lit(low))):
             return -most * (1 - _SLACK) < low or _cuts(inner, most)

@@ -220,6 +220,9 @@ def _cascaded(program: TensorProgram, seen: set[BlockProgram], options: Options)
         yield from _looped("one loop", chained, seen, options)
     if refused:
         running = chains(program, running=True)
+        if options.rounding == "running":
+            others = (r for r in running.found.refused if r not in refused)
+            yield from (Considered(f"{_RUNNING}, for {r.node}", None, r.reason) for r in others)
         if running.approximation is not None:
             yield from _looped(_RUNNING, running, seen, options)
 

@@ -69,14 +69,18 @@ def _staged_map(node: Map, inputs: dict[str, BlockType], scope: Scope, schedule:
 
 
 def _transposed(node: Map, inputs: dict[str, BlockType], schedule: Schedule) -> Map:
-    """`node` with copies of the items that `schedule` transposes, read instead of what its body is fed."""
+    """`node` with copies of the items that `schedule` transposes, read instead of what its body is fed.
+
+    A loop of several levels has the name on each: only the innermost sees an item.
+    """
     make = fresh(values_of(node.body))
-    copies = {name: make(f"{name}_across") for name in node.body.inputs if name in schedule.transposed}
+    named = [name for name in node.body.inputs if name in schedule.transposed and not inputs[name].buffered]
+    for name in named:
+        if len(inputs[name].dims) != 2:
+            raise ScheduleError(f"{name!r} is {inputs[name]}: only an item of two axes can be transposed")
+    copies = {name: make(f"{name}_across") for name in named}
     if not copies:
         return node
-    for name in copies:
-        if inputs[name].buffered or len(inputs[name].dims) != 2:
-            raise ScheduleError(f"{name!r} is {inputs[name]}: only an item of two axes can be transposed")
     stages = [Stage(copy, name, inputs[name].dims[::-1], Layout.rows) for name, copy in copies.items()]
     made = rename_body(node, copies)
     body = replace(made.body, nodes=(*stages, *made.body.nodes), inputs=node.body.inputs)
