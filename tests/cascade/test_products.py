@@ -13,9 +13,11 @@ import torch
 import weft
 from cascade.chains import one_loop
 from cascade.folding import Folding, cutting
+from cascade.programs import captured, prepared
 from cascade.workloads import product_below_max, product_by_mean, product_by_sum
 from walk import WALK_ALL
 from weft.api.measure import Standard
+from weft.cascade import folds
 from weft.plan import regions, select
 from weft.tensor.fp64 import Fp64Domain
 
@@ -171,3 +173,14 @@ def test_segments_whose_logarithms_are_nearly_right(name, length, segments, doma
         for value in found:
             wanted = folding.wanted[value]
             np.testing.assert_allclose(found[value], wanted, rtol=1e-9)
+
+
+def test_a_product_of_what_is_rounded_is_refused():
+    """Each factor is off by another amount at a running scale: at the end none stands for all of them."""
+    program = prepared(
+        captured(lambda x: torch.round(x * 127 / x.abs().amax(-1, keepdim=True)).prod(-1), torch.rand(3, 9))
+    )
+    for running, reason in ((True, "none stands for all of them"), (False, "mixes data with an earlier result")):
+        found = folds(program, running=running)
+        assert found.folds == ()
+        assert [reason in refused.reason for refused in found.refused] == [True]
