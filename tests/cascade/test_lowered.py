@@ -157,6 +157,12 @@ BUGS: dict[str, tuple[str, Callable[[Fold], Fold]]] = {
     "a merge that forgets what moved": ("covariance", lambda f: in_merge(f, "s", lambda _: Arg(1))),
     "a merge that corrects the wrong way round": ("log-sum-exp", lambda f: in_merge(f, "f", inverse)),
     "a merge without the lowest power": ("skewness", lambda f: in_merge(f, "kept", last_left_out)),
+    "logarithms that a product is relative to": (
+        "product below the greatest",
+        lambda f: in_update(f, "l", last_left_out),
+    ),
+    "a merge that forgets logarithms": ("product by the mean", lambda f: in_merge(f, "l", last_left_out)),
+    "a merge that forgets factors": ("product of shares", lambda f: in_merge(f, "p", last_left_out)),
     "a merge that forgets the greatest": ("below the greatest", lambda f: in_merge(f, "m", lambda _: Arg(0))),
 }
 

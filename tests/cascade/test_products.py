@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 
@@ -12,9 +13,11 @@ import torch
 import weft
 from cascade.chains import one_loop
 from cascade.folding import Folding, cutting
+from cascade.programs import captured, prepared
 from cascade.workloads import product_below_max, product_by_mean, product_by_sum
 from walk import WALK_ALL
 from weft.api.measure import Standard
+from weft.cascade import folds
 from weft.plan import regions, select
 from weft.tensor.fp64 import Fp64Domain
 
@@ -41,8 +44,8 @@ def near_one(x):
 
 
 def signs_and_zeros(x):
-    """About half negative; a zero in every other row, at its end, in the middle or at the beginning."""
-    x = near_one(x) * torch.where(x > 0, 1.0, -1.0)
+    """About a quarter negative; of some rows a zero at the end, in the middle or at the beginning."""
+    x = near_one(x) * torch.where(x > -0.7, 1.0, -1.0)
     for place, row in zip((-1, x.shape[-1] // 2, 0), (0, 2, 4), strict=True):
         x[row, place] = 0.0
     return x
@@ -83,8 +86,14 @@ def infinities(x):
 
 
 KINDS = (near_one, signs_and_zeros, far, equal, zeros_first, zeros, large, small, infinities)
-OTHERS = (by_norm, by_the_greatest, of_softmax) if WALK_ALL else ()
-WIDTHS = (7, 65, 4099) if WALK_ALL else (7, 4099)
+FUNCTIONS = (product_below_max, product_by_mean, product_by_sum, by_norm, by_the_greatest, of_softmax)
+SHARE = (
+    (product_below_max, 4099, torch.float32),
+    (product_by_mean, 65, torch.float32),
+    (product_by_sum, 7, torch.bfloat16),
+    (of_softmax, 7, torch.float32),
+)
+ALL = tuple(itertools.product(FUNCTIONS, (7, 65, 4099), (torch.float32, torch.bfloat16)))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -99,9 +108,7 @@ def _derived_loops():
         yield
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("function", [product_below_max, product_by_mean, product_by_sum, *OTHERS])
+@pytest.mark.parametrize(("function", "width", "dtype"), ALL if WALK_ALL else SHARE)
 def test_products_are_as_exact_as_eager_whatever_the_elements(function, width, dtype):
     """Neither the product of the data nor that of what is divided by need be a number that fits."""
     program = weft.optimize(function, (torch.ones(ROWS, width, dtype=dtype),))
@@ -113,7 +120,7 @@ def test_products_are_as_exact_as_eager_whatever_the_elements(function, width, d
             random = torch.Generator().manual_seed(number)
             return (kind(torch.randn(ROWS, width, generator=random)).to(dtype),)
 
-        if function is not product_by_mean or kind is not signs_and_zeros or width < 1000:
+        if (function, kind) != (product_by_mean, signs_and_zeros) or width < 1000:  # eager's overflows on its way to 0
             judgement = Standard.of(function, drawn).judge(program)
             assert judgement.ok, f"{kind.__name__}: {judgement}"
 
@@ -166,3 +173,14 @@ def test_segments_whose_logarithms_are_nearly_right(name, length, segments, doma
         for value in found:
             wanted = folding.wanted[value]
             np.testing.assert_allclose(found[value], wanted, rtol=1e-9)
+
+
+def test_a_product_of_what_is_rounded_is_refused():
+    """Each factor is off by another amount at a running scale: at the end none stands for all of them."""
+    program = prepared(
+        captured(lambda x: torch.round(x * 127 / x.abs().amax(-1, keepdim=True)).prod(-1), torch.rand(3, 9))
+    )
+    for running, reason in ((True, "none stands for all of them"), (False, "mixes data with an earlier result")):
+        found = folds(program, running=running)
+        assert found.folds == ()
+        assert [reason in refused.reason for refused in found.refused] == [True]

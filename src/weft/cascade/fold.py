@@ -209,6 +209,7 @@ class _Folding:
 
     def fold(self) -> Fold:
         """The loop, its state, and what comes after; only what the results take is carried."""
+        narrowed = self.given if self.real is not self.given else None
         makes: list[tuple[str, str]] = []
         narrowed = self.given if self.real is not self.given else None
         for value, index in self.chain.wanted:
