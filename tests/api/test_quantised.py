@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 
 import weft
+from walk import share
 from weft.api.program import Program
 from weft.verify.judge import Draws, reference
 
@@ -108,7 +110,7 @@ def operands(name: str, rows: int, inner: int, columns: int, dtype: torch.dtype)
     }.get(name, lambda: (x, w))()
 
 
-FUNCTIONS = {
+FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     f.__name__: f
     for f in (
         int8_weight_only,
@@ -155,7 +157,7 @@ def compiled(name: str, inputs: tuple[torch.Tensor, ...]) -> Program:
     return program
 
 
-@pytest.mark.parametrize(("name", "sizes", "dtype"), CASES, ids=str)
+@pytest.mark.parametrize(("name", "sizes", "dtype"), share(CASES, 3), ids=str)
 def test_one_kernel_as_exact_as_eager(name, sizes, dtype):
     torch.manual_seed(0)
     rows, inner, columns = sizes
@@ -165,7 +167,7 @@ def test_one_kernel_as_exact_as_eager(name, sizes, dtype):
     weft.judge(Draws(found), Draws(eager), Draws([exact(name, d) for d in draws])).check()
 
 
-@pytest.mark.parametrize("name", SPECIAL)
+@pytest.mark.parametrize("name", share(SPECIAL, 2))
 def test_rows_of_zeros_infinities_and_nan_are_eagers(name):
     """0 / 0 is NaN, which is 0 as int8 and NaN in 8 bits of float; inf / inf too."""
     torch.manual_seed(0)

@@ -9,6 +9,7 @@ import torch
 
 import weft
 from api.test_quantised import FUNCTIONS, exact, operands
+from walk import share
 from weft.api.program import Program
 from weft.block.program import Iterate, maps
 from weft.plan import regions, select
@@ -49,7 +50,7 @@ def errors(found: torch.Tensor, truth: torch.Tensor) -> float:
 # One pass.
 
 
-@pytest.mark.parametrize("name", ["int8", "float8", "float8_scaled", "uint8_with_zero_points"])
+@pytest.mark.parametrize("name", share(["int8", "float8", "float8_scaled", "uint8_with_zero_points"], 2))
 def test_one_kernel_with_one_loop_that_reads_each_element_of_a_row_once(name):
     torch.manual_seed(0)
     x, *rest = operands(name, 33, LONG, 40, torch.float32)
@@ -119,7 +120,7 @@ def test_without_the_option_the_kernel_is_what_it_is_without_the_form(name, monk
 # Errors.
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", share(NAMES, 3))
 def test_beside_products_without_rounding_both_forms_and_eager_are_equally_far(name):
     """What one quantises for: the product of what was there. Of rising rows most is rounded at a scale that is too small."""
     torch.manual_seed(0)
@@ -197,7 +198,10 @@ SPECIAL = (
 
 @pytest.mark.parametrize(
     ("name", "rows", "inner", "kernels"),
-    [*((n, 8, LONG, 1) for n in NAMES if n != "float8_scaled"), ("int8", 2, 65536, 2), ("float8", 2, 65536, 2)],
+    [
+        *share(((n, 8, LONG, 1) for n in NAMES if n != "float8_scaled"), 3),
+        *share((("int8", 2, 65536, 2), ("float8", 2, 65536, 2)), 2),
+    ],
 )
 def test_rows_of_zeros_infinities_and_nan_are_eagers(name, rows, inner, kernels):
     """Of two long rows there are segments, which are merged."""
@@ -286,4 +290,5 @@ def test_weft_compile_takes_it_too():
         found = fast(x, w)
     exactly = weft.compile(FUNCTIONS["float8"], measure="never")(x, w)
     truth = exact("float8", (x, w))
+    assert isinstance(truth, torch.Tensor)
     assert errors(found, truth) > 100 * errors(exactly, truth)

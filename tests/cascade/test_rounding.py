@@ -17,7 +17,7 @@ from weft.block.fold import Fold
 from weft.block.program import BlockProgram, Place, Pointwise, maps
 from weft.cascade import Chains, chains, folds, formulas
 from weft.cascade.rounding import without
-from weft.tensor.program import TensorProgram
+from weft.tensor.program import Contraction, TensorProgram
 from weft.tensor.scalar import Apply, Arg, Lit, apply
 from weft.verify import verify
 from weft.verify.field_check import field_for
@@ -192,6 +192,7 @@ def test_only_what_is_asked_for_is_left_out():
     product = next(
         n for n in rounding.program.nodes if n.name in folds(running.program, running=True).folds[0].makes[0]
     )
+    assert isinstance(product, Contraction)
     assert values[product.left.value].dtype.name == "float32"
     assert "float8_e4m3fn" in str(rounding.program)
     assert str(rounding.program).count("float8_e4m3fn") < str(program).count("float8_e4m3fn")
