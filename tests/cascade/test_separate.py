@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import time
 
 import numpy as np
 import pytest
 import torch
 
+import weft
+import weft.cascade.chain
 from cascade.chains import CHAINS, REFUSED
 from cascade.programs import analysed, wrong
-from weft.cascade.chain import Chain, Element, Link, Result
+from weft.cascade import separate
+from weft.cascade.chain import MOST_OPERATIONS, Chain, Element, Link, Result
 from weft.cascade.fixed_point import one_product
 from weft.cascade.separate import MOST_POWER, MOST_TERMS, NotSeparableError, Term, separated
 from weft.tensor.axes import Axis, Space
@@ -18,7 +22,7 @@ from weft.tensor.domain import Domain
 from weft.tensor.dtypes import DType
 from weft.tensor.field import FieldDomain
 from weft.tensor.program import Monoid, Use
-from weft.tensor.scalar import Arg, Lit, Scalar, apply
+from weft.tensor.scalar import Arg, Lit, Scalar, apply, operations, substitute
 
 M, K = Axis("m", Space("M")), Axis("k", Space("K"))
 X, W, F, D, E = map(Arg, range(5))
@@ -215,8 +219,7 @@ MIXES = "mixes data with an earlier result"
 DIVIDES = "divides by a sum of data and an earlier result"
 CANCEL = "is a sum of data times earlier results: summed apart they could cancel"
 TOO_MANY = f"products, more than {MOST_TERMS}"
-TOO_MANY_IN_SUM = f"is a sum of more than {MOST_TERMS} products"
-TOO_HIGH = f"a difference to a power above {MOST_POWER}"
+TOO_HIGH = f"powers above {MOST_POWER} of what uses an earlier result are not carried"
 
 
 def many(count: int) -> Scalar:
@@ -244,9 +247,13 @@ def many(count: int) -> Scalar:
         (add(mul(X, D), mul(W, E)), CANCEL),
         (sub(mul(X, D), W), CANCEL),
         (mul(square(square(sub(X, D))), sub(X, D)), TOO_HIGH),
-        (apply("pow", sub(X, D), Lit(5.0)), MIXES),
+        (apply("pow", sub(X, D), Lit(5.0)), f"pow(x[m, k] - d0, 5): {TOO_HIGH}"),
+        (apply("pow", sub(X, D), Lit(7)), TOO_HIGH),
+        (apply("pow", sub(X, D), Lit(float("inf"))), MIXES),
+        (apply("pow", sub(X, D), Lit(float("nan"))), MIXES),
+        (apply("pow", sub(X, D), Lit(-2.0)), MIXES),
         (apply("pow", sub(X, D), Lit(0.5)), MIXES),
-        (many(MOST_TERMS + 1), TOO_MANY_IN_SUM),
+        (many(MOST_TERMS + 1), TOO_MANY),
         (mul(mul(many(2), many(2)), many(2)), TOO_MANY),
     ],
 )
@@ -254,6 +261,22 @@ def test_a_refusal_says_what_stands_against_it(expr, reason):
     with pytest.raises(NotSeparableError) as caught:
         separated(chain_of(expr), (expr,))
     assert reason in str(caught.value)
+
+
+def test_products_of_sums_are_counted_before_they_are_made(monkeypatch):
+    sums = [add(sub(mul(X, Lit(n)), D), sub(mul(W, Lit(n)), E)) for n in (float(i) for i in range(2, 14))]
+    expr = functools.reduce(mul, sums)
+    made: list[object] = []
+    times = separate._times
+
+    def counted(left, right):
+        made.append(left)
+        return times(left, right)
+
+    monkeypatch.setattr(separate, "_times", counted)
+    with pytest.raises(NotSeparableError, match=TOO_MANY):
+        separated(chain_of(expr), (expr,))
+    assert len(made) <= MOST_TERMS
 
 
 def test_as_many_products_as_are_allowed():
@@ -269,6 +292,43 @@ def test_a_decision_takes_less_than_two_seconds(name):
     separated(chain, (expr,))
     one_product(chain, chain.links[-1])
     assert time.process_time() - start < 2.0
+
+
+@pytest.mark.parametrize(
+    "step", [lambda y: y + torch.tanh(y), lambda y: y + 0.5 * y, lambda y: y * y - y], ids=["tanh", "scaled", "square"]
+)
+def test_work_that_doubles_with_each_step_is_refused_before_it_is_written(step, monkeypatch):
+    """As expressions are trees, forty such steps would be 2 ** 40 operations."""
+
+    def doubling(x):
+        y = x - x.mean(-1, keepdim=True)
+        for _ in range(40):
+            y = step(y)
+        return y.sum(-1)
+
+    written: list[int] = []
+
+    def counted(expr, arg):
+        written.append(operations(expr))
+        return substitute(expr, arg)
+
+    monkeypatch.setattr(weft.cascade.chain, "substitute", counted)
+    found = analysed(doubling, torch.randn(8, 64))
+    assert not found.folds
+    assert f"by more than {MOST_OPERATIONS} operations, each counted as often as it is read" in found.refused[-1].reason
+    assert sum(written) <= MOST_OPERATIONS
+
+
+def test_arithmetic_of_data_that_doubles_is_read_as_a_value():
+    def doubling(x):
+        y = x
+        for _ in range(40):
+            y = y + 0.5 * y
+        return (y - y.mean(-1, keepdim=True)).square().sum(-1)
+
+    found = analysed(doubling, torch.randn(8, 64))
+    (fold,) = found.decompositions
+    assert max(operations(link.element.expr) for link in fold.chain.links) <= 2 * MOST_OPERATIONS + 4
 
 
 # As the user meets them: a reduction that starts anew, and why.
@@ -374,3 +434,14 @@ def test_what_would_lose_its_precision_is_refused(name):
     chain, reason = REFUSED[name]
     found = analysed(chain.function, *(torch.rand(shape) for shape in chain.shapes))
     assert any(reason in refused.reason for refused in found.refused)
+
+
+@pytest.mark.parametrize("exponent", [float("inf"), float("nan"), 5.0])
+def test_powers_that_are_not_carried_are_computed_all_the_same(exponent):
+    def powers(x):
+        return ((x - x.mean(-1, keepdim=True)) ** exponent).sum(-1)
+
+    x = torch.randn(4, 32)
+    program = weft.optimize(powers, x)
+    assert not program.fallbacks
+    torch.testing.assert_close(program(x), powers(x), rtol=1e-3, atol=1e-3, equal_nan=True)

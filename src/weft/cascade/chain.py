@@ -21,7 +21,10 @@ from weft.tensor.program import (
     Use,
     uses,
 )
-from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply, arguments, substitute
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply, arguments, occurrences, operations, substitute
+
+MOST_OPERATIONS = 256
+"""Between two reductions, each counted as often as it is read: expressions are trees, and what is done with them goes over each."""
 
 Reducing: TypeAlias = Reduction | Contraction
 """A node that a chain may have: Table 1's reductions, a matrix product among them."""
@@ -136,6 +139,7 @@ class Gathering:
         after: names of values that depend on any of them.
         over: the chain's axis.
         sizes_seen: whether absolute values are seen through as arithmetic is: a scale is a maximum of them.
+        inlined: how many operations each value stands for that is seen through.
     """
 
     program: TensorProgram
@@ -149,6 +153,21 @@ class Gathering:
         self.links: list[Link] = []
         self.operands: list[Use | Result] = []
         self.known: dict[tuple[str, tuple[Axis, ...]], int] = {}
+        self.inlined: dict[str, int] = {}
+        for node in self.program.nodes:
+            if isinstance(node, Elementwise | Cast) and (node.name in self.after or self._light(node)):
+                count = self._operations(node)
+                if count <= MOST_OPERATIONS or node.name in self.after:
+                    self.inlined[node.name] = count
+
+    def _operations(self, node: Elementwise | Cast) -> int:
+        """How many operations `expression` would write for `node`, told from those before it: nothing is written to count them."""
+        if isinstance(node, Cast):
+            count = 1 + self.inlined.get(node.arg.value, 0)
+        else:
+            read = [self.inlined.get(use.value, 0) for use in node.args]
+            count = operations(node.expr) + sum(read[i] for i in occurrences(node.expr))
+        return min(count, MOST_OPERATIONS + 1)
 
     def link(self, node: Reducing, axes: tuple[Axis, ...]) -> int:
         """The number of the reduction `node` with its result's axes bound to `axes`.
@@ -185,8 +204,13 @@ class Gathering:
     def expression(self, use: Use) -> Scalar:
         """What `use` reads, in terms of operands: elementwise work between the reductions is inlined."""
         node = self.values[use.value]
-        if use.value not in self.after and not self._light(node):
+        if use.value not in self.after and use.value not in self.inlined:
             return self._operand(use)
+        if self.inlined.get(use.value, 0) > MOST_OPERATIONS:
+            raise NoChainError(
+                f"{use.value} is made of earlier results by more than {MOST_OPERATIONS} operations, "
+                "each counted as often as it is read"
+            )
         bound = dict(zip(node.axes, use.axes, strict=True))
         match node:
             case Elementwise():

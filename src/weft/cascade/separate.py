@@ -22,6 +22,7 @@ MOST_TERMS = 6
 """A decomposition into more products than this carries more than it saves."""
 MOST_POWER = 4
 """Of a difference: kurtosis has the fourth."""
+_TOO_HIGH = f"powers above {MOST_POWER} of what uses an earlier result are not carried"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +76,15 @@ def separated(chain: Chain, sides: tuple[Scalar, ...]) -> tuple[Term, ...]:
     terms: list[Term] = [Term(ONE, ())]
     for side in sides:
         parts = _Separation(chain).parts(side)
+        _few(chain, side, len(terms) * len(parts))
         terms = [Term(product(t.scale, p.scale), (*t.factors, p.factor)) for t in terms for p in parts]
-    if len(terms) > MOST_TERMS:
-        raise NotSeparableError(f"{chain.show(sides[0])} is a sum of {len(terms)} products, more than {MOST_TERMS}")
     return tuple(terms)
+
+
+def _few(chain: Chain, expr: Scalar, count: int) -> None:
+    """Raise where `expr` would come to `count` terms: before they are made, since those of products multiply."""
+    if count > MOST_TERMS:
+        raise NotSeparableError(f"{chain.show(expr)} is a sum of {count} products, more than {MOST_TERMS}")
 
 
 def factored(chain: Chain, expr: Scalar) -> Term:
@@ -134,12 +140,14 @@ class _Separation:
             case Apply("add" | "sub" as op, (left, right)):
                 return self._sum(expr, self.parts(left), self.parts(right), op == "sub")
             case Apply("mul", (left, right)):
-                return [_times(a, b) for a in self.parts(left) for b in self.parts(right)]
+                return self._product(expr, self.parts(left), self.parts(right))
             case Apply("div", (left, right)):
                 below = self._divisor(expr, right)
                 return [_times(a, below) for a in self.parts(left)]
-            case Apply("pow", (base, Lit(exponent))) if exponent == int(exponent) and 1 <= exponent <= MOST_POWER:
-                return self._power(base, int(exponent))
+            case Apply("pow", (base, Lit(exponent))) if exponent >= 1 and float(exponent).is_integer():
+                if exponent > MOST_POWER:
+                    raise NotSeparableError(f"{self.chain.show(expr)}: {_TOO_HIGH}")
+                return self._power(expr, base, int(exponent))
             case Apply("exp" | "decay", (inner,)):
                 return [self._raised(expr, inner)]
             case Apply("where", (condition, yes, no)) if not self.chain.dependent(condition):
@@ -165,10 +173,15 @@ class _Separation:
             raise NotSeparableError(f"{self.chain.show(expr)} divides by a sum of data and an earlier result")
         return _inverse(below[0])
 
-    def _power(self, base: Scalar, exponent: int) -> list[_Part]:
+    def _product(self, expr: Scalar, left: list[_Part], right: list[_Part]) -> list[_Part]:
+        """The terms of the product `expr` of two sums."""
+        _few(self.chain, expr, len(left) * len(right))
+        return [_times(a, b) for a in left for b in right]
+
+    def _power(self, expr: Scalar, base: Scalar, exponent: int) -> list[_Part]:
         result, each = [_Part(ONE)], self.parts(base)
         for _ in range(exponent):
-            result = [_times(a, b) for a in result for b in each]
+            result = self._product(expr, result, each)
         return result
 
     def _sum(self, expr: Scalar, left: list[_Part], right: list[_Part], minus: bool) -> list[_Part]:
@@ -185,8 +198,7 @@ class _Separation:
             else:
                 joined = total(parts[same].factor.data, part.factor.data)
                 parts[same] = replace(parts[same], factor=Factor(joined))
-        if len(parts) > MOST_TERMS:
-            raise NotSeparableError(f"{self.chain.show(expr)} is a sum of more than {MOST_TERMS} products")
+        _few(self.chain, expr, len(parts))
         if len(parts) > 1 and not any(p.factor.powers or p.factor.raised for p in parts):
             raise NotSeparableError(
                 f"{self.chain.show(expr)} is a sum of data times earlier results: summed apart they could cancel"
@@ -256,8 +268,7 @@ class _Separation:
                 data = part.factor.data
                 one, other = (data, ZERO) if chosen else (ZERO, data)
                 found.append(replace(part, factor=replace(part.factor, data=apply("where", condition, one, other))))
-        if len(found) > MOST_TERMS:
-            raise NotSeparableError(f"{self.chain.show(expr)} is a sum of more than {MOST_TERMS} products")
+        _few(self.chain, expr, len(found))
         return found
 
 
@@ -270,7 +281,7 @@ def _times(left: _Part, right: _Part) -> _Part:
     for shift, exponent in right.factor.powers:
         powers[shift] = powers.get(shift, 0) + exponent
     if any(exponent > MOST_POWER for exponent in powers.values()):
-        raise NotSeparableError(f"a difference to a power above {MOST_POWER}")
+        raise NotSeparableError(_TOO_HIGH)
     one, other = left.factor.raised, right.factor.raised
     raised = one or other
     if one is not None and other is not None:

@@ -80,6 +80,21 @@ def arguments(expr: Scalar) -> frozenset[int]:
             assert_never(expr)
 
 
+def occurrences(expr: Scalar) -> tuple[int, ...]:
+    """The indices of the arguments that `expr` reads, each as often as it is read."""
+    match expr:
+        case Arg(index):
+            return (index,)
+        case Lit():
+            return ()
+        case Apply(_, args):
+            return tuple(i for a in args for i in occurrences(a))
+        case Convert(_, inner):
+            return occurrences(inner)
+        case _:
+            assert_never(expr)
+
+
 def operations(expr: Scalar) -> int:
     """How many table operations one evaluation of `expr` performs (casts count as one)."""
     match expr:
