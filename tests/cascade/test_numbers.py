@@ -1,7 +1,8 @@
 """Numbers that hurt, by the error rule: far from zero, very large, infinite, equal, zero where something is divided by, very many.
 
 A running state divides by what it has seen so far, or takes it away: each chain is also tried where what comes first is nothing yet
-(masked, zero, cancelling) although the whole row is ordinary. A share of the chains is always tried, all with WALK_ALL=1 in the
+(masked, zero, cancelling) although the whole row is ordinary. What is judged is the derived loop, where there is one, whatever its
+predicted time; a few chains also as they are chosen. A share of the chains is always tried, all with WALK_ALL=1 in the
 environment.
 """
 
@@ -15,13 +16,24 @@ import torch
 
 import weft
 from api.test_attention import masked
+from cascade.forcing import CHEAPEST, derived, derived_loops
 from cascade.workloads import CHAINS
 from walk import WALK_ALL
 from weft.api.measure import Standard
 
+
+@pytest.fixture(scope="module", autouse=True)
+def _derived_loops():
+    with derived_loops():
+        yield
+
+
 NAMED = {chain.name: chain for chain in CHAINS}
 FIRST = 600  # more than a block, less than a row
 LONG = 1_000_003
+
+AS_WRITTEN = ("Sum + Sum", "sum (w * max a)", "quantise + matmul")
+"""Chains that no derived loop computes: two axes, which nothing says are one, and a rounding at a scale of its row."""
 
 APART = "the second sum runs along an axis of its own, which nothing says is as long as the first: two loops"
 
@@ -35,20 +47,22 @@ def share(always, more):
     return [*always, *(more if WALK_ALL else ())]
 
 
-def judged(function, make, gaps=None):
-    """What weft gives for four draws, beside eager and fp64."""
+def judged(function, make, gaps=None, loop=True):
+    """What weft gives for four draws, beside eager and fp64: `loop` says whether by a derived loop, None that it may be."""
     program = weft.optimize(function, make(0))
     assert program.kernels, program  # else PyTorch would be judged
+    assert loop is None or derived(program) is loop
     judgement = Standard.of(function, make, gaps=gaps).judge(program)
     assert judgement.ok, str(judgement)
     return program
 
 
-def check(name, change, sizes=None):
+def check(name, change, sizes=None, *, any_kernel=False):
     """The chain with this name, whose operands are changed."""
     chain = NAMED[name]
     sizes = chain.sizes[-1] if sizes is None else sizes
-    judged(chain.function, lambda number: change(*chain.inputs(sizes, number)), chain.gaps)
+    loop = None if any_kernel else name not in AS_WRITTEN
+    judged(chain.function, lambda number: change(*chain.inputs(sizes, number)), chain.gaps, loop)
 
 
 # Far from zero.
@@ -302,6 +316,27 @@ def test_factors_that_are_zero_at_the_end_or_on_the_way(name, change):
     check(name, change)
 
 
+# As chosen.
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    share(
+        (
+            ("variance", first_far),
+            ("LayerNorm + matmul", first_far),
+            ("covariance of features", first_far),
+            ("entropy of a softmax", two_levels),
+            ("softmax", infinite),
+        ),
+        (("covariance of two vectors", both_far), ("log-sum-exp", infinite), ("variance", some_equal)),
+    ),
+)
+def test_what_the_cost_model_chooses(name, change):
+    with derived_loops(CHEAPEST):
+        check(name, change, any_kernel=True)
+
+
 # One, and very many.
 
 MANY = ("variance", "log-sum-exp", "Sum + Sum")
@@ -311,7 +346,8 @@ MORE = ("torch.var without correction", "weighted variance", "skewness", "kurtos
 
 @pytest.mark.parametrize("name", share((*MANY, "skewness"), MORE))
 def test_rows_of_one_element(name):
-    check(name, lambda *operands: operands, (3, 1))
+    """There is no loop."""
+    check(name, lambda *operands: operands, (3, 1), any_kernel=True)
 
 
 @pytest.fixture
@@ -325,7 +361,9 @@ def two_threads():
 @functools.cache
 def long(name):
     with weft.options(threads=2):
-        return weft.optimize(NAMED[name].function, million(name, 0))
+        program = weft.optimize(NAMED[name].function, million(name, 0))
+    assert derived(program) == (name not in AS_WRITTEN)
+    return program
 
 
 def million(name, number):

@@ -11,24 +11,15 @@ import functools
 import pytest
 
 import weft
+from cascade.forcing import derived_loops
 from cascade.workloads import CHAINS
 from walk import WALK_ALL
 from weft.api.measure import Standard
-from weft.plan import regions, select
-
-CHEAPEST = select._cheapest
-
-
-def one_loop(found):
-    """The cheapest of the derived loops, or of all."""
-    return CHEAPEST([c for c in found if c.origin.startswith("one loop")] or found)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _derived_loops():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(select, "_cheapest", one_loop)
-        patch.setattr(regions, "_remembered", {})
+    with derived_loops():
         yield
 
 

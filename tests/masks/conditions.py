@@ -57,11 +57,11 @@ def row_sums(condition: Scalar, otherwise: float = 0.0) -> TensorProgram:
     return b.finish([b.reduce(Monoid.sum, over_indices(b, x, chosen(condition, otherwise)), (1,))])
 
 
-def row_maxima(condition: Scalar) -> TensorProgram:
-    """The greatest of the elements of each row for which the condition holds."""
+def row_maxima(condition: Scalar, otherwise: float = -math.inf) -> TensorProgram:
+    """The greatest of the elements of each row for which the condition holds, and of `otherwise`."""
     b = Builder()
     x = b.input("x", (5, 7), F32)
-    return b.finish([b.reduce(Monoid.max, over_indices(b, x, chosen(condition, -math.inf)), (1,))])
+    return b.finish([b.reduce(Monoid.max, over_indices(b, x, chosen(condition, otherwise)), (1,))])
 
 
 def column_sums(condition: Scalar) -> TensorProgram:

@@ -1,0 +1,31 @@
+"""Programs of the derived loops: at tests' sizes the cost model may prefer to go over a row twice, since it stays in a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from weft.plan import regions, select
+
+CHEAPEST = select._cheapest
+
+
+def one_loop(found):
+    """The cheapest of the derived loops, or of all."""
+    return CHEAPEST([c for c in found if c.origin.startswith("one loop")] or found)
+
+
+def derived(program):
+    """Whether a derived loop is in a program."""
+    return any(title.startswith("chains of reductions") for title, _ in program.explain().sections)
+
+
+@contextmanager
+def derived_loops(choice=one_loop) -> Iterator[None]:
+    """What is compiled inside is the derived loop, where there is one, or what another `choice` takes; afresh."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(select, "_cheapest", choice)
+        patch.setattr(regions, "_remembered", {})
+        yield
