@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import pytest
@@ -23,7 +23,7 @@ def derived(program):
 
 
 @contextmanager
-def derived_loops(choice=one_loop) -> Iterator[None]:
+def derived_loops(choice=one_loop) -> Generator[None]:
     """What is compiled inside is the derived loop, where there is one, or what another `choice` takes; afresh."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(select, "_cheapest", choice)

@@ -47,7 +47,7 @@ def share(always, more):
     return [*always, *(more if WALK_ALL else ())]
 
 
-def judged(function, make, gaps=None, loop=True):
+def judged(function, make, gaps=None, loop: bool | None = True):
     """What weft gives for four draws, beside eager and fp64: `loop` says whether by a derived loop, None that it may be."""
     program = weft.optimize(function, make(0))
     assert program.kernels, program  # else PyTorch would be judged
