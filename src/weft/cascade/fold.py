@@ -9,7 +9,18 @@ from dataclasses import dataclass
 from weft.block.fold import Fold
 from weft.block.program import operands
 from weft.block.rename import fresh
-from weft.cascade.algebra import ZERO, difference, is_one, negative, power, product, quotient, total, where_invertible
+from weft.cascade.algebra import (
+    ZERO,
+    difference,
+    is_one,
+    negative,
+    never_negative,
+    power,
+    product,
+    quotient,
+    total,
+    where_invertible,
+)
 from weft.cascade.basis import Carried, carried, expansion, expr_axes
 from weft.cascade.chain import Chain, Link, Result, argument
 from weft.cascade.graphing import Graphing
@@ -98,11 +109,10 @@ def _keys(found: Decomposition, index: int) -> list[Key]:
 def _centres(found: Decomposition, values: Mapping[str, Node]) -> dict[Shift, Reference]:
     """A running value for each difference to be relative to, near what it subtracts wherever its terms have weight.
 
-    That is what it subtracts, where that is a mean; the running exponent, where the same data are under the term's exponential; or
-    the mean of the data, where all of them count alike.
+    That is what it subtracts, where that is a mean; or the running exponent, where the same data are under the term's exponential.
 
     Raises:
-        NotSeparableError: none of these: about a mean of all data, terms that count few of them could cancel.
+        NotSeparableError: neither: about another value, terms could cancel, and be infinite where those of the program are not.
     """
     met: dict[Shift, list[tuple[Term, int]]] = {}
     for terms in found.terms:
@@ -116,11 +126,12 @@ def _centres(found: Decomposition, values: Mapping[str, Node]) -> dict[Shift, Re
         reference = _mean(found, shift, values)
         if reference is None and all(_raises(term, side, shift) for term, side in places):
             reference = exponent
-        if reference is None and all(_counts_all_alike(term, side) for term, side in places):
-            above, below = Carried((Factor(shift.data),), (None,)), Carried((Factor(),), (None,))
-            reference = Centre(shift, above, below)
         if reference is None:
             text = f"{found.chain.show(shift.data)} - ({found.chain.show(shift.result)})"
+            if all(_counts_all_alike(term, side) for term, side in places):
+                raise NotSeparableError(
+                    f"{text} is a difference to what is no mean of these data: no running value is known to be near it"
+                )
             raise NotSeparableError(
                 f"{text} is weighted, and no running value is known to be near it where the weights are"
             )
@@ -142,16 +153,20 @@ def _counts_all_alike(term: Term, side: int) -> bool:
 
 
 def _mean(found: Decomposition, shift: Shift, values: Mapping[str, Node]) -> Centre | None:
-    """What `shift` subtracts as one sum by another: sum(w * g) / sum(w), or sum(g) / the number of elements."""
+    """What `shift` subtracts as one sum by another, sum(w * g) / sum(w), or sum(g) / the number of elements.
+
+    Weights that may be negative may add up to about 0, above all those so far, and put their mean anywhere. So the centre then is
+    that by their sizes, which is among the data.
+    """
     match shift.result:
-        case Apply("div", (Arg(above), Arg(below))):
+        case Apply("div", (Arg(above), (Arg() | Lit()) as divisor)):
             pass
-        case Apply("mul", (Arg(above), Apply("div", (Lit(one), Arg(below))))) if one == 1:
+        case Apply("mul", (Arg(above), Apply("div", (Lit(one), (Arg() | Lit()) as divisor)))) if one == 1:
             pass
         case _:
             return None
     one = _plain_sum(found, above)
-    other = _count(found, below, values) or _plain_sum(found, below)
+    other = _below(found, divisor, values)
     if one is None or other is None:
         return None
     weight = other.factors[0].data if len(other.factors) == 1 else None
@@ -159,7 +174,10 @@ def _mean(found: Decomposition, shift: Shift, values: Mapping[str, Node]) -> Cen
         return None
     data = one.factors[0].data
     if data in (shift.data if other.factors[0].trivial else product(weight, shift.data), product(shift.data, weight)):
-        return Centre(shift, one, other)
+        if never_negative(weight):
+            return Centre(shift, one, other)
+        size = apply("abs", weight)
+        return Centre(shift, Carried((Factor(product(size, shift.data)),), (None,)), Carried((Factor(size),), (None,)))
     return None
 
 
@@ -172,6 +190,13 @@ def _plain_sum(found: Decomposition, operand: int) -> Carried | None:
     if len(terms) != 1 or terms[0].scale != Lit(1.0) or any(f.powers or f.raised or f.scaled for f in terms[0].factors):
         return None
     return carried(terms[0], found.chain.links[result.index].element.rounded)
+
+
+def _below(found: Decomposition, divisor: Arg | Lit, values: Mapping[str, Node]) -> Carried | None:
+    """What a mean divides by; a number is taken for the length, which may have been known when the program was written."""
+    if isinstance(divisor, Lit):
+        return _COUNT
+    return _count(found, divisor.index, values) or _plain_sum(found, divisor.index)
 
 
 def _count(found: Decomposition, operand: int, values: Mapping[str, Node]) -> Carried | None:
@@ -331,7 +356,8 @@ class _Folding:
     def _unbounded(self, index: int, key: Carried, value: _Scaled) -> _Scaled:
         """A sum of exponentials whose shift is not their maximum: where one is infinite the sum may be so too, not NaN.
 
-        Relative to the running exponent such an element is inf - inf; the sum of exp(g - h) is what the greatest gives.
+        Relative to the running exponent such an element is inf - inf; the sum of exp(g - h) is what the greatest gives. Where h is
+        -inf each element is infinite, or NaN if g is -inf too: then it is what the least gives.
 
         Raises:
             NotSeparableError: there are other factors, whose signs decide which infinity it is.
@@ -342,7 +368,10 @@ class _Folding:
             raise NotSeparableError(f"{text} is not below a maximum of its own, and has other factors")
         z = self._component(Exponent(shift.data))
         greatest = self._arg(self.after.point("top", self._factor(shift), self.args))
-        return _Scaled(apply("where", apply("eq", z, Lit(math.inf)), greatest, self._plain(value)))
+        subtracted = self._plain(self._value(shift.result))
+        least = apply("exp", difference(self._component(Combined(shift.data, Monoid.min)), subtracted))
+        bounded = apply("where", apply("eq", z, Lit(math.inf)), greatest, self._plain(value))
+        return _Scaled(apply("where", apply("eq", subtracted, Lit(-math.inf)), least, bounded))
 
     def _exponential(self, index: int, shift: Shift) -> str:
         """An exponential of a reduction's element, for a reader."""
