@@ -184,6 +184,36 @@ def test_the_first_blocks_of_keys_are_masked(function):
     assert (len(program.kernels), program.fallbacks) == (1, ())
 
 
+# What the elements' sizes keep in range, and what is relative to no mean.
+
+
+def length(x):
+    greatest = x.abs().amax(-1, keepdim=True)
+    return ((x / greatest) ** 2).sum(-1).sqrt() * greatest[..., 0]
+
+
+def squares_above_the_least(x):
+    return ((x - x.amin(-1, keepdim=True)) ** 2).sum(-1)
+
+
+def one_infinite(x):
+    x = x.abs()
+    x[::2, 7] = math.inf
+    return x
+
+
+@pytest.mark.parametrize(
+    ("function", "change"),
+    [
+        (length, lambda x: x * 1e20),
+        (length, lambda x: x * 1e-25),
+        (squares_above_the_least, one_infinite),
+    ],
+)
+def test_a_sum_overflows_where_eagers_does(function, change):
+    judged(function, lambda number: (change(NAMED["variance"].inputs((16, 4099), number)[0]),))
+
+
 # Equal, and zero.
 
 
