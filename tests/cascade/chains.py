@@ -54,6 +54,44 @@ def variance_under_softmax(x, v):
     return (p * (v - mean) ** 2).sum(-1)
 
 
+def spread_of_exponents(x):
+    p = torch.softmax(x, -1)
+    mean = (p * x).sum(-1, keepdim=True)
+    return (p * (x - mean) ** 2).sum(-1)
+
+
+def covariance_with_exponents(x, y):
+    p = torch.softmax(x, -1)
+    mean = (p * x).sum(-1, keepdim=True)
+    return (p * (x - mean) * y).sum(-1)
+
+
+def mean_square_of_logarithms(x):
+    return (torch.softmax(x, -1) * torch.log_softmax(x, -1) ** 2).sum(-1)
+
+
+def entropy_below_a_bound(x, bound):
+    """Of the exponentials below the greatest, or below `bound` if that is more."""
+    below = x - torch.maximum(x.amax(-1, keepdim=True), bound[:, None])
+    return (torch.exp(below) * below).sum(-1)
+
+
+def weighted_below_the_greatest(x, bias, w):
+    return (torch.exp(x - x.amax(-1, keepdim=True) + bias) * w).sum(-1)
+
+
+def weighted_from_the_greatest(x, w):
+    return (torch.exp(x.amax(-1, keepdim=True) - x) * w).sum(-1)
+
+
+def biased_below_the_greatest(x, bias):
+    return torch.exp(x - x.amax(-1, keepdim=True) + bias).sum(-1)
+
+
+def exponentials_from_the_greatest(x):
+    return torch.exp(x.amax(-1, keepdim=True) - x).sum(-1)
+
+
 def sum_of_squared_shares(x):
     return (torch.softmax(x, -1) ** 2).sum(-1)
 
@@ -184,6 +222,9 @@ CHAINS = {
     "mean under a softmax": Chain(mean_under_softmax, TWO),
     "squared shares": Chain(sum_of_squared_shares, ONE),
     "entropy": Chain(rows.entropy, ONE),
+    "entropy below a bound": Chain(entropy_below_a_bound, ((ROWS, LENGTH), (ROWS,))),
+    "exponentials below the greatest and biased": Chain(biased_below_the_greatest, TWO),
+    "exponentials from the greatest": Chain(exponentials_from_the_greatest, ONE),
     "exponentials below the mean": Chain(exponentials_below_the_mean, ONE),
     "exponentials above the least": Chain(exponentials_above_the_least, ONE),
     "variance about a mean by a number": Chain(about_a_mean_by_a_number, ONE),
@@ -225,6 +266,21 @@ REFUSED = {
         Chain(variance_under_softmax, TWO),
         "is weighted, and no running value is known to be near it",
     ),
+    **{
+        name: (Chain(function, shapes), "about the greatest so far it could cancel or overflow")
+        for name, function, shapes in (
+            ("variance of the exponents", spread_of_exponents, ONE),
+            ("covariance with the exponents", covariance_with_exponents, TWO),
+            ("mean square of logarithms", mean_square_of_logarithms, ONE),
+        )
+    },
+    **{
+        name: (Chain(function, shapes), "is not below a maximum of its own, and has other factors")
+        for name, function, shapes in (
+            ("weighted, biased exponentials", weighted_below_the_greatest, ((ROWS, LENGTH),) * 3),
+            ("weighted exponentials from the greatest", weighted_from_the_greatest, TWO),
+        )
+    },
     "variance of those chosen": (
         Chain(chosen_variance, TWO),
         "leaves out elements, which a running value would still see",

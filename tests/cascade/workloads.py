@@ -128,7 +128,7 @@ ATTENTION = (
     Chain("attention with a sink", bench.sink_attention, heads(one_logit), HEADS, fails=dict.fromkeys(HEADS, CAT)),
     Chain("attention with a sink, by hand", sink_by_hand, heads(one_logit), HEADS),
     Chain("attention with a soft-cap", bench.capped_attention, heads(), HEADS),
-    Chain("attention with ALiBi", bench.alibi_attention, heads(slope), HEADS),
+    Chain("attention with ALiBi", bench.alibi_attention, heads(slope), HEADS, kernels=2),  # distances, where that pays
     Chain("attention with a temperature", bench.tempered_attention, heads(temperature), HEADS),
 )
 

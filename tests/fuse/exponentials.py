@@ -77,6 +77,17 @@ def two_row_sums() -> TensorProgram:
     )  # fmt: skip
 
 
+def means_of_the_whole() -> TensorProgram:
+    """sum(exp(x) * y) / sum(exp(x)), over both axes, twice: what the loops give as pairs are numbers after them."""
+    whole, one = (M, N), ((), F32)
+    return _tensors(
+        over("e", EXP, "x"), Reduction("t", *one, Monoid.sum, Use("e", whole), whole),
+        over("f", MUL, "e", "y"), Reduction("s", *one, Monoid.sum, Use("f", whole), whole),
+        *(Elementwise(name, *one, DIV, (Use("s", ()), Use("t", ()))) for name in ("out", "again")),
+        inputs=(X, Y), outputs=("out", "again"),
+    )  # fmt: skip
+
+
 def sum_of_products() -> TensorProgram:
     """sum(exp(x) exp(y)) / (sum(exp(x)) sum(exp(y)))."""
     return _tensors(
@@ -177,7 +188,7 @@ def times_the_inverse() -> TensorProgram:
 
 CONVERTED = {
     f.__name__: f
-    for f in (softmax, two_row_sums, sum_of_products, masked_by_zero, over_two_axes, rows_and_columns,
+    for f in (softmax, two_row_sums, means_of_the_whole, sum_of_products, masked_by_zero, over_two_axes, rows_and_columns,
               rows_plus_columns, in_half, times_the_inverse)
 }  # fmt: skip
 """Programs in which every exponential becomes a pair."""

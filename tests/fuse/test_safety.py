@@ -82,6 +82,7 @@ def test_before_and_after_are_the_same(name, share):
     for program in stages(PROGRAMS[name]):
         safe = make_safe(program, share).program
         check(safe)
+        assert safe.graph.outputs == program.graph.outputs
         for _ in range(2):
             blocks = {s.name: rng.randint(1, 3) for s in spaces(program)}
             sizes = {space: size * rng.randint(1, 3) for space, size in blocks.items()}

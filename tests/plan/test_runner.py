@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 
+import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -53,6 +54,25 @@ def test_views_sizes_and_units_are_found_at_each_call():
         assert program.kernels
         for found, wanted in zip(program(*given), fn(*given), strict=True):
             torch.testing.assert_close(found, wanted)
+
+
+def entropy(x):
+    rows = x.flatten()
+    return -(torch.softmax(rows, 0) * torch.log_softmax(rows, 0)).sum()
+
+
+def weighted(x):
+    e = (x - x.amax()).exp()
+    return (e / e.sum() * x).sum()
+
+
+@pytest.mark.parametrize("fn", [weighted, entropy, lambda x: (weighted(x), weighted(x + x.mean()))])
+def test_numbers_that_are_made_after_all_loops_keep_their_names(fn):
+    x = torch.randn(6, 5)
+    program = weft.optimize(fn, x)
+    assert not program.fallbacks
+    assert program.kernels
+    torch.testing.assert_close(program(x), fn(x))
 
 
 def test_one_plan_serves_other_sizes_and_strides():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -109,10 +110,12 @@ def _keys(found: Decomposition, index: int) -> list[Key]:
 def _centres(found: Decomposition, values: Mapping[str, Node]) -> dict[Shift, Reference]:
     """A running value for each difference to be relative to, near what it subtracts wherever its terms have weight.
 
-    That is what it subtracts, where that is a mean; or the running exponent, where the same data are under the term's exponential.
+    That is what it subtracts, where that is a mean; or the running exponent, where the same data are under the term's exponential
+    and what it subtracts is not less.
 
     Raises:
-        NotSeparableError: neither: about another value, terms could cancel, and be infinite where those of the program are not.
+        NotSeparableError: neither: about another value, terms could cancel, and be infinite where the program is not; about
+            the greatest, which lies up to log(n) above most of the weight of n elements, they could if what is subtracted does not.
     """
     met: dict[Shift, list[tuple[Term, int]]] = {}
     for terms in found.terms:
@@ -122,10 +125,15 @@ def _centres(found: Decomposition, values: Mapping[str, Node]) -> dict[Shift, Re
                     met.setdefault(shift, []).append((term, side))
     centres: dict[Shift, Reference] = {}
     for shift, places in met.items():
-        exponent = Exponent(shift.data)
-        reference = _mean(found, shift, values)
+        reference: Reference | None = _mean(found, shift, values)
         if reference is None and all(_raises(term, side, shift) for term, side in places):
-            reference = exponent
+            if not _not_below_the_greatest(found.chain, shift) or any(_degree(term) > 1 for term, _ in places):
+                text = f"{found.chain.show(shift.data)} - ({found.chain.show(shift.result)})"
+                raise NotSeparableError(
+                    f"{text} is under its own exponential, and not the only difference or not from a maximum: "
+                    "about the greatest so far it could cancel or overflow"
+                )
+            reference = Exponent(shift.data)
         if reference is None:
             text = f"{found.chain.show(shift.data)} - ({found.chain.show(shift.result)})"
             if all(_counts_all_alike(term, side) for term, side in places):
@@ -137,6 +145,18 @@ def _centres(found: Decomposition, values: Mapping[str, Node]) -> dict[Shift, Re
             )
         centres[shift] = reference
     return centres
+
+
+def _not_below_the_greatest(chain: Chain, shift: Shift) -> bool:
+    """Whether `shift` subtracts a maximum of its data, or that and logarithms, as of a sum of exponentials below it."""
+    parts = summands(chain, shift.result)
+    others = [part for part in parts if not _covers(chain, part, Counter(summands(chain, shift.data)))]
+    return len(others) < len(parts) and all(isinstance(part, Apply) and part.op == "log" for part in others)
+
+
+def _degree(term: Term) -> int:
+    """How many differences a term multiplies."""
+    return sum(exponent for factor in term.factors for _, exponent in factor.powers)
 
 
 def _raises(term: Term, side: int, shift: Shift) -> bool:
@@ -234,7 +254,6 @@ class _Folding:
 
     def fold(self) -> Fold:
         """The loop, its state, and what comes after; only what the results take is carried."""
-        narrowed = self.given if self.real is not self.given else None
         makes: list[tuple[str, str]] = []
         narrowed = self.given if self.real is not self.given else None
         for value, index in self.chain.wanted:
@@ -340,6 +359,9 @@ class _Folding:
         parts: list[_Scaled] = []
         for term in self.found.terms[index]:
             key, scale = carried(term, link.element.rounded), self._value(term.scale)
+            if any(isinstance(self.centres[shift], Exponent) for shift, _ in key.shifts):
+                parts += self._about_exponent(index, key, scale)
+                continue
             value = _Scaled(self._settled(key), tuple((shift, 1) for shift in key.raised))
             for scaling in key.scaled:
                 value = self._lost(scaling, value)
@@ -353,25 +375,48 @@ class _Folding:
             result = total(result, self._plain(part))
         return _Scaled(result)
 
+    def _about_exponent(self, index: int, key: Carried, scale: _Scaled) -> list[_Scaled]:
+        """The summands of a sum with a difference that is relative to the exponent of the same data.
+
+        Each is brought back before it is multiplied by how far the exponent is from what is subtracted, which may be very far where
+        the exponential of that is 0.
+        """
+        for raised in key.raised:
+            if not _below_its_maximum(self.chain, raised):
+                self._refuse_factors(index, raised)
+        relative = tuple((raised, 1) for raised in key.raised)
+        found: list[_Scaled] = []
+        for coefficient, moves, part in expansion(key, frozenset(shift for shift, _ in key.shifts)):
+            value = self._plain(_multiplied(scale, _Scaled(self._component(part), relative)))
+            for shift, exponent in moves:
+                by = self._apart(shift, self._component(self.centres[shift]))
+                value = product(value, power(self._arg(self.after.point("by", by, self.args)), exponent))
+            found.append(_Scaled(product(Lit(float(coefficient)), value)))
+        return found
+
+    def _refuse_factors(self, index: int, shift: Shift) -> None:
+        raise NotSeparableError(
+            f"{self._exponential(index, shift)} is not below a maximum of its own, and has other factors"
+        )
+
     def _unbounded(self, index: int, key: Carried, value: _Scaled) -> _Scaled:
         """A sum of exponentials whose shift is not their maximum: where one is infinite the sum may be so too, not NaN.
 
-        Relative to the running exponent such an element is inf - inf; the sum of exp(g - h) is what the greatest gives. Where h is
-        -inf each element is infinite, or NaN if g is -inf too: then it is what the least gives.
+        Relative to the running exponent such an element is inf - inf; the sum of exp(g - h) is what the greatest gives. And
+        what the least does where h is -inf: infinite, or NaN if that is -inf too.
 
         Raises:
             NotSeparableError: there are other factors, whose signs decide which infinity it is.
         """
         shift = key.raised[0]
         if key.factors != (Factor(raised=shift),):
-            text = self._exponential(index, shift)
-            raise NotSeparableError(f"{text} is not below a maximum of its own, and has other factors")
+            self._refuse_factors(index, shift)
         z = self._component(Exponent(shift.data))
         greatest = self._arg(self.after.point("top", self._factor(shift), self.args))
-        subtracted = self._plain(self._value(shift.result))
-        least = apply("exp", difference(self._component(Combined(shift.data, Monoid.min)), subtracted))
-        bounded = apply("where", apply("eq", z, Lit(math.inf)), greatest, self._plain(value))
-        return _Scaled(apply("where", apply("eq", subtracted, Lit(-math.inf)), least, bounded))
+        found = apply("where", apply("eq", z, Lit(math.inf)), greatest, self._plain(value))
+        below = self._plain(self._value(shift.result))
+        least = apply("exp", difference(self._component(Combined(shift.data, Monoid.min)), below))
+        return _Scaled(apply("where", apply("eq", below, Lit(-math.inf)), least, found))
 
     def _exponential(self, index: int, shift: Shift) -> str:
         """An exponential of a reduction's element, for a reader."""
@@ -462,19 +507,24 @@ def _order(chain: Chain) -> tuple[Axis, ...]:
 
 
 def _below_its_maximum(chain: Chain, shift: Shift) -> bool:
-    """Whether what is subtracted is at least the maximum of data among its own: if that is infinite, so is it."""
-    data = summands(chain, shift.data)
+    """Whether what is subtracted is at least the maximum of all that is raised: if that is infinite, so is it."""
+    data = Counter(summands(chain, shift.data))
     return any(_covers(chain, part, data) for part in summands(chain, shift.result))
 
 
-def _covers(chain: Chain, part: Scalar, data: list[Scalar]) -> bool:
-    """Whether `part` is the maximum of what is among `data`, or of that and more."""
-    if isinstance(part, Apply) and part.op == "maximum":
-        return any(_covers(chain, each, data) for each in part.args)
-    found = [i for i in arguments(part) if isinstance(chain.operands[i], Result)]
-    result = chain.operands[found[0]] if len(found) == 1 else None
+def _covers(chain: Chain, part: Scalar, data: Counter[Scalar]) -> bool:
+    """Whether `part` is the maximum of the sum of `data`, or of that and more."""
+    match part:
+        case Apply("maximum", args):
+            return any(_covers(chain, each, data) for each in args)
+        case Apply("mul", (Lit(times), Arg(i))) | Apply("mul" | "div", (Arg(i), Lit(times))) if times > 0:
+            pass
+        case Arg(i):
+            pass
+        case _:
+            return False  # by another sign than a positive one it would be the least
+    result = chain.operands[i]
     if not isinstance(result, Result) or chain.links[result.index].monoid is not Monoid.max:
         return False
     element = chain.links[result.index].element.expr
-    elements = substitute(part, lambda i: element if i == found[0] else Arg(i))
-    return all(each in data for each in summands(chain, elements))
+    return Counter(summands(chain, substitute(part, lambda _: element))) == data

@@ -394,12 +394,12 @@ class StateWriter:
             return add(self._take(self._data(expr)))
 
         result = factor.data if is_one(factor.data) else data(factor.data)
+        if factor.raised is not None:  # first: what it makes 0 may be far from a running value
+            below = apply("sub", data(factor.raised.data), add(new[Exponent(factor.raised.data)]))
+            result = product(result, add(write.point("e", apply("decay", below), args)))
         for shift, exponent in factor.powers:
             apart = apply("sub", data(shift.data), add(new[self.centres[shift]]))
             result = product(result, power(add(write.point("u", apart, args)), exponent))
-        if factor.raised is not None:
-            below = apply("sub", data(factor.raised.data), add(new[Exponent(factor.raised.data)]))
-            result = product(result, add(write.point("e", apply("decay", below), args)))
         if factor.scaled is not None:
             scaled = quotient(data(factor.scaled.data), add(new[scale_of(factor.scaled)]))
             result = product(result, substitute(factor.scaled.around, lambda _: scaled))
@@ -444,11 +444,7 @@ class StateWriter:
             times = product(Lit(float(abs(coefficient))), summand)
             result = total(result, times) if coefficient > 0 else difference(result, times)
         for shift in key.raised:
-            exponent_key = Exponent(shift.data)
-            factor = write.point(
-                "f", apply("decay", apply("sub", Arg(0), Arg(1))), (old[exponent_key], new[exponent_key])
-            )
-            result = product(result, add(factor))
+            result = product(result, add(self._fallen(write, Exponent(shift.data), old, new)))
         for scaling in key.scaled:
             scale = scale_of(scaling)
             factor = write.point("f", apply("div", Arg(0), Arg(1)), (old[scale], new[scale]))
@@ -456,11 +452,23 @@ class StateWriter:
         return write.point("kept", result, args)
 
     def _by(self, write: Graphing, reference: Reference, old: Mapping[Key, str], new: Mapping[Key, str]) -> str:
-        """By how much a running value has moved; of an exponent that nothing has been relative to yet, by nothing."""
+        """By how much a running value has moved; of an exponent that nothing has been relative to yet, by nothing.
+
+        Nor by any number where an exponent moves so far that what was relative to it is 0: times a sum, that could be infinite,
+        and NaN times 0. An infinite move makes NaN there, as the difference times its exponential does.
+        """
         moved: Scalar = apply("sub", Arg(0), Arg(1))
-        if isinstance(reference, Exponent):
-            moved = apply("where", apply("gt", Arg(1), Lit(self.real.lowest)), moved, Lit(0.0))
-        return write.point("by", moved, (new[reference], old[reference]))
+        if not isinstance(reference, Exponent):
+            return write.point("by", moved, (new[reference], old[reference]))
+        seen = apply("gt", Arg(1), Lit(self.real.lowest))
+        near = apply("where", apply("eq", Arg(2), ZERO), ZERO, ONE)
+        factor = self._fallen(write, reference, old, new)
+        by = apply("where", seen, apply("mul", moved, near), ZERO)
+        return write.point("by", by, (new[reference], old[reference], factor))
+
+    def _fallen(self, write: Graphing, exponent: Exponent, old: Mapping[Key, str], new: Mapping[Key, str]) -> str:
+        """What is relative to an exponent, as a share of what it was."""
+        return write.point("f", apply("decay", apply("sub", Arg(0), Arg(1))), (old[exponent], new[exponent]))
 
     # Two parts.
 

@@ -59,7 +59,7 @@ _PASSED_ROWS = ((16384, 8192, 1), (4096, 4096, 4), (1, 2048, 4))
 # Both sides of a block that lies along memory one way in one tensor, the other way in another.
 _SQUARE = 128
 # Rows that a sum down the columns adds up before it goes on to the next block: short chains of additions, as exact as eager's.
-_SUMMED_ROWS = 64
+_SUMMED_ROWS = 16
 # Blocks whose results are added up one after the other: of more, the sums of so many are added up.
 _CHAIN = 64
 # No loop over so few elements is worth being the innermost.
@@ -104,8 +104,9 @@ def choose(
     products = tuple(find_products(program, innermost))
     whole = frozenset(_repeating(program.graph))
     tiles = _tiles(program, products, sizes, innermost, threads, whole, cache_bytes)
-    short = frozenset(m.axis for m in maps(program.graph) if m.axis.space.size(sizes) <= _FEW)
-    for axis in _summed_down(program.graph, dict(program.inputs), Scope({}, applied=False), short):
+    short = frozenset(m.axis for m in maps(program.graph) if max(tiles[m.axis], m.axis.space.size(sizes)) <= _FEW)
+    down = frozenset(_summed_down(program.graph, dict(program.inputs), Scope({}, applied=False), short))
+    for axis in down:
         tiles[axis] = min(tiles[axis], _SUMMED_ROWS)
     _even_out(program, tiles)
     grid = set(grid_maps(program.graph))
@@ -115,10 +116,12 @@ def choose(
         levels = (Level(place, 1 if node.unit else tiles[node.axis]),)
         if node.axis in whole:
             levels = (Level(LevelPlace.whole),)
-        elif not products and _is_plain_reduction(node):
-            chained = _CHAIN * min(levels[0].size, _ROW)
-            if sizes[node.axis.space.name] > chained:
+        elif _is_plain_reduction(node) and next(_dots(Graph((), (node,), ())), None) is None:
+            chain = _SUMMED_ROWS if node.axis in down else _CHAIN
+            chained = chain * min(levels[0].size, _ROW)
+            while node.axis.space.size(sizes) > chained:
                 levels = (Level(LevelPlace.loop, chained), *levels)
+                chained *= chain
         # Blocks that lie wholly in a band have no mask to compute.
         peel = isinstance(node.range, Band) and levels[-1].place is LevelPlace.loop
         loops.append((node.name, LoopSchedule(levels, peel)))
@@ -338,7 +341,7 @@ def _tiles(
     columns = [p.columns for p in products if p.columns is not None and p.columns not in rows]
     summed = {p.over for p in products}
     chained = [a for a in columns if a in summed]
-    tiles = dict.fromkeys(extent, _ROW)
+    tiles = {axis: _FEW if size <= _FEW else _ROW for axis, size in extent.items()}
     for product in products:
         tiles[product.over] = _DIRECT_DEPTH if direct else _DEPTH.get(product.dtype, _OTHER_DEPTH)
     most = _most_rows(extent, whole, chained, cache_bytes)

@@ -67,10 +67,10 @@ def random_schedule(program: BlockProgram, rng: random.Random, tiles: tuple[int,
         )
         loops.append((node.name, LoopSchedule(tuple(levels), peel)))
     dots = [n.name for n in _dots(program.graph)]
-    staged = [frozenset(d for d in dots if rng.random() < 0.5) for _ in range(2)]
+    rows, panels = (frozenset(d for d in dots if rng.random() < 0.5) for _ in range(2))
     blocks = list(_blocks(program.graph, dict(program.inputs), Scope({}, applied=False)))
     transposed = frozenset(rng.sample(blocks, rng.randint(0, len(blocks)))) if rng.random() < 0.3 else frozenset[str]()
-    return Schedule(tuple(loops), *staged, transposed)
+    return Schedule(tuple(loops), rows, panels, transposed)
 
 
 def _together(program: BlockProgram, rng: random.Random, tiles: tuple[int, ...]) -> dict[Axis, int | None]:

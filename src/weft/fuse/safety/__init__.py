@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from weft.block.check import Scope
 from weft.block.copies import without_unread
 from weft.block.program import BlockProgram, BlockType, Graph, Pointwise, maps
+from weft.block.rename import rename_values
 from weft.fuse.safety.graphs import Inputs, graph_of, reduced_axes
-from weft.fuse.safety.pairs import Pair, Share
-from weft.fuse.safety.work import Policy
+from weft.fuse.safety.pairs import FIRST, Pair, Share
+from weft.fuse.safety.work import Policy, Work
 from weft.tensor.dtypes import DType
 
 _NARROW_HEADROOM = 10.0
@@ -68,10 +69,27 @@ def make_safe(program: BlockProgram, share: Share = Share.row) -> Safe:
         plain |= policy.exposed
     if not policy.converted:
         return Safe(program, 0, policy.count - len(policy.harmless), len(policy.harmless))
-    outputs = tuple(work.values[o].significand or o for o in program.graph.outputs)
-    graph = without_unread(Graph(program.graph.inputs, tuple(work.nodes), outputs))
+    graph = without_unread(_named(work, program.graph))
     converted, harmless = len(policy.converted), len(policy.harmless)
     return Safe(replace(program, graph=graph), converted, policy.count - converted - harmless, harmless)
+
+
+def _named(work: Work, before: Graph) -> Graph:
+    """What `before` has become, its outputs called as before: who runs it knows them by name.
+
+    A number that is made after all loops, of a significand and its exponent, has a name of its own until here.
+    """
+    called: dict[str, str] = {}
+    for output in before.outputs:
+        made = work.values[output].significand or output
+        if made != output and (made in called or made in before.outputs):  # two outputs that have become one value
+            kind = work.types[made]
+            work.nodes.append(Pointwise(copy := work.make(output), FIRST, (made,), kind.dims, kind.dtype))
+            made = copy
+        if made != output:
+            called[made] = output
+    called = {**{output: work.make(output) for output in called.values()}, **called}
+    return replace(rename_values(Graph(before.inputs, tuple(work.nodes), ()), called), outputs=before.outputs)
 
 
 def _headroom(program: BlockProgram) -> float:
