@@ -109,12 +109,37 @@ def between_least_and_greatest(x):
     return ((x - least) / (greatest - least)).sum(-1)
 
 
+def sum_above_the_least(x):
+    return (x - x.amin(-1, keepdim=True)).sum(-1)
+
+
+def squares_above_the_least(x):
+    return ((x - x.amin(-1, keepdim=True)) ** 2).sum(-1)
+
+
+def about_a_mean_by_a_number(x):
+    return ((x - x.sum(-1, keepdim=True) / LENGTH) ** 2).sum(-1)
+
+
 def sum_and_sum(a, b):
     return (a * b * a.sum(-1, keepdim=True)).sum(-1)
 
 
 def shares(x, w):
     return (x / x.sum(-1, keepdim=True) * w).sum(-1)
+
+
+def times_the_greatest(a, w):
+    return (a * w * a.abs().amax(-1, keepdim=True)).sum(-1)
+
+
+def length_without_overflow(x):
+    greatest = x.abs().amax(-1, keepdim=True)
+    return ((x / greatest) ** 2).sum(-1).sqrt() * greatest[..., 0]
+
+
+def standardised_fourth_powers(x):
+    return (((x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True)) ** 4).sum(-1)
 
 
 def below_the_greatest(a, w):
@@ -202,10 +227,10 @@ CHAINS = {
     "exponentials from the greatest": Chain(exponentials_from_the_greatest, ONE),
     "exponentials below the mean": Chain(exponentials_below_the_mean, ONE),
     "exponentials above the least": Chain(exponentials_above_the_least, ONE),
-    "between least and greatest": Chain(between_least_and_greatest, ONE),
+    "variance about a mean by a number": Chain(about_a_mean_by_a_number, ONE),
     "sum and sum": Chain(sum_and_sum, TWO),
     "shares": Chain(shares, TWO),
-    "below the greatest": Chain(below_the_greatest, TWO),
+    "times the greatest": Chain(times_the_greatest, TWO),
     "covariance of features": Chain(rows.covariance_matrix, ((LENGTH, 4),)),
     "cosines of all pairs": Chain(cosines, ONE),
     "softmax times softmax": Chain(softmax_times_softmax, ((ROWS, LENGTH), (LENGTH, 2))),
@@ -217,13 +242,26 @@ CHAINS = {
     "sum by a product": Chain(sum_by_a_product, TWO),
     "attention": Chain(workloads.attention, ((ROWS, 5), (LENGTH, 5), (LENGTH, 2))),
     "LayerNorm + matmul": Chain(workloads.layernorm_matmul, ((ROWS, LENGTH), (LENGTH, 2))),
-    "quantise + matmul": Chain(
-        lambda a, w: a * 448 / a.abs().amax(-1, keepdim=True) @ w, ((ROWS, LENGTH), (LENGTH, 2))
-    ),
 }
 
 
+IN_RANGE = "keeps what is summed in range: the sum without it may be infinite, or 0"
+NO_MEAN = "is a difference to what is no mean of these data: no running value is known to be near it"
+
 REFUSED = {
+    "sum above the least": (Chain(sum_above_the_least, ONE), NO_MEAN),
+    "between least and greatest": (Chain(between_least_and_greatest, ONE), IN_RANGE),
+    "below the greatest": (Chain(below_the_greatest, TWO), IN_RANGE),
+    "length without overflow": (Chain(length_without_overflow, ONE), IN_RANGE),
+    "quantise + matmul": (
+        Chain(lambda a, w: a * 448 / a.abs().amax(-1, keepdim=True) @ w, ((ROWS, LENGTH), (LENGTH, 2))),
+        IN_RANGE,
+    ),
+    "standardised fourth powers": (
+        Chain(standardised_fourth_powers, ONE),
+        "is a power, by which the sum without it may be infinite, or 0",
+    ),
+    "squares above the least": (Chain(squares_above_the_least, ONE), NO_MEAN),
     "variance under a softmax": (
         Chain(variance_under_softmax, TWO),
         "is weighted, and no running value is known to be near it",

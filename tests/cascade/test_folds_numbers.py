@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cascade.chains import CHAINS, one_loop
-from cascade.folding import Folding, cutting
+from cascade.folding import Folding, Numbers, cutting
 from cascade.programs import wrong
 from weft.tensor.fp64 import Fp64Domain
 
@@ -37,7 +37,7 @@ KINDS = {
 INFINITE_FACTOR = "an infinite result multiplies the sum, where each element times it has a sign of its own"
 WRONG = {
     ("shares", 0, "zeros"): INFINITE_FACTOR,
-    **{("sum and sum", 0, kind): INFINITE_FACTOR for kind in ("-inf", "+inf")},
+    **{(name, 0, kind): INFINITE_FACTOR for name in ("sum and sum", "times the greatest") for kind in ("-inf", "+inf")},
 }
 """By chain, number of the operand, and kind."""
 SPECIAL = [
@@ -63,3 +63,19 @@ def test_numbers_that_hurt(name, operand, kind):
             found = folding.over(cutting(folding.length, order.randint(1, 5), order), order)
         for value in found:
             np.testing.assert_allclose(found[value], folding.wanted[value], rtol=1e-6, atol=1e-9)
+
+
+def test_weights_whose_sum_is_about_0_on_the_way():
+    """A mean by such weights is far from all data, and what is relative to it has lost these."""
+    program, fold = one_loop("weighted variance")
+    rng = np.random.default_rng(0)
+    w, x = rng.standard_normal((2, 4, 1024)).astype(np.float32)
+    w[:, :64] -= w[:, :64].mean(-1, keepdims=True)
+    inputs = dict(zip((n.name for n in program.inputs), (w, x), strict=True))
+    wide = {n: v.astype(np.float64) for n, v in inputs.items()}
+    exact = Folding(program, fold, Fp64Domain(), wide).wanted
+    found = Folding(program, fold, Numbers(np.float32), inputs).over([[64] * 16])
+    mean = (wide[program.inputs[0].name] * x).sum(-1, keepdims=True) / w.astype(np.float64).sum(-1, keepdims=True)
+    for value in found:
+        sizes = (np.abs(w) * (x - mean) ** 2).sum(-1) / np.abs(w.astype(np.float64).sum(-1))
+        assert np.all(np.abs(found[value] - exact[value]) <= 1e-6 * sizes)

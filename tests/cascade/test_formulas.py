@@ -59,8 +59,8 @@ def plain_attention(q, k, v):
     return torch.softmax(q @ k.T, -1) @ v
 
 
-def quantised(a, w):
-    return (a * 448 / a.abs().amax(-1, keepdim=True)) @ w
+def scaled(a, w):
+    return (a * 448 * a.abs().amax(-1, keepdim=True)) @ w
 
 
 def sum_and_sum(a, w):
@@ -98,12 +98,12 @@ CASES = {
         ("s",),
         {"m": ("s", "0"), "t": ("exp(s)", "exp(-m)")},
     ),
-    "quantised_matmul": Case(
-        quantised,
+    "scaled_matmul": Case(
+        scaled,
         ((9, 16), (16, 7)),
         ("m", "c"),
         ("A", "absA", "W"),
-        {"m": ("absA", "0"), "c": ("A*W", "448/m")},
+        {"m": ("absA", "0"), "c": ("A*W", "448*m")},
     ),
     "sum_and_sum": Case(sum_and_sum, ((9, 16), (9, 16)), ("s", "t"), ("a", "w"), {"s": ("a", "1"), "t": ("a*w", "s")}),
     "variance": Case(rows.variance, ((9, 16),), ("s", "v"), ("x", "L"), {"s": ("x", "1")}),

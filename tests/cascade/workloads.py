@@ -310,7 +310,7 @@ SCALED = (
     Chain("cosine similarity", cosine, rows.two_matrices, loads=1),
     Chain("cosine similarity, by hand", cosine_by_hand, rows.two_matrices, loads=1),
     Chain("L2-normalise + matmul, by hand", l2_normalised, one_product, PRODUCTS),
-    Chain("min-max normalise + sum", min_max_sum, rows.matrix, loads=1),
+    Chain("min-max normalise + sum", min_max_sum, rows.matrix, loads=2),
     Chain("product below the maximum", product_below_max, narrow, SHORT_ROWS, loads=1),
     Chain(
         "product below the maximum, zeros and signs",

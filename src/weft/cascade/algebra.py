@@ -103,6 +103,27 @@ def power(base: Scalar, exponent: int) -> Scalar:
     return result
 
 
+def never_negative(expr: Scalar) -> bool:
+    """Whether `expr` is known to be at least 0, or NaN."""
+    match expr:
+        case Lit(value):
+            return value >= 0
+        case Apply("abs" | "exp" | "decay" | "sqrt" | "sigmoid", _):
+            return True
+        case Apply("mul", (left, right)) if left == right:
+            return True
+        case Apply("add" | "mul" | "div" | "minimum", args):
+            return all(map(never_negative, args))
+        case Apply("maximum", args):
+            return any(map(never_negative, args))
+        case Apply("where", (_, yes, no)):
+            return never_negative(yes) and never_negative(no)
+        case Convert(_, inner):
+            return never_negative(inner)
+        case _:
+            return False
+
+
 def finite_or(value: Scalar, other: Scalar) -> Scalar:
     """`value` where it is a finite number, else `other`."""
     return apply("where", apply("logical_or", apply("isnan", value), apply("isinf", value)), other, value)

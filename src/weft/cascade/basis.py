@@ -6,7 +6,9 @@ powers:
 
     sum (g - c - m) ** 2  =  sum (g - c) ** 2  -  2 m sum (g - c)  +  m ** 2 sum 1
 
-so all of them are carried. Any z and c would do over the reals; these keep what is added up at most 1, or small.
+so all of them are carried. Any z and c would do over the reals; these keep exponentials at most 1, and differences near those of
+the program. What a term multiplies them by need not be small: `weft.cascade.separate.overflowing` says which terms are no way to
+compute their sum.
 """
 
 from __future__ import annotations

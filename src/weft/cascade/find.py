@@ -12,7 +12,7 @@ from weft.cascade.chain import Chain, Gathering, NoChainError, Reducing, dependi
 from weft.cascade.fold import Decomposition, fold
 from weft.cascade.interchange import sums_outside
 from weft.cascade.rounding import Approximation, approximation
-from weft.cascade.separate import Factor, NotSeparableError, Term, factored, separated
+from weft.cascade.separate import Factor, NotSeparableError, Term, factored, overflowing, separated
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
 from weft.tensor.laws import decays_below_maxima, sizes_in_place
@@ -161,7 +161,12 @@ def _same_space(axis: Axis, among: tuple[Axis, ...]) -> Axis:
 def _terms(chain: Chain, index: int) -> tuple[Term, ...]:
     link = chain.links[index]
     if link.monoid is Monoid.sum:
-        return separated(chain, link.element.sides)
+        terms = separated(chain, link.element.sides)
+        for term in terms:
+            reason = overflowing(chain, term)
+            if reason is not None:
+                raise NotSeparableError(f"{chain.show(link.element.expr)}: {reason}")
+        return terms
     if chain.dependent(link.element.expr):
         text = chain.show(link.element.expr)
         if link.monoid is not Monoid.prod:

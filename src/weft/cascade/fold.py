@@ -10,7 +10,18 @@ from dataclasses import dataclass
 from weft.block.fold import Fold
 from weft.block.program import operands
 from weft.block.rename import fresh
-from weft.cascade.algebra import ZERO, difference, is_one, negative, power, product, quotient, total, where_invertible
+from weft.cascade.algebra import (
+    ZERO,
+    difference,
+    is_one,
+    negative,
+    never_negative,
+    power,
+    product,
+    quotient,
+    total,
+    where_invertible,
+)
 from weft.cascade.basis import Carried, carried, expansion, expr_axes
 from weft.cascade.chain import Chain, Link, Result, argument
 from weft.cascade.graphing import Graphing
@@ -99,12 +110,12 @@ def _keys(found: Decomposition, index: int) -> list[Key]:
 def _centres(found: Decomposition, values: Mapping[str, Node]) -> dict[Shift, Reference]:
     """A running value for each difference to be relative to, near what it subtracts wherever its terms have weight.
 
-    That is what it subtracts, where that is a mean; the running exponent, where the same data are under the term's exponential and
-    what it subtracts is not less; or the mean of the data, where all of them count alike.
+    That is what it subtracts, where that is a mean; or the running exponent, where the same data are under the term's exponential
+    and what it subtracts is not less.
 
     Raises:
-        NotSeparableError: none of these: about a mean of all data, terms that count few of them could cancel; and so could they
-            about the greatest, which lies up to log(n) above most of the weight of n elements, if what is subtracted does not.
+        NotSeparableError: neither: about another value, terms could cancel, and be infinite where the program is not; about
+            the greatest, which lies up to log(n) above most of the weight of n elements, they could if what is subtracted does not.
     """
     met: dict[Shift, list[tuple[Term, int]]] = {}
     for terms in found.terms:
@@ -123,11 +134,12 @@ def _centres(found: Decomposition, values: Mapping[str, Node]) -> dict[Shift, Re
                     "about the greatest so far it could cancel or overflow"
                 )
             reference = Exponent(shift.data)
-        if reference is None and all(_counts_all_alike(term, side) for term, side in places):
-            above, below = Carried((Factor(shift.data),), (None,)), Carried((Factor(),), (None,))
-            reference = Centre(shift, above, below)
         if reference is None:
             text = f"{found.chain.show(shift.data)} - ({found.chain.show(shift.result)})"
+            if all(_counts_all_alike(term, side) for term, side in places):
+                raise NotSeparableError(
+                    f"{text} is a difference to what is no mean of these data: no running value is known to be near it"
+                )
             raise NotSeparableError(
                 f"{text} is weighted, and no running value is known to be near it where the weights are"
             )
@@ -161,16 +173,20 @@ def _counts_all_alike(term: Term, side: int) -> bool:
 
 
 def _mean(found: Decomposition, shift: Shift, values: Mapping[str, Node]) -> Centre | None:
-    """What `shift` subtracts as one sum by another: sum(w * g) / sum(w), or sum(g) / the number of elements."""
+    """What `shift` subtracts as one sum by another, sum(w * g) / sum(w), or sum(g) / the number of elements.
+
+    Weights that may be negative may add up to about 0, above all those so far, and put their mean anywhere. So the centre then is
+    that by their sizes, which is among the data.
+    """
     match shift.result:
-        case Apply("div", (Arg(above), Arg(below))):
+        case Apply("div", (Arg(above), (Arg() | Lit()) as divisor)):
             pass
-        case Apply("mul", (Arg(above), Apply("div", (Lit(one), Arg(below))))) if one == 1:
+        case Apply("mul", (Arg(above), Apply("div", (Lit(one), (Arg() | Lit()) as divisor)))) if one == 1:
             pass
         case _:
             return None
     one = _plain_sum(found, above)
-    other = _count(found, below, values) or _plain_sum(found, below)
+    other = _below(found, divisor, values)
     if one is None or other is None:
         return None
     weight = other.factors[0].data if len(other.factors) == 1 else None
@@ -178,7 +194,10 @@ def _mean(found: Decomposition, shift: Shift, values: Mapping[str, Node]) -> Cen
         return None
     data = one.factors[0].data
     if data in (shift.data if other.factors[0].trivial else product(weight, shift.data), product(shift.data, weight)):
-        return Centre(shift, one, other)
+        if never_negative(weight):
+            return Centre(shift, one, other)
+        size = apply("abs", weight)
+        return Centre(shift, Carried((Factor(product(size, shift.data)),), (None,)), Carried((Factor(size),), (None,)))
     return None
 
 
@@ -191,6 +210,13 @@ def _plain_sum(found: Decomposition, operand: int) -> Carried | None:
     if len(terms) != 1 or terms[0].scale != Lit(1.0) or any(f.powers or f.raised or f.scaled for f in terms[0].factors):
         return None
     return carried(terms[0], found.chain.links[result.index].element.rounded)
+
+
+def _below(found: Decomposition, divisor: Arg | Lit, values: Mapping[str, Node]) -> Carried | None:
+    """What a mean divides by; a number is taken for the length, which may have been known when the program was written."""
+    if isinstance(divisor, Lit):
+        return _COUNT
+    return _count(found, divisor.index, values) or _plain_sum(found, divisor.index)
 
 
 def _count(found: Decomposition, operand: int, values: Mapping[str, Node]) -> Carried | None:

@@ -11,12 +11,15 @@ and nothing overflows.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from weft.cascade.algebra import ONE, ZERO, difference, is_one, is_zero, negative, product, quotient, total
-from weft.cascade.chain import Chain
+from weft.cascade.chain import Chain, Result
+from weft.cascade.monomial import monomial
 from weft.cascade.rounding import Scaling, misfit, peeled
-from weft.tensor.scalar import Apply, Lit, Scalar, apply
+from weft.tensor.program import Monoid
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply
 
 MOST_TERMS = 6
 """A decomposition into more products than this carries more than it saves."""
@@ -104,6 +107,49 @@ def factored(chain: Chain, expr: Scalar) -> Term:
             "what is known of a product of sums grows with the elements"
         )
     return terms[0]
+
+
+def overflowing(chain: Chain, term: Term) -> str | None:
+    """Why what `term` says of a sum is no way to compute it; None where it is.
+
+    H is applied after the sum. Where it makes elements small that are not, or ordinary ones of those that are tiny, the sum without
+    it is infinite or 0. That is what dividing by an extremum is for, and what powers of H amount to.
+    """
+    data = [f.data for f in term.factors if not is_one(f.data)]
+    differences = any(f.powers for f in term.factors)
+    if not data and not differences:
+        return None
+    if any(_extremum(chain, i) for i in _dividing(term.scale, False)):
+        return f"{chain.show(term.scale)} keeps what is summed in range: the sum without it may be infinite, or 0"
+    powers = (e for f, e in monomial(term.scale).factors if chain.dependent(f))
+    if any(abs(e) > 1 for e in powers):
+        return f"{chain.show(term.scale)} is a power, by which the sum without it may be infinite, or 0"
+    return None
+
+
+def _extremum(chain: Chain, operand: int) -> bool:
+    found = chain.operands[operand]
+    return isinstance(found, Result) and chain.links[found.index].monoid in (Monoid.max, Monoid.min)
+
+
+def _dividing(expr: Scalar, below: bool) -> Iterator[int]:
+    """The arguments that `expr` divides by, or the other ones: what is under an exponential is neither."""
+    match expr:
+        case Arg(index):
+            if below:
+                yield index
+        case Apply("div", (left, right)):
+            yield from _dividing(left, below)
+            yield from _dividing(right, not below)
+        case Apply("pow", (base, Lit(exponent))):
+            yield from _dividing(base, below != (exponent < 0))
+        case Apply("exp" | "decay", _) | Lit():
+            pass
+        case Apply(_, args):
+            for each in args:
+                yield from _dividing(each, below)
+        case Convert(_, inner):
+            yield from _dividing(inner, below)
 
 
 def summands(chain: Chain, expr: Scalar) -> list[Scalar]:
