@@ -84,3 +84,24 @@ def test_one_plan_serves_other_sizes_and_strides():
         for x in (torch.randn(rows, 8), torch.randn(8, rows).T, torch.randn(2 * rows, 8)[::2]):
             w = torch.randn(4, 5)
             torch.testing.assert_close(program(x, w), fn(x, w))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_a_number_that_is_another_one_in_the_next_function_of_its_kind_is_a_number_of_the_run(dtype):
+    """PyTorch traces the second function of one code with the number as a tensor that holds it."""
+
+    def of(fill: float):
+        def fn(x):
+            kept = torch.where(x > 0.5, x, fill) * (fill * 2 + 1e8 - 1e8)
+            return torch.softmax(kept.masked_fill(x < 0, fill / 3), -1).sum(-1), torch.full((3,), fill), fill * 2
+
+        return fn
+
+    x = torch.randn(16, 64, dtype=dtype)
+    for fill in (-0.55, -0.73, -0.95):
+        program = weft.optimize(of(fill), x)
+        assert program.kernels
+        assert {f.operation for f in program.fallbacks} <= {"aten.full", "aten.scalar_tensor"}
+        found, wanted = program(x), of(fill)(x)
+        assert found[0].dtype is dtype
+        torch.testing.assert_close(found, wanted)

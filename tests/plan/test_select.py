@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 
 import weft
@@ -81,3 +82,21 @@ def test_candidates_whose_exponentials_lost_their_shift_are_listed(monkeypatch):
     assert found.chosen.origin == first.origin
     assert others
     assert all("lost its shift" in c.reason for c in others)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, s: torch.softmax(x * s, -1),
+        lambda x, s: torch.softmax(x * s, -1).sum(-1),
+        lambda x, s: torch.softmax(x * s, -1) @ x.T,
+        lambda x, s: torch.softmax(x.bfloat16() * s, -1),
+    ],
+)
+def test_results_keep_their_types_where_one_number_is_float64(fn):
+    """A number alone promotes nothing, and yet running values are float64 beside it."""
+    x, s = torch.randn(16, 64), torch.tensor(-0.7, dtype=torch.float64)
+    program = weft.optimize(fn, (x, s))
+    assert not program.fallbacks
+    assert program(x, s).dtype is fn(x, s).dtype
+    torch.testing.assert_close(program(x, s), fn(x, s))

@@ -64,6 +64,7 @@ class Arguments:
         location: the user's line.
         fake: the first result, without data.
         inputs: the axis that is as long as each symbolic size that a tensor so far has.
+        contents: the input that holds each symbolic number that is the content of one.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Arguments:
         fakes: Mapping[Slot, torch.Tensor],
         refs: Mapping[Slot, Ref],
         inputs: Mapping[Any, Axis],
+        contents: Mapping[Any, Ref],
     ) -> None:
         self.builder = builder
         self.call = call
@@ -80,6 +82,7 @@ class Arguments:
         self._fakes = fakes
         self._refs = refs
         self._inputs = inputs
+        self.contents = contents
         assert not isinstance(call.target, Write)  # no handler is asked for one
         found = by_name(call.target, call.args, call.kwargs)
         self._values = {name: value for name, (value, _) in found.items()}

@@ -40,7 +40,7 @@ class Number:
 
     Attributes:
         expression: Python, over the names in `symbols`.
-        symbols: (name, index of the graph's placeholder that is that number).
+        symbols: (name, index of the graph's placeholder that is that number, or a tensor that holds it alone).
     """
 
     expression: str
@@ -55,7 +55,8 @@ class Number:
 
     def value(self, arguments: Sequence[Any]) -> float:
         """Its value where the graph is called with `arguments`, one per placeholder."""
-        return self._function(*(arguments[index] for _, index in self.symbols))
+        given = (arguments[index] for _, index in self.symbols)
+        return self._function(*(each.item() if isinstance(each, torch.Tensor) else each for each in given))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""Numbers that Python computed from symbolic sizes, such as sqrt(x.shape[-1]), as expressions over sizes."""
+"""Numbers that Python computed from symbolic sizes, such as sqrt(x.shape[-1]), or from numbers of the run, as expressions.
+
+A Python float that is another one at another call comes into a graph as a tensor of one fp64 number, whose content it is.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +25,25 @@ _SQRT = "OpaqueUnaryFn_sqrt"
 def computed(builder: Builder, arguments: Arguments, value: torch.SymInt | torch.SymFloat, dtype: DType) -> Ref:
     """A number that Python computed from sizes, as a value of rank 0 and of this type: int64, or a float.
 
+    Where it is computed from numbers of the run it is so in fp64, as Python does, and rounded once.
+
     Raises:
         UnsupportedError: it has another operation than sums and products; of a float, quotients, powers and square roots too.
     """
-    sizes: list[Ref] = []
+    refs: list[Ref] = []
+    of_the_run = not arguments.contents.keys().isdisjoint(expression(value).free_symbols)
+    wide = DType.float64 if of_the_run else dtype
 
-    def size(symbol: Any) -> Scalar:
-        sizes.append(builder.extent(arguments.axis_of(symbol), dtype))
-        return Arg(len(sizes) - 1)
+    def known(symbol: Any) -> Scalar:
+        content = arguments.contents.get(symbol)
+        if content is None:
+            refs.append(builder.extent(arguments.axis_of(symbol), wide))
+        else:
+            refs.append(builder.cast(content, wide, location=arguments.location))
+        return Arg(len(refs) - 1)
 
-    expr = _number_of_sizes(expression(value), size, integer=not dtype.is_float)
-    return builder.elementwise(expr, sizes, dtype, arguments.location)
+    expr = _number_of_sizes(expression(value), known, integer=not dtype.is_float)
+    return builder.cast(builder.elementwise(expr, refs, wide, arguments.location), dtype, location=arguments.location)
 
 
 def _number_of_sizes(expr: Any, size: Callable[[Any], Scalar], *, integer: bool) -> Scalar:

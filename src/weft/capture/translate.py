@@ -91,6 +91,7 @@ class _Translation:
         self.fallbacks: list[Fallback] = []
         self.looks: list[Fallback] = []
         self.symbols: dict[str, int] = {}
+        self.contents: dict[Any, Ref] = {}
         self.arguments: list[int] = []
         # Tensors that are the memory of an input, or may be: the inputs, and what writes made of them.
         self.theirs: dict[Slot, Slot] = {slot: slot for slot in self.inputs}
@@ -126,6 +127,10 @@ class _Translation:
         ref = self.builder.input(name, [hint(n) for n in fake.shape], dtype_of(fake.dtype))
         self._shown(slot, ref)
         self.arguments.append(index)
+        content = getattr(fake, "item_memo", None)  # what Python read of it; None where it was written into
+        if isinstance(content, torch.SymFloat):
+            self.contents[expression(content)] = ref
+            self.symbols[str(expression(content))] = index
 
     def _shown(self, slot: Slot, ref: Ref) -> None:
         """Notes the tensor, and the axes that are as long as symbolic sizes that no earlier tensor has."""
@@ -214,7 +219,7 @@ class _Translation:
             raise UnsupportedError("PyTorch looks whether each index exists")
         if handler is None or not used:
             raise UnsupportedError(f"{call.packet} is not in weft's table yet")
-        arguments = Arguments(self.builder, call, self.fakes, self.refs, self.axes)
+        arguments = Arguments(self.builder, call, self.fakes, self.refs, self.axes, self.contents)
         found = _used(call, handler(self.builder, arguments))
         for slot, ref in found:
             self._check(ref, self.fakes[slot])

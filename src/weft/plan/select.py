@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from weft.block import lower
+from weft.block.check import Scope, infer
 from weft.block.copies import canonical
 from weft.block.program import BlockProgram, maps
 from weft.block.ranges import Rest
@@ -22,6 +23,7 @@ from weft.masks import limit
 from weft.options import Options
 from weft.plan.choose import choose, in_segments, off_the_grid
 from weft.schedule import Schedule, apply, kernels
+from weft.tensor.dtypes import DType
 from weft.tensor.laws import cancel_shifts, decays_below_maxima, sizes_in_place
 from weft.tensor.program import TensorProgram
 
@@ -116,6 +118,7 @@ def select(program: TensorProgram, example: Example, options: Options, schedule:
     """
     machine = Machine.here(example.threads)
     lowered = lower(sizes_in_place(program))
+    wanted = _elements(lowered)
     found: list[Candidate] = []
     considered: list[Considered] = []
     failure: UnsupportedError | ScheduleError | None = None
@@ -124,6 +127,11 @@ def select(program: TensorProgram, example: Example, options: Options, schedule:
             considered.append(made)
             continue
         origin, fused, trace, approximation = made
+        if _elements(fused) != wanted:
+            considered.append(
+                Considered(origin, None, "its results would have other element types than what was written")
+            )
+            continue
         try:
             given = schedule or choose(fused, example.sizes, example.innermost, example.threads, machine.near_bytes)
             ways = [_scheduled(fused, given, example, machine)]
@@ -149,6 +157,12 @@ def select(program: TensorProgram, example: Example, options: Options, schedule:
     chosen = _cheapest([c for c in found if c.approximation is not None] or found)
     written = next((c for c in found if c.origin == _WRITTEN and c is not chosen), None)
     return Selection(program, example, lowered, chosen, tuple(considered), written)
+
+
+def _elements(program: BlockProgram) -> list[DType]:
+    """The element types of its outputs. Running values are float64 where anything is: they may have become a result."""
+    types = infer(program.graph, dict(program.inputs), Scope({}, applied=False))
+    return [types[name].dtype for name in program.graph.outputs]
 
 
 def _cheapest(found: Sequence[Candidate]) -> Candidate:

@@ -38,6 +38,7 @@ from weft.fuse.safety.pairs import Degree, Pair, Terms, combined
 from weft.fuse.safety.states import SafeState, safe_state
 from weft.fuse.safety.work import Policy, Work
 from weft.tensor.axes import Axis
+from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
 
 
@@ -61,7 +62,10 @@ def graph_of(
         _node(work, node, scope, plain)
     for name in graph.outputs:
         if name in plain and not work.types[name].buffered:
-            work.values[name] = Pair(work.plain(work.values[name], work.dims(name)))
+            made, dtype = work.plain(work.values[name], work.dims(name)), work.types[name].dtype
+            if work.types[made].dtype is DType.float64:  # exponents are, where anything is
+                made = work.rounded(made, dtype, work.dims(name))
+            work.values[name] = Pair(made)
     return work
 
 
