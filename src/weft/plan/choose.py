@@ -60,6 +60,8 @@ _PASSED_ROWS = ((16384, 8192, 1), (4096, 4096, 4), (1, 2048, 4))
 _SQUARE = 128
 # Rows that a sum down the columns adds up before it goes on to the next block: short chains of additions, as exact as eager's.
 _SUMMED_ROWS = 16
+# The same where a product sums over them, too: it wants deeper blocks.
+_MULTIPLIED_ROWS = 64
 # Blocks whose results are added up one after the other: of more, the sums of so many are added up.
 _CHAIN = 64
 # No loop over so few elements is worth being the innermost.
@@ -106,8 +108,9 @@ def choose(
     tiles = _tiles(program, products, sizes, innermost, threads, whole, cache_bytes)
     short = frozenset(m.axis for m in maps(program.graph) if max(tiles[m.axis], m.axis.space.size(sizes)) <= _FEW)
     down = frozenset(_summed_down(program.graph, dict(program.inputs), Scope({}, applied=False), short))
+    multiplied = {p.over for p in products}
     for axis in down:
-        tiles[axis] = min(tiles[axis], _SUMMED_ROWS)
+        tiles[axis] = min(tiles[axis], _MULTIPLIED_ROWS if axis in multiplied else _SUMMED_ROWS)
     _even_out(program, tiles)
     grid = set(grid_maps(program.graph))
     loops: list[tuple[str, LoopSchedule]] = []
