@@ -7,6 +7,7 @@ operations in closed form, equal to what the interpreter counts; and `estimate`,
 
 from weft.cost.corrections import Corrections, corrected, correcting, dependents, fused_at, in_levels
 from weft.cost.estimate import Cost, cost_of, estimate, total
+from weft.cost.gpus import Gpu, gpu, machine_of
 from weft.cost.machine import Level, Machine
 from weft.cost.on_chip import LONGEST, fits_whole, held_whole, longest_whole, on_chip_bytes
 from weft.cost.traffic import Traffic, by_kernel, traffic
@@ -15,6 +16,7 @@ __all__ = [
     "LONGEST",
     "Corrections",
     "Cost",
+    "Gpu",
     "Level",
     "Machine",
     "Traffic",
@@ -26,9 +28,11 @@ __all__ = [
     "estimate",
     "fits_whole",
     "fused_at",
+    "gpu",
     "held_whole",
     "in_levels",
     "longest_whole",
+    "machine_of",
     "on_chip_bytes",
     "total",
     "traffic",

@@ -59,12 +59,15 @@ class Schedule:
         panels: names of Dot nodes whose other operand is staged as the panel a matrix unit wants.
         transposed: names, in the bodies of loops, of items of two axes that are copied to dense local memory first, the axes in the
             other order: points in space, of which a body goes through one coordinate after the other.
+        warps, stages: on a GPU, of each program: its warps, and how many iterations of a loop are under way at once.
     """
 
     loops: tuple[tuple[str, LoopSchedule], ...]
     rows: frozenset[str] = frozenset()
     panels: frozenset[str] = frozenset()
     transposed: frozenset[str] = frozenset()
+    warps: int = 4
+    stages: int = 1
 
     def of(self, name: str) -> LoopSchedule:
         """The levels of the loop `name`.
@@ -86,6 +89,7 @@ class Schedule:
             for what, names in (("rows", self.rows), ("panels", self.panels), ("transposed", self.transposed))
             if names
         ]
+        lines += [f"warps {self.warps}, stages {self.stages}"] if (self.warps, self.stages) != (4, 1) else []
         return "\n".join(lines)
 
 

@@ -1,0 +1,107 @@
+"""GPUs as the cost model sees them: rates and sizes of the architectures that kernels are made for.
+
+An H200's rates (sm_90) are measured ones (docs/gpu-first-kernels.md). The others' are what their makers publish for an A100 (sm_80),
+a B200 (sm_100) and an MI300X (gfx942), at the share that an H200 reaches of its own. As on a CPU, nothing is timed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from weft.cost.machine import Level, Machine
+from weft.errors import TargetError
+from weft.target import Target
+from weft.tensor.dtypes import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU.
+
+    Attributes:
+        name: of the chip whose rates these are.
+        multiprocessors: how many it has.
+        flops: operations per second of products, by operands' type, and of fp32 outside of them.
+        dram, cache, shared: bytes per second from memory, second-level cache, and shared memory, all together.
+        cache_bytes: of the second-level cache.
+        program_bytes: of shared memory that one program can have.
+        shared_bytes: of shared memory of a multiprocessor.
+        registers: of 4 bytes, of a multiprocessor.
+        threads: of a multiprocessor at most; a warp has `warp` of them.
+        memory_bytes: of its memory.
+    """
+
+    name: str
+    multiprocessors: int
+    vector_flops: float
+    flops: Mapping[DType, float]
+    dram: float
+    cache: float
+    shared: float
+    cache_bytes: float
+    program_bytes: int
+    shared_bytes: int
+    memory_bytes: float
+    registers: int = 65536
+    threads: int = 2048
+    warp: int = 32
+
+    def machine(self) -> Machine:
+        """What the model of bytes and rates needs of it."""
+        return Machine(
+            self.multiprocessors,
+            self.vector_flops,
+            {DType.float32: self.vector_flops, DType.float64: self.vector_flops / 2, **self.flops},
+            (
+                Level("shared memory", self.multiprocessors * float(self.shared_bytes), self.shared),
+                Level("L2", self.cache_bytes, self.cache),
+                Level("device memory", self.memory_bytes, self.dram),
+            ),
+            operation_seconds=0.0,
+            launch_seconds=2e-6,
+        )
+
+
+def _tensor_cores(half: float, byte: float | None) -> dict[DType, float]:
+    """Rates of products by the operands' type; `byte`: of 8 bits, None where bytes run as half precision."""
+    wide = dict.fromkeys((DType.bfloat16, DType.float16), half)
+    narrow = dict.fromkeys((DType.float8_e4m3fn, DType.float8_e5m2, DType.int8, DType.uint8), byte or half)
+    return {**wide, **narrow}
+
+
+_GPUS = {
+    Target("cuda", "80"): Gpu(
+        "A100", 108, 17e12, _tensor_cores(212e12, 424e12), 1.7e12, 4e12, 17e12, 40e6, 163 << 10, 164 << 10, 80e9
+    ),
+    Target("cuda", "90"): Gpu(
+        "H200", 132, 60e12, _tensor_cores(672e12, 1240e12), 4.27e12, 10e12, 33e12, 50e6, 227 << 10, 228 << 10, 141e9
+    ),
+    Target("cuda", "100"): Gpu(
+        "B200", 148, 65e12, _tensor_cores(1500e12, 3000e12), 6.8e12, 15e12, 37e12, 126e6, 227 << 10, 228 << 10, 180e9
+    ),
+    Target("hip", "gfx942"): Gpu(
+        "MI300X", 304, 110e12, _tensor_cores(800e12, 1600e12), 4.3e12, 12e12, 60e12, 256e6, 64 << 10, 64 << 10, 192e9,
+        warp=64,
+    ),
+}  # fmt: skip
+
+
+def gpu(target: Target) -> Gpu:
+    """The GPU that `target` is taken to be: of an architecture without an entry, the next older one of its kind.
+
+    Raises:
+        TargetError: it is no GPU, or older than all that are known.
+    """
+    known = _GPUS.get(target)
+    if known is not None:
+        return known
+    older = [t for t in _GPUS if t.kind == target.kind == "cuda" and int(t.arch) <= int(target.arch)]
+    if not older:
+        raise TargetError(f"weft makes no kernels for {target}", todo=f"use one of {', '.join(map(str, _GPUS))}")
+    return _GPUS[max(older, key=lambda t: int(t.arch))]
+
+
+def machine_of(target: Target, threads: int) -> Machine:
+    """The machine that kernels for `target` run on; `threads` are those of a CPU."""
+    return gpu(target).machine() if target.is_gpu else Machine.here(threads)

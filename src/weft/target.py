@@ -1,0 +1,53 @@
+"""Where kernels run: the CPU, or a GPU of some architecture."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from weft.errors import TargetError
+
+_KINDS = ("cpu", "cuda", "hip")
+ARCHITECTURES = {"cuda": ("80", "90", "100"), "hip": ("gfx942",)}
+"""Those that kernels are tested for, oldest first, by kind; compiling for others of the kind is up to Triton."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A target: "cpu", "cuda:90", "hip:gfx942".
+
+    Attributes:
+        kind: whose code is made.
+        arch: compute capability without its point ("90"), or AMD's name of the chip; empty for a CPU.
+    """
+
+    kind: Literal["cpu", "cuda", "hip"]
+    arch: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.arch}" if self.arch else self.kind
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether its kernels are Triton's."""
+        return self.kind != "cpu"
+
+    @staticmethod
+    def parse(text: str) -> Target:
+        """The target that `text` names in full.
+
+        Raises:
+            TargetError: there is no such target, or a GPU without its architecture.
+        """
+        kind, _, arch = text.partition(":")
+        if kind not in _KINDS:
+            raise TargetError(f"there is no target {text!r}", todo='use "cpu", "cuda:90" or "hip:gfx942"')
+        shape = {"cpu": "", "cuda": r"\d{2,3}", "hip": r"gfx[0-9a-f]{3,4}"}[kind]
+        if not re.fullmatch(shape, arch):
+            known = ", ".join(f'"{kind}:{a}"' for a in ARCHITECTURES.get(kind, ())) or '"cpu"'
+            raise TargetError(f"the target {text!r} names no architecture", todo=f"use one such as {known}")
+        return Target(cast("Literal['cpu', 'cuda', 'hip']", kind), arch)
+
+
+CPU = Target("cpu")
