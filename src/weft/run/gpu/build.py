@@ -6,15 +6,16 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import cast
 
-from weft.errors import TargetError
+from weft.errors import TargetError, WeftError
 from weft.options import current
 from weft.run import stats
 from weft.run.cache import CacheFolder, Json
 from weft.run.gpu import interpreted
-from weft.run.gpu.assemble import Assembled, Job, assemble
+from weft.run.gpu.assemble import Assembled, Job, assemble, side_by_side
 from weft.run.gpu.classes import KernelClass, class_of
 from weft.run.gpu.launch import make_gpu_launcher, refusing
 from weft.run.gpu.signature import GpuSignature
@@ -73,10 +74,10 @@ class GpuBinary:
         """The binaries that this process has met so far, one for each class of calls."""
         return self._classes.met()
 
-    def assemble_for(
+    def class_for(
         self, sizes: Mapping[str, int], strides: Sequence[Sequence[int]], *, aligned: bool = True
-    ) -> Assembled:
-        """The binary for calls of one class, from the cache or compiled now; no GPU needs to be here.
+    ) -> KernelClass:
+        """The class of calls.
 
         Args:
             sizes: of every run-time size, by name.
@@ -84,12 +85,36 @@ class GpuBinary:
             aligned: whether all tensors begin at addresses that are divisible by 16, as PyTorch's own do.
 
         Raises:
-            CompilerError: Triton is missing or refused the kernel.
-            UnsupportedError: such a call cannot be made (`class_of`), or a program needs too much shared memory.
+            UnsupportedError: such a call cannot be made (`classes.class_of`).
         """
         kernel = self.signature.kernel
         addresses = [0 if aligned else 1] * (len(kernel.inputs) + len(kernel.outputs))
-        return self._classes.of(class_of(self.signature, addresses, sizes, [s for each in strides for s in each]))
+        return class_of(self.signature, addresses, sizes, [s for each in strides for s in each])
+
+    def assemble_for(
+        self, sizes: Mapping[str, int], strides: Sequence[Sequence[int]], *, aligned: bool = True
+    ) -> Assembled:
+        """The binary for calls of one class (`class_for`), from the cache or compiled now; no GPU needs to be here.
+
+        Raises:
+            CompilerError: Triton is missing or refused the kernel.
+            UnsupportedError: such a call cannot be made, or a program needs more shared memory than the target has.
+        """
+        return self._classes.of(self.class_for(sizes, strides, aligned=aligned))
+
+    def binary_for(self, kind: KernelClass) -> Assembled:
+        """As `assemble_for`, of a class."""
+        return self._classes.of(kind)
+
+
+def assemble_kernels(
+    wanted: Sequence[tuple[GpuBinary, KernelClass]], workers: int | None = None
+) -> list[Assembled | WeftError]:
+    """The binaries of several kernels for a class each; those that are not in the cache are compiled side by side.
+
+    Calls of these classes then compile nothing. Arguments and results as `assemble_all`.
+    """
+    return side_by_side([partial(binary.binary_for, kind) for binary, kind in wanted], workers)
 
 
 class Classes:

@@ -44,6 +44,7 @@ def make_interpreted(
         given = dict(zip(kernel.given, arguments[len(inputs) :], strict=False))
         passed = iter(arguments[len(inputs) + len(given) :])
         sizes = {s.name: next(passed) if s.input is None else int(inputs[s.input].shape[s.dim]) for s in kernel.sizes}
+        signature.demand_sizes(sizes)
         device = next((t.device for t in (*inputs, *given.values())), torch.device("cpu"))
         outputs = [
             given[i] if i in given else _allocated(each, sizes, allocate, device)
