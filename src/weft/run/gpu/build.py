@@ -120,9 +120,9 @@ def assemble_kernels(
 class Classes:
     """The binaries of one kernel by class of calls: of this process, of the cache, or compiled now."""
 
-    def __init__(self, source: GpuSource, target: Target, key: str, folder: CacheFolder) -> None:
-        """`key` is of the text's entry in `folder`."""
-        self._source, self._target, self._key, self._folder = source, target, key, folder
+    def __init__(self, source: GpuSource, target: Target, folder: CacheFolder) -> None:
+        """Binaries are entries of `folder`."""
+        self._source, self._target, self._folder = source, target, folder
         self._met: dict[KernelClass, Assembled] = {}
         self._lock = threading.Lock()
 
@@ -145,7 +145,8 @@ class Classes:
             return found
 
     def _found(self, kind: KernelClass) -> Assembled:
-        parts = {"text": self._key, "class": str(kind), "target": str(self._target), "triton": triton_version()}
+        # Kernels with the same text have the same binaries, whatever program they were printed for.
+        parts = {"job": repr(self.job(kind)), "triton": triton_version(), "triton settings": triton_settings()}
         key = cache_key(parts)
         known = self._known(key)
         if known is not None:
@@ -210,7 +211,7 @@ def build_gpu(
         source = emit()
         meta: dict[str, Json] = {"signature": source.signature.to_json(), "meta": dict(source.meta)}
         folder.store(key, {_TEXT: source.text.encode()}, meta, parts=every_part)
-    classes = Classes(source, target, key, folder)
+    classes = Classes(source, target, folder)
     launch = _launcher(source, target, classes)
     return GpuBinary(launch, source.signature, source.text, source.meta, key, from_cache, target, classes)
 
@@ -220,12 +221,15 @@ def gpu_parts(target: Target) -> dict[str, str]:
     return {
         "weft": source_hash(),
         "triton": triton_version(),
-        "triton settings": str(
-            sorted((n, v) for n, v in os.environ.items() if n.startswith("TRITON_") and n not in _HARMLESS)
-        ),
+        "triton settings": triton_settings(),
         "options": current().key(),
         "machine": str(target),
     }
+
+
+def triton_settings() -> str:
+    """The variables by which Triton makes other binaries."""
+    return str(sorted((n, v) for n, v in os.environ.items() if n.startswith("TRITON_") and n not in _HARMLESS))
 
 
 def triton_version() -> str:
