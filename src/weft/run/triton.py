@@ -22,7 +22,7 @@ from weft.block.program import BlockProgram, BlockType, spaces
 from weft.emit.calls import Dims
 from weft.emit.triton import TritonKernel, emit
 from weft.errors import UnsupportedError
-from weft.schedule import kernels
+from weft.schedule import KernelNodes, kernels, tensor_of
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 
@@ -72,12 +72,15 @@ class TritonProgram:
             UnsupportedError: a size of 2**31 or more, or of 0 where a block covers the space.
         """
         values = dict(inputs)
-        device = next(iter(inputs.values())).device
+        device = next((t.device for t in inputs.values()), None)
         calls: list[Callable[[], Any]] = []
-        for kernel, function in self.launches:
+        for (kernel, function), part in zip(self.launches, kernels(self.program), strict=True):
             for name in kernel.writes:
-                shape = [_length(a, sizes) for a in self.dims[name]]
-                values[name] = allocate(shape, dtype=_torch_type(self.types[name].dtype), device=device)
+                tensor, _ = tensor_of(part, name)
+                if tensor not in values:  # two launches write the parts of a list
+                    shape = [_length(a, sizes) for a in self.dims[tensor]]
+                    values[tensor] = allocate(shape, dtype=_torch_type(self.types[tensor].dtype), device=device)
+                values[name] = values[tensor]
             if grid := _grid(kernel, sizes):
                 arguments = _arguments(kernel, values, sizes)
                 calls.append(_bound(function, grid, arguments, {**_constants(kernel, sizes), **(options or {})}))
@@ -154,10 +157,20 @@ def load(program: BlockProgram, dims: Dims, folder: Path, name: str = "kernel") 
     """
     launches: list[tuple[TritonKernel, Any]] = []
     for number, nodes in enumerate(kernels(program)):
-        kernel = emit(program, nodes, f"{name}_{number}", dims)
+        kernel = emit(program, nodes, f"{name}_{number}", {**dims, **_of_parts(nodes, dims)})
         launches.append((kernel, _function(kernel, folder)))
     types = infer(program.graph, dict(program.inputs), Scope({}, applied=True))
     return TritonProgram(program, dims, types, tuple(launches))
+
+
+def _of_parts(nodes: KernelNodes, dims: Dims) -> Dims:
+    """The dimensions of what a launch writes, by the axes that it has there: a part of a list has others than the whole."""
+    found: dict[str, tuple[Axis | None, ...]] = {}
+    for name in nodes.writes:
+        tensor, axes = tensor_of(nodes, name)
+        own: dict[Axis | None, Axis] = {whole: part for part, whole in axes.items()}
+        found[name] = tuple(own.get(a, a) for a in dims[tensor])
+    return found
 
 
 def sizes_of(program: BlockProgram, inputs: Mapping[str, torch.Tensor]) -> dict[str, int]:
