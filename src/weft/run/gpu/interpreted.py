@@ -71,14 +71,14 @@ def mend_bfloat16() -> None:
         bfloat16 = import_module("triton.language").bfloat16
     except ModuleNotFoundError:
         return  # loading the kernel says so
-    convert: Any = vars(interpreter)["_convert_float"]
-    dot = interpreter.InterpreterBuilder.create_dot
+    convert: Callable[..., Any] = getattr(interpreter, "_convert_float")  # noqa: B009 - not a public name
+    dot: Callable[..., Any] = interpreter.InterpreterBuilder.create_dot
 
     def converted(data: Any, source: Any, target: Any, rounding: Any) -> Any:
         if target != bfloat16:
             return convert(data, source, target, rounding)
         rounded = torch.as_tensor(np.array(data, dtype=np.float32)).to(torch.bfloat16)
-        bits: Any = rounded.view(torch.int16).numpy()
+        bits: Any = np.asarray(rounded.view(torch.int16))
         return bits.view(np.uint16)
 
     def product(self: Any, a: Any, b: Any, *rest: Any) -> Any:
