@@ -22,6 +22,7 @@ from weft.api.examples import Sizes
 from weft.api.gpu_clock import Clock, Rates, Replay, alternate
 from weft.api.measure import Timing
 from weft.api.workloads_gpu import Workload
+from weft.options import options
 from weft.run import stats
 from weft.verify.judge import Draws, judge, reference
 
@@ -194,11 +195,14 @@ def tensors(out: Any) -> tuple[torch.Tensor, ...]:
 
 
 def warm(session: Session, names: Sequence[str]) -> dict[str, Any]:
-    """Run candidates once, so that what they compile is in their caches: seconds of each, and why others failed."""
+    """Run candidates once, so that what they compile is in their caches: seconds of each, and why others failed.
+
+    Others run beside this one: weft decides nothing by times (`measure="never"`), which would be kept.
+    """
     _TORCH.compiler.reset()
     taken: dict[str, float] = {}
     inputs = session.inputs(0)
-    with torch.no_grad():
+    with torch.no_grad(), options(measure="never"):
         for name in names:
             begin = time.perf_counter()
             session.call(name, inputs)
