@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from weft.block.check import Scope, infer
+import torch
+
 from weft.block.listing import listing
-from weft.block.program import BlockProgram, BlockType
+from weft.block.program import BlockProgram
 from weft.cascade import Approximation
-from weft.cost import Machine, estimate
 from weft.emit import cpp
 from weft.errors import VerificationError
 from weft.fuse import Step
 from weft.options import Options
+from weft.plan.gpu_build import built
+from weft.plan.interface import dims_of, given, signature
 from weft.plan.kernel import Kernel
 from weft.plan.select import Candidate, Considered, Example, Selection, select
+from weft.plan.tune import tuned
 from weft.run.build import KernelSource, build
-from weft.run.launch import Input, KernelSignature, Output, Size
+from weft.run.cache import Json
 from weft.schedule import KernelNodes, Schedule, kernels, tensor_of
-from weft.tensor.axes import Axis
 from weft.tensor.program import TensorProgram
 from weft.verify import Verdict, verify
 
@@ -69,8 +71,10 @@ def compile_region(
     return build_region(select(program, example, options, schedule), options)
 
 
-def build_region(selection: Selection, options: Options) -> CompiledRegion:
-    """The kernels of what was selected; raises as `compile_region`."""
+def build_region(selection: Selection, options: Options, device: torch.device | None = None) -> CompiledRegion:
+    """The kernels of what was selected, on a GPU the fastest of several on `device`; raises as `compile_region`."""
+    if selection.example.target.is_gpu:
+        selection = tuned(selection, options, device)
     try:
         return _built(selection, selection.chosen, selection.considered, options)
     except VerificationError as error:
@@ -89,16 +93,19 @@ def _built(
 ) -> CompiledRegion:
     program, applied, example = selection.program, chosen.applied, selection.example
     checked = _Checked(program, chosen.applied, options, chosen.approximation)
-    built = tuple(
-        _build(program, applied, part, chosen.schedule, example, checked, index)
-        for index, part in enumerate(kernels(applied))
-    )
+    if example.target.is_gpu:
+        made = _built_for_a_gpu(program, chosen, example, checked)
+    else:
+        made = tuple(
+            _build(program, applied, part, chosen.schedule, example, checked, index)
+            for index, part in enumerate(kernels(applied))
+        )
     return CompiledRegion(
         program,
         selection.lowered,
         chosen.fused,
         chosen.trace,
-        built,
+        made,
         chosen.origin,
         considered,
         chosen.approximation,
@@ -126,6 +133,20 @@ class _Checked:
             raise VerificationError(f"the scheduled program does not compute what was written: {self.known}")
         return self.known
 
+    def meta(self) -> dict[str, Json]:
+        """The verdict as it is kept beside a kernel; raises as `verdict`."""
+        verdict = self.verdict()
+        return {"verdict": verdict.reason, "error_probability": verdict.error_probability}
+
+    def of(self, meta: Mapping[str, Json]) -> Verdict:
+        """The verdict of a kernel that may come from the cache, with what was kept beside it; raises as `verdict`."""
+        if self.options.verify == "always":
+            return self.verdict()
+        probability = meta.get("error_probability")
+        if self.known is not None or not isinstance(probability, float):
+            return self.verdict()
+        return Verdict(True, probability, str(meta["verdict"]))
+
     def _verified(self) -> Verdict:
         applied, rounding = self.applied, self.approximation
         trials, seed = self.options.verify_trials, self.options.seed
@@ -144,9 +165,8 @@ def _build(
     checked: _Checked,
     index: int,
 ) -> Kernel:
-    dims = {name: _tensor_axes(applied, part, name) for name in (*part.reads, *part.writes)}
-    writes = tuple(tensor_of(part, n)[0] for n in part.writes)
-    reads = (*part.reads, *(writes[i] for i in _given(part)))
+    dims = dims_of(applied, part)
+    reads, writes = _passed(part)
     name = re.sub(r"\W", "_", f"weft_{'_'.join(n.name for n in part.nodes)}_{index}")
     parts = {
         "program": str(program),
@@ -158,19 +178,13 @@ def _build(
     }
 
     def emit() -> KernelSource:
-        verdict = checked.verdict()
+        meta = checked.meta()
         text = cpp.emit(applied, part, name, dims)
-        meta = {"verdict": verdict.reason, "error_probability": verdict.error_probability}
-        return KernelSource(text, _signature(applied, part, name, dims), (Path(cpp.__file__).parent,), meta)
+        return KernelSource(text, signature(applied, part, name, dims), (Path(cpp.__file__).parent,), meta)
 
     binary = build(parts, emit)
-    if checked.options.verify == "always":
-        verdict = checked.verdict()
-    else:
-        probability = binary.meta["error_probability"]
-        assert isinstance(probability, float)
-        verdict = checked.known or Verdict(True, probability, str(binary.meta["verdict"]))
-    cost = estimate(applied, example.sizes, Machine.here(example.threads))[index]
+    verdict = checked.of(binary.meta)
+    cost = example.costs(applied, schedule)[index]
     return Kernel(
         name=name,
         source=binary.text,
@@ -187,48 +201,35 @@ def _build(
     )
 
 
-def _given(part: KernelNodes) -> tuple[int, ...]:
-    """The writes into a tensor that an earlier kernel has begun, by place."""
-    rests = {join.rest for join in part.joins}
-    return tuple(i for i, name in enumerate(part.writes) if name in rests)
-
-
-def _tensor_axes(applied: BlockProgram, part: KernelNodes, name: str) -> tuple[Axis, ...]:
-    """The axes of the tensor that a kernel reads or writes as `name`, in memory order, as `name` calls them."""
-    tensor, axes = tensor_of(part, name)
-    own = {whole: a for a, whole in axes.items()}
-    return tuple(own.get(a, a) for a in _axes_of(applied, tensor))
-
-
-def _axes_of(applied: BlockProgram, name: str) -> Sequence[Axis]:
-    for known, kind in applied.inputs:
-        if known == name:
-            return kind.lists
-    for known, axes in zip(applied.graph.outputs, applied.output_axes, strict=True):
-        if known == name:
-            return axes
-    kind = _top_types(applied)[name]
-    return cpp.list_dims(kind)
-
-
-def _top_types(applied: BlockProgram) -> dict[str, BlockType]:
-    return infer(applied.graph, dict(applied.inputs), Scope({}, applied=False))
-
-
-def _signature(
-    applied: BlockProgram, part: KernelNodes, name: str, dims: Mapping[str, tuple[Axis, ...]]
-) -> KernelSignature:
-    types = _top_types(applied)
-    reads = tuple(Input(n, len(dims[n]), types[n].dtype) for n in part.reads)
-    sizes: list[Size] = []
-    for space in cpp.size_names(applied, part):
-        where = next(
-            ((i, d) for i, n in enumerate(part.reads) for d, a in enumerate(dims[n]) if a.space.name == space), None
+def _built_for_a_gpu(
+    program: TensorProgram, chosen: Candidate, example: Example, checked: _Checked
+) -> tuple[Kernel, ...]:
+    costs = example.costs(chosen.applied, chosen.schedule)
+    made: list[Kernel] = []
+    for each in built(program, chosen, example, checked.meta):
+        each.assembled()
+        reads, writes = _passed(each.part)
+        kernel = Kernel(
+            name=each.binary.signature.name,
+            source=each.binary.text,
+            block_program=chosen.applied,
+            schedule=chosen.schedule,
+            cost=costs[each.index],
+            verdict=checked.of(each.binary.meta),
+            reads=reads,
+            writes=writes,
+            sizes=each.binary.signature.passed,
+            launch=each.binary.launch,
+            from_cache=each.binary.from_cache,
+            key=each.binary.key,
+            target=example.target,
+            assembled=each.assembled,
         )
-        sizes.append(Size(space) if where is None else Size(space, *where))
-    outputs = tuple(Output(tuple(_size(a) for a in dims[n]), types[n].dtype) for n in part.writes)
-    return KernelSignature(name, reads, tuple(sizes), outputs, given=_given(part))
+        made.append(kernel)
+    return tuple(made)
 
 
-def _size(axis: Axis) -> str | int:
-    return axis.space.name if axis.space.fixed is None else axis.space.fixed
+def _passed(part: KernelNodes) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The values that a kernel takes, tensors begun by an earlier one among them, and those that it gives."""
+    writes = tuple(tensor_of(part, n)[0] for n in part.writes)
+    return (*part.reads, *(writes[i] for i in given(part))), writes

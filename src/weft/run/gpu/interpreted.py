@@ -1,0 +1,120 @@
+"""Kernels in Triton's interpreter, on tensors of the CPU: what TRITON_INTERPRET=1 in the environment asks for."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+
+from weft.errors import CompilerError
+from weft.run.gpu.signature import GpuSignature
+from weft.run.launch import Launcher, Output, check
+from weft.run.scratch import private_folder
+
+
+def is_asked_for() -> bool:
+    """Whether kernels are to be interpreted."""
+    return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
+
+
+def make_interpreted(
+    text: str, signature: GpuSignature, allocate: Callable[..., torch.Tensor] = torch.empty
+) -> Launcher:
+    """A launcher that has Triton's interpreter run the kernel: slowly, on the inputs' device.
+
+    Args:
+        text: the printed module.
+        signature: of the kernel in it.
+        allocate: makes outputs as `torch.empty` does.
+
+    Raises:
+        CompilerError: Triton is missing.
+        ValueError: the signature reads what is not there.
+    """
+    check(signature.kernel)
+    mend_bfloat16()
+    function = _function(text, signature.name)
+    kernel = signature.kernel
+
+    def launch(*arguments: Any) -> tuple[torch.Tensor, ...]:
+        inputs = arguments[: len(kernel.inputs)]
+        given = dict(zip(kernel.given, arguments[len(inputs) :], strict=False))
+        passed = iter(arguments[len(inputs) + len(given) :])
+        sizes = {s.name: next(passed) if s.input is None else int(inputs[s.input].shape[s.dim]) for s in kernel.sizes}
+        signature.demand_sizes(sizes)
+        device = next((t.device for t in (*inputs, *given.values())), torch.device("cpu"))
+        outputs = [
+            given[i] if i in given else _allocated(each, sizes, allocate, device)
+            for i, each in enumerate(kernel.outputs)
+        ]
+        if grid := signature.programs(sizes):
+            strides = [s for t in inputs for s in t.stride()]
+            constants = dict(zip((c.name for c in signature.constants), signature.constants_at(sizes), strict=True))
+            function[(grid,)](*inputs, *outputs, *sizes.values(), *strides, **constants)
+        return tuple(outputs)
+
+    return launch
+
+
+@functools.cache
+def mend_bfloat16() -> None:
+    """Make the interpreter's bfloat16 that of a GPU: it truncates where one rounds, and multiplies bit patterns as integers."""
+    try:
+        interpreter: Any = import_module("triton.runtime.interpreter")
+        bfloat16 = import_module("triton.language").bfloat16
+    except ModuleNotFoundError:
+        return  # loading the kernel says so
+    convert: Any = vars(interpreter)["_convert_float"]
+    dot = interpreter.InterpreterBuilder.create_dot
+
+    def converted(data: Any, source: Any, target: Any, rounding: Any) -> Any:
+        if target != bfloat16:
+            return convert(data, source, target, rounding)
+        rounded = torch.as_tensor(np.array(data, dtype=np.float32)).to(torch.bfloat16)
+        bits: Any = rounded.view(torch.int16).numpy()
+        return bits.view(np.uint16)
+
+    def product(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        def wide(side: Any) -> Any:
+            if side.dtype.scalar != bfloat16:
+                return side
+            numbers = (side.data.astype(np.uint32) << 16).view(np.float32)
+            return interpreter.TensorHandle(numbers, import_module("triton.language").float32)
+
+        return dot(self, wide(a), wide(b), *rest)
+
+    interpreter._convert_float = converted  # noqa: SLF001 - there is no other way in
+    interpreter.InterpreterBuilder.create_dot = product
+
+
+def _allocated(
+    each: Output, sizes: dict[str, int], allocate: Callable[..., torch.Tensor], device: torch.device
+) -> torch.Tensor:
+    shape = [d if isinstance(d, int) else sizes[d] for d in each.dims]
+    # The names of element types are torch's own.
+    return allocate(shape, dtype=getattr(torch, each.dtype.name), device=device)
+
+
+def _function(text: str, name: str) -> Any:
+    """The Triton function of a module. Triton reads its source from a file, whenever it runs."""
+    module_name = f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    path = private_folder() / f"{module_name}.py"
+    path.write_text(text, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except ModuleNotFoundError as error:
+        raise CompilerError(
+            f"Triton cannot be used: {error}", todo="install Triton 3.6 or newer: pip install 'weft[gpu]'"
+        ) from error
+    return getattr(module, name)
