@@ -99,6 +99,14 @@ class Options:
         _choice("auto", "never"),
         '"auto": the first call of what `weft.compile` made is timed against PyTorch, and the faster runs; "never": weft does',
     )
+    effort: Literal["none", "quick", "full"] = _option(
+        "quick",
+        _choice("none", "quick", "full"),
+        "how many schedules of a GPU's kernels are compiled and timed: the one that the model puts first, a few, many",
+    )
+    tune_seconds: int | None = _option(
+        None, _integer(1, optional=True), "no further schedule of a region is timed after so many seconds"
+    )
     brgemm: Literal["auto", "off"] = _option(
         "auto", _choice("auto", "off"), "libtorch's blocked matrix products in kernels", in_key=True
     )
@@ -132,7 +140,7 @@ class Options:
         """Stable text for cache keys: the options on which a cached kernel or verdict depends.
 
         That is compiler, threads, verify_trials, dynamic, seed, brgemm and rounding. Left out, since an entry
-        is as good under another value of them: cache_dir, verify, measure, log, debug_checks.
+        is as good under another value of them: cache_dir, verify, measure, effort, tune_seconds, log, debug_checks.
         """
         in_key = sorted(entry.name for entry in fields(self) if entry.metadata["in_key"])
         return ";".join(f"{name}={getattr(self, name)!r}" for name in in_key)

@@ -15,12 +15,12 @@ from block.test_rankings import FIRST, ranking
 from emit import special, triton_rows
 from emit.harness import dims_of, units
 from emit.triton_cases import GRID, LOOP, WHOLE, levels, placed
+from emit.triton_programs import load
 from emit.triton_rows import cases
 from schedules import fused
 from weft.block.program import BlockProgram, Map, maps
 from weft.emit.triton import TritonKernel, emit
 from weft.errors import UnsupportedError
-from weft.run.triton import load
 from weft.schedule import LoopSchedule, Schedule, apply
 from weft.tensor.dtypes import DType
 

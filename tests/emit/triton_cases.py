@@ -11,7 +11,6 @@ import random
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +22,7 @@ from block.programs import F32
 from emit import special
 from emit.harness import dims_of
 from emit.test_schedules import PROGRAMS, inputs_for
+from emit.triton_programs import load
 from schedules import fused, random_schedule
 from weft.block.copies import canonical
 from weft.block.interpret import interpret
@@ -46,7 +46,7 @@ from weft.block.program import (
 from weft.block.ranges import Band, Diagonal
 from weft.errors import ScheduleError, UnsupportedError
 from weft.fuse import fuse
-from weft.run.triton import load
+from weft.run.gpu.interpreted import mend_bfloat16
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
@@ -252,31 +252,6 @@ def error(case: Case, folder: Path, rng: random.Random) -> float:
 def poisoned(shape: list[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Memory that shows what nobody wrote."""
     return torch.full(shape, float("nan") if dtype.is_floating_point else 77, dtype=dtype, device=device)
-
-
-def mend_bfloat16() -> None:
-    """Make the interpreter's bfloat16 that of a GPU: it truncates where one rounds, and multiplies bit patterns as integers."""
-    interpreter = import_module("triton.runtime.interpreter")
-    bfloat16 = import_module("triton.language").bfloat16
-    convert, dot = interpreter._convert_float, interpreter.InterpreterBuilder.create_dot
-
-    def converted(data, source, target, mode):
-        if target != bfloat16:
-            return convert(data, source, target, mode)
-        rounded = torch.from_numpy(np.array(data, dtype=np.float32)).to(torch.bfloat16)
-        return rounded.view(torch.int16).numpy().view(np.uint16)
-
-    def product(self, a, b, *rest):
-        def wide(side):
-            if side.dtype.scalar != bfloat16:
-                return side
-            data = (side.data.astype(np.uint32) << 16).view(np.float32)
-            return interpreter.TensorHandle(data, import_module("triton.language").float32)
-
-        return dot(self, wide(a), wide(b), *rest)
-
-    setattr(interpreter, "_convert_float", converted)  # noqa: B010 - a module's own name
-    interpreter.InterpreterBuilder.create_dot = product
 
 
 def main(folder: Path) -> None:

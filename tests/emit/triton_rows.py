@@ -21,7 +21,8 @@ from block.test_rankings import FIRST, ORDERS, ranking, rows
 from emit import special
 from emit.harness import dims_of, torch_type
 from emit.test_rankings import of_sums
-from emit.triton_cases import GRID, LOOP, SPLIT, WHOLE, Case, error, levels, mend_bfloat16, placed, poisoned
+from emit.triton_cases import GRID, LOOP, SPLIT, WHOLE, Case, error, levels, placed, poisoned
+from emit.triton_programs import load
 from fuse import peelable
 from schedules import fused, random_schedule
 from weft.block.copies import canonical
@@ -32,7 +33,7 @@ from weft.block.ranges import First, Rest
 from weft.errors import ScheduleError
 from weft.fuse import fuse
 from weft.fuse.safety import make_safe
-from weft.run.triton import load
+from weft.run.gpu.interpreted import mend_bfloat16
 from weft.schedule import Level, LoopSchedule, Schedule, grid_maps
 from weft.schedule import apply as scheduled
 from weft.tensor.axes import Axis, Space

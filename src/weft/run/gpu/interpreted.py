@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import os
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
+import numpy as np
 import torch
 
 from weft.errors import CompilerError
@@ -36,6 +39,7 @@ def make_interpreted(
         ValueError: the signature reads what is not there.
     """
     check(signature.kernel)
+    mend_bfloat16()
     function = _function(text, signature.name)
     kernel = signature.kernel
 
@@ -44,6 +48,7 @@ def make_interpreted(
         given = dict(zip(kernel.given, arguments[len(inputs) :], strict=False))
         passed = iter(arguments[len(inputs) + len(given) :])
         sizes = {s.name: next(passed) if s.input is None else int(inputs[s.input].shape[s.dim]) for s in kernel.sizes}
+        signature.demand_sizes(sizes)
         device = next((t.device for t in (*inputs, *given.values())), torch.device("cpu"))
         outputs = [
             given[i] if i in given else _allocated(each, sizes, allocate, device)
@@ -56,6 +61,35 @@ def make_interpreted(
         return tuple(outputs)
 
     return launch
+
+
+@functools.cache
+def mend_bfloat16() -> None:
+    """Make the interpreter's bfloat16 that of a GPU: it truncates where one rounds, and multiplies bit patterns as integers."""
+    try:
+        interpreter: Any = import_module("triton.runtime.interpreter")
+        bfloat16 = import_module("triton.language").bfloat16
+    except ModuleNotFoundError:
+        return  # loading the kernel says so
+    convert, dot = vars(interpreter)["_convert_float"], interpreter.InterpreterBuilder.create_dot
+
+    def converted(data: Any, source: Any, target: Any, rounding: Any) -> Any:
+        if target != bfloat16:
+            return convert(data, source, target, rounding)
+        rounded = torch.from_numpy(np.array(data, dtype=np.float32)).to(torch.bfloat16)
+        return rounded.view(torch.int16).numpy().view(np.uint16)
+
+    def product(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        def wide(side: Any) -> Any:
+            if side.dtype.scalar != bfloat16:
+                return side
+            numbers = (side.data.astype(np.uint32) << 16).view(np.float32)
+            return interpreter.TensorHandle(numbers, import_module("triton.language").float32)
+
+        return dot(self, wide(a), wide(b), *rest)
+
+    interpreter._convert_float = converted  # noqa: SLF001 - there is no other way in
+    interpreter.InterpreterBuilder.create_dot = product
 
 
 def _allocated(
