@@ -20,11 +20,12 @@ from emit.triton_cases import GRID, LOOP, WHOLE, Case, cases, levels, placed
 from schedules import fused
 from weft.block.program import Fill, Grouped, Iterate, Map, maps
 from weft.block.ranges import Part
-from weft.emit.triton import GridLoop, TritonKernel, emit, prelude
+from weft.emit.triton import BlockConstant, GridLoop, TritonKernel, WholeConstant, emit, prelude
 from weft.errors import InvalidProgramError, UnsupportedError
 from weft.run.triton import TritonProgram, load, sizes_of
 from weft.schedule import kernels
 from weft.tensor import optable
+from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Elementwise, TensorProgram, Use
 from weft.tensor.scalar import Arg, Convert
@@ -126,9 +127,11 @@ def test_matrix_units_multiply_in_bfloat16(target: str, unit: str, tmp_path: Pat
 def test_a_linear_layer_is_one_loop_with_one_epilogue() -> None:
     kernel = _only(CASES["linear_relu"])
     text = kernel.text
-    assert re.search(r"def kernel_0\(x, w, b, out, M, K, N, x_s0, x_s1, w_s0, w_s1, b_s0\):", text)
+    assert re.search(
+        r"def kernel_0\(x, w, b, out, M, K, N, x_s0, x_s1, w_s0, w_s1, b_s0, .*WIDE: tl.constexpr\):", text
+    )
     assert (kernel.reads, kernel.writes, kernel.sizes) == (("x", "w", "b"), ("out",), ("M", "K", "N"))
-    assert (kernel.grid, kernel.constants) == ((GridLoop("M", 32), GridLoop("N", 32)), ())
+    assert kernel.grid == (GridLoop("M", 32), GridLoop("N", 32))
     assert (text.count("tl.dot("), text.count("tl.load("), text.count("tl.store("), text.count("for ")) == (1, 3, 1, 1)
     assert "tl.where" not in text, "what is loaded beyond the edge is the zero that products need"
     assert text.index("tl.load(b") > text.index("tl.dot("), "an item is loaded where it is read first"
@@ -136,8 +139,33 @@ def test_a_linear_layer_is_one_loop_with_one_epilogue() -> None:
 
 def test_blocks_that_cover_a_space_are_constants_of_the_launch() -> None:
     kernel = _only(CASES["attention"])
-    assert [(c.space, c.of({"L": 24, "D": 1})) for c in kernel.constants] == [("L", 32), ("D", 16)]
-    assert re.search(r"BLOCK_l: tl.constexpr, BLOCK_d: tl.constexpr\):", kernel.text)
+    blocks = [c for c in kernel.constants if isinstance(c, BlockConstant)]
+    assert [(c.space, c.of({"L": 24, "D": 1})) for c in blocks] == [("L", 32), ("D", 16)]
+    assert re.search(r"BLOCK_l: tl.constexpr, .*BLOCK_d: tl.constexpr", kernel.text)
+
+
+def test_a_constant_says_that_blocks_are_whole() -> None:
+    found = {
+        c.name: (c.space, c.tile) for c in _only(CASES["linear_relu_far"]).constants if isinstance(c, WholeConstant)
+    }
+    assert found == {"WHOLE_m": ("M", 32), "WHOLE_n": ("N", 32), "WHOLE_k": ("K", 16)}
+    within = _launches(CASES["linear_relu_within"])[0].constants
+    (rows,) = (c for c in within if isinstance(c, WholeConstant) and c.space == "M")
+    assert (rows.tile, rows.of({"M": 80}), rows.of({"M": 72})) == (16, True, False)
+    covering = {c.space: c for c in _only(CASES["attention"]).constants if isinstance(c, WholeConstant)}
+    assert [covering["L"].of({"L": n}) for n in (24, 32)] == [False, True]
+    assert [covering["D"].of({"D": n}) for n in (8, 16)] == [False, True], "products take no fewer than 16"
+    fixed = {n: _of_fixed_size(n) for n in (48, 50)}
+    assert ["_ok" in text for text in fixed.values()] == [False, True], "nothing is left to ask of a size that is known"
+
+
+@pytest.mark.parametrize(("rows", "masked"), [(512, False), (500, True)])
+def test_whole_blocks_are_read_without_masks(rows: int, masked: bool, tmp_path: Path) -> None:
+    case, sizes = CASES["linear_relu_bf16"], {"M": rows, "N": 512, "K": 512}
+    (made,) = _loaded(case, tmp_path).compile_for("cuda", 80, sizes)
+    loads = re.findall(r"(@%p\d+ )?(?:ld\.global|st\.global|cp\.async\.c)[^\n]*", made.assembly)
+    assert loads
+    assert any(loads) is masked
 
 
 def test_whole_blocks_of_a_peeled_loop_have_no_mask() -> None:
@@ -241,6 +269,17 @@ def _rounding(dtype: DType):
 def _only(case: Case) -> TritonKernel:
     (nodes,) = kernels(case.program)
     return emit(case.program, nodes, "kernel_0", dims_of(case.program))
+
+
+def _launches(case: Case) -> list[TritonKernel]:
+    return [emit(case.program, nodes, "kernel", dims_of(case.program)) for nodes in kernels(case.program)]
+
+
+def _of_fixed_size(size: int) -> str:
+    m, n = (Axis(name, Space(name, size)) for name in "mn")
+    made = Elementwise("y", (m, n), DType.float32, Arg(0), (Use("x", (m, n)),))
+    program = fused(TensorProgram((programs.tensor("x", m, n),), (made,), ("y",)))
+    return _only(Case(placed(program, m=levels((GRID, 16)), n=levels((GRID, 16))), {})).text
 
 
 def _loaded(case: Case, folder: Path) -> TritonProgram:

@@ -20,13 +20,15 @@ import torch
 from weft.block.check import Scope, infer
 from weft.block.program import BlockProgram, BlockType, spaces
 from weft.emit.calls import Dims
-from weft.emit.triton import TritonKernel, emit
+from weft.emit.triton import BlockConstant, TritonKernel, emit
 from weft.errors import UnsupportedError
 from weft.schedule import kernels
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 
 _LONGEST = 2**31
+FARTHEST = 2**31
+"""Elements from a tensor's first that offsets of 31 bits do not reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,9 @@ class TritonProgram:
                 values[name] = allocate(shape, dtype=_torch_type(self.types[name].dtype), device=device)
             if grid := _grid(kernel, sizes):
                 arguments = _arguments(kernel, values, sizes)
-                calls.append(_bound(function, grid, arguments, {**_constants(kernel, sizes), **(options or {})}))
+                tensors = [values[n] for n in (*kernel.reads, *kernel.writes)]
+                constants = {**_constants(kernel, sizes), kernel.wide: _wide(tensors)}
+                calls.append(_bound(function, grid, arguments, {**constants, **(options or {})}))
         outputs = tuple(values[n] for n in self.program.graph.outputs)
 
         def run() -> tuple[torch.Tensor, ...]:
@@ -117,7 +121,7 @@ class TritonProgram:
         for name in kernel.reads:
             shape = [_length(a, sizes) for a in self.dims[name]]
             numbers += [math.prod(shape[i + 1 :]) for i in range(len(shape))]
-        constants = _constants(kernel, sizes)
+        constants = {**_constants(kernel, sizes), kernel.wide: False}
         names: Sequence[str] = function.arg_names
         signature = dict(zip(names, kinds, strict=False))
         aligned = list(range(len(kinds)))
@@ -205,10 +209,15 @@ def _arguments(kernel: TritonKernel, values: Mapping[str, torch.Tensor], sizes: 
 
 
 def _constants(kernel: TritonKernel, sizes: Mapping[str, int]) -> dict[str, int]:
-    empty = [c.space for c in kernel.constants if sizes[c.space] < 1]
+    empty = [c.space for c in kernel.constants if isinstance(c, BlockConstant) and sizes[c.space] < 1]
     if empty:
         raise UnsupportedError(f"{', '.join(empty)} without elements, where a block covers all of them")
     return {c.name: c.of(sizes) for c in kernel.constants}
+
+
+def _wide(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether one of them has an element so far from its first that the offset needs more than 31 bits."""
+    return any(sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) >= FARTHEST for t in tensors)
 
 
 def _bound(function: Any, grid: int, arguments: Sequence[Any], constants: Mapping[str, int]) -> Callable[[], Any]:

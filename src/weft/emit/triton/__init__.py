@@ -5,7 +5,7 @@ one `@triton.jit` function, and what its launcher must know. Grid loops become p
 their state in variables, items tensors whose lanes beyond the valid elements hold what a `Fill` put there, products `tl.dot`.
 """
 
-from weft.emit.triton.frame import BlockConstant
+from weft.emit.triton.frame import BlockConstant, Constant, WholeConstant
 from weft.emit.triton.kernel import GridLoop, TritonKernel, emit
 
-__all__ = ["BlockConstant", "GridLoop", "TritonKernel", "emit"]
+__all__ = ["BlockConstant", "Constant", "GridLoop", "TritonKernel", "WholeConstant", "emit"]

@@ -238,8 +238,11 @@ class Body:
 def address(frame: Frame, memory: Memory, dims: tuple[Axis, ...]) -> str:
     """Pointers to the elements of the item that `memory` is, its axes in the order `dims`."""
     lanes = [
-        index if memory.strides[a] == "1" else f"{index} * {memory.strides[a]}"
+        index if stride == "1" else f"{index} * {stride}"
         for a in dims
         for index in [spread(frame.lanes[a].index, dims, (a,))]
+        for stride in [frame.near.get(memory.strides[a], memory.strides[a])]
     ]
-    return plus(memory.base, *memory.offset, *lanes)
+    # Added up by themselves: they are the same for all blocks, and narrower than the offsets of blocks.
+    within = " + ".join(lanes)
+    return plus(memory.base, *memory.offset, *([f"({within})" if len(lanes) > 1 else within] if lanes else []))

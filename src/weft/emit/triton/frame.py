@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from weft.block.program import Map, Place
-from weft.block.ranges import Part
+from weft.block.ranges import All, First, Part, Rest, Segment, Within
 from weft.emit.ranges import Step, part_of
 from weft.emit.text import Names
 from weft.emit.triton.text import Writer, at_least, at_most, blocks_of, whole_blocks
@@ -31,6 +32,27 @@ class BlockConstant:
         return max(self.least, power_of_two(sizes[self.space]))
 
 
+@dataclass(frozen=True, slots=True)
+class WholeConstant:
+    """A constant of the launch: whether blocks of `tile` elements cover `space` without a rest.
+
+    Where it is true the compiler drops the masks of such blocks, so there is one binary for each class of sizes.
+    """
+
+    name: str
+    space: str
+    tile: int | BlockConstant
+
+    def of(self, sizes: Mapping[str, int]) -> bool:
+        """Its value, given the size of each space by name."""
+        tile = self.tile if isinstance(self.tile, int) else self.tile.of(sizes)
+        return sizes[self.space] % tile == 0
+
+
+Constant: TypeAlias = BlockConstant | WholeConstant
+"""What a kernel is compiled anew for, as a function of the sizes."""
+
+
 @dataclass
 class Frame:
     """One kernel being printed.
@@ -39,7 +61,11 @@ class Frame:
         names, sizes: identifiers, and those of the run-time sizes.
         in_products: axes of items that products of blocks read or make.
         lanes: for the axis of each loop entered so far, the elements of its current block.
-        constants: blocks that cover a space whose size is known when the kernel is launched.
+        constants: what is known of the sizes when the kernel is launched.
+        wide: name of the constant that says whether offsets within a block may need 64 bits.
+        near: for the name of a stride, 64 bits wide, that of the same number as wide as offsets within a block are.
+        dividing: for the axis of a loop entered so far, a number of elements: where it divides the size of the axis's space, each
+            block of the loop has as many.
     """
 
     names: Names
@@ -47,7 +73,10 @@ class Frame:
     in_products: frozenset[Axis]
     out: Writer = field(default_factory=lambda: Writer(1))
     lanes: dict[Axis, Lanes] = field(default_factory=dict[Axis, Lanes])
-    constants: list[BlockConstant] = field(default_factory=list[BlockConstant])
+    constants: list[Constant] = field(default_factory=list[Constant])
+    wide: str = "WIDE"
+    near: dict[str, str] = field(default_factory=dict[str, str])
+    dividing: dict[Axis, int] = field(default_factory=dict[Axis, int])
 
     def size(self, space: Space) -> str:
         """The number of elements of `space`."""
@@ -96,10 +125,47 @@ class Frame:
     def enter(self, node: Map, step: Step) -> None:
         """Print the lanes of the current block of `node`; its `step` says how many are valid."""
         count = self.extent(node, step.most)
-        index = self.hold(f"tl.arange(0, {count})", f"{node.axis.name}_i")
-        valid = None if step.valid == count else self.hold(f"{index} < {step.valid}", f"{node.axis.name}_ok")
+        index = self.hold(f"tl.cast(tl.arange(0, {count}), {self.offset})", f"{node.axis.name}_i")
+        valid = None
+        if step.valid != count:
+            inside, whole = f"{index} < {step.valid}", self._all_whole(node, count)
+            if whole is not True:
+                valid = self.hold(f"({inside}) | {whole}" if whole else inside, f"{node.axis.name}_ok")
         whole = node.place is not Place.whole and part_of(node) is Part.full
         self.lanes[node.axis] = Lanes(count, index, valid, whole)
+
+    @property
+    def offset(self) -> str:
+        """The type of offsets within a block."""
+        return f"tl.int64 if {self.wide} else tl.int32"
+
+    def _all_whole(self, node: Map, count: str) -> str | bool:
+        """Whether each block of `node` has all `count` lanes: the name of a constant that says so, or what is known of it."""
+        tile: int | BlockConstant | None = None
+        match node.range:
+            case All() if node.place is Place.whole:
+                tile = next((c for c in self.constants if isinstance(c, BlockConstant) and c.name == count), None)
+            case Within(outer) if node.place is Place.whole:
+                tile = self.dividing.get(outer)
+            case All() | First() | Rest() | Segment():
+                tile = node.tile
+            case Within(outer):
+                around = self.dividing.get(outer)
+                tile = node.tile if node.tile and around and around % node.tile == 0 else None
+            case _:
+                pass
+        if isinstance(tile, int):
+            self.dividing[node.axis] = tile
+        if tile is None or (isinstance(tile, int) and str(tile) != count):
+            return False
+        space = node.axis.space
+        if space.fixed is not None:
+            return isinstance(tile, int) and space.fixed % tile == 0
+        for known in self.constants:
+            if isinstance(known, WholeConstant) and (known.space, known.tile) == (space.name, tile):
+                return known.name
+        self.constants.append(WholeConstant(self.names.make(f"WHOLE_{node.axis.name}"), space.name, tile))
+        return self.constants[-1].name
 
     def mask(self, dims: Sequence[Axis], axes: Sequence[Axis] | None = None) -> str:
         """The mask of the valid elements of an item with axes `dims`, looking at `axes` only; "" where all are."""

@@ -14,7 +14,7 @@ from weft.emit.ranges import Step, bounds, describe
 from weft.emit.text import Names, is_word, minus, plus, times
 from weft.emit.triton import loops, prelude
 from weft.emit.triton.body import Body
-from weft.emit.triton.frame import BlockConstant, Frame
+from weft.emit.triton.frame import Constant, Frame
 from weft.emit.triton.scalar import element
 from weft.emit.triton.text import RESERVED, at_most
 from weft.emit.triton.values import Memory
@@ -36,12 +36,15 @@ class TritonKernel:
     """A printed launch, and what its launcher must know.
 
     The function's arguments, in order: pointers to `reads`, to `writes`; the sizes named in `sizes`; the strides, in elements,
-    of every dimension of every read; the `constants`. Writes are contiguous and overlap nothing. Its one-dimensional grid has
-    as many programs as the `grid` loops have blocks, multiplied; no grid loop means one program.
+    of every dimension of every read; the `constants`; `wide`. Writes are contiguous and overlap nothing. Its one-dimensional grid
+    has as many programs as the `grid` loops have blocks, multiplied; no grid loop means one program.
 
     Attributes:
         text: a Python module.
         name: of the function in it.
+        constants: what it is compiled for, by the sizes.
+        wide: the constant that is true where a tensor has elements 2**31 or more places from its first: offsets within blocks
+            then have 64 bits.
     """
 
     text: str
@@ -49,7 +52,8 @@ class TritonKernel:
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     sizes: tuple[str, ...]
-    constants: tuple[BlockConstant, ...]
+    constants: tuple[Constant, ...]
+    wide: str
     grid: tuple[GridLoop, ...]
 
 
@@ -72,7 +76,7 @@ def emit(program: BlockProgram, kernel: KernelNodes, name: str, dims: Dims) -> T
     pointers = {n: names.make(n) for n in (*kernel.reads, *kernel.writes)}
     sizes = size_names(program, kernel)
     spelled = {s: names.make(s) for s in sizes}
-    frame = Frame(names, spelled, _in_products(kernel.nodes, types))
+    frame = Frame(names, spelled, _in_products(kernel.nodes, types), wide=names.make("WIDE"))
     parameters = [*pointers.values(), *spelled.values()]
     values: dict[str, Memory] = {}
     for read in kernel.reads:
@@ -89,23 +93,30 @@ def emit(program: BlockProgram, kernel: KernelNodes, name: str, dims: Dims) -> T
     first = kernel.nodes[0]
     chain = grid_chain(first) if isinstance(first, Map) and first.place is Place.grid else []
     grid = _grid(frame, top, chain, places) if chain else _serial(top, places)
-    parameters += [f"{c.name}: tl.constexpr" for c in frame.constants]
+    parameters += [f"{c}: tl.constexpr" for c in (*(c.name for c in frame.constants), frame.wide)]
     body = [f"def {name}({', '.join(parameters)}):", *frame.out.lines]
     lines = [
         f'"""{name}, printed by weft."""', "", "import triton", "import triton.language as tl", "",
         *prelude.functions("\n".join(body)), "", "@triton.jit", *body, "",
     ]  # fmt: skip
-    return TritonKernel("\n".join(lines), name, kernel.reads, kernel.writes, sizes, tuple(frame.constants), tuple(grid))
+    return TritonKernel(
+        "\n".join(lines), name, kernel.reads, kernel.writes, sizes, tuple(frame.constants), frame.wide, tuple(grid)
+    )
 
 
 def _memory(frame: Frame, base: str, kind: BlockType, strides: Mapping[Axis, str]) -> Memory:
-    """The tensor at `base`. Its strides are made 64 bits wide, so that offsets in large tensors are."""
+    """The tensor at `base`. Its strides are made 64 bits wide, so that offsets of blocks in large tensors are."""
     element(kind.dtype)
     wide: dict[Axis, str] = {}
     for axis, stride in strides.items():
         first, *rest = stride.split(" * ")
-        text = " * ".join([f"tl.cast({first}, tl.int64)", *rest])
-        wide[axis] = stride if stride.isdigit() else frame.hold(text, f"{base}_by_{axis.name.split('.')[-1]}")
+        if stride.isdigit():
+            wide[axis] = stride
+            continue
+        name = f"{base}_by_{axis.name.split('.')[-1]}"
+        wide[axis] = frame.hold(" * ".join([f"tl.cast({first}, tl.int64)", *rest]), name)
+        near = " * ".join([f"tl.cast({first}, {frame.offset})", *rest])
+        frame.near[wide[axis]] = frame.hold(near, f"{base}_near_{axis.name.split('.')[-1]}") if rest else first
     return Memory(base, kind.dtype, wide, kind.dims, (), not kind.buffered)
 
 
