@@ -15,10 +15,6 @@ from weft.emit.triton.values import Lanes
 from weft.errors import Location, UnsupportedError
 from weft.tensor.axes import Axis, Space
 
-# The least of rows, columns and depth that tl.dot takes, for every type and target.
-_LEAST_OF_PRODUCTS = 16
-
-
 @dataclass(frozen=True, slots=True)
 class BlockConstant:
     """A constant of the launch: the least power of two that is at least the size of `space`, and at least `least`."""
@@ -59,7 +55,8 @@ class Frame:
 
     Attributes:
         names, sizes: identifiers, and those of the run-time sizes.
-        in_products: axes of items that products of blocks read or make.
+        least: for axes of items that products of blocks read or make, the fewest elements that such a product takes.
+        tf32: products of float32 may round their factors to tf32.
         lanes: for the axis of each loop entered so far, the elements of its current block.
         constants: what is known of the sizes when the kernel is launched.
         wide: name of the constant that says whether offsets within a block may need 64 bits.
@@ -70,7 +67,8 @@ class Frame:
 
     names: Names
     sizes: Mapping[str, str]
-    in_products: frozenset[Axis]
+    least: Mapping[Axis, int]
+    tf32: bool = False
     out: Writer = field(default_factory=lambda: Writer(1))
     lanes: dict[Axis, Lanes] = field(default_factory=dict[Axis, Lanes])
     constants: list[Constant] = field(default_factory=list[Constant])
@@ -110,7 +108,7 @@ class Frame:
         Raises:
             UnsupportedError: `most` is neither a number nor the size of the loop's space.
         """
-        least = _LEAST_OF_PRODUCTS if node.axis in self.in_products else 1
+        least = self.least.get(node.axis, 1)
         if most.isdigit():
             return str(max(least, power_of_two(int(most))))
         space = node.axis.space

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from weft.block.check import Scope as Around
 from weft.block.check import infer
-from weft.block.program import BlockNode, BlockProgram, BlockType, Dot, Graph, Map, Place, Stacked
+from weft.block.program import BlockNode, BlockProgram, BlockType, Dot, Graph, Map, Place, Pointwise, Stacked
 from weft.block.ranges import All
-from weft.emit.calls import Dims, grid_chain, size_names, written_strides
+from weft.emit.calls import Dims, all_nodes, grid_chain, size_names, written_strides
 from weft.emit.ranges import Step, bounds, describe
 from weft.emit.text import Names, is_word, minus, plus, times
 from weft.emit.triton import loops, prelude
@@ -20,7 +20,9 @@ from weft.emit.triton.text import RESERVED, at_most
 from weft.emit.triton.values import Memory
 from weft.errors import UnsupportedError
 from weft.schedule import KernelNodes
+from weft.target import Target
 from weft.tensor.axes import Axis
+from weft.tensor.dtypes import DType
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,15 @@ class TritonKernel:
     grid: tuple[GridLoop, ...]
 
 
-def emit(program: BlockProgram, kernel: KernelNodes, name: str, dims: Dims) -> TritonKernel:
+def emit(  # noqa: PLR0913 - the last two have defaults
+    program: BlockProgram,
+    kernel: KernelNodes,
+    name: str,
+    dims: Dims,
+    target: Target | None = None,
+    *,
+    tf32: bool = False,
+) -> TritonKernel:
     """One launch as a Triton kernel.
 
     Args:
@@ -65,10 +75,12 @@ def emit(program: BlockProgram, kernel: KernelNodes, name: str, dims: Dims) -> T
         kernel: one of `schedule.kernels(program)`.
         name: of the function.
         dims: for each tensor read or written, its dimensions in memory order; None for one of size 1.
+        target: a GPU, whose own conversions are used where they are weft's; None: the text is good for all that have its types.
+        tf32: products of float32 may round their factors to tf32, 10 bits behind the point.
 
     Raises:
-        UnsupportedError: something that Triton kernels do not do: float64, products of integers, a list that one loop of the
-            kernel makes and another reads.
+        UnsupportedError: something that Triton kernels do not do: float64, products of integers other than int8, a list that one
+            loop of the kernel makes and another reads; or the target does not: float8_e4m3fn before cuda:89.
     """
     types = infer(program.graph, dict(program.inputs), Around({}, applied=True))
     names = Names(" ".join([RESERVED, *prelude.NAMES]))
@@ -76,7 +88,9 @@ def emit(program: BlockProgram, kernel: KernelNodes, name: str, dims: Dims) -> T
     pointers = {n: names.make(n) for n in (*kernel.reads, *kernel.writes)}
     sizes = size_names(program, kernel)
     spelled = {s: names.make(s) for s in sizes}
-    frame = Frame(names, spelled, _in_products(kernel.nodes, types), wide=names.make("WIDE"))
+    for each in (*kernel.reads, *kernel.writes):
+        _demand_type(types[each].dtype, target)
+    frame = Frame(names, spelled, _least(kernel.nodes, types), tf32, wide=names.make("WIDE"))
     parameters = [*pointers.values(), *spelled.values()]
     values: dict[str, Memory] = {}
     for read in kernel.reads:
@@ -97,7 +111,7 @@ def emit(program: BlockProgram, kernel: KernelNodes, name: str, dims: Dims) -> T
     body = [f"def {name}({', '.join(parameters)}):", *frame.out.lines]
     lines = [
         f'"""{name}, printed by weft."""', "", "import triton", "import triton.language as tl", "",
-        *prelude.functions("\n".join(body)), "", "@triton.jit", *body, "",
+        *prelude.functions("\n".join(body), target), "", "@triton.jit", *body, "",
     ]  # fmt: skip
     return TritonKernel(
         "\n".join(lines), name, kernel.reads, kernel.writes, sizes, tuple(frame.constants), frame.wide, tuple(grid)
@@ -106,7 +120,6 @@ def emit(program: BlockProgram, kernel: KernelNodes, name: str, dims: Dims) -> T
 
 def _memory(frame: Frame, base: str, kind: BlockType, strides: Mapping[Axis, str]) -> Memory:
     """The tensor at `base`. Its strides are made 64 bits wide, so that offsets of blocks in large tensors are."""
-    element(kind.dtype)
     wide: dict[Axis, str] = {}
     for axis, stride in strides.items():
         first, *rest = stride.split(" * ")
@@ -120,20 +133,36 @@ def _memory(frame: Frame, base: str, kind: BlockType, strides: Mapping[Axis, str
     return Memory(base, kind.dtype, wide, kind.dims, (), not kind.buffered)
 
 
-def _in_products(nodes: Sequence[BlockNode], types: Mapping[str, BlockType]) -> frozenset[Axis]:
-    """The axes of blocks that are multiplied: rows, columns, and what is contracted."""
-    found: set[Axis] = set()
-    for node in nodes:
-        match node:
-            case Dot(dims=dims, over=over) if len(dims) == 2:
-                found |= {*dims, over}
-            case Map():
-                graphs = [node.body] if node.state is None else [node.body, node.state.update, node.state.finish]
-                for graph in graphs:
-                    found |= _in_products(graph.nodes, types)
-            case _:
-                pass
-    return frozenset(found)
+def _demand_type(dtype: DType, target: Target | None) -> None:
+    """Raises UnsupportedError where `target` has no such numbers in memory."""
+    element(dtype)
+    if dtype is DType.float8_e4m3fn and target is not None and target.kind == "cuda":
+        if not prelude.converts_to_e4m3(target):
+            raise UnsupportedError(
+                f"{target} has no {dtype}: it came with compute capability 8.9",
+                todo=f"keep the tensor in {DType.float8_e5m2} or a type of 16 bits on this GPU",
+            )
+
+
+def _least(nodes: Sequence[BlockNode], types: Mapping[str, BlockType]) -> dict[Axis, int]:
+    """The axes of blocks that are multiplied, rows, columns, and what is contracted, with the fewest elements of each.
+
+    It is more of what is contracted where there are numbers of 8 bits.
+    """
+    inner = all_nodes(nodes)
+    narrow = any(k.dtype.bytes == 1 for k in types.values()) or any(
+        isinstance(n, Pointwise) and n.dtype.bytes == 1 for n in inner
+    )
+    found: dict[Axis, int] = {}
+    for node in inner:
+        if isinstance(node, Dot) and len(node.dims) == 2:
+            for axis in (*node.dims, node.over):
+                found[axis] = max(found.get(axis, 0), 2 * _LEAST if narrow and axis is node.over else _LEAST)
+    return found
+
+
+# The fewest rows, columns and elements in depth that products of blocks take on every target, but for numbers of 8 bits.
+_LEAST = 16
 
 
 def _serial(top: Body, places: Mapping[str, Memory]) -> list[GridLoop]:
