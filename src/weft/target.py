@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 from weft.errors import TargetError
 
@@ -47,7 +47,7 @@ class Target:
         if not re.fullmatch(shape, arch):
             known = ", ".join(f'"{kind}:{a}"' for a in ARCHITECTURES.get(kind, ())) or '"cpu"'
             raise TargetError(f"the target {text!r} names no architecture", todo=f"use one such as {known}")
-        return Target(cast("Literal['cpu', 'cuda', 'hip']", kind), arch)
+        return Target(kind, arch)
 
 
 CPU = Target("cpu")

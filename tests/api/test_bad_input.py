@@ -25,7 +25,7 @@ def inputs(m=4, k=8, n=6, *, inner=None):
     return torch.randn(m, k), torch.randn(inner or k, n), torch.randn(n)
 
 
-@pytest.mark.parametrize("target", ["tpu", "cuda", "cuda:90", "cpu:0x", ""])
+@pytest.mark.parametrize("target", ["tpu", "cuda", "cuda:x0", "hip:90", "cpu:0x", ""])
 def test_a_target_that_is_not_there(target):
     with pytest.raises(TargetError) as caught:
         weft.optimize(relu_linear, inputs(), target=target)

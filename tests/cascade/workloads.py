@@ -247,13 +247,7 @@ EXPONENTIALS = (
     ),
     # The count of classes, and the rows; of few rows each thread has a part, which is merged.
     Chain("log-softmax + NLL", nll, rows.classes, kernels=3, loads=2),
-    Chain(
-        "cross-entropy",
-        rows.cross_entropy,
-        rows.classes,
-        kernels=2,
-        loads=2,
-    ),
+    Chain("cross-entropy", rows.cross_entropy, rows.classes, kernels=3, loads=2),
     Chain("log-sum-exp", rows.logsumexp, rows.matrix, loads=1),
     Chain("log-sum-exp, by hand", logsumexp_by_hand, rows.matrix, loads=1),
     Chain("softmax of a standardised row", standardised_softmax, rows.matrix),

@@ -18,6 +18,7 @@ from weft.options import current
 from weft.options import options as in_force
 from weft.plan import Plan, Runner, changing_sizes, faster, plan
 from weft.run import stats
+from weft.target import Target
 
 
 @traced_for
@@ -62,15 +63,15 @@ def fastest(
         return saying_where(run, gm, made)
 
 
-def compile_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Plan:
-    """The plan of one graph.
+def compile_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], target: Target | None = None) -> Plan:
+    """The plan of one graph, for `target` or where its inputs live.
 
     Raises:
         CompilerError: there is no working compiler.
     """
     say_what_is_fixed()
     eager = in_pytorch(gm)
-    made = plan(capture(gm, example_inputs), example_inputs, eager, current())
+    made = plan(capture(gm, example_inputs), example_inputs, eager, current(), target)
     stats.count("fallbacks", len(made.fallbacks) or int(made.run == eager))
     _log(made)
     return made

@@ -13,9 +13,10 @@ from torch._dynamo.exc import TorchDynamoException
 from weft.api.backend import compile_graph, in_pytorch, saying_where
 from weft.api.compile import OWN, dynamo_compile, eagerly, translating, without_log_inside
 from weft.api.program import Program
-from weft.errors import Location, TargetError, UnsupportedError, WeftError
+from weft.api.targets import elsewhere, runs_here, target_for
+from weft.errors import Location, UnsupportedError, WeftError
 from weft.options import options as in_force
-from weft.plan import Plan
+from weft.plan import Plan, home
 
 Inputs = Sequence[Any] | torch.Tensor
 
@@ -28,11 +29,12 @@ def optimize(
     Args:
         fn: a function or module.
         example_inputs: its positional arguments (a single tensor stands for one argument).
-        target: None, where the inputs live, or "cpu".
+        target: None, where the inputs live; "cpu"; "cuda" for the GPU that is here; or one by its architecture, "cuda:90",
+            "hip:gfx942", which need not be here: its kernels have source and assembled binary, and do not run.
         options: fields of `weft.options`, for this call.
 
     Raises:
-        TargetError: the target does not exist, or weft cannot compile for it yet.
+        TargetError: the target does not exist, or the inputs live elsewhere; or what was compiled for another machine is called.
         CompilerError: there is no working C++ compiler.
         ShapeError: eager refuses these inputs too.
         UnsupportedError: eager runs these inputs, but PyTorch cannot trace the function with them.
@@ -40,7 +42,8 @@ def optimize(
     """
     inputs = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
     with in_force(**options):
-        check_target(None if target is None else str(target), inputs)
+        place = target_for(target, inputs)
+        here = runs_here(place, home(inputs))
         plans: list[Plan] = []
         failures: list[WeftError] = []
         done: list[bool] = []
@@ -49,13 +52,13 @@ def optimize(
             # An exception must not cross Dynamo, which would wrap it beyond recognition. Called again for other shapes, later.
             try:
                 with in_force(**options):
-                    plans.append(compile_graph(gm, example))
+                    plans.append(compile_graph(gm, example, place))
             except WeftError as error:
                 if done:
                     warnings.warn(f"weft runs this graph in PyTorch: {error}", RuntimeWarning, stacklevel=2)
                 failures.append(error)
                 return saying_where(in_pytorch(gm), gm)
-            return saying_where(plans[-1].run, gm, plans[-1])
+            return saying_where(plans[-1].run if here else in_pytorch(gm), gm, plans[-1])
 
         call = dynamo_compile(own_code(fn), collect)
         with torch.no_grad():
@@ -67,7 +70,7 @@ def optimize(
         if failures:
             raise failures[0]
         done.append(True)
-        return Program(plans, translating(call, fn))
+        return Program(plans, translating(call, fn) if here else elsewhere(place))
 
 
 without_log_inside(optimize)
@@ -84,20 +87,6 @@ def _untraceable(error: TorchDynamoException) -> UnsupportedError:
         where=where,
         todo="write that line as PyTorch can trace it; weft.compile runs such a function as eager does",
     )
-
-
-def check_target(target: str | None, inputs: Sequence[Any]) -> None:
-    """Raise TargetError unless `target` is one that weft can compile for, and the inputs' home where it is None."""
-    kinds = ("cpu", "cuda", "hip")
-    if target is not None and target.partition(":")[0] not in kinds:
-        raise TargetError(f"there is no target {target!r}", todo='use target=None (where the inputs live) or "cpu"')
-    if target not in (None, "cpu"):
-        raise TargetError(f"weft has no code generator for {target!r} yet", todo='use target="cpu"')
-    elsewhere = {str(x.device) for x in inputs if isinstance(x, torch.Tensor) and x.device.type != "cpu"}
-    if target == "cpu" and elsewhere:
-        raise TargetError(
-            f"the inputs are on {', '.join(sorted(elsewhere))}", todo="move them to the CPU, or use target=None"
-        )
 
 
 def own_code(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,6 +16,7 @@ from weft.capture.recording import Recording
 from weft.capture.translate import meaning, translate
 from weft.errors import Location, UnsupportedError, WeftError
 
+_DEVICES = ("cpu", "cuda")  # AMD's GPUs go by PyTorch's name of the other maker's
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
@@ -73,10 +74,13 @@ def _check(recording: Recording) -> None:
     """
     lines = {s: call.location for call in recording.calls for s in call.results if s is not None}
     where = {slot.index: line for slot, line in lines.items()}
+    devices = dict.fromkeys(fake.device for fake in recording.fakes)
     for index, fake in enumerate(recording.fakes):
         line = where.get(index)
-        if fake.device.type != "cpu":
+        if fake.device.type not in _DEVICES:
             raise UnsupportedError(f"a tensor on {fake.device}", where=line)
+        if len(devices) > 1 and fake.device != next(iter(devices)):
+            raise UnsupportedError(f"tensors on {', '.join(map(str, devices))}", where=line)
         if fake.layout != torch.strided or fake.is_quantized:
             raise UnsupportedError(f"a tensor of layout {fake.layout}", where=line)
         try:

@@ -1,6 +1,6 @@
 """GPUs as the cost model sees them: rates and sizes of the architectures that kernels are made for.
 
-An H200's rates (sm_90) are measured ones (docs/gpu-first-kernels.md). The others' are what their makers publish for an A100 (sm_80),
+An H200's rates (sm_90) are measured ones (docs/gpu-first-kernels.md). The others' are published ones of an A100 (sm_80),
 a B200 (sm_100) and an MI300X (gfx942), at the share that an H200 reaches of its own. As on a CPU, nothing is timed here.
 """
 

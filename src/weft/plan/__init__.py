@@ -6,6 +6,7 @@ its reason.
 """
 
 from weft.plan.executable import Plan, plan
+from weft.plan.home import home, of_device
 from weft.plan.kernel import Kernel
 from weft.plan.region import CompiledRegion, compile_region
 from weft.plan.runner import Runner
@@ -25,5 +26,7 @@ __all__ = [
     "compile_region",
     "described",
     "faster",
+    "home",
+    "of_device",
     "plan",
 ]

@@ -104,7 +104,7 @@ def choose(
         cache_bytes: of one core's second-level cache; blocks of products are made to fit it.
     """
     products = tuple(find_products(program, innermost))
-    whole = frozenset(_repeating(program.graph))
+    whole = frozenset(repeating(program.graph))
     tiles = _tiles(program, products, sizes, innermost, threads, whole, cache_bytes)
     short = frozenset(m.axis for m in maps(program.graph) if max(tiles[m.axis], m.axis.space.size(sizes)) <= _FEW)
     down = frozenset(_summed_down(program.graph, dict(program.inputs), Scope({}, applied=False), short))
@@ -119,7 +119,7 @@ def choose(
         levels = (Level(place, 1 if node.unit else tiles[node.axis]),)
         if node.axis in whole:
             levels = (Level(LevelPlace.whole),)
-        elif _is_plain_reduction(node) and next(_dots(Graph((), (node,), ())), None) is None:
+        elif is_plain_reduction(node) and next(_dots(Graph((), (node,), ())), None) is None:
             chain = _SUMMED_ROWS if node.axis in down else _CHAIN
             chained = chain * min(levels[0].size, _ROW)
             while node.axis.space.size(sizes) > chained:
@@ -176,7 +176,7 @@ def _lying_across(
         yield from _lying_across(node.body, given, inside, fed, innermost, short)
 
 
-def _is_plain_reduction(node: Map) -> bool:
+def is_plain_reduction(node: Map) -> bool:
     """Whether all that `node` leaves is its state."""
     stacks = any(not isinstance(o, Final) for o in node.outputs)
     return node.state is not None and node.state.resume is None and node.range == All() and not node.unit and not stacks
@@ -195,7 +195,7 @@ def in_segments(program: BlockProgram, schedule: Schedule, sizes: Mapping[str, i
     )
     apart = {
         n.name
-        for n in _outer_reductions(program.graph)
+        for n in outer_reductions(program.graph)
         if _work(n, sizes) >= threads * _ROW
         and n.axis.space.size(sizes) >= threads * schedule.of(n.name).levels[-1].size
     }
@@ -213,12 +213,12 @@ def _work(node: Map, sizes: Mapping[str, int]) -> int:
     return node.axis.space.size(sizes) * max((_work(m, sizes) for m in maps(node.body)), default=1)
 
 
-def _outer_reductions(graph: Graph) -> Iterator[Map]:
+def outer_reductions(graph: Graph) -> Iterator[Map]:
     """The plain reductions that are in no loop with a state."""
     for node in graph.nodes:
         if isinstance(node, Map) and node.state is None:
-            yield from _outer_reductions(node.body)
-        elif isinstance(node, Map) and _is_plain_reduction(node):
+            yield from outer_reductions(node.body)
+        elif isinstance(node, Map) and is_plain_reduction(node):
             yield node
 
 
@@ -232,7 +232,7 @@ def off_the_grid(schedule: Schedule) -> Schedule:
     return replace(schedule, loops=loops)
 
 
-def _repeating(graph: Graph) -> Iterator[Axis]:
+def repeating(graph: Graph) -> Iterator[Axis]:
     """The axes of parallel maps that do a product again for each block, because it does not depend on the axis.
 
     One block that covers such an axis does the work once, as the paper's D = L = 1 for attention. The loop over a ranking has

@@ -14,10 +14,11 @@ from weft.capture import (
     Fallback,
     without_units,
 )
-from weft.cost import Machine
+from weft.cost import machine_of
 from weft.errors import CacheFolderError, CompilerError, UnknownOptionError, WeftError
 from weft.options import Options
 from weft.plan.cuts import Cuts
+from weft.plan.home import home
 from weft.plan.kernel import Kernel
 from weft.plan.laws_check import laws_refuted
 from weft.plan.layout import as_in_eager
@@ -28,6 +29,7 @@ from weft.plan.runner import CallStep, RegionStep, Runner, Step, ViewStep, kept_
 from weft.plan.sizes import found
 from weft.plan.writes import guarded, last_values, with_writes_in_place
 from weft.run.compiler import compiler_works
+from weft.target import Target
 from weft.tensor.dtypes import DType
 from weft.tensor.laws import narrow_exact_factors, normalize
 from weft.tensor.program import Opaque, TensorProgram
@@ -69,7 +71,9 @@ class Plan:
         return f"<Plan: {', '.join(k.name for k in self.kernels) or 'no kernels'}{left}>"
 
 
-def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, options: Options) -> Plan:
+def plan(
+    captured: Captured, arguments: Sequence[Any], eager: Runner, options: Options, target: Target | None = None
+) -> Plan:
     """Compile `captured`.
 
     Args:
@@ -77,6 +81,7 @@ def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, options: O
         arguments: example arguments of the graph, for sizes and strides.
         eager: runs the graph in PyTorch.
         options: in force.
+        target: of the kernels; None: where the arguments live.
 
     Raises:
         CompilerError: there is no working compiler. Everything else that weft cannot do runs in PyTorch, with its reason.
@@ -84,7 +89,7 @@ def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, options: O
     if captured.program is None or captured.empty:
         refused = (captured.refused,) if captured.refused is not None else ()
         return _in_pytorch(captured, tuple(dict.fromkeys((*captured.fallbacks, *refused))), eager)
-    known = Regions(options, {})
+    known = Regions(options, {}, target or home(arguments))
     while True:
         made = _attempt(captured, arguments, eager, known)
         if isinstance(made, Plan):
@@ -96,7 +101,7 @@ def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, options: O
 def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known: Regions) -> Plan | dict[int, str]:
     """The plan; or which calls PyTorch must run in another attempt, by number, and why, where a region of the graph failed."""
     assert captured.program is not None
-    program = as_in_eager(_for_this_machine(normalize(captured.program), known.options), captured.results)
+    program = as_in_eager(_for_the_machine(normalize(captured.program), known.options, known.target), captured.results)
     refuted = laws_refuted(captured.program, program)
     if refuted is not None:
         return _in_pytorch(captured, (*captured.fallbacks, Fallback("graph", refuted)), eager)
@@ -135,10 +140,11 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     return Plan(captured, program, tuple(regions), captured.fallbacks, run, with_library, in_place)
 
 
-def _for_this_machine(program: TensorProgram, options: Options) -> TensorProgram:
-    """`program` with products in bfloat16 where that is exact and the machine has units for it, which the library drives."""
-    machine = Machine.here(1)
-    faster = options.brgemm != "off" and machine.matrix_rate(DType.bfloat16) > machine.matrix_rate(DType.float32)
+def _for_the_machine(program: TensorProgram, options: Options, target: Target) -> TensorProgram:
+    """`program` with products in bfloat16 where that is exact and the machine has units for it that kernels drive."""
+    machine = machine_of(target, 1)
+    driven = target.is_gpu or options.brgemm != "off"
+    faster = driven and machine.matrix_rate(DType.bfloat16) > machine.matrix_rate(DType.float32)
     return narrow_exact_factors(program) if faster else program
 
 

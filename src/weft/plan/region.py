@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from weft.block.check import Scope, infer
 from weft.block.listing import listing
-from weft.block.program import BlockProgram, BlockType
+from weft.block.program import BlockProgram
 from weft.cascade import Approximation
-from weft.cost import Machine, estimate
+from weft.cost import estimate
 from weft.emit import cpp
 from weft.errors import VerificationError
 from weft.fuse import Step
 from weft.options import Options
+from weft.plan.interface import dims_of, given, signature
 from weft.plan.kernel import Kernel
 from weft.plan.select import Candidate, Considered, Example, Selection, select
 from weft.run.build import KernelSource, build
-from weft.run.launch import Input, KernelSignature, Output, Size
 from weft.schedule import KernelNodes, Schedule, kernels, tensor_of
-from weft.tensor.axes import Axis
 from weft.tensor.program import TensorProgram
 from weft.verify import Verdict, verify
 
@@ -144,9 +141,9 @@ def _build(
     checked: _Checked,
     index: int,
 ) -> Kernel:
-    dims = {name: _tensor_axes(applied, part, name) for name in (*part.reads, *part.writes)}
+    dims = dims_of(applied, part)
     writes = tuple(tensor_of(part, n)[0] for n in part.writes)
-    reads = (*part.reads, *(writes[i] for i in _given(part)))
+    reads = (*part.reads, *(writes[i] for i in given(part)))
     name = re.sub(r"\W", "_", f"weft_{'_'.join(n.name for n in part.nodes)}_{index}")
     parts = {
         "program": str(program),
@@ -161,7 +158,7 @@ def _build(
         verdict = checked.verdict()
         text = cpp.emit(applied, part, name, dims)
         meta = {"verdict": verdict.reason, "error_probability": verdict.error_probability}
-        return KernelSource(text, _signature(applied, part, name, dims), (Path(cpp.__file__).parent,), meta)
+        return KernelSource(text, signature(applied, part, name, dims), (Path(cpp.__file__).parent,), meta)
 
     binary = build(parts, emit)
     if checked.options.verify == "always":
@@ -170,7 +167,7 @@ def _build(
         probability = binary.meta["error_probability"]
         assert isinstance(probability, float)
         verdict = checked.known or Verdict(True, probability, str(binary.meta["verdict"]))
-    cost = estimate(applied, example.sizes, Machine.here(example.threads))[index]
+    cost = estimate(applied, example.sizes, example.machine)[index]
     return Kernel(
         name=name,
         source=binary.text,
@@ -185,50 +182,3 @@ def _build(
         from_cache=binary.from_cache,
         key=binary.key,
     )
-
-
-def _given(part: KernelNodes) -> tuple[int, ...]:
-    """The writes into a tensor that an earlier kernel has begun, by place."""
-    rests = {join.rest for join in part.joins}
-    return tuple(i for i, name in enumerate(part.writes) if name in rests)
-
-
-def _tensor_axes(applied: BlockProgram, part: KernelNodes, name: str) -> tuple[Axis, ...]:
-    """The axes of the tensor that a kernel reads or writes as `name`, in memory order, as `name` calls them."""
-    tensor, axes = tensor_of(part, name)
-    own = {whole: a for a, whole in axes.items()}
-    return tuple(own.get(a, a) for a in _axes_of(applied, tensor))
-
-
-def _axes_of(applied: BlockProgram, name: str) -> Sequence[Axis]:
-    for known, kind in applied.inputs:
-        if known == name:
-            return kind.lists
-    for known, axes in zip(applied.graph.outputs, applied.output_axes, strict=True):
-        if known == name:
-            return axes
-    kind = _top_types(applied)[name]
-    return cpp.list_dims(kind)
-
-
-def _top_types(applied: BlockProgram) -> dict[str, BlockType]:
-    return infer(applied.graph, dict(applied.inputs), Scope({}, applied=False))
-
-
-def _signature(
-    applied: BlockProgram, part: KernelNodes, name: str, dims: Mapping[str, tuple[Axis, ...]]
-) -> KernelSignature:
-    types = _top_types(applied)
-    reads = tuple(Input(n, len(dims[n]), types[n].dtype) for n in part.reads)
-    sizes: list[Size] = []
-    for space in cpp.size_names(applied, part):
-        where = next(
-            ((i, d) for i, n in enumerate(part.reads) for d, a in enumerate(dims[n]) if a.space.name == space), None
-        )
-        sizes.append(Size(space) if where is None else Size(space, *where))
-    outputs = tuple(Output(tuple(_size(a) for a in dims[n]), types[n].dtype) for n in part.writes)
-    return KernelSignature(name, reads, tuple(sizes), outputs, given=_given(part))
-
-
-def _size(axis: Axis) -> str | int:
-    return axis.space.name if axis.space.fixed is None else axis.space.fixed

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from weft.capture import Captured
-from weft.cost import Machine, estimate, total
+from weft.cost import estimate, total
 from weft.errors import Location, WeftError
 from weft.options import Options
 from weft.plan.partition import Region
 from weft.plan.region import CompiledRegion, build_region
 from weft.plan.select import Example, Selection, select
+from weft.target import CPU, Target
 from weft.tensor.axes import Axis, Space
 from weft.tensor.laws import View, numbered, views
 from weft.tensor.program import Contraction, Extent, Node, Opaque, TensorProgram, uses
@@ -55,10 +56,12 @@ class Regions:
     Attributes:
         options: in force.
         layouts: for each input of the graph, its dimension of stride 1, if any.
+        target: where the kernels run.
     """
 
     options: Options
     layouts: Mapping[str, int | None]
+    target: Target = CPU
     _prepared: dict[int, Prepared] = field(default_factory=dict[int, Prepared])
     _selected: dict[str, Selection | WeftError] = field(default_factory=dict[str, "Selection | WeftError"])
     _built: dict[str, CompiledRegion] = field(default_factory=dict[str, CompiledRegion])
@@ -101,7 +104,8 @@ class Regions:
             node.name: None if old.name in own else self.layouts.get(old.name, len(node.axes) - 1)
             for node, old in zip(program.inputs, viewed.inputs, strict=True)
         }
-        example = Example(sizes, innermost, self.options.threads or torch.get_num_threads())
+        threads = self.options.threads or torch.get_num_threads()
+        example = Example(sizes, innermost, threads, self.target)
         return Prepared(region, program, viewed, made, example, form_of(program, example))
 
 
@@ -120,7 +124,7 @@ def _selected_before(prepared: Prepared, options: Options) -> Selection:
         with _uncollected():
             found = select(program, example, options)
     else:
-        cost = total(estimate(found.chosen.applied, example.sizes, Machine.here(example.threads)))
+        cost = total(estimate(found.chosen.applied, example.sizes, example.machine))
         found = replace(found, example=example, chosen=replace(found.chosen, cost=cost))
     _remembered[key] = found  # the last ones stay
     while len(_remembered) > _MOST_REMEMBERED:
@@ -159,7 +163,10 @@ def form_of(program: TensorProgram, example: Example) -> str:
     lines += [f"return {[values[name] for name in program.outputs]}"]
     lines += [f"dims {[[None if d is None else axis(d) for d in dims] for dims in program.output_dims]}"]
     lines += [f"sizes {[example.sizes[s.name] for s in spaces]}, innermost"]
-    lines += [str([example.innermost.get(n.name) for n in program.inputs]), f"threads {example.threads}"]
+    lines += [
+        str([example.innermost.get(n.name) for n in program.inputs]),
+        f"threads {example.threads}, target {example.target}",
+    ]
     return "\n".join(lines)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft.block import lower
 from weft.block.check import Scope, infer
@@ -13,7 +13,7 @@ from weft.block.copies import canonical
 from weft.block.program import BlockProgram, maps
 from weft.block.ranges import Rest
 from weft.cascade import Approximation, Chains, chains
-from weft.cost import Cost, Machine, estimate, total
+from weft.cost import Cost, Machine, estimate, machine_of, total
 from weft.errors import ScheduleError, UnsupportedError
 from weft.fuse import RULES_IN_PLANS, RULES_THAT_KEEP_PRECISION, Fusion, Step, fuse
 from weft.fuse.coarse_where_kept_in_16_bits import coarse_where_kept_in_16_bits
@@ -22,13 +22,17 @@ from weft.fuse.safety import Safe, make_safe
 from weft.masks import limit
 from weft.options import Options
 from weft.plan.choose import choose, in_segments, off_the_grid
+from weft.plan.gpu_select import Way, Ways
 from weft.schedule import Schedule, apply, kernels
+from weft.target import CPU, Target
 from weft.tensor.dtypes import DType
 from weft.tensor.laws import cancel_shifts, decays_below_maxima, sizes_in_place
 from weft.tensor.program import TensorProgram
 
 # Candidates of one region that the model has this close take the same time, or the one that moves less is faster.
 _CLOSE = 1.12
+# How many programs for a GPU are looked at closely, and how far behind the first one in predicted time.
+_LOOKED_AT, _FAR = 3, 3.0
 _WRITTEN = "rules that keep every rounding"
 _RUNNING = "one loop that rounds at the scale so far"
 _NOT_ASKED_FOR = 'left out: no rounding of this is the one that was written; options(rounding="running") takes it'
@@ -41,12 +45,19 @@ class Example:
     Attributes:
         sizes: by space name; only their magnitude is used.
         innermost: for each input, its dimension of stride 1 at the example, if any.
-        threads: of the grid.
+        threads: of the grid, on a CPU.
+        target: where the kernels run.
     """
 
     sizes: Mapping[str, int]
     innermost: Mapping[str, int | None]
     threads: int
+    target: Target = CPU
+
+    @property
+    def machine(self) -> Machine:
+        """What the model takes the target to be."""
+        return machine_of(self.target, self.threads)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,6 +99,7 @@ class Selection:
     """The candidate to build, of a region `program` at `example`; `lowered` is what all candidates started from.
 
     `written` is the one that keeps every rounding, where that is another: it is built where no field can check the chosen one.
+    `others` are more for a GPU's tuner to time, the likeliest first.
     """
 
     program: TensorProgram
@@ -96,11 +108,12 @@ class Selection:
     chosen: Candidate
     considered: tuple[Considered, ...]
     written: Candidate | None = None
+    others: tuple[Candidate, ...] = ()
 
     @property
     def work_seconds(self) -> float:
         """Predicted, without what launches cost: that differs most from machine to machine and matters least where it counts."""
-        launches = len(kernels(self.chosen.applied)) * Machine.here(self.example.threads).launch_seconds
+        launches = len(kernels(self.chosen.applied)) * self.example.machine.launch_seconds
         return self.chosen.cost.predicted_seconds - launches
 
 
@@ -116,7 +129,6 @@ def select(program: TensorProgram, example: Example, options: Options, schedule:
     Raises:
         UnsupportedError: no candidate has a block program or a kernel; the reason is the first one's.
     """
-    machine = Machine.here(example.threads)
     lowered = lower(sizes_in_place(program))
     wanted = _elements(lowered)
     found: list[Candidate] = []
@@ -133,30 +145,38 @@ def select(program: TensorProgram, example: Example, options: Options, schedule:
             )
             continue
         try:
-            given = schedule or choose(fused, example.sizes, example.innermost, example.threads, machine.near_bytes)
-            ways = [_scheduled(fused, given, example, machine)]
-            if schedule is None and len(kernels(ways[0][1])) > 1:
-                ways.append(_scheduled(fused, off_the_grid(given), example, machine))
-            parts = in_segments(fused, given, example.sizes, example.threads) if schedule is None else None
-            if parts is not None:
-                with suppress(ScheduleError):
-                    ways.append(_scheduled(fused, parts, example, machine))
+            way = _way(fused, example, schedule)
         except (UnsupportedError, ScheduleError) as error:
             if schedule is not None:
                 raise
             failure = failure or error
             considered.append(Considered(origin, None, error.what))
             continue
-        given, applied, cost = min(ways, key=lambda o: o[2].predicted_seconds)
         left_out = approximation is not None and options.rounding == "exact"
-        considered.append(Considered(origin, cost.predicted_seconds, _NOT_ASKED_FOR if left_out else ""))
+        considered.append(Considered(origin, way.cost.predicted_seconds, _NOT_ASKED_FOR if left_out else ""))
         if not left_out:
-            found.append(Candidate(origin, fused, trace, given, applied, cost, approximation))
+            found.append(Candidate(origin, fused, trace, way.schedule, way.applied, way.cost, approximation))
     if not found:
         raise failure or UnsupportedError("no candidate")
     chosen = _cheapest([c for c in found if c.approximation is not None] or found)
-    written = next((c for c in found if c.origin == _WRITTEN and c is not chosen), None)
-    return Selection(program, example, lowered, chosen, tuple(considered), written)
+    others = _more_for_a_gpu(found, example) if example.target.is_gpu and schedule is None else ()
+    chosen = others[0] if others else chosen
+    written = next((c for c in found if c.origin == _WRITTEN and c.fused is not chosen.fused), None)
+    return Selection(program, example, lowered, chosen, tuple(considered), written, others[1:])
+
+
+def _more_for_a_gpu(found: Sequence[Candidate], example: Example) -> tuple[Candidate, ...]:
+    """More schedules of the programs that are predicted to be fastest, all together in order of their predicted times."""
+    running = [c for c in found if c.approximation is not None] or found
+    nearest = sorted(running, key=lambda c: c.cost.predicted_seconds)[:_LOOKED_AT]
+    most = _FAR * nearest[0].cost.predicted_seconds
+    made = [
+        replace(c, schedule=way.schedule, applied=way.applied, cost=way.cost)
+        for c in nearest
+        if c.cost.predicted_seconds <= most
+        for way in Ways(c.fused, example.sizes, example.innermost, example.target).closely()
+    ]
+    return tuple(sorted(made, key=lambda c: c.cost.predicted_seconds))
 
 
 def _elements(program: BlockProgram) -> list[DType]:
@@ -174,12 +194,36 @@ def _cheapest(found: Sequence[Candidate]) -> Candidate:
     return min(close, key=lambda c: (c.cost.bytes_read + c.cost.bytes_written, c.cost.predicted_seconds))
 
 
-def _scheduled(
-    fused: BlockProgram, schedule: Schedule, example: Example, machine: Machine
-) -> tuple[Schedule, BlockProgram, Cost]:
-    applied = apply(fused, schedule)
-    _demand_rests(applied, example)
-    return schedule, applied, total(estimate(applied, example.sizes, machine))
+def _way(fused: BlockProgram, example: Example, schedule: Schedule | None) -> Way:
+    """The fastest schedule of `fused`, or the one that is given; raises as `select`."""
+    if example.target.is_gpu:
+        ways = Ways(fused, example.sizes, example.innermost, example.target)
+        found = [ways.given(schedule)] if schedule is not None else ways.probed()
+    else:
+        found = _on_a_cpu(fused, example, schedule)
+    for way in found:
+        _demand_rests(way.applied, example)
+    return min(found, key=lambda way: way.cost.predicted_seconds)
+
+
+def _on_a_cpu(fused: BlockProgram, example: Example, schedule: Schedule | None) -> list[Way]:
+    machine = example.machine
+
+    def scheduled(wanted: Schedule) -> Way:
+        applied = apply(fused, wanted)
+        return Way(wanted, applied, total(estimate(applied, example.sizes, machine)))
+
+    if schedule is not None:
+        return [scheduled(schedule)]
+    chosen = choose(fused, example.sizes, example.innermost, example.threads, machine.near_bytes)
+    ways = [scheduled(chosen)]
+    if len(kernels(ways[0].applied)) > 1:
+        ways.append(scheduled(off_the_grid(chosen)))
+    parts = in_segments(fused, chosen, example.sizes, example.threads)
+    if parts is not None:
+        with suppress(ScheduleError):
+            ways.append(scheduled(parts))
+    return ways
 
 
 def _demand_rests(applied: BlockProgram, example: Example) -> None:

@@ -21,6 +21,7 @@ from weft.errors import WeftError
 from weft.options import Options
 from weft.options import options as in_force
 from weft.plan.executable import Plan, plan
+from weft.plan.home import home
 from weft.plan.runner import Runner
 from weft.plan.writes import spare
 from weft.run import stats
@@ -33,6 +34,7 @@ _MARGIN = 1.03
 # The library's products are tried where weft takes more than this share of PyTorch's time, and taken where they save this much.
 _CLEARLY, _GAIN = 0.95, 0.02
 _SECONDS, _LEAST, _MOST = 0.1, 5, 25
+_CALLS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +172,14 @@ def changing_sizes(gm: torch.fx.GraphModule) -> tuple[int, ...]:
 
 
 def measure(candidates: Sequence[Callable[..., Any]], arguments: Sequence[Any]) -> tuple[float, ...]:
-    """Median seconds of a call of each, timed in turn, to and fro, on the same arguments, after a first call of each."""
+    """Median seconds of a call of each, timed in turn, to and fro, on the same arguments, after a first call of each.
+
+    On a GPU several calls follow one another, until it has done them all: what takes longer counts, to start the work or to do it.
+    """
     times: tuple[list[float], ...] = tuple([] for _ in candidates)
     turns = list(zip(candidates, times, strict=True))
+    on_gpu = home(arguments).is_gpu
+    calls, done = (_CALLS, torch.cuda.synchronize) if on_gpu else (1, _nothing)
     with torch.no_grad():
         for call in candidates:
             call(*arguments)
@@ -180,10 +187,17 @@ def measure(candidates: Sequence[Callable[..., Any]], arguments: Sequence[Any]) 
         while len(times[0]) < _LEAST or (len(times[0]) < _MOST and time.perf_counter() - begin < _SECONDS):
             turns.reverse()
             for call, found in turns:
+                done()
                 start = time.perf_counter()
-                call(*arguments)
-                found.append(time.perf_counter() - start)
+                for _ in range(calls):
+                    call(*arguments)
+                done()
+                found.append((time.perf_counter() - start) / calls)
     return tuple(statistics.median(found) for found in times)
+
+
+def _nothing() -> None:
+    """A CPU has done the work when a call returns."""
 
 
 def _read(meta: Mapping[str, object]) -> Measured | None:

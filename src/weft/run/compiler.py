@@ -189,13 +189,13 @@ def _run(command: Sequence[str], folder: Path, seconds: float) -> None:
         raise CompilerError(
             f"the compiler refused a kernel (exit status {process.returncode})",
             command=shlex.join(command),
-            output=_shorten(output.decode(errors="replace")),
+            output=shorten(output.decode(errors="replace")),
             todo="if the compiler is older than C++17, name a newer one in WEFT_CXX; otherwise "
             "report this with the kernel's source",
         )
 
 
-def _shorten(output: str) -> str:
+def shorten(output: str) -> str:
     """The first lines, where the first mistake is, and the last, where the linker speaks."""
     lines = output.splitlines()
     left_out = len(lines) - _HEAD_LINES - _TAIL_LINES

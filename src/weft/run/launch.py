@@ -142,7 +142,7 @@ def make_launcher(signature: KernelSignature, function: NativeFunction, threads:
         ValueError: the signature reads a dimension that is not there, or names a size that it does
             not read.
     """
-    _check(signature)
+    check(signature)
     allocated = (*signature.outputs, *signature.scratch)
     if forked.threads_are_gone():
         threads = 1
@@ -165,7 +165,8 @@ def _outputs(found: Iterable[tuple[Sequence[str | int], str]]) -> tuple[Output, 
     return tuple(Output(tuple(dims), DType[kind]) for dims, kind in found)
 
 
-def _check(signature: KernelSignature) -> None:
+def check(signature: KernelSignature) -> None:
+    """ValueError where the signature reads what is not there."""
     for name, index, dim in signature.sizes:
         if index is not None and not (0 <= index < len(signature.inputs) and 0 <= dim < signature.inputs[index].ndim):
             raise ValueError(f"size {name} is read from dimension {dim} of input {index}: not there")
@@ -187,44 +188,54 @@ def _launcher_text(signature: KernelSignature, *, threads_vary: bool) -> str:
     given = [f"y{index}" for index in signature.given]
     passed = [size_of[name] for name in signature.passed]
     lines = [f"def launch({', '.join([*inputs, *given, *passed])}):"]
-    strides: list[str] = []
-    for index, (_, ndim, _) in enumerate(signature.inputs):
-        read = {dim: size_of[name] for name, source, dim in signature.sizes if source == index}
-        if read:
-            lines.append(_unpack([read.get(dim, "_") for dim in range(ndim)], f"x{index}.shape"))
-        if ndim:
-            own = [f"s{index}_{dim}" for dim in range(ndim)]
-            lines.append(_unpack(own, f"x{index}.stride()"))
-            strides += own
+    read, strides = sizes_and_strides(signature, size_of)
+    lines += read
     outputs = [f"y{index}" for index in range(len(signature.outputs))]
     scratch = [f"t{index}" for index in range(len(signature.scratch))]
     tensors = zip([*outputs, *scratch], [*signature.outputs, *signature.scratch], strict=True)
     lines += [
-        f"    {tensor} = {_allocation(dims, size_of, f'dtype{index}')}"
+        f"    {tensor} = {allocation(dims, size_of, f'dtype=dtype{index}, device=cpu')}"
         for index, (tensor, (dims, _)) in enumerate(tensors)
         if tensor not in given
     ]
     addresses = [f"{tensor}.data_ptr()" for tensor in (*inputs, *outputs, *scratch)]
     count = "threads()" if threads_vary else "threads"
     lines.append(f"    function(pack({', '.join([*addresses, *size_of.values(), *strides, count])}))")
-    lines.append(f"    return {_tuple(outputs)}")
+    lines.append(f"    return {tuple_of(outputs)}")
     return "\n".join(lines)
 
 
-def _unpack(names: Sequence[str], value: str) -> str:
-    return f"    {_tuple(names)} = {value}"
+def sizes_and_strides(signature: KernelSignature, size_of: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Lines that read the sizes that inputs show and all strides; the strides' variables. Inputs are x0, x1, ..."""
+    lines: list[str] = []
+    strides: list[str] = []
+    for index, (_, ndim, _) in enumerate(signature.inputs):
+        read = {dim: size_of[name] for name, source, dim in signature.sizes if source == index}
+        if read:
+            lines.append(unpacked([read.get(dim, "_") for dim in range(ndim)], f"x{index}.shape"))
+        if ndim:
+            own = [f"s{index}_{dim}" for dim in range(ndim)]
+            lines.append(unpacked(own, f"x{index}.stride()"))
+            strides += own
+    return lines, strides
 
 
-def _tuple(items: Sequence[str]) -> str:
+def unpacked(names: Sequence[str], value: str) -> str:
+    """The line that gives `names` the items of `value`."""
+    return f"    {tuple_of(names)} = {value}"
+
+
+def tuple_of(items: Sequence[str]) -> str:
+    """The tuple of `items`."""
     return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
 
 
-def _allocation(dims: Sequence[str | int], size_of: Mapping[str, str], dtype: str) -> str:
-    """`torch.empty_strided`, 0.4 us faster than `torch.empty`, with a contiguous tensor's strides.
+def allocation(dims: Sequence[str | int], size_of: Mapping[str, str], rest: str) -> str:
+    """A call of `allocate` (`torch.empty_strided`, 0.4 us faster than `torch.empty`) with a contiguous tensor's strides and `rest`.
 
     PyTorch's contiguous strides step over a dimension of size 0 as over one of size 1.
     """
     sizes = [size_of[dim] if isinstance(dim, str) else str(dim) for dim in dims]
     steps = [f"({size} or 1)" if not size.isdigit() else str(int(size) or 1) for size in sizes]
     strides = ["*".join(steps[position + 1 :]) or "1" for position in range(len(steps))]
-    return f"allocate({_tuple(sizes)}, {_tuple(strides)}, dtype={dtype}, device=cpu)"
+    return f"allocate({tuple_of(sizes)}, {tuple_of(strides)}, {rest})"

@@ -1,0 +1,250 @@
+"""Schedules for a GPU: the blocks that a fused program can go by, in how many segments, with how many warps and stages.
+
+A loop's part follows from what it is in the program alone: rows or columns of block products, what they sum over, rows and lanes of
+work without products, what must lie on chip as a whole. `Blocks` gives every part a size; a schedule is made of the two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+from weft.block.program import BlockProgram, Graph, Map, Stacked, maps, ranks
+from weft.block.ranges import Band
+from weft.cost import Gpu
+from weft.plan.choose import find_products, outer_reductions, repeating
+from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, begins_where, grid_maps, tied
+from weft.tensor.axes import Axis
+from weft.tensor.dtypes import DType
+
+# The most elements of a row that registers hold as a whole, of one that other loops read again, and of what products sum over.
+_LONGEST_ROW, _LONGEST_KEPT, _LONGEST_DEPTH = 16384, 65536, 256
+# Elements of a block of work without products, for each warp: 16 bytes a thread, a few times over.
+_LANES = (1024, 2048, 4096, 8192)
+_LEAST_OF_PRODUCTS = 16
+
+
+class Part(Enum):
+    """What a loop is to its program."""
+
+    unit = auto()
+    whole = auto()
+    rows = auto()
+    columns = auto()
+    depth = auto()
+    few = auto()
+    lanes = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """A size for every part.
+
+    Attributes:
+        rows, columns, depth: of block products.
+        few, lanes: of work without products: rows, and elements of each; 0 lanes: whole rows where registers hold them.
+        segments: of loops with state that no other such loop holds; 1: they are not split.
+        warps, stages: of every program.
+    """
+
+    rows: int = 64
+    columns: int = 64
+    depth: int = 64
+    few: int = 1
+    lanes: int = 0
+    segments: int = 1
+    warps: int = 4
+    stages: int = 2
+
+    def of(self, part: Part) -> int:
+        """The elements of a block of a loop of this part."""
+        sizes = {Part.rows: self.rows, Part.columns: self.columns, Part.depth: self.depth, Part.few: self.few}
+        return sizes.get(part, self.lanes or _LONGEST_ROW if part is Part.lanes else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a program's loops.
+
+    Attributes:
+        of: by the loop's name.
+        products: whether there are block products; `dtype`: the widest of what they multiply.
+        split: the loops that can be cut in segments.
+    """
+
+    of: Mapping[str, Part]
+    products: bool
+    dtype: DType
+    split: frozenset[str]
+
+
+def parts(program: BlockProgram, sizes: Mapping[str, int], innermost: Mapping[str, int | None]) -> Parts:
+    """What each loop of `program`, fused and with canonical names, is."""
+    products = tuple(find_products(program, innermost))
+    whole = frozenset((*repeating(program.graph), *ranks(program.graph), *_kept_on_chip(program.graph)))
+    rows = {p.rows for p in products if p.rows is not None}
+    columns = {p.columns for p in products if p.columns is not None} - rows
+    summed = {p.over for p in products}
+    grid = set(grid_maps(program.graph))
+    found: dict[str, Part] = {}
+    for node, inside in _nested(program.graph):
+        length = node.axis.space.size(sizes)
+        if node.unit:
+            part = Part.unit
+        elif node.axis in whole and length <= _LONGEST_KEPT:
+            part = Part.whole
+        elif node.state is not None:
+            if node.axis in summed or (products and any(m.axis in summed for m in maps(node.body))):
+                part = Part.whole if inside and length <= _LONGEST_DEPTH else Part.depth
+            else:
+                part = Part.lanes
+        elif node.axis in rows and node.name in grid:
+            part = Part.rows
+        elif node.axis in columns or node.axis in rows:
+            part = Part.columns if node.name in grid else Part.whole
+        elif node.name in grid:
+            part = Part.lanes if _is_innermost(node) else Part.few
+        else:
+            part = Part.lanes
+        found[node.name] = part
+    _tie(program, found)
+    order = (DType.float32, DType.bfloat16, DType.float16)
+    dtype = next((d for d in order if any(p.dtype is d for p in products)), products[0].dtype if products else order[0])
+    split = frozenset(n.name for n in outer_reductions(program.graph))
+    return Parts(found, any(p.rows is not None and p.columns is not None for p in products), dtype, split)
+
+
+def _is_innermost(node: Map) -> bool:
+    return next(iter(maps(node.body)), None) is None
+
+
+def _nested(graph: Graph, *, inside: bool = False) -> Iterator[tuple[Map, bool]]:
+    """Every loop, and whether it is in one with a state."""
+    for node in graph.nodes:
+        if isinstance(node, Map):
+            yield node, inside
+            yield from _nested(node.body, inside=inside or node.state is not None)
+
+
+def _kept_on_chip(graph: Graph, *, top: bool = True) -> Iterator[Axis]:
+    """The axes of lists that one loop of a program of the grid makes and another one reads: registers hold them as a whole."""
+    made: dict[str, Axis] = {}
+    for node in graph.nodes:
+        if not isinstance(node, Map):
+            continue
+        if not top:
+            for feed in node.inputs:
+                if feed.outer in made:
+                    yield from (made[feed.outer], node.axis)
+            made.update({o.outer: node.axis for o in node.outputs if isinstance(o, Stacked)})
+        yield from _kept_on_chip(node.body, top=False)
+
+
+def _tie(program: BlockProgram, found: dict[str, Part]) -> None:
+    """Give loops that go by the same blocks the same part."""
+    names = {m.axis: m.name for m in maps(program.graph)}
+    pairs = [*tied(program), *begins_where(program).items()]
+    for _ in pairs:
+        for one, other in pairs:
+            first, second = names[one], names[other]
+            if Part.whole in (found[first], found[second]):
+                found[first] = found[second] = Part.whole
+            else:
+                found[second] = found[first]
+
+
+def schedule(program: BlockProgram, known: Parts, blocks: Blocks, sizes: Mapping[str, int]) -> Schedule:
+    """The schedule that gives the loops of `program` the sizes of `blocks`."""
+    grid = set(grid_maps(program.graph))
+    loops: list[tuple[str, LoopSchedule]] = []
+    for node in maps(program.graph):
+        part, length = known.of[node.name], node.axis.space.size(sizes)
+        place = LevelPlace.grid if node.name in grid else LevelPlace.loop
+        size = blocks.of(part)
+        levels = (Level(place, 1 if part is Part.unit else size),)
+        on_chip = part is Part.lanes and place is LevelPlace.loop and not blocks.lanes and length <= _LONGEST_ROW
+        if part is Part.whole or on_chip:
+            levels = (Level(LevelPlace.whole),)
+        elif part is not Part.unit and place is LevelPlace.grid:
+            levels = (Level(place, min(size, _power_of_two(length))),)
+        if blocks.segments > 1 and node.name in known.split and length >= 2 * blocks.segments:
+            levels = (Level(LevelPlace.split, blocks.segments), *levels)
+        peel = isinstance(node.range, Band) and levels[-1].place is LevelPlace.loop
+        loops.append((node.name, LoopSchedule(levels, peel)))
+    return Schedule(tuple(loops), warps=blocks.warps, stages=blocks.stages)
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << max(0, number - 1).bit_length()
+
+
+def choices(known: Parts, program: BlockProgram, sizes: Mapping[str, int], gpu: Gpu) -> Iterator[Blocks]:
+    """Sizes worth considering, each once; the first ones are good for most programs."""
+    longest: dict[Part, list[int]] = {part: [] for part in Part}
+    for node in maps(program.graph):
+        longest[known.of[node.name]].append(node.axis.space.size(sizes))
+    present = {part: max(lengths) for part, lengths in longest.items() if lengths}
+    seen: set[Blocks] = set()
+    for blocks in _products(present, known) if known.products else _lanes(present):
+        for segments in _segments(known, program, blocks, sizes, gpu):
+            made = replace(blocks, segments=segments)
+            if made not in seen:
+                seen.add(made)
+                yield made
+
+
+def _products(present: Mapping[Part, int], known: Parts) -> Iterator[Blocks]:
+    def upto(part: Part, *wanted: int) -> tuple[int, ...]:
+        """Of the wanted sizes those that are no longer than the loop, and the least that is."""
+        if part not in present:
+            return wanted[:1]
+        most = max(_LEAST_OF_PRODUCTS, _power_of_two(present[part]))
+        return tuple(dict.fromkeys(min(w, most) for w in wanted))
+
+    narrow = known.dtype in (DType.float32, DType.float64)
+    deep = (32, 16, 64) if narrow else (64, 128, 32)
+    for rows in upto(Part.rows, 64, 128, 32, 16):
+        for columns in upto(Part.columns, 64, 128, 32, 256):
+            for depth in upto(Part.depth, *deep):
+                yield Blocks(rows, columns, depth)
+
+
+def _lanes(present: Mapping[Part, int]) -> Iterator[Blocks]:
+    lanes = present.get(Part.lanes, 1)
+    wanted = [0, *(n for n in _LANES if n < lanes)] if lanes <= _LONGEST_ROW else list(_LANES)
+    for each in wanted:
+        row = min(each or _LONGEST_ROW, _power_of_two(lanes))
+        for few in (1, 2, 4, 8, 16, 32, 64, 128):
+            if few == 1 or (few <= _power_of_two(present.get(Part.few, 1)) and few * row <= _LANES[-1]):
+                yield Blocks(few=few, lanes=each, depth=min(128, max(16, 4096 // max(1, few))))
+
+
+def launches(known: Parts, blocks: Blocks) -> Iterator[Blocks]:
+    """`blocks` with the warps and stages worth trying, the likeliest first."""
+    if known.products:
+        area = blocks.rows * blocks.columns
+        warps = (4,) if area <= 64 * 64 else (8, 4) if area >= 128 * 128 else (4, 8)
+        for count in warps:
+            yield from (replace(blocks, warps=count, stages=s) for s in (3, 2, 4, 1))
+        return
+    elements = blocks.few * (blocks.lanes or _LANES[-1])
+    for count in (4, 8) if elements <= 4096 else (8, 16, 4):
+        yield from (replace(blocks, warps=count, stages=s) for s in (1, 3))
+
+
+def _segments(known: Parts, program: BlockProgram, blocks: Blocks, sizes: Mapping[str, int], gpu: Gpu) -> Iterator[int]:
+    """1, and where the grid leaves multiprocessors idle, numbers of segments that give each one or two programs."""
+    yield 1
+    if not known.split:
+        return
+    grid = set(grid_maps(program.graph))
+    programs = math.prod(
+        math.ceil(n.axis.space.size(sizes) / blocks.of(known.of[n.name])) for n in maps(program.graph) if n.name in grid
+    )
+    longest = max(n.axis.space.size(sizes) for n in maps(program.graph) if n.name in known.split)
+    for share in (1, 2, 4):
+        wanted = 1 << round(math.log2(max(1.0, share * gpu.multiprocessors / max(1, programs))))
+        if wanted > 1 and longest >= wanted * _LEAST_OF_PRODUCTS:
+            yield wanted

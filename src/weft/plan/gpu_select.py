@@ -1,0 +1,110 @@
+"""Ways to run a fused program on a GPU: schedules that its kernels can be printed for and that fit, by predicted time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+from weft.block.program import BlockProgram
+from weft.cost import Cost, Gpu, estimate, gpu, total
+from weft.emit import triton
+from weft.errors import ScheduleError, UnsupportedError
+from weft.plan.gpu_schedules import Blocks, Parts, choices, launches, parts, schedule
+from weft.plan.interface import dims_of
+from weft.schedule import Schedule, apply, kernels
+from weft.target import Target
+
+# Sizes of blocks that tell whether a program is worth looking at more closely, and those of a closer look.
+_PROBED, _CLOSELY = 6, 72
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A fused program with places.
+
+    Attributes:
+        schedule, applied: what was chosen, and the program with it.
+        cost: of all its kernels, at the example's sizes.
+    """
+
+    schedule: Schedule
+    applied: BlockProgram
+    cost: Cost
+
+
+@dataclass
+class Ways:
+    """The ways of one fused program, made as they are asked for.
+
+    Attributes:
+        fused: with canonical names.
+        sizes, innermost: of the example.
+        target: a GPU.
+    """
+
+    fused: BlockProgram
+    sizes: Mapping[str, int]
+    innermost: Mapping[str, int | None]
+    target: Target
+    _made: dict[Blocks, BlockProgram | str] = field(default_factory=dict[Blocks, "BlockProgram | str"])
+
+    def probed(self) -> list[Way]:
+        """A few, the fastest first.
+
+        Raises:
+            UnsupportedError, ScheduleError: there is none; the reason is the first one's.
+        """
+        return self._best(_PROBED, launched=1)
+
+    def closely(self) -> list[Way]:
+        """Many, the fastest first; raises as `probed`."""
+        return self._best(_CLOSELY, launched=8)
+
+    def given(self, wanted: Schedule) -> Way:
+        """The way of a schedule that is there; raises as `apply` and the emitter do."""
+        applied = apply(self.fused, wanted)
+        _demand_printable(applied)
+        return self._way(wanted, applied)
+
+    def _best(self, count: int, launched: int) -> list[Way]:
+        known, chip = self._parts(), gpu(self.target)
+        found: list[Way] = []
+        refused: str | None = None
+        for blocks in islice(self._choices(known, chip), count):
+            plain = replace(blocks, warps=4, stages=1)
+            if plain not in self._made:
+                self._made[plain] = self._applied(known, plain)
+            applied = self._made[plain]
+            if isinstance(applied, str):
+                refused = refused or applied
+                continue
+            launchable = islice(launches(known, blocks), launched)
+            found += [self._way(schedule(self.fused, known, each, self.sizes), applied) for each in launchable]
+        if not found:
+            raise UnsupportedError(refused or "no schedule for a GPU")
+        return sorted(found, key=lambda w: w.cost.predicted_seconds)
+
+    def _parts(self) -> Parts:
+        return parts(self.fused, self.sizes, self.innermost)
+
+    def _choices(self, known: Parts, chip: Gpu) -> Iterator[Blocks]:
+        return choices(known, self.fused, self.sizes, chip)
+
+    def _applied(self, known: Parts, blocks: Blocks) -> BlockProgram | str:
+        """The program with places; or why it has none, or no kernel can be printed for it."""
+        try:
+            applied = apply(self.fused, schedule(self.fused, known, blocks, self.sizes))
+            _demand_printable(applied)
+        except (ScheduleError, UnsupportedError) as error:
+            return error.what
+        return applied
+
+    def _way(self, wanted: Schedule, applied: BlockProgram) -> Way:
+        return Way(wanted, applied, total(estimate(applied, self.sizes, gpu(self.target).machine())))
+
+
+def _demand_printable(applied: BlockProgram) -> None:
+    """Raise UnsupportedError where a kernel of `applied` cannot be printed."""
+    for number, part in enumerate(kernels(applied)):
+        triton.emit(applied, part, f"kernel_{number}", dims_of(applied, part))

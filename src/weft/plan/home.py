@@ -1,0 +1,24 @@
+"""Where tensors live, as a target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from weft.target import CPU, Target
+
+
+def home(arguments: Sequence[Any]) -> Target:
+    """The target that the tensors of `arguments` live on: the first one's, and the CPU where there is none."""
+    device = next((a.device for a in arguments if isinstance(a, torch.Tensor)), torch.device("cpu"))
+    return CPU if device.type != "cuda" else of_device(device)
+
+
+def of_device(device: torch.device) -> Target:
+    """The architecture of a GPU of this machine."""
+    found: Any = vars(torch.cuda)["get_device_properties"](device)  # not fully known to type checkers
+    if torch.version.hip is not None:
+        return Target("hip", found.gcnArchName.partition(":")[0])
+    return Target("cuda", f"{found.major}{found.minor}")

@@ -1,0 +1,63 @@
+"""What the kernels of a region are called with: the order of dimensions of what they read and write, and where sizes are found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from weft.block.check import Scope, infer
+from weft.block.program import BlockProgram, BlockType
+from weft.emit.calls import list_dims, size_names
+from weft.run.launch import Input, KernelSignature, Output, Size
+from weft.schedule import KernelNodes, tensor_of
+from weft.tensor.axes import Axis
+
+
+def given(part: KernelNodes) -> tuple[int, ...]:
+    """The writes of a kernel into a tensor that an earlier kernel has begun, by place."""
+    rests = {join.rest for join in part.joins}
+    return tuple(i for i, name in enumerate(part.writes) if name in rests)
+
+
+def dims_of(applied: BlockProgram, part: KernelNodes) -> dict[str, tuple[Axis, ...]]:
+    """The axes of each tensor that a kernel reads or writes, in memory order, as the kernel calls them."""
+    return {name: _tensor_axes(applied, part, name) for name in (*part.reads, *part.writes)}
+
+
+def _tensor_axes(applied: BlockProgram, part: KernelNodes, name: str) -> tuple[Axis, ...]:
+    tensor, axes = tensor_of(part, name)
+    own = {whole: a for a, whole in axes.items()}
+    return tuple(own.get(a, a) for a in _axes_of(applied, tensor))
+
+
+def _axes_of(applied: BlockProgram, name: str) -> Sequence[Axis]:
+    for known, kind in applied.inputs:
+        if known == name:
+            return kind.lists
+    for known, axes in zip(applied.graph.outputs, applied.output_axes, strict=True):
+        if known == name:
+            return axes
+    return list_dims(_top_types(applied)[name])
+
+
+def _top_types(applied: BlockProgram) -> dict[str, BlockType]:
+    return infer(applied.graph, dict(applied.inputs), Scope({}, applied=False))
+
+
+def signature(
+    applied: BlockProgram, part: KernelNodes, name: str, dims: Mapping[str, tuple[Axis, ...]]
+) -> KernelSignature:
+    """How the kernel called `name` is called."""
+    types = _top_types(applied)
+    reads = tuple(Input(n, len(dims[n]), types[n].dtype) for n in part.reads)
+    sizes: list[Size] = []
+    for space in size_names(applied, part):
+        where = next(
+            ((i, d) for i, n in enumerate(part.reads) for d, a in enumerate(dims[n]) if a.space.name == space), None
+        )
+        sizes.append(Size(space) if where is None else Size(space, *where))
+    outputs = tuple(Output(tuple(_size(a) for a in dims[n]), types[n].dtype) for n in part.writes)
+    return KernelSignature(name, reads, tuple(sizes), outputs, given=given(part))
+
+
+def _size(axis: Axis) -> str | int:
+    return axis.space.name if axis.space.fixed is None else axis.space.fixed

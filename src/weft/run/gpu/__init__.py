@@ -1,0 +1,24 @@
+"""From printed Triton text to a launch on a GPU, without Triton at run time.
+
+In: a Python module with a Triton kernel, its `GpuSignature`, a target. Out: a launcher (`build_gpu`). Triton compiles in processes
+of its own (`assemble`), for the class that a call is of (`classes`); binaries are entries of the cache. On a warm start nothing is
+compiled and Triton is not imported: `driver` loads and starts binaries through the CUDA driver. `assemble_all` compiles many.
+"""
+
+from weft.run.gpu.assemble import Assembled, Job, assemble, assemble_all
+from weft.run.gpu.build import GpuBinary, GpuSource, build_gpu
+from weft.run.gpu.classes import KernelClass, class_of
+from weft.run.gpu.signature import GpuSignature
+
+__all__ = [
+    "Assembled",
+    "GpuBinary",
+    "GpuSignature",
+    "GpuSource",
+    "Job",
+    "KernelClass",
+    "assemble",
+    "assemble_all",
+    "build_gpu",
+    "class_of",
+]

@@ -1,0 +1,235 @@
+"""The way through for GPUs: key, cache or emitter, launch; and for each class of calls, cache or Triton."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from typing import cast
+
+from weft.errors import TargetError
+from weft.options import current
+from weft.run import stats
+from weft.run.cache import CacheFolder, Json
+from weft.run.gpu import interpreted
+from weft.run.gpu.assemble import Assembled, Job, assemble
+from weft.run.gpu.classes import KernelClass, class_of
+from weft.run.gpu.launch import make_gpu_launcher, refusing
+from weft.run.gpu.signature import GpuSignature
+from weft.run.key import cache_key, source_hash
+from weft.run.launch import Launcher
+from weft.target import Target
+
+_TEXT = "kernel.py"
+_FILES = {"cuda": ("kernel.cubin", "kernel.ptx"), "hip": ("kernel.hsaco", "kernel.amdgcn")}
+# What the names of Triton's packages have been.
+_PACKAGES = ("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-rocm")
+# Variables of Triton that change no binary.
+_HARMLESS = frozenset({"TRITON_INTERPRET", "TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_PRINT_AUTOTUNING"})
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSource:
+    """What `emit` gives: the text and the interface that it keeps to.
+
+    Attributes:
+        text: a Python module with the Triton function.
+        signature: its interface.
+        meta: anything to be had back on a warm start: the schedule, the verdict.
+    """
+
+    text: str
+    signature: GpuSignature
+    meta: Mapping[str, Json] = field(default_factory=dict[str, Json])
+
+
+@dataclass(frozen=True, slots=True)
+class GpuBinary:
+    """A kernel for a GPU that can be called, where that is.
+
+    Attributes:
+        launch: takes the input tensors, gives new output tensors; raises TargetError where the target cannot run.
+        signature: the kernel's interface.
+        text: the Triton module.
+        meta: as the `GpuSource` stated it.
+        key: of the text's cache entry.
+        from_cache: the text was not emitted now.
+        target: what it is compiled for.
+    """
+
+    launch: Launcher
+    signature: GpuSignature
+    text: str
+    meta: Mapping[str, Json]
+    key: str
+    from_cache: bool
+    target: Target
+    _classes: Classes
+
+    @property
+    def assembled(self) -> tuple[Assembled, ...]:
+        """The binaries that this process has met so far, one for each class of calls."""
+        return self._classes.met()
+
+    def assemble_for(
+        self, sizes: Mapping[str, int], strides: Sequence[Sequence[int]], *, aligned: bool = True
+    ) -> Assembled:
+        """The binary for calls of one class, from the cache or compiled now; no GPU needs to be here.
+
+        Args:
+            sizes: of every run-time size, by name.
+            strides: of each input, in elements.
+            aligned: whether all tensors begin at addresses that are divisible by 16, as PyTorch's own do.
+
+        Raises:
+            CompilerError: Triton is missing or refused the kernel.
+            UnsupportedError: such a call cannot be made (`class_of`), or a program needs too much shared memory.
+        """
+        kernel = self.signature.kernel
+        addresses = [0 if aligned else 1] * (len(kernel.inputs) + len(kernel.outputs))
+        return self._classes.of(class_of(self.signature, addresses, sizes, [s for each in strides for s in each]))
+
+
+class Classes:
+    """The binaries of one kernel by class of calls: of this process, of the cache, or compiled now."""
+
+    def __init__(self, source: GpuSource, target: Target, key: str, folder: CacheFolder) -> None:
+        """`key` is of the text's entry in `folder`."""
+        self._source, self._target, self._key, self._folder = source, target, key, folder
+        self._met: dict[KernelClass, Assembled] = {}
+        self._lock = threading.Lock()
+
+    def met(self) -> tuple[Assembled, ...]:
+        """Those that were asked for so far."""
+        with self._lock:
+            return tuple(self._met.values())
+
+    def job(self, kind: KernelClass) -> Job:
+        """What is compiled for `kind`, for `assemble_all`."""
+        signature = self._source.signature
+        return Job(self._source.text, signature.name, kind, self._target, signature.warps, signature.stages)
+
+    def of(self, kind: KernelClass) -> Assembled:
+        """The binary for `kind`. Errors as `assemble`."""
+        with self._lock:
+            found = self._met.get(kind)
+            if found is None:
+                found = self._met[kind] = self._found(kind)
+            return found
+
+    def _found(self, kind: KernelClass) -> Assembled:
+        parts = {"text": self._key, "class": str(kind), "target": str(self._target), "triton": triton_version()}
+        key = cache_key(parts)
+        known = self._known(key)
+        if known is not None:
+            return known
+        with self._folder.alone(key):
+            known = self._known(key)  # whom this one waited for has compiled it
+            if known is not None:
+                return known
+            made = assemble(self.job(kind))
+            binary, assembly = _FILES[self._target.kind]
+            files = {binary: made.binary, assembly: made.assembly.encode()}
+            self._folder.store(key, files, {"assembled": made.to_json()}, parts=parts)
+        return made
+
+    def _known(self, key: str) -> Assembled | None:
+        entry = self._folder.lookup(key, counted=False)
+        if entry is None:
+            return None
+        binary, assembly = _FILES[self._target.kind]
+        try:
+            content, text = entry.files[binary].read_bytes(), entry.files[assembly].read_text(encoding="utf-8")
+            found = Assembled.from_json(entry.meta["assembled"], content, text)
+        except (OSError, LookupError, TypeError, ValueError):
+            return None  # gone since the look, or another entry's content: compiled again
+        stats.count("cache_hits")
+        return found
+
+
+def build_gpu(
+    parts: Mapping[str, str],
+    emit: Callable[[], GpuSource],
+    target: Target,
+    folder: CacheFolder | None = None,
+) -> GpuBinary:
+    """The kernel that `parts` describe: its text from the cache, else emitted and stored. Binaries are made as calls need them.
+
+    With TRITON_INTERPRET=1 in the environment, its launcher has Triton's interpreter run the text.
+
+    Args:
+        parts: all that the kernel depends on in the program, by name: its text, schedule, dtypes, layouts. What it depends on
+            beside that (Triton, options, weft, the target) is added here, under names of its own.
+        emit: prints the kernel; called on a miss alone.
+        target: a GPU.
+        folder: the cache; None: the one of the options in force.
+
+    Raises:
+        CacheFolderError: the folder is not safe.
+        TargetError: `target` is no GPU.
+        ValueError: `parts` uses a name that is added here.
+    """
+    if not target.is_gpu:
+        raise TargetError(f"{target} is no GPU", todo='use "cuda:90" or "hip:gfx942"')
+    environment = gpu_parts(target)
+    if taken := environment.keys() & parts.keys():
+        raise ValueError(f"parts of a key that only weft.run may state: {sorted(taken)}")
+    every_part = {**environment, **parts}
+    key = cache_key(every_part)
+    folder = folder or CacheFolder()
+    source = _known(folder, key)
+    from_cache = source is not None
+    if source is None:
+        source = emit()
+        meta: dict[str, Json] = {"signature": source.signature.to_json(), "meta": dict(source.meta)}
+        folder.store(key, {_TEXT: source.text.encode()}, meta, parts=every_part)
+    classes = Classes(source, target, key, folder)
+    launch = _launcher(source, target, classes)
+    return GpuBinary(launch, source.signature, source.text, source.meta, key, from_cache, target, classes)
+
+
+def gpu_parts(target: Target) -> dict[str, str]:
+    """The parts of a key that are the same for every kernel of this process's weft for `target`."""
+    return {
+        "weft": source_hash(),
+        "triton": triton_version(),
+        "triton settings": str(
+            sorted((n, v) for n, v in os.environ.items() if n.startswith("TRITON_") and n not in _HARMLESS)
+        ),
+        "options": current().key(),
+        "machine": str(target),
+    }
+
+
+def triton_version() -> str:
+    """Triton's version, without importing it; "none" where it is not installed."""
+    for name in _PACKAGES:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return "none"
+
+
+def _known(folder: CacheFolder, key: str) -> GpuSource | None:
+    entry = folder.lookup(key, counted=False)
+    if entry is None:
+        return None
+    try:
+        return GpuSource(
+            entry.files[_TEXT].read_text(encoding="utf-8"),
+            GpuSignature.from_json(entry.meta["signature"]),
+            dict(cast("Mapping[str, Json]", entry.meta["meta"])),
+        )
+    except (OSError, LookupError, TypeError, ValueError):
+        return None  # gone since the look, or another entry's content: emitted again
+
+
+def _launcher(source: GpuSource, target: Target, classes: Classes) -> Launcher:
+    if interpreted.is_asked_for():
+        return interpreted.make_interpreted(source.text, source.signature)
+    if target.kind != "cuda":
+        return refusing(target)
+    return make_gpu_launcher(source.signature, classes.of)

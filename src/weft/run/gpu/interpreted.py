@@ -1,0 +1,84 @@
+"""Kernels in Triton's interpreter, on tensors of the CPU: what TRITON_INTERPRET=1 in the environment asks for."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from weft.errors import CompilerError
+from weft.run.gpu.signature import GpuSignature
+from weft.run.launch import Launcher, Output, check
+from weft.run.scratch import private_folder
+
+
+def is_asked_for() -> bool:
+    """Whether kernels are to be interpreted."""
+    return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
+
+
+def make_interpreted(
+    text: str, signature: GpuSignature, allocate: Callable[..., torch.Tensor] = torch.empty
+) -> Launcher:
+    """A launcher that has Triton's interpreter run the kernel: slowly, on the inputs' device.
+
+    Args:
+        text: the printed module.
+        signature: of the kernel in it.
+        allocate: makes outputs as `torch.empty` does.
+
+    Raises:
+        CompilerError: Triton is missing.
+        ValueError: the signature reads what is not there.
+    """
+    check(signature.kernel)
+    function = _function(text, signature.name)
+    kernel = signature.kernel
+
+    def launch(*arguments: Any) -> tuple[torch.Tensor, ...]:
+        inputs = arguments[: len(kernel.inputs)]
+        given = dict(zip(kernel.given, arguments[len(inputs) :], strict=False))
+        passed = iter(arguments[len(inputs) + len(given) :])
+        sizes = {s.name: next(passed) if s.input is None else int(inputs[s.input].shape[s.dim]) for s in kernel.sizes}
+        device = next((t.device for t in (*inputs, *given.values())), torch.device("cpu"))
+        outputs = [
+            given[i] if i in given else _allocated(each, sizes, allocate, device)
+            for i, each in enumerate(kernel.outputs)
+        ]
+        if grid := signature.programs(sizes):
+            strides = [s for t in inputs for s in t.stride()]
+            constants = dict(zip((c.name for c in signature.constants), signature.constants_at(sizes), strict=True))
+            function[(grid,)](*inputs, *outputs, *sizes.values(), *strides, **constants)
+        return tuple(outputs)
+
+    return launch
+
+
+def _allocated(
+    each: Output, sizes: dict[str, int], allocate: Callable[..., torch.Tensor], device: torch.device
+) -> torch.Tensor:
+    shape = [d if isinstance(d, int) else sizes[d] for d in each.dims]
+    # The names of element types are torch's own.
+    return allocate(shape, dtype=getattr(torch, each.dtype.name), device=device)
+
+
+def _function(text: str, name: str) -> Any:
+    """The Triton function of a module. Triton reads its source from a file, whenever it runs."""
+    module_name = f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    path = private_folder() / f"{module_name}.py"
+    path.write_text(text, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except ModuleNotFoundError as error:
+        raise CompilerError(
+            f"Triton cannot be used: {error}", todo="install Triton 3.6 or newer: pip install 'weft[gpu]'"
+        ) from error
+    return getattr(module, name)

@@ -1,0 +1,105 @@
+"""What a launcher must know of a printed Triton kernel: its tensors and sizes, its constants, its grid, Triton's options."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias, cast
+
+from weft.emit.triton import BlockConstant, GridLoop
+from weft.errors import UnsupportedError
+from weft.run.cache import Json
+from weft.run.launch import KernelSignature
+
+Constant: TypeAlias = BlockConstant
+"""A `tl.constexpr` argument: its `name`, the `space` whose size decides it, and `of(sizes)`, its value."""
+
+_CONSTANTS = {kind.__name__: kind for kind in (BlockConstant,)}
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSignature:
+    """A printed Triton kernel's interface.
+
+    Its arguments, in order: pointers to the inputs, to the outputs; the sizes; the strides of every dimension of every input;
+    the constants. Its one-dimensional grid has as many programs as the loops in `grid` have blocks, multiplied.
+
+    Attributes:
+        kernel: tensors and sizes, as for a kernel on a CPU; scratch tensors there are none.
+        constants: in the order of the arguments.
+        grid: loops on the grid, the size of each a name in `kernel.sizes` or a number.
+        warps, stages: Triton's num_warps and num_stages.
+    """
+
+    kernel: KernelSignature
+    constants: tuple[Constant, ...] = ()
+    grid: tuple[GridLoop, ...] = ()
+    warps: int = 4
+    stages: int = 1
+
+    def __post_init__(self) -> None:
+        """ValueError: a size that no argument says, or scratch tensors."""
+        known = {size.name for size in self.kernel.sizes}
+        asked = [*(c.space for c in self.constants), *(g.size for g in self.grid if isinstance(g.size, str))]
+        if unknown := [name for name in asked if name not in known]:
+            raise ValueError(f"sizes that are read nowhere: {unknown}")
+        if self.kernel.scratch:
+            raise ValueError(f"a Triton kernel has no scratch tensors: {self.kernel.scratch}")
+
+    @property
+    def name(self) -> str:
+        """The function's."""
+        return self.kernel.name
+
+    @property
+    def passed(self) -> tuple[str, ...]:
+        """The sizes that no input shows: a call passes them, last, in this order."""
+        return self.kernel.passed
+
+    @property
+    def stride_count(self) -> int:
+        """How many strides the kernel is called with."""
+        return sum(each.ndim for each in self.kernel.inputs)
+
+    def sizes_of(self, values: Sequence[int]) -> dict[str, int]:
+        """The sizes by name, from their values in order."""
+        return {size.name: value for size, value in zip(self.kernel.sizes, values, strict=True)}
+
+    def constants_at(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """The constants' values.
+
+        Raises:
+            UnsupportedError: a block that covers a space is to have no elements.
+        """
+        empty = [c.space for c in self.constants if sizes[c.space] < 1]
+        if empty:
+            raise UnsupportedError(f"{', '.join(empty)} without elements, where a block covers all of them")
+        return tuple(c.of(sizes) for c in self.constants)
+
+    def programs(self, sizes: Mapping[str, int]) -> int:
+        """How many programs the grid has; 0: nothing is to be launched."""
+        lengths = [g.size if isinstance(g.size, int) else sizes[g.size] for g in self.grid]
+        return math.prod(-(-n // g.block) for n, g in zip(lengths, self.grid, strict=True))
+
+    def to_json(self) -> Json:
+        """The signature as JSON, for the meta of a cache entry."""
+        return {
+            "kernel": self.kernel.to_json(),
+            "constants": [[type(c).__name__, asdict(c)] for c in self.constants],
+            "grid": [[g.size, g.block] for g in self.grid],
+            "warps": self.warps,
+            "stages": self.stages,
+        }
+
+    @staticmethod
+    def from_json(text: Json) -> GpuSignature:
+        """The signature that `to_json` wrote. KeyError, TypeError or ValueError otherwise."""
+        found = cast("dict[str, Any]", text)
+        return GpuSignature(
+            kernel=KernelSignature.from_json(found["kernel"]),
+            constants=tuple(_CONSTANTS[kind](**fields) for kind, fields in found["constants"]),
+            grid=tuple(GridLoop(size, block) for size, block in found["grid"]),
+            warps=int(found["warps"]),
+            stages=int(found["stages"]),
+        )
