@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -47,7 +46,6 @@ from weft.block.program import (
 from weft.block.ranges import Band, Diagonal
 from weft.errors import ScheduleError, UnsupportedError
 from weft.fuse import fuse
-from weft.run import triton
 from weft.run.triton import load
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.tensor.axes import Axis, Space
@@ -64,11 +62,10 @@ SMALL = (1, 2, 3, 5, 8, 9, 17)
 
 @dataclass(frozen=True)
 class Case:
-    """An applied program, and sizes of its spaces; far: as where offsets within blocks have 64 bits."""
+    """An applied program, and sizes of its spaces: most of them do not divide its tiles."""
 
     program: BlockProgram
     sizes: Mapping[str, int]
-    far: bool = False
 
 
 def levels(*given: tuple[LevelPlace, int] | LevelPlace, peel: bool = False) -> LoopSchedule:
@@ -102,7 +99,6 @@ def cases() -> dict[str, Case]:
         "linear_relu_split": Case(placed(linear, m=tile, n=tile, k=levels((SPLIT, 3), loop)), mnk),
         "linear_relu_levels": Case(placed(linear, m=levels((GRID, 40), (LOOP, 12)), n=levels(whole), k=levels(loop)), mnk),
         "linear_relu_turned": Case(turned(placed(linear, m=tile, n=levels((GRID, 16)), k=levels(loop))), mnk),
-        "linear_relu_far": Case(placed(linear, m=tile, n=tile, k=levels(loop)), mnk, far=True),
         "linear_relu_divided": Case(placed(linear, m=tile, n=tile, k=levels(loop)), {"M": 64, "N": 32, "K": 48}),
         "linear_relu_within": Case(placed(linear, **cut), {"M": 80, "N": 32, "K": 48}),
         "linear_relu_two_grids": Case(placed(linear, m=levels((GRID, 40), (GRID, 16)), n=tile, k=levels(loop)), mnk),
@@ -111,7 +107,6 @@ def cases() -> dict[str, Case]:
         "gated": Case(placed(fused(programs.gated()), m=tile, n=tile, k=levels(loop)), mnk),
         "attention": Case(placed(attention, **rows), mnkl),
         "attention_divided": Case(placed(attention, **rows), {"M": 32, "N": 48, "D": 16, "L": 24}),
-        "attention_far": Case(placed(attention, **rows), mnkl, far=True),
         "attention_grid": Case(placed(attention, m=tile, l=levels((GRID, 16)), n=levels(loop), d=levels(loop)), mnkl),
         "attention_peeled": Case(placed(attention, m=tile, l=levels(whole), n=levels((LOOP, 8), peel=True), d=levels(whole)), mnkl),
         "layernorm": Case(placed(layernorm, m=tile, n=tile, k=levels(loop)), mnk),
@@ -245,8 +240,7 @@ def error(case: Case, folder: Path, rng: random.Random) -> float:
     exact = {n: t.double().numpy() if t.is_floating_point() else t.numpy() for n, t in inputs.items()}
     wanted, _ = interpret(case.program, exact, case.sizes, Fp64Domain())
     loaded = load(case.program, dims_of(case.program), folder)
-    with patch.object(triton, "FARTHEST", 0 if case.far else triton.FARTHEST):
-        found = loaded.prepare(inputs, case.sizes, allocate=poisoned)()
+    found = loaded.prepare(inputs, case.sizes, allocate=poisoned)()
     worst = 0.0
     for a, b in zip(wanted, found, strict=True):
         assert tuple(b.shape) == a.shape

@@ -23,12 +23,11 @@ from weft.emit.calls import Dims
 from weft.emit.triton import BlockConstant, TritonKernel, emit
 from weft.errors import UnsupportedError
 from weft.schedule import kernels
+from weft.target import Target
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 
 _LONGEST = 2**31
-FARTHEST = 2**31
-"""Elements from a tensor's first that offsets of 31 bits do not reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +81,7 @@ class TritonProgram:
                 values[name] = allocate(shape, dtype=_torch_type(self.types[name].dtype), device=device)
             if grid := _grid(kernel, sizes):
                 arguments = _arguments(kernel, values, sizes)
-                tensors = [values[n] for n in (*kernel.reads, *kernel.writes)]
-                constants = {**_constants(kernel, sizes), kernel.wide: _wide(tensors)}
-                calls.append(_bound(function, grid, arguments, {**constants, **(options or {})}))
+                calls.append(_bound(function, grid, arguments, {**_constants(kernel, sizes), **(options or {})}))
         outputs = tuple(values[n] for n in self.program.graph.outputs)
 
         def run() -> tuple[torch.Tensor, ...]:
@@ -121,7 +118,7 @@ class TritonProgram:
         for name in kernel.reads:
             shape = [_length(a, sizes) for a in self.dims[name]]
             numbers += [math.prod(shape[i + 1 :]) for i in range(len(shape))]
-        constants = {**_constants(kernel, sizes), kernel.wide: False}
+        constants = _constants(kernel, sizes)
         names: Sequence[str] = function.arg_names
         signature = dict(zip(names, kinds, strict=False))
         aligned = list(range(len(kinds)))
@@ -149,8 +146,18 @@ _POINTEES = {
 }
 
 
-def load(program: BlockProgram, dims: Dims, folder: Path, name: str = "kernel") -> TritonProgram:
+def load(
+    program: BlockProgram,
+    dims: Dims,
+    folder: Path,
+    name: str = "kernel",
+    target: Target | None = None,
+    *,
+    tf32: bool = False,
+) -> TritonProgram:
     """`program`, applied, as Triton kernels; their modules are written to `folder`, where Triton reads their source.
+
+    `target` and `tf32` are as for `emit`.
 
     Raises:
         UnsupportedError: `emit` says what Triton kernels do not do.
@@ -158,7 +165,7 @@ def load(program: BlockProgram, dims: Dims, folder: Path, name: str = "kernel") 
     """
     launches: list[tuple[TritonKernel, Any]] = []
     for number, nodes in enumerate(kernels(program)):
-        kernel = emit(program, nodes, f"{name}_{number}", dims)
+        kernel = emit(program, nodes, f"{name}_{number}", dims, target, tf32=tf32)
         launches.append((kernel, _function(kernel, folder)))
     types = infer(program.graph, dict(program.inputs), Scope({}, applied=True))
     return TritonProgram(program, dims, types, tuple(launches))
@@ -213,11 +220,6 @@ def _constants(kernel: TritonKernel, sizes: Mapping[str, int]) -> dict[str, int]
     if empty:
         raise UnsupportedError(f"{', '.join(empty)} without elements, where a block covers all of them")
     return {c.name: c.of(sizes) for c in kernel.constants}
-
-
-def _wide(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether one of them has an element so far from its first that the offset needs more than 31 bits."""
-    return any(sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) >= FARTHEST for t in tensors)
 
 
 def _bound(function: Any, grid: int, arguments: Sequence[Any], constants: Mapping[str, int]) -> Callable[[], Any]:

@@ -37,6 +37,7 @@ from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
 from weft.tensor.scalar import Convert, arguments
 
+
 @dataclass
 class Body:
     """A graph being printed: one iteration of a loop, an update, or the top of a kernel.
@@ -254,7 +255,7 @@ class Body:
                 text = cast(call("tl.dot", *sides, "out_dtype=tl.int32"), DType.int64)
             case dtype:
                 # Hopper's unit adds up products of 8 bits in fewer bits than float32 has, unless it is told otherwise.
-                exact = ["max_num_imprecise_acc=0"] if dtype.is_kept else []
+                exact = ["max_num_imprecise_acc=32"] if dtype.is_kept else []
                 text, added = call("tl.dot", *sides, *([] if added is None else [f"acc={added}"]), *exact), None
         return text if added is None else f"{added} + {text}"
 
@@ -267,7 +268,8 @@ def _multiplied(node: Dot, left: DType, right: DType) -> tuple[DType, DType]:
     """
     if not (left.is_float and right.is_float) and not left is right is DType.int8:
         raise UnsupportedError(
-            f"a product of blocks of {left} and {right}: matrix units multiply floats, and int8 by int8", where=node.location
+            f"a product of blocks of {left} and {right}: matrix units multiply floats, and int8 by int8",
+            where=node.location,
         )
     alike = left is right or (left.is_kept and right.is_kept)
     return (left, right) if alike else (DType.float32, DType.float32)
@@ -279,8 +281,8 @@ def address(frame: Frame, memory: Memory, dims: tuple[Axis, ...]) -> str:
         index if stride == "1" else f"{index} * {stride}"
         for a in dims
         for index in [spread(frame.lanes[a].index, dims, (a,))]
-        for stride in [frame.near.get(memory.strides[a], memory.strides[a])]
+        for stride in [memory.strides[a]]
     ]
-    # Added up by themselves: they are the same for all blocks, and narrower than the offsets of blocks.
+    # Added up by themselves: they are the same for all blocks, so the compiler does it before the loop.
     within = " + ".join(lanes)
     return plus(memory.base, *memory.offset, *([f"({within})" if len(lanes) > 1 else within] if lanes else []))

@@ -15,6 +15,7 @@ from weft.emit.triton.values import Lanes
 from weft.errors import Location, UnsupportedError
 from weft.tensor.axes import Axis, Space
 
+
 @dataclass(frozen=True, slots=True)
 class BlockConstant:
     """A constant of the launch: the least power of two that is at least the size of `space`, and at least `least`."""
@@ -30,19 +31,20 @@ class BlockConstant:
 
 @dataclass(frozen=True, slots=True)
 class WholeConstant:
-    """A constant of the launch: whether blocks of `tile` elements cover `space` without a rest.
+    """A constant of the launch: whether blocks of `tile` elements cover `space` without a rest; 0 for a `BlockConstant` of `least`.
 
-    Where it is true the compiler drops the masks of such blocks, so there is one binary for each class of sizes.
+    Where they do the compiler drops the masks of such blocks, so there is one binary for each class of sizes.
     """
 
     name: str
     space: str
-    tile: int | BlockConstant
+    tile: int
+    least: int = 1
 
-    def of(self, sizes: Mapping[str, int]) -> bool:
-        """Its value, given the size of each space by name."""
-        tile = self.tile if isinstance(self.tile, int) else self.tile.of(sizes)
-        return sizes[self.space] % tile == 0
+    def of(self, sizes: Mapping[str, int]) -> int:
+        """1 where they do, else 0, given the size of each space by name."""
+        tile = self.tile or BlockConstant(self.name, self.space, self.least).of(sizes)
+        return int(sizes[self.space] % tile == 0)
 
 
 Constant: TypeAlias = BlockConstant | WholeConstant
@@ -59,8 +61,6 @@ class Frame:
         tf32: products of float32 may round their factors to tf32.
         lanes: for the axis of each loop entered so far, the elements of its current block.
         constants: what is known of the sizes when the kernel is launched.
-        wide: name of the constant that says whether offsets within a block may need 64 bits.
-        near: for the name of a stride, 64 bits wide, that of the same number as wide as offsets within a block are.
         dividing: for the axis of a loop entered so far, a number of elements: where it divides the size of the axis's space, each
             block of the loop has as many.
     """
@@ -72,8 +72,6 @@ class Frame:
     out: Writer = field(default_factory=lambda: Writer(1))
     lanes: dict[Axis, Lanes] = field(default_factory=dict[Axis, Lanes])
     constants: list[Constant] = field(default_factory=list[Constant])
-    wide: str = "WIDE"
-    near: dict[str, str] = field(default_factory=dict[str, str])
     dividing: dict[Axis, int] = field(default_factory=dict[Axis, int])
 
     def size(self, space: Space) -> str:
@@ -123,26 +121,21 @@ class Frame:
     def enter(self, node: Map, step: Step) -> None:
         """Print the lanes of the current block of `node`; its `step` says how many are valid."""
         count = self.extent(node, step.most)
-        index = self.hold(f"tl.cast(tl.arange(0, {count}), {self.offset})", f"{node.axis.name}_i")
+        index = self.hold(f"tl.arange(0, {count})", f"{node.axis.name}_i")
         valid = None
         if step.valid != count:
             inside, whole = f"{index} < {step.valid}", self._all_whole(node, count)
             if whole is not True:
-                valid = self.hold(f"({inside}) | {whole}" if whole else inside, f"{node.axis.name}_ok")
+                valid = self.hold(f"({inside}) | ({whole} == 1)" if whole else inside, f"{node.axis.name}_ok")
         whole = node.place is not Place.whole and part_of(node) is Part.full
         self.lanes[node.axis] = Lanes(count, index, valid, whole)
 
-    @property
-    def offset(self) -> str:
-        """The type of offsets within a block."""
-        return f"tl.int64 if {self.wide} else tl.int32"
-
     def _all_whole(self, node: Map, count: str) -> str | bool:
         """Whether each block of `node` has all `count` lanes: the name of a constant that says so, or what is known of it."""
-        tile: int | BlockConstant | None = None
+        tile: int | None = None
         match node.range:
             case All() if node.place is Place.whole:
-                tile = next((c for c in self.constants if isinstance(c, BlockConstant) and c.name == count), None)
+                tile = 0
             case Within(outer) if node.place is Place.whole:
                 tile = self.dividing.get(outer)
             case All() | First() | Rest() | Segment():
@@ -152,17 +145,18 @@ class Frame:
                 tile = node.tile if node.tile and around and around % node.tile == 0 else None
             case _:
                 pass
-        if isinstance(tile, int):
+        if tile:
             self.dividing[node.axis] = tile
-        if tile is None or (isinstance(tile, int) and str(tile) != count):
-            return False
         space = node.axis.space
+        if tile is None or count not in (str(tile), *(c.name for c in self.constants if not tile)):
+            return False
         if space.fixed is not None:
-            return isinstance(tile, int) and space.fixed % tile == 0
+            return tile > 0 and space.fixed % tile == 0
+        least = 1 if tile else self.least.get(node.axis, 1)
         for known in self.constants:
-            if isinstance(known, WholeConstant) and (known.space, known.tile) == (space.name, tile):
+            if isinstance(known, WholeConstant) and (known.space, known.tile, known.least) == (space.name, tile, least):
                 return known.name
-        self.constants.append(WholeConstant(self.names.make(f"WHOLE_{node.axis.name}"), space.name, tile))
+        self.constants.append(WholeConstant(self.names.make(f"WHOLE_{node.axis.name}"), space.name, tile, least))
         return self.constants[-1].name
 
     def mask(self, dims: Sequence[Axis], axes: Sequence[Axis] | None = None) -> str:

@@ -38,15 +38,13 @@ class TritonKernel:
     """A printed launch, and what its launcher must know.
 
     The function's arguments, in order: pointers to `reads`, to `writes`; the sizes named in `sizes`; the strides, in elements,
-    of every dimension of every read; the `constants`; `wide`. Writes are contiguous and overlap nothing. Its one-dimensional grid
+    of every dimension of every read; the `constants`. Writes are contiguous and overlap nothing. Its one-dimensional grid
     has as many programs as the `grid` loops have blocks, multiplied; no grid loop means one program.
 
     Attributes:
         text: a Python module.
         name: of the function in it.
         constants: what it is compiled for, by the sizes.
-        wide: the constant that is true where a tensor has elements 2**31 or more places from its first: offsets within blocks
-            then have 64 bits.
     """
 
     text: str
@@ -55,11 +53,10 @@ class TritonKernel:
     writes: tuple[str, ...]
     sizes: tuple[str, ...]
     constants: tuple[Constant, ...]
-    wide: str
     grid: tuple[GridLoop, ...]
 
 
-def emit(  # noqa: PLR0913 - the last two have defaults
+def emit(
     program: BlockProgram,
     kernel: KernelNodes,
     name: str,
@@ -90,7 +87,7 @@ def emit(  # noqa: PLR0913 - the last two have defaults
     spelled = {s: names.make(s) for s in sizes}
     for each in (*kernel.reads, *kernel.writes):
         _demand_type(types[each].dtype, target)
-    frame = Frame(names, spelled, _least(kernel.nodes, types), tf32, wide=names.make("WIDE"))
+    frame = Frame(names, spelled, _least(kernel.nodes, types), tf32)
     parameters = [*pointers.values(), *spelled.values()]
     values: dict[str, Memory] = {}
     for read in kernel.reads:
@@ -107,41 +104,37 @@ def emit(  # noqa: PLR0913 - the last two have defaults
     first = kernel.nodes[0]
     chain = grid_chain(first) if isinstance(first, Map) and first.place is Place.grid else []
     grid = _grid(frame, top, chain, places) if chain else _serial(top, places)
-    parameters += [f"{c}: tl.constexpr" for c in (*(c.name for c in frame.constants), frame.wide)]
+    parameters += [f"{c.name}: tl.constexpr" for c in frame.constants]
     body = [f"def {name}({', '.join(parameters)}):", *frame.out.lines]
     lines = [
         f'"""{name}, printed by weft."""', "", "import triton", "import triton.language as tl", "",
         *prelude.functions("\n".join(body), target), "", "@triton.jit", *body, "",
     ]  # fmt: skip
-    return TritonKernel(
-        "\n".join(lines), name, kernel.reads, kernel.writes, sizes, tuple(frame.constants), frame.wide, tuple(grid)
-    )
+    return TritonKernel("\n".join(lines), name, kernel.reads, kernel.writes, sizes, tuple(frame.constants), tuple(grid))
 
 
 def _memory(frame: Frame, base: str, kind: BlockType, strides: Mapping[Axis, str]) -> Memory:
-    """The tensor at `base`. Its strides are made 64 bits wide, so that offsets of blocks in large tensors are."""
+    """The tensor at `base`. Its strides are made 64 bits wide, so that offsets in large tensors are."""
     wide: dict[Axis, str] = {}
     for axis, stride in strides.items():
         first, *rest = stride.split(" * ")
         if stride.isdigit():
             wide[axis] = stride
             continue
-        name = f"{base}_by_{axis.name.split('.')[-1]}"
-        wide[axis] = frame.hold(" * ".join([f"tl.cast({first}, tl.int64)", *rest]), name)
-        near = " * ".join([f"tl.cast({first}, {frame.offset})", *rest])
-        frame.near[wide[axis]] = frame.hold(near, f"{base}_near_{axis.name.split('.')[-1]}") if rest else first
+        text = " * ".join([f"tl.cast({first}, tl.int64)", *rest])
+        wide[axis] = frame.hold(text, f"{base}_by_{axis.name.split('.')[-1]}")
     return Memory(base, kind.dtype, wide, kind.dims, (), not kind.buffered)
 
 
 def _demand_type(dtype: DType, target: Target | None) -> None:
     """Raises UnsupportedError where `target` has no such numbers in memory."""
     element(dtype)
-    if dtype is DType.float8_e4m3fn and target is not None and target.kind == "cuda":
-        if not prelude.converts_to_e4m3(target):
-            raise UnsupportedError(
-                f"{target} has no {dtype}: it came with compute capability 8.9",
-                todo=f"keep the tensor in {DType.float8_e5m2} or a type of 16 bits on this GPU",
-            )
+    nvidia = target is not None and target.kind == "cuda"
+    if dtype is DType.float8_e4m3fn and nvidia and not prelude.converts_to_e4m3(target):
+        raise UnsupportedError(
+            f"{target} has no {dtype}: it came with compute capability 8.9",
+            todo=f"keep the tensor in {DType.float8_e5m2} or a type of 16 bits on this GPU",
+        )
 
 
 def _least(nodes: Sequence[BlockNode], types: Mapping[str, BlockType]) -> dict[Axis, int]:
