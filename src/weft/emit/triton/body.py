@@ -254,10 +254,17 @@ class Body:
             case DType.int8:
                 text = cast(call("tl.dot", *sides, "out_dtype=tl.int32"), DType.int64)
             case dtype:
-                # Hopper's unit adds up products of 8 bits in fewer bits than float32 has, unless it is told otherwise.
-                exact = ["max_num_imprecise_acc=32"] if dtype.is_kept else []
+                exact = (
+                    [f"max_num_imprecise_acc={_together(self.frame.lanes[node.over].count)}"] if dtype.is_kept else []
+                )
                 text, added = call("tl.dot", *sides, *([] if added is None else [f"acc={added}"]), *exact), None
         return text if added is None else f"{added} + {text}"
+
+
+def _together(depth: str) -> str:
+    """How many products of 8 bits Hopper's unit may add up by itself, which it does to 13 bits: as many as there are, and 128."""
+    most = 128
+    return str(min(most, int(depth))) if depth.isdigit() else f"({most} if {depth} > {most} else {depth})"
 
 
 def _multiplied(node: Dot, left: DType, right: DType) -> tuple[DType, DType]:

@@ -85,8 +85,9 @@ def emit(
     pointers = {n: names.make(n) for n in (*kernel.reads, *kernel.writes)}
     sizes = size_names(program, kernel)
     spelled = {s: names.make(s) for s in sizes}
-    for each in (*kernel.reads, *kernel.writes):
-        _demand_type(types[each].dtype, target)
+    made = {n.dtype for n in all_nodes(kernel.nodes) if isinstance(n, Pointwise)}
+    for dtype in made | {types[each].dtype for each in (*kernel.reads, *kernel.writes)}:
+        _demand_type(dtype, target)
     frame = Frame(names, spelled, _least(kernel.nodes, types), tf32)
     parameters = [*pointers.values(), *spelled.values()]
     values: dict[str, Memory] = {}
@@ -127,7 +128,7 @@ def _memory(frame: Frame, base: str, kind: BlockType, strides: Mapping[Axis, str
 
 
 def _demand_type(dtype: DType, target: Target | None) -> None:
-    """Raises UnsupportedError where `target` has no such numbers in memory."""
+    """Raises UnsupportedError where `target` has no such numbers."""
     element(dtype)
     nvidia = target is not None and target.kind == "cuda"
     if dtype is DType.float8_e4m3fn and nvidia and not prelude.converts_to_e4m3(target):
