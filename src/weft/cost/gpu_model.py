@@ -154,5 +154,5 @@ class _Model:
             case Unit.warp:
                 return work / (chip.products_a_clock * chip.warp_share)
             case Unit.vector:
-                conflicts = _CONFLICTS if product.across else 1.0
+                conflicts = _CONFLICTS if product.turned[1] else 1.0
                 return work * conflicts / (128 * _VECTOR_PRODUCTS)
