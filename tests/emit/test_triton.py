@@ -11,18 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from block import programs
 from emit import triton_cases
 from emit.harness import dims_of
 from emit.triton_cases import GRID, LOOP, WHOLE, Case, cases, levels, placed
+from emit.triton_programs import TritonProgram, load
 from schedules import fused
 from weft.block.program import Fill, Grouped, Iterate, Map, maps
 from weft.block.ranges import Part
 from weft.emit.triton import GridLoop, TritonKernel, emit, prelude
 from weft.errors import InvalidProgramError, UnsupportedError
-from weft.run.triton import TritonProgram, load, sizes_of
 from weft.schedule import kernels
 from weft.tensor import optable
 from weft.tensor.dtypes import DType
@@ -49,11 +48,6 @@ def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float | s
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -90,7 +84,7 @@ def test_kernels_compile_for_gpus_that_are_not_here(name: str, target: str, tmp_
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_sizes_of_one_are_constants_to_the_compiler(target: str, tmp_path: Path) -> None:
+def test_strides_of_one_are_constants_to_the_compiler(target: str, tmp_path: Path) -> None:
     backend, arch, _ = TARGETS[target]
     case = CASES["attention"]
     (made,) = _loaded(case, tmp_path).compile_for(backend, arch, dict.fromkeys(case.sizes, 1))
@@ -205,25 +199,6 @@ def test_a_dimension_of_size_one_has_a_stride_that_is_not_read() -> None:
     kernel = emit(program, kernels(program)[0], "kernel", {**dims, "b": (None, *dims["b"])})
     assert "b_s1, tl.int64" in kernel.text
     assert kernel.text.count("b_s0") == 1
-
-
-def test_sizes_that_no_kernel_can_take_are_refused(tmp_path: Path) -> None:
-    case = CASES["attention"]
-    loaded = _loaded(case, tmp_path)
-    inputs = {n: torch.zeros([a.space.size({**case.sizes, "D": 0}) for a in k.lists]) for n, k in case.program.inputs}
-    sizes = sizes_of(case.program, inputs)
-    assert sizes == {**case.sizes, "D": 0}
-    with pytest.raises(UnsupportedError, match="D without elements"):
-        loaded.prepare(inputs, sizes)
-    with pytest.raises(UnsupportedError, match="31 bits"):
-        loaded.prepare(inputs, {**case.sizes, "N": 2**31})
-
-
-def test_nothing_is_launched_for_results_without_elements(tmp_path: Path) -> None:
-    case = CASES["linear_relu"]
-    inputs = {"x": torch.zeros(0, 51), "w": torch.zeros(51, 37), "b": torch.zeros(37)}
-    (found,) = _loaded(case, tmp_path).prepare(inputs, sizes_of(case.program, inputs))()
-    assert found.shape == (0, 37)
 
 
 def _linear(dtype: DType):

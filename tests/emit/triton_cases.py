@@ -22,6 +22,7 @@ from block.programs import F32
 from emit import special
 from emit.harness import dims_of
 from emit.test_schedules import PROGRAMS, inputs_for
+from emit.triton_programs import load
 from schedules import fused, random_schedule
 from weft.block.copies import canonical
 from weft.block.interpret import interpret
@@ -46,7 +47,6 @@ from weft.block.ranges import Band, Diagonal
 from weft.errors import ScheduleError, UnsupportedError
 from weft.fuse import fuse
 from weft.run.gpu.interpreted import mend_bfloat16
-from weft.run.triton import load
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType

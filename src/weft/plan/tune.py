@@ -31,6 +31,8 @@ from weft.tensor.program import TensorProgram
 _TRIED = {"none": 1, "quick": 16, "full": 96}
 # Timed calls of a candidate; what is so much slower than the best after the first few has no more.
 _LEAST, _MOST, _SECONDS, _HOPELESS = 3, 15, 0.02, 1.3
+# Seconds after which a candidate's compiler is stopped: what takes longer is unrolled into thousands of lines, and slow.
+_COMPILING = 20.0
 # What two right kernels may differ by: in units of the last place of the largest result.
 _ULPS = {torch.float32: 64.0, torch.float64: 64.0}
 _OTHER_ULPS = 4.0
@@ -151,7 +153,7 @@ def _compiled(
         try:
             found = built(program, candidate, example)
             for each in found:
-                each.assembled()
+                each.assembled(_COMPILING)
         except WeftError as error:
             return error
         return found

@@ -48,6 +48,7 @@ def make_interpreted(
         given = dict(zip(kernel.given, arguments[len(inputs) :], strict=False))
         passed = iter(arguments[len(inputs) + len(given) :])
         sizes = {s.name: next(passed) if s.input is None else int(inputs[s.input].shape[s.dim]) for s in kernel.sizes}
+        signature.demand_sizes(sizes)
         device = next((t.device for t in (*inputs, *given.values())), torch.device("cpu"))
         outputs = [
             given[i] if i in given else _allocated(each, sizes, allocate, device)
@@ -70,13 +71,15 @@ def mend_bfloat16() -> None:
         bfloat16 = import_module("triton.language").bfloat16
     except ModuleNotFoundError:
         return  # loading the kernel says so
-    convert, dot = vars(interpreter)["_convert_float"], interpreter.InterpreterBuilder.create_dot
+    convert: Any = vars(interpreter)["_convert_float"]
+    dot = interpreter.InterpreterBuilder.create_dot
 
     def converted(data: Any, source: Any, target: Any, rounding: Any) -> Any:
         if target != bfloat16:
             return convert(data, source, target, rounding)
-        rounded = torch.from_numpy(np.array(data, dtype=np.float32)).to(torch.bfloat16)
-        return rounded.view(torch.int16).numpy().view(np.uint16)
+        rounded = torch.as_tensor(np.array(data, dtype=np.float32)).to(torch.bfloat16)
+        bits: Any = rounded.view(torch.int16).numpy()
+        return bits.view(np.uint16)
 
     def product(self: Any, a: Any, b: Any, *rest: Any) -> Any:
         def wide(side: Any) -> Any:
