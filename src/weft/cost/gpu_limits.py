@@ -157,7 +157,7 @@ def _buffers(load: Load, units: Collection[Unit], stages: int) -> int:
 
 
 def _arriving(product: Product, gpu: Gpu, warps: int) -> int:
-    """Bytes of operands that are loaded for one product alone; the warps' own units get what is turned or computed with in pieces."""
+    """Bytes of operands that are loaded for one product alone; to the warps' own units some go in pieces."""
     pairs = zip(product.loaded, product.turned, strict=True)
     operands = [(o.bytes, turned or o.others) for o, turned in pairs if o is not None and not o.within]
     if unit_of(product, gpu, warps) is not Unit.warp:
