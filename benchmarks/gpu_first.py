@@ -28,6 +28,7 @@ import torch
 from block.paper import EXAMPLES, INVERSE, each
 from block.programs import F32, MUL, axes, linear_relu, tensor
 from emit.harness import dims_of
+from emit.triton_programs import load
 from schedules import fused
 from weft.block.copies import canonical
 from weft.block.lower import lower
@@ -36,7 +37,6 @@ from weft.cost import Level as MemoryLevel
 from weft.cost import Machine, estimate, total
 from weft.fuse import fuse
 from weft.fuse.safety import make_safe
-from weft.run.triton import load
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Cast, Contraction, Extent, Monoid, Reduction, TensorProgram, Use

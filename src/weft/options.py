@@ -99,8 +99,22 @@ class Options:
         _choice("auto", "never"),
         '"auto": the first call of what `weft.compile` made is timed against PyTorch, and the faster runs; "never": weft does',
     )
+    effort: Literal["none", "quick", "full"] = _option(
+        "quick",
+        _choice("none", "quick", "full"),
+        "how many schedules of a GPU's kernels are compiled and timed: the one that the model puts first, a few, many",
+    )
+    tune_seconds: int | None = _option(
+        None, _integer(1, optional=True), "no further schedule of a region is timed after so many seconds"
+    )
     brgemm: Literal["auto", "off"] = _option(
         "auto", _choice("auto", "off"), "libtorch's blocked matrix products in kernels", in_key=True
+    )
+    float32_products: Literal["torch", "ieee", "tf32"] = _option(
+        "torch",
+        _choice("torch", "ieee", "tf32"),
+        'of float32 on a GPU: "ieee", or with factors rounded to "tf32"; "torch": as PyTorch is set when they are compiled',
+        in_key=True,
     )
     rounding: Literal["exact", "running"] = _option(
         "exact",
@@ -131,8 +145,8 @@ class Options:
     def key(self) -> str:
         """Stable text for cache keys: the options on which a cached kernel or verdict depends.
 
-        That is compiler, threads, verify_trials, dynamic, seed, brgemm and rounding. Left out, since an entry
-        is as good under another value of them: cache_dir, verify, measure, log, debug_checks.
+        That is compiler, threads, verify_trials, dynamic, seed, brgemm, float32_products and rounding. Left out, since an entry
+        is as good under another value of them: cache_dir, verify, measure, effort, tune_seconds, log, debug_checks.
         """
         in_key = sorted(entry.name for entry in fields(self) if entry.metadata["in_key"])
         return ";".join(f"{name}={getattr(self, name)!r}" for name in in_key)

@@ -11,7 +11,6 @@ import random
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +22,7 @@ from block.programs import F32
 from emit import special
 from emit.harness import dims_of
 from emit.test_schedules import PROGRAMS, inputs_for
+from emit.triton_programs import load
 from schedules import fused, random_schedule
 from weft.block.copies import canonical
 from weft.block.interpret import interpret
@@ -47,7 +47,7 @@ from weft.block.program import (
 from weft.block.ranges import Band, Diagonal
 from weft.errors import ScheduleError, UnsupportedError
 from weft.fuse import fuse
-from weft.run.triton import load
+from weft.run.gpu.interpreted import mend_narrow_floats
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.target import Target
 from weft.tensor.axes import Axis, Space
@@ -333,46 +333,6 @@ def conversions(folder: Path) -> dict[str, int]:
 def poisoned(shape: list[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Memory that shows what nobody wrote."""
     return torch.full(shape, float("nan") if dtype.is_floating_point else 77, dtype=dtype, device=device)
-
-
-def mend_narrow_floats() -> None:
-    """Make the interpreter's narrow floats those of a GPU.
-
-    In bfloat16 it truncates where one rounds, and multiplies bit patterns as integers. Of 8 bits it takes infinities and NaN for
-    numbers, and rounds half away from zero; an NVIDIA GPU makes the largest number of what is too large.
-    """
-    interpreter = import_module("triton.runtime.interpreter")
-    language = import_module("triton.language")
-    bfloat16 = language.bfloat16
-    kept = {language.float8e4nv: torch.float8_e4m3fn, language.float8e5: torch.float8_e5m2}
-    convert, dot = interpreter._convert_float, interpreter.InterpreterBuilder.create_dot
-
-    def converted(data, source, target, mode):
-        if source in kept:
-            wide = torch.from_numpy(np.array(data)).view(kept[source]).float().numpy()
-            if target == bfloat16:
-                return convert(wide, language.float32, target, mode)
-            return wide.astype(np.float16 if target == language.float16 else np.float32)
-        if target in kept:
-            most = torch.finfo(kept[target]).max
-            wide = torch.from_numpy(np.array(data, dtype=np.float32))
-            return wide.clamp(-most, most).to(kept[target]).view(torch.uint8).numpy()
-        if target != bfloat16:
-            return convert(data, source, target, mode)
-        rounded = torch.from_numpy(np.array(data, dtype=np.float32)).to(torch.bfloat16)
-        return rounded.view(torch.int16).numpy().view(np.uint16)
-
-    def product(self, a, b, *rest):
-        def wide(side):
-            if side.dtype.scalar != bfloat16:
-                return side
-            data = (side.data.astype(np.uint32) << 16).view(np.float32)
-            return interpreter.TensorHandle(data, import_module("triton.language").float32)
-
-        return dot(self, wide(a), wide(b), *rest)
-
-    setattr(interpreter, "_convert_float", converted)  # noqa: B010 - a module's own name
-    interpreter.InterpreterBuilder.create_dot = product
 
 
 def main(folder: Path) -> None:

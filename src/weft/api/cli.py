@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
+import torch
 from rich.console import Console
 
 from weft.api import demo as study
-from weft.api import examples, workloads
+from weft.api import examples, gpu_bench, gpu_peers, workloads
 from weft.api.cache_command import cache
-from weft.api.command import console, package_version, reporting, write_json
+from weft.api.command import R, console, package_version, reporting, write_json
 from weft.api.derivation import DERIVED, Compiled, Derived, show
 from weft.api.doctor_command import doctor
 from weft.api.explain_command import explain
+from weft.api.gpu_row import Found
 from weft.api.measure import setting, settle
 from weft.errors import CommandError
 from weft.run.compiler import find_compiler
@@ -77,28 +81,45 @@ def _derived(terminal: Console, name: str, *, every: bool) -> Derived:
 )
 @click.option("--only", multiple=True, metavar="TEXT", help="Functions with this in their name; may be given again.")
 @click.option("--resume", is_flag=True, help="Keep the results that the --json file has, and measure what it lacks.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Where  [default: cuda where there is a GPU]")
+@click.option(
+    "--peers", type=click.Choice(gpu_peers.CHOICES), default="best", show_default=True, help="GPU: beside eager."
+)
+@click.option("--workers", type=click.IntRange(min=0), default=0, help="GPU: processes that compile rows beforehand.")
+@click.option("--seconds", type=click.FloatRange(min=0), default=math.inf, help="GPU: begin no row after so many.")
+@click.option("--every", is_flag=True, help="GPU: also rows of the papers' tables that have no goal.")
 @reporting
-def bench(rounds: int, quick: bool, out: Path | None, only: tuple[str, ...], resume: bool) -> None:
-    """Time the papers' functions beside eager PyTorch, Inductor and, for attention, PyTorch's own kernel; judge all errors.
+def bench(
+    rounds: int, quick: bool, out: Path | None, only: tuple[str, ...], resume: bool, device: str | None, **gpu: Any
+) -> None:
+    """Time the papers' functions beside eager PyTorch, Inductor and, for attention, PyTorch's own kernels; judge all errors.
 
-    Exits with 1 where a result is wrong. What is left to PyTorch is listed.
+    Exits with 1 where a result is wrong. What is left to PyTorch is listed. On a GPU, `--resume --seconds 0` only prints what the
+    file has.
     """
+    if resume and out is None:
+        raise CommandError("there is no file to resume", where="--resume", todo="give --json FILE too")
+    if (device or ("cuda" if torch.cuda.is_available() else "cpu")) == "cuda":
+        rows = gpu_bench.chosen(only, every=gpu.pop("every"))
+        before = _results(out, Found.read) if resume and out is not None and out.exists() else []
+        gpu_bench.bench(
+            gpu_bench.Order(rows, small=quick, rounds=3 if quick else rounds, **gpu), before, out, console()
+        )
+        return
     chosen = [e for e in workloads.SUITE if not only or any(text.lower() in e.title.lower() for text in only)]
     if not chosen:
         titles = ", ".join(e.title for e in workloads.SUITE)
         raise CommandError(
             f"no function's name contains {' or '.join(only)}", where="--only", todo=f"there are: {titles}"
         )
-    if resume and out is None:
-        raise CommandError("there is no file to resume", where="--resume", todo="give --json FILE too")
-    before = _results(out) if resume and out is not None and out.exists() else []
-    _study(chosen, 3 if quick else rounds, out, quick=quick, derived=None, before=before)
+    known = _results(out, study.Outcome.read) if resume and out is not None and out.exists() else []
+    _study(chosen, 3 if quick else rounds, out, quick=quick, derived=None, before=known)
 
 
-def _results(path: Path) -> list[study.Outcome]:
+def _results(path: Path, read: Callable[[Any], R]) -> list[R]:
     """What an earlier run wrote."""
     try:
-        return [study.Outcome.read(each) for each in json.loads(path.read_text(encoding="utf-8"))["results"]]
+        return [read(each) for each in json.loads(path.read_text(encoding="utf-8"))["results"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CommandError(
             f"{path} holds no results of this benchmark: {type(error).__name__}: {error}",

@@ -202,11 +202,11 @@ def _outcome(example: Example, sizes: Sizes, dtype: torch.dtype, rounds: int, *,
         errors=errors,
         times=compare(candidates, make_inputs, rounds, seconds=_SECONDS),
         missing=missing,
-        runs=_chosen(before, after),
+        runs=chosen(before, after),
     )
 
 
-def _chosen(before: stats.Stats, after: stats.Stats) -> str:
+def chosen(before: stats.Stats, after: stats.Stats) -> str:
     """What one compiled function ran after its trial."""
     if after.slower > before.slower:
         return "PyTorch"

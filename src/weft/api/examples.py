@@ -33,10 +33,10 @@ class Operand:
     kept: torch.dtype | None = None
 
     def draw(self, random: torch.Generator, dtype: torch.dtype) -> torch.Tensor:
-        """One such tensor; indices are int64 whatever `dtype` is."""
+        """One such tensor, on the device of `random`; indices are int64 whatever `dtype` is."""
         if self.below:
-            return torch.randint(self.below, self.shape, generator=random)
-        drawn = torch.randn(self.shape, generator=random) * self.deviation + self.about
+            return torch.randint(self.below, self.shape, generator=random, device=random.device)
+        drawn = torch.randn(self.shape, generator=random, device=random.device) * self.deviation + self.about
         return (
             drawn.round().clamp(-127, 127).to(torch.int8) if self.kept is torch.int8 else drawn.to(self.kept or dtype)
         )
@@ -68,9 +68,11 @@ class Example:
     dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16)
     gaps: Callable[..., object] | None = None
 
-    def inputs(self, sizes: Sizes, dtype: torch.dtype, number: int) -> tuple[torch.Tensor, ...]:
-        """The random operands with this number."""
-        random = torch.Generator().manual_seed(number)
+    def inputs(
+        self, sizes: Sizes, dtype: torch.dtype, number: int, device: torch.device | str = "cpu"
+    ) -> tuple[torch.Tensor, ...]:
+        """The random operands with this number, drawn on `device`; each device has its own."""
+        random = torch.Generator(device).manual_seed(number)
         return tuple(operand.draw(random, dtype) for operand in self.operands(sizes))
 
 

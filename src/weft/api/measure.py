@@ -183,7 +183,7 @@ def setting(version: str) -> Setting:
         torch=torch.__version__,
         weft=version,
         compiler=first_line([*find_compiler().command, "--version"]) or "unknown",
-        commit=_commit(),
+        commit=commit(),
     )
 
 
@@ -197,7 +197,7 @@ def processor() -> str:
     return next(named, "") or platform.processor() or platform.machine()
 
 
-def _commit() -> str | None:
+def commit() -> str | None:
     """The commit of the checkout that this file lies in, marked where it was changed; None where it is installed elsewhere."""
     root = Path(__file__).resolve().parents[3]
     git = shutil.which("git")

@@ -34,7 +34,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor
 def causal_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """Attention to no later token, by a mask."""
     scores = q @ k.mT / math.sqrt(q.shape[-1])
-    later = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).triu(1)
+    later = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).triu(1)
     return torch.softmax(scores.masked_fill(later, -math.inf), -1) @ v
 
 
@@ -53,7 +53,7 @@ def capped_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch
 
 def alibi_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
     """Attention with a bias that falls with the distance of two tokens, at another slope for each head."""
-    distance = torch.arange(q.shape[-2])[:, None] - torch.arange(k.shape[-2])
+    distance = torch.arange(q.shape[-2], device=q.device)[:, None] - torch.arange(k.shape[-2], device=q.device)
     bias = -slopes[:, None, None] * distance.abs()
     return torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]) + bias, -1) @ v
 
@@ -97,13 +97,13 @@ def _heads(sizes: Sizes) -> tuple[Operand, ...]:
     return (Operand(sizes),) * 3
 
 
-def _queries_and_keys(sizes: Sizes) -> tuple[Operand, ...]:
+def queries_and_keys(sizes: Sizes) -> tuple[Operand, ...]:
     """Sizes: batch, heads of queries, heads of keys, queries, keys, width."""
     batch, heads, key_heads, queries, keys, width = sizes
     return Operand((batch, heads, queries, width)), *((Operand((batch, key_heads, keys, width)),) * 2)
 
 
-def _latent(sizes: Sizes) -> tuple[Operand, ...]:
+def latent(sizes: Sizes) -> tuple[Operand, ...]:
     """Sizes: batch, heads, keys, width of keys."""
     batch, heads, keys, width = sizes
     return Operand((batch, heads, width)), Operand((batch, keys, width))
@@ -141,7 +141,7 @@ def _attention(
 
 
 def _latent_attention(title: str, full: Sizes) -> Example:
-    return _attention(title, full, (1, 4, 96, 80), latent_attention, _sdpa_latent, _latent)
+    return _attention(title, full, (1, 4, 96, 80), latent_attention, _sdpa_latent, latent)
 
 
 def _biased(
@@ -162,7 +162,7 @@ def _modes(name: str, heads: int, key_heads: int, width: int, fn: _Function, pee
             (1, 2 * few if heads > key_heads else few, few, min(queries, 16), 96, 16),
             fn,
             peer,
-            _queries_and_keys,
+            queries_and_keys,
         )
         for mode, queries in modes
     )
@@ -175,7 +175,7 @@ _ATTENTIONS = (
     _attention("attention, long", (1, 2, 4096, 128), (1, 1, 200, 16)),
     _attention("attention, BERT (H1)", (4, 8, 512, 64), (2, 2, 64, 16)),
     _attention("attention, ViT (H6)", (4, 16, 256, 80), (2, 2, 40, 20)),
-    _attention("attention, decode (H9)", (8, 16, 16, 1, 4096, 64), (2, 2, 2, 1, 96, 16), operands=_queries_and_keys),
+    _attention("attention, decode (H9)", (8, 16, 16, 1, 4096, 64), (2, 2, 2, 1, 96, 16), operands=queries_and_keys),
     _latent_attention("latent attention, decode (L1)", (4, 128, 1024, 576)),
     _latent_attention("latent attention, decode (L7)", (1, 128, 1024, 576)),
     _latent_attention("latent attention, decode (L9)", (1, 128, 4096, 576)),
@@ -244,19 +244,19 @@ def int8_matmul(x: torch.Tensor, w: torch.Tensor, columns: torch.Tensor) -> torc
     return (q.to(x.dtype) @ w.to(x.dtype)) * scale * columns
 
 
-def route(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def route(x: torch.Tensor, w: torch.Tensor, count: int = _EXPERTS) -> tuple[torch.Tensor, torch.Tensor]:
     """For each row the experts that it goes to, and their shares."""
-    shares, experts = torch.softmax(x @ w, -1).topk(_EXPERTS)
+    shares, experts = torch.softmax(x @ w, -1).topk(count)
     return shares / shares.sum(-1, keepdim=True), experts
 
 
-def route_gaps(x: torch.Tensor, w: torch.Tensor) -> tuple[None, IndexGap]:
+def route_gaps(x: torch.Tensor, w: torch.Tensor, count: int = _EXPERTS) -> tuple[None, IndexGap]:
     """How far each expert's share is from the neighbours' in order, and what error shares may have."""
     exact = torch.softmax(x.double() @ w.double(), -1)
-    return None, IndexGap(order_gaps(exact, _EXPERTS), allowed_error(torch.softmax(x @ w, -1), exact))
+    return None, IndexGap(order_gaps(exact, count), allowed_error(torch.softmax(x @ w, -1), exact))
 
 
-def _three_products(sizes: Sizes) -> tuple[Operand, ...]:
+def three_products(sizes: Sizes) -> tuple[Operand, ...]:
     _, inner, columns = sizes
     return *two_products(sizes), weight(columns, inner)
 
@@ -271,13 +271,13 @@ def _int8(sizes: Sizes) -> tuple[Operand, ...]:
     return Operand((rows, inner)), Operand((inner, columns), 40.0, kept=torch.int8), Operand((columns,), 0.001, 0.01)
 
 
-def _narrow(sizes: Sizes) -> tuple[Operand, ...]:
+def narrow(sizes: Sizes) -> tuple[Operand, ...]:
     """Sizes: rows, width, width of the middle."""
     rows, width, middle = sizes
     return Operand((rows, width)), weight(width, middle), weight(middle, width)
 
 
-def _low_rank(sizes: Sizes) -> tuple[Operand, ...]:
+def low_rank(sizes: Sizes) -> tuple[Operand, ...]:
     """Sizes: rows, inner, columns, rank."""
     *plain, rank = sizes
     return *one_product(tuple(plain)), weight(plain[1], rank), weight(rank, plain[2])
@@ -298,7 +298,7 @@ _SWIGLU = "h = rms_norm(x, (x.shape[-1],)); (silu(h @ w) * (h @ v)) @ u"
 LAYERNORM = _layer(
     "LayerNorm + matmul", layernorm_matmul, (512, 1024, 1024), formula="layer_norm(x, (x.shape[-1],)) @ w"
 )
-RMSNORM = _layer("RMSNorm + SwiGLU", rmsnorm_swiglu, (512, 512, 1408), _SWIGLU, _three_products)
+RMSNORM = _layer("RMSNorm + SwiGLU", rmsnorm_swiglu, (512, 512, 1408), _SWIGLU, three_products)
 _RMS_LINEAR = "rms_norm(x, (x.shape[-1],)) @ w"
 _FP8 = "s = amax(|x|) / 448; ((x / s).to(float8_e4m3fn) @ w) * s"
 _INT8 = "s = amax(|x|) / 127; ((x / s).round().to(int8) @ w) * s * c"
@@ -306,13 +306,13 @@ _ROUTE = "p, e = softmax(x @ w).topk(8); p / p.sum(-1), e"
 _LAYERS = (
     LAYERNORM,
     RMSNORM,
-    _layer("RMSNorm + SwiGLU, decode", rmsnorm_swiglu, (16, 1024, 2816), _SWIGLU, _three_products),
+    _layer("RMSNorm + SwiGLU, decode", rmsnorm_swiglu, (16, 1024, 2816), _SWIGLU, three_products),
     _layer("RMSNorm + linear", rmsnorm_linear, (512, 1024, 1024), _RMS_LINEAR),
     _layer("RMSNorm + linear, decode", rmsnorm_linear, (16, 2048, 4096), _RMS_LINEAR),
     _layer("L2-normalise + matmul", normalised_matmul, (512, 1024, 1024), "normalize(x, dim=-1) @ w"),
     _layer("gated MLP, decode", gated_mlp, (16, 2048, 4096), "silu(x @ w) * (x @ v)", two_products),
-    _layer("adapter MLP", adapter, (2048, 1024, 64), "x + relu(x @ w) @ v", _narrow, (32, 64, 8)),
-    _layer("LoRA, decode", lora, (16, 2048, 4096, 16), "x @ w + (x @ a) @ b", _low_rank, (32, 64, 48, 4)),
+    _layer("adapter MLP", adapter, (2048, 1024, 64), "x + relu(x @ w) @ v", narrow, (32, 64, 8)),
+    _layer("LoRA, decode", lora, (16, 2048, 4096, 16), "x @ w + (x @ a) @ b", low_rank, (32, 64, 48, 4)),
     _layer("quantised matmul (Q7)", quantised_matmul, (1024, 768, 2048), "s = amax(|x|) / 127; round(x / s) @ w * s"),
     _layer("fp8 matmul (Q7)", fp8_matmul, (1024, 768, 2048), _FP8),
     _layer("fp8 matmul, fp8 weights (Q8)", fp8_matmul, (1024, 2048, 768), _FP8, _fp8),

@@ -7,6 +7,8 @@ operations in closed form, equal to what the interpreter counts; and `estimate`,
 
 from weft.cost.corrections import Corrections, corrected, correcting, dependents, fused_at, in_levels
 from weft.cost.estimate import Cost, cost_of, estimate, total
+from weft.cost.gpu_limits import Resources, resources, segments_wanted, unfit
+from weft.cost.gpu_model import Launch, estimate_gpu, launches_of
 from weft.cost.gpus import Gpu, gpu, machine_of
 from weft.cost.machine import Level, Machine
 from weft.cost.on_chip import LONGEST, fits_whole, held_whole, longest_whole, on_chip_bytes
@@ -17,8 +19,10 @@ __all__ = [
     "Corrections",
     "Cost",
     "Gpu",
+    "Launch",
     "Level",
     "Machine",
+    "Resources",
     "Traffic",
     "by_kernel",
     "corrected",
@@ -26,14 +30,19 @@ __all__ = [
     "cost_of",
     "dependents",
     "estimate",
+    "estimate_gpu",
     "fits_whole",
     "fused_at",
     "gpu",
     "held_whole",
     "in_levels",
+    "launches_of",
     "longest_whole",
     "machine_of",
     "on_chip_bytes",
+    "resources",
+    "segments_wanted",
     "total",
     "traffic",
+    "unfit",
 ]

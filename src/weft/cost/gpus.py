@@ -2,6 +2,9 @@
 
 An H200's rates (sm_90) are measured ones (docs/gpu-first-kernels.md). The others' are published ones of an A100 (sm_80),
 a B200 (sm_100) and an MI300X (gfx942), at the share that an H200 reaches of its own. As on a CPU, nothing is timed here.
+
+Clocks, widths and products a clock are published ones. Latencies are rules of thumb of the same order on all of them; `lone_warp`,
+`step_clocks` and `launch_seconds` are read off the first kernels' times on an H200 (docs/gpu-model.md).
 """
 
 from __future__ import annotations
@@ -27,9 +30,18 @@ class Gpu:
         cache_bytes: of the second-level cache.
         program_bytes: of shared memory that one program can have.
         shared_bytes: of shared memory of a multiprocessor.
+        memory_bytes: of its memory.
+        clock: clocks per second where a kernel does not run into the limit of power.
+        products_a_clock: multiplications with their additions of 16-bit operands, of a multiprocessor.
+        warpgroups: it has a unit for products that four warps share; a single warp then reaches `warp_share` of the products.
         registers: of 4 bytes, of a multiprocessor.
         threads: of a multiprocessor at most; a warp has `warp` of them.
-        memory_bytes: of its memory.
+        schedulers: of a multiprocessor; each starts one instruction of a warp a clock.
+        lone_warp: clocks for each clock's work of a scheduler that has a single warp, which waits for its own results.
+        cache_width, shared_width: bytes a clock that a multiprocessor gets from the second-level cache, and from shared memory.
+        cache_seconds, dram_seconds: until what is asked for from the cache, or from memory, is there.
+        step_clocks: of an iteration of a loop beyond its work: its counter, waiting for all warps.
+        launch_seconds: of a launch beyond its work, within a CUDA graph: until its programs run, and after all ended.
     """
 
     name: str
@@ -43,9 +55,21 @@ class Gpu:
     program_bytes: int
     shared_bytes: int
     memory_bytes: float
+    clock: float
+    products_a_clock: int
+    warpgroups: bool = False
+    warp_share: float = 1.0
     registers: int = 65536
     threads: int = 2048
     warp: int = 32
+    schedulers: int = 4
+    lone_warp: float = 2.5
+    cache_width: int = 64
+    shared_width: int = 128
+    cache_seconds: float = 0.3e-6
+    dram_seconds: float = 0.6e-6
+    step_clocks: int = 60
+    launch_seconds: float = 2.2e-6
 
     def machine(self) -> Machine:
         """What the model of bytes and rates needs of it."""
@@ -59,7 +83,7 @@ class Gpu:
                 Level("device memory", self.memory_bytes, self.dram),
             ),
             operation_seconds=0.0,
-            launch_seconds=2e-6,
+            launch_seconds=self.launch_seconds,
         )
 
 
@@ -72,17 +96,20 @@ def _tensor_cores(half: float, byte: float | None) -> dict[DType, float]:
 
 _GPUS = {
     Target("cuda", "80"): Gpu(
-        "A100", 108, 17e12, _tensor_cores(212e12, 424e12), 1.7e12, 4e12, 17e12, 40e6, 163 << 10, 164 << 10, 80e9
+        "A100", 108, 17e12, _tensor_cores(212e12, 424e12), 1.7e12, 4e12, 17e12, 40e6, 163 << 10, 164 << 10, 80e9,
+        clock=1.41e9, products_a_clock=1024,
     ),
     Target("cuda", "90"): Gpu(
-        "H200", 132, 60e12, _tensor_cores(672e12, 1240e12), 4.27e12, 10e12, 33e12, 50e6, 227 << 10, 228 << 10, 141e9
+        "H200", 132, 60e12, _tensor_cores(672e12, 1240e12), 4.27e12, 10e12, 33e12, 50e6, 227 << 10, 228 << 10, 141e9,
+        clock=1.98e9, products_a_clock=2048, warpgroups=True, warp_share=0.5,
     ),
     Target("cuda", "100"): Gpu(
-        "B200", 148, 65e12, _tensor_cores(1500e12, 3000e12), 6.8e12, 15e12, 37e12, 126e6, 227 << 10, 228 << 10, 180e9
+        "B200", 148, 65e12, _tensor_cores(1500e12, 3000e12), 6.8e12, 15e12, 37e12, 126e6, 227 << 10, 228 << 10, 180e9,
+        clock=1.92e9, products_a_clock=4096, warpgroups=True, warp_share=0.25,
     ),
     Target("hip", "gfx942"): Gpu(
         "MI300X", 304, 110e12, _tensor_cores(800e12, 1600e12), 4.3e12, 12e12, 60e12, 256e6, 64 << 10, 64 << 10, 192e9,
-        warp=64,
+        clock=2.1e9, products_a_clock=1024, warp=64,
     ),
 }  # fmt: skip
 

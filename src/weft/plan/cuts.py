@@ -76,7 +76,7 @@ class Cuts:
         parts = [self._known(r) for r in (first, second)]
         whole = self._known(region)
         if whole is None or any(p is None for p in parts):
-            return False
+            return whole is not None  # what cannot run apart has no other way
         if _contracts_what_is_reduced(first.program, second.program):
             apart = sum(p.chosen.cost.predicted_seconds for p in parts if p is not None)
             products_first = any(isinstance(n, Contraction) for n in first.program.nodes)

@@ -18,7 +18,7 @@ from weft.cost import machine_of
 from weft.errors import CacheFolderError, CompilerError, UnknownOptionError, WeftError
 from weft.options import Options
 from weft.plan.cuts import Cuts
-from weft.plan.home import home
+from weft.plan.home import gpu_of, home
 from weft.plan.kernel import Kernel
 from weft.plan.laws_check import laws_refuted
 from weft.plan.layout import as_in_eager
@@ -89,7 +89,9 @@ def plan(
     if captured.program is None or captured.empty:
         refused = (captured.refused,) if captured.refused is not None else ()
         return _in_pytorch(captured, tuple(dict.fromkeys((*captured.fallbacks, *refused))), eager)
-    known = Regions(options, {}, target or home(arguments))
+    place = home(arguments)
+    target = target or place
+    known = Regions(options, {}, target, gpu_of(arguments) if target == place else None)
     while True:
         made = _attempt(captured, arguments, eager, known)
         if isinstance(made, Plan):

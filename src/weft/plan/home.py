@@ -12,8 +12,14 @@ from weft.target import CPU, Target
 
 def home(arguments: Sequence[Any]) -> Target:
     """The target that the tensors of `arguments` live on: the first one's, and the CPU where there is none."""
-    device = next((a.device for a in arguments if isinstance(a, torch.Tensor)), torch.device("cpu"))
-    return CPU if device.type != "cuda" else of_device(device)
+    device = gpu_of(arguments)
+    return CPU if device is None else of_device(device)
+
+
+def gpu_of(arguments: Sequence[Any]) -> torch.device | None:
+    """The GPU that the first tensor of `arguments` lives on, if it does."""
+    device = next((a.device for a in arguments if isinstance(a, torch.Tensor)), None)
+    return None if device is None or device.type != "cuda" else device
 
 
 def of_device(device: torch.device) -> Target:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from weft.block.program import BlockProgram
 from weft.cost import Cost
+from weft.run.gpu import Assembled
 from weft.run.launch import Launcher
 from weft.schedule import Schedule
+from weft.target import CPU, Target
 from weft.verify import Verdict
 
 
@@ -16,8 +19,8 @@ class Kernel:
     """One kernel of a compiled program.
 
     Attributes:
-        name: of the C function.
-        source: the whole translation unit.
+        name: of the function.
+        source: the whole translation unit, or Triton module.
         block_program: the applied program that it is printed from; of a split, all of it.
         schedule: what `block_program` was given.
         cost: bytes, operations, floor and prediction, at the example sizes.
@@ -27,6 +30,8 @@ class Kernel:
         launch: takes the tensors read and those sizes, gives the tensors written.
         from_cache: neither emitted nor compiled now.
         key: of its entry in the cache.
+        target: what it is compiled for.
+        assembled: on a GPU, gives what it was compiled to for calls like the example.
     """
 
     name: str
@@ -41,6 +46,18 @@ class Kernel:
     launch: Launcher
     from_cache: bool
     key: str
+    target: Target = CPU
+    assembled: Callable[[], Assembled] | None = None
+
+    @property
+    def binary(self) -> bytes | None:
+        """For a GPU: the cubin or hsaco for calls like the example; None on a CPU, whose library is an entry of the cache."""
+        return None if self.assembled is None else self.assembled().binary
+
+    @property
+    def assembly(self) -> str | None:
+        """For a GPU: PTX, or AMD's assembly, of `binary`."""
+        return None if self.assembled is None else self.assembled().assembly
 
     def __str__(self) -> str:
         origin = "from the cache" if self.from_cache else "compiled now"

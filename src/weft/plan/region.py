@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import torch
 
 from weft.block.listing import listing
 from weft.block.program import BlockProgram
 from weft.cascade import Approximation
-from weft.cost import estimate
 from weft.emit import cpp
 from weft.errors import VerificationError
 from weft.fuse import Step
 from weft.options import Options
+from weft.plan.gpu_build import built
 from weft.plan.interface import dims_of, given, signature
 from weft.plan.kernel import Kernel
 from weft.plan.select import Candidate, Considered, Example, Selection, select
+from weft.plan.tune import tuned
 from weft.run.build import KernelSource, build
+from weft.run.cache import Json
 from weft.schedule import KernelNodes, Schedule, kernels, tensor_of
 from weft.tensor.program import TensorProgram
 from weft.verify import Verdict, verify
@@ -66,8 +71,10 @@ def compile_region(
     return build_region(select(program, example, options, schedule), options)
 
 
-def build_region(selection: Selection, options: Options) -> CompiledRegion:
-    """The kernels of what was selected; raises as `compile_region`."""
+def build_region(selection: Selection, options: Options, device: torch.device | None = None) -> CompiledRegion:
+    """The kernels of what was selected, on a GPU the fastest of several on `device`; raises as `compile_region`."""
+    if selection.example.target.is_gpu:
+        selection = tuned(selection, options, device)
     try:
         return _built(selection, selection.chosen, selection.considered, options)
     except VerificationError as error:
@@ -86,16 +93,19 @@ def _built(
 ) -> CompiledRegion:
     program, applied, example = selection.program, chosen.applied, selection.example
     checked = _Checked(program, chosen.applied, options, chosen.approximation)
-    built = tuple(
-        _build(program, applied, part, chosen.schedule, example, checked, index)
-        for index, part in enumerate(kernels(applied))
-    )
+    if example.target.is_gpu:
+        made = _built_for_a_gpu(program, chosen, example, checked)
+    else:
+        made = tuple(
+            _build(program, applied, part, chosen.schedule, example, checked, index)
+            for index, part in enumerate(kernels(applied))
+        )
     return CompiledRegion(
         program,
         selection.lowered,
         chosen.fused,
         chosen.trace,
-        built,
+        made,
         chosen.origin,
         considered,
         chosen.approximation,
@@ -123,6 +133,20 @@ class _Checked:
             raise VerificationError(f"the scheduled program does not compute what was written: {self.known}")
         return self.known
 
+    def meta(self) -> dict[str, Json]:
+        """The verdict as it is kept beside a kernel; raises as `verdict`."""
+        verdict = self.verdict()
+        return {"verdict": verdict.reason, "error_probability": verdict.error_probability}
+
+    def of(self, meta: Mapping[str, Json]) -> Verdict:
+        """The verdict of a kernel that may come from the cache, with what was kept beside it; raises as `verdict`."""
+        if self.options.verify == "always":
+            return self.verdict()
+        probability = meta.get("error_probability")
+        if self.known is not None or not isinstance(probability, float):
+            return self.verdict()
+        return Verdict(True, probability, str(meta["verdict"]))
+
     def _verified(self) -> Verdict:
         applied, rounding = self.applied, self.approximation
         trials, seed = self.options.verify_trials, self.options.seed
@@ -142,8 +166,7 @@ def _build(
     index: int,
 ) -> Kernel:
     dims = dims_of(applied, part)
-    writes = tuple(tensor_of(part, n)[0] for n in part.writes)
-    reads = (*part.reads, *(writes[i] for i in given(part)))
+    reads, writes = _passed(part)
     name = re.sub(r"\W", "_", f"weft_{'_'.join(n.name for n in part.nodes)}_{index}")
     parts = {
         "program": str(program),
@@ -155,19 +178,13 @@ def _build(
     }
 
     def emit() -> KernelSource:
-        verdict = checked.verdict()
+        meta = checked.meta()
         text = cpp.emit(applied, part, name, dims)
-        meta = {"verdict": verdict.reason, "error_probability": verdict.error_probability}
         return KernelSource(text, signature(applied, part, name, dims), (Path(cpp.__file__).parent,), meta)
 
     binary = build(parts, emit)
-    if checked.options.verify == "always":
-        verdict = checked.verdict()
-    else:
-        probability = binary.meta["error_probability"]
-        assert isinstance(probability, float)
-        verdict = checked.known or Verdict(True, probability, str(binary.meta["verdict"]))
-    cost = estimate(applied, example.sizes, example.machine)[index]
+    verdict = checked.of(binary.meta)
+    cost = example.costs(applied, schedule)[index]
     return Kernel(
         name=name,
         source=binary.text,
@@ -182,3 +199,37 @@ def _build(
         from_cache=binary.from_cache,
         key=binary.key,
     )
+
+
+def _built_for_a_gpu(
+    program: TensorProgram, chosen: Candidate, example: Example, checked: _Checked
+) -> tuple[Kernel, ...]:
+    costs = example.costs(chosen.applied, chosen.schedule)
+    made: list[Kernel] = []
+    for each in built(program, chosen, example, checked.meta):
+        each.assembled()
+        reads, writes = _passed(each.part)
+        kernel = Kernel(
+            name=each.binary.signature.name,
+            source=each.binary.text,
+            block_program=chosen.applied,
+            schedule=chosen.schedule,
+            cost=costs[each.index],
+            verdict=checked.of(each.binary.meta),
+            reads=reads,
+            writes=writes,
+            sizes=each.binary.signature.passed,
+            launch=each.binary.launch,
+            from_cache=each.binary.from_cache,
+            key=each.binary.key,
+            target=example.target,
+            assembled=each.assembled,
+        )
+        made.append(kernel)
+    return tuple(made)
+
+
+def _passed(part: KernelNodes) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The values that a kernel takes, tensors begun by an earlier one among them, and those that it gives."""
+    writes = tuple(tensor_of(part, n)[0] for n in part.writes)
+    return (*part.reads, *(writes[i] for i in given(part))), writes

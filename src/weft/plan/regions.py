@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from weft.capture import Captured
-from weft.cost import estimate, total
+from weft.cost import total
 from weft.errors import Location, WeftError
 from weft.options import Options
 from weft.plan.partition import Region
@@ -57,11 +57,13 @@ class Regions:
         options: in force.
         layouts: for each input of the graph, its dimension of stride 1, if any.
         target: where the kernels run.
+        device: the GPU on which they may be timed; None where the target is not here.
     """
 
     options: Options
     layouts: Mapping[str, int | None]
     target: Target = CPU
+    device: torch.device | None = None
     _prepared: dict[int, Prepared] = field(default_factory=dict[int, Prepared])
     _selected: dict[str, Selection | WeftError] = field(default_factory=dict[str, "Selection | WeftError"])
     _built: dict[str, CompiledRegion] = field(default_factory=dict[str, CompiledRegion])
@@ -91,7 +93,7 @@ class Regions:
         """The kernels of `region`; raises as `build_region`. Names are those of the first region of this form."""
         form = self.prepared(region).form
         if form not in self._built:
-            self._built[form] = build_region(self.selection(region), self.options)
+            self._built[form] = build_region(self.selection(region), self.options, self.device)
         return self._built[form]
 
     def _prepare(self, region: Region) -> Prepared:
@@ -124,7 +126,7 @@ def _selected_before(prepared: Prepared, options: Options) -> Selection:
         with _uncollected():
             found = select(program, example, options)
     else:
-        cost = total(estimate(found.chosen.applied, example.sizes, example.machine))
+        cost = total(example.costs(found.chosen.applied, found.chosen.schedule))
         found = replace(found, example=example, chosen=replace(found.chosen, cost=cost))
     _remembered[key] = found  # the last ones stay
     while len(_remembered) > _MOST_REMEMBERED:

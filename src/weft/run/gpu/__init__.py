@@ -2,15 +2,17 @@
 
 In: a Python module with a Triton kernel, its `GpuSignature`, a target. Out: a launcher (`build_gpu`). Triton compiles in processes
 of its own (`assemble`), for the class that a call is of (`classes`); binaries are entries of the cache. On a warm start nothing is
-compiled and Triton is not imported: `driver` loads and starts binaries through the CUDA driver. `assemble_all` compiles many.
+compiled and Triton is not imported: `driver` loads and starts binaries through the CUDA driver. `assemble_all` compiles
+many, `assemble_kernels` what many calls will need.
 """
 
-from weft.run.gpu.assemble import Assembled, Job, assemble, assemble_all
-from weft.run.gpu.build import GpuBinary, GpuSource, build_gpu
+from weft.run.gpu.assemble import ASSEMBLY_SECONDS, Assembled, Job, assemble, assemble_all
+from weft.run.gpu.build import GpuBinary, GpuSource, assemble_kernels, build_gpu
 from weft.run.gpu.classes import KernelClass, class_of
 from weft.run.gpu.signature import GpuSignature
 
 __all__ = [
+    "ASSEMBLY_SECONDS",
     "Assembled",
     "GpuBinary",
     "GpuSignature",
@@ -19,6 +21,7 @@ __all__ = [
     "KernelClass",
     "assemble",
     "assemble_all",
+    "assemble_kernels",
     "build_gpu",
     "class_of",
 ]

@@ -6,9 +6,10 @@ import base64
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from functools import partial
+from typing import Any, TypeVar, cast
 
 from weft.cost.gpus import gpu
 from weft.errors import CompilerError, UnsupportedError, WeftError
@@ -18,6 +19,8 @@ from weft.run.compiler import shorten
 from weft.run.gpu import workers as processes
 from weft.run.gpu.classes import KernelClass
 from weft.target import Target
+
+T = TypeVar("T")
 
 ASSEMBLY_SECONDS = 300.0
 """A kernel that takes Triton longer than this is given up; most take less than one second."""
@@ -151,25 +154,31 @@ def assemble_all(
     Returns:
         For each job, in order, what `assemble` gives or raises.
     """
-    found: list[Assembled | WeftError | None] = [None] * len(jobs)
+    return side_by_side([partial(assemble, job, seconds) for job in jobs], workers)
+
+
+def side_by_side(tasks: Sequence[Callable[[], T]], workers: int | None = None) -> list[T | WeftError]:
+    """What each of `tasks`, which compile, gives or raises of weft's errors, in order; `workers` as for `assemble_all`."""
+    found: dict[int, T | WeftError] = {}
     failed: list[BaseException] = []
-    left = iter(enumerate(jobs))
+    left = iter(enumerate(tasks))
     lock = threading.Lock()
 
     def work() -> None:
-        while True:
+        while not failed:
             with lock:
-                number, job = next(left, (-1, None))
-            if job is None or failed:
+                number, task = next(left, (-1, None))
+            if task is None:
                 return
             try:
-                found[number] = assemble(job, seconds)
+                found[number] = task()
             except WeftError as error:
                 found[number] = error
             except BaseException as error:  # noqa: BLE001 - raised again where it was asked for
                 failed.append(error)
 
-    count = max(1, min(workers or _cores(), len(jobs)))
+    # Threads only wait here: what compiles is a process of its own for each.
+    count = max(1, min(workers or _cores(), len(tasks)))
     threads = [threading.Thread(target=work, name=f"weft assembly {i}") for i in range(count)]
     for thread in threads:
         thread.start()
@@ -178,13 +187,7 @@ def assemble_all(
     processes.retire(keep=1)
     if failed:
         raise failed[0]
-    return list(_all(found))
-
-
-def _all(found: Sequence[Assembled | WeftError | None]) -> Iterator[Assembled | WeftError]:
-    for each in found:
-        assert each is not None
-        yield each
+    return [found[number] for number in range(len(tasks))]
 
 
 def _cores() -> int:

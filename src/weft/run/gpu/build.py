@@ -6,15 +6,16 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import cast
 
-from weft.errors import TargetError
+from weft.errors import TargetError, WeftError
 from weft.options import current
 from weft.run import stats
 from weft.run.cache import CacheFolder, Json
 from weft.run.gpu import interpreted
-from weft.run.gpu.assemble import Assembled, Job, assemble
+from weft.run.gpu.assemble import ASSEMBLY_SECONDS, Assembled, Job, assemble, side_by_side
 from weft.run.gpu.classes import KernelClass, class_of
 from weft.run.gpu.launch import make_gpu_launcher, refusing
 from weft.run.gpu.signature import GpuSignature
@@ -73,31 +74,63 @@ class GpuBinary:
         """The binaries that this process has met so far, one for each class of calls."""
         return self._classes.met()
 
-    def assemble_for(
+    def class_for(
         self, sizes: Mapping[str, int], strides: Sequence[Sequence[int]], *, aligned: bool = True
-    ) -> Assembled:
-        """The binary for calls of one class, from the cache or compiled now; no GPU needs to be here.
+    ) -> KernelClass:
+        """The class of calls.
 
         Args:
             sizes: of every run-time size, by name.
             strides: of each input, in elements.
             aligned: whether all tensors begin at addresses that are divisible by 16, as PyTorch's own do.
+            seconds: after which Triton is stopped.
 
         Raises:
-            CompilerError: Triton is missing or refused the kernel.
-            UnsupportedError: such a call cannot be made (`class_of`), or a program needs too much shared memory.
+            UnsupportedError: such a call cannot be made (`classes.class_of`).
         """
         kernel = self.signature.kernel
         addresses = [0 if aligned else 1] * (len(kernel.inputs) + len(kernel.outputs))
-        return self._classes.of(class_of(self.signature, addresses, sizes, [s for each in strides for s in each]))
+        return class_of(self.signature, addresses, sizes, [s for each in strides for s in each])
+
+    def assemble_for(
+        self,
+        sizes: Mapping[str, int],
+        strides: Sequence[Sequence[int]],
+        *,
+        aligned: bool = True,
+        seconds: float = ASSEMBLY_SECONDS,
+    ) -> Assembled:
+        """The binary for calls of one class (`class_for`), from the cache or compiled now; no GPU needs to be here.
+
+        Triton is stopped after so many `seconds`.
+
+        Raises:
+            CompilerError: Triton is missing or refused the kernel.
+            UnsupportedError: such a call cannot be made, or a program needs more shared memory than the target has.
+        """
+        return self._classes.of(self.class_for(sizes, strides, aligned=aligned), seconds)
+
+    def binary_for(self, kind: KernelClass) -> Assembled:
+        """As `assemble_for`, of a class."""
+        return self._classes.of(kind)
+
+
+def assemble_kernels(
+    wanted: Sequence[tuple[GpuBinary, KernelClass]], workers: int | None = None
+) -> list[Assembled | WeftError]:
+    """The binaries of several kernels for a class each; those that are not in the cache are compiled side by side.
+
+    Calls of these classes then compile nothing. Arguments and results as `assemble_all`.
+    """
+    return side_by_side([partial(binary.binary_for, kind) for binary, kind in wanted], workers)
 
 
 class Classes:
     """The binaries of one kernel by class of calls: of this process, of the cache, or compiled now."""
 
-    def __init__(self, source: GpuSource, target: Target, key: str, folder: CacheFolder) -> None:
-        """`key` is of the text's entry in `folder`."""
-        self._source, self._target, self._key, self._folder = source, target, key, folder
+    def __init__(self, source: GpuSource, target: Target, folder: CacheFolder) -> None:
+        """Binaries are entries of `folder`."""
+        self._source, self._target, self._folder = source, target, folder
         self._met: dict[KernelClass, Assembled] = {}
         self._lock = threading.Lock()
 
@@ -111,16 +144,17 @@ class Classes:
         signature = self._source.signature
         return Job(self._source.text, signature.name, kind, self._target, signature.warps, signature.stages)
 
-    def of(self, kind: KernelClass) -> Assembled:
+    def of(self, kind: KernelClass, seconds: float = ASSEMBLY_SECONDS) -> Assembled:
         """The binary for `kind`. Errors as `assemble`."""
         with self._lock:
             found = self._met.get(kind)
             if found is None:
-                found = self._met[kind] = self._found(kind)
+                found = self._met[kind] = self._found(kind, seconds)
             return found
 
-    def _found(self, kind: KernelClass) -> Assembled:
-        parts = {"text": self._key, "class": str(kind), "target": str(self._target), "triton": triton_version()}
+    def _found(self, kind: KernelClass, seconds: float) -> Assembled:
+        # Kernels with the same text have the same binaries, whatever program they were printed for.
+        parts = {"job": repr(self.job(kind)), "triton": triton_version(), "triton settings": triton_settings()}
         key = cache_key(parts)
         known = self._known(key)
         if known is not None:
@@ -129,7 +163,7 @@ class Classes:
             known = self._known(key)  # whom this one waited for has compiled it
             if known is not None:
                 return known
-            made = assemble(self.job(kind))
+            made = assemble(self.job(kind), seconds)
             binary, assembly = _FILES[self._target.kind]
             files = {binary: made.binary, assembly: made.assembly.encode()}
             self._folder.store(key, files, {"assembled": made.to_json()}, parts=parts)
@@ -185,7 +219,7 @@ def build_gpu(
         source = emit()
         meta: dict[str, Json] = {"signature": source.signature.to_json(), "meta": dict(source.meta)}
         folder.store(key, {_TEXT: source.text.encode()}, meta, parts=every_part)
-    classes = Classes(source, target, key, folder)
+    classes = Classes(source, target, folder)
     launch = _launcher(source, target, classes)
     return GpuBinary(launch, source.signature, source.text, source.meta, key, from_cache, target, classes)
 
@@ -195,12 +229,15 @@ def gpu_parts(target: Target) -> dict[str, str]:
     return {
         "weft": source_hash(),
         "triton": triton_version(),
-        "triton settings": str(
-            sorted((n, v) for n, v in os.environ.items() if n.startswith("TRITON_") and n not in _HARMLESS)
-        ),
+        "triton settings": triton_settings(),
         "options": current().key(),
         "machine": str(target),
     }
+
+
+def triton_settings() -> str:
+    """The variables by which Triton makes other binaries."""
+    return str(sorted((n, v) for n, v in os.environ.items() if n.startswith("TRITON_") and n not in _HARMLESS))
 
 
 def triton_version() -> str:

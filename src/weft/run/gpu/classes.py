@@ -11,11 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.errors import UnsupportedError
-from weft.run.gpu.signature import GpuSignature
+from weft.run.gpu.signature import LONGEST, GpuSignature
 from weft.tensor.dtypes import DType
-
-LONGEST = 2**31
-"""Sizes are less: Triton kernels number elements with 31 bits. Strides from here on are 64 bits wide."""
 
 _POINTEES = {
     DType.float64: "fp64",
@@ -103,8 +100,7 @@ def class_of(
         Argument(_pointer(each.dtype), address % 16 == 0) for each, address in zip(tensors, addresses, strict=True)
     ]
     numbers = [sizes[size.name] for size in signature.kernel.sizes]
-    if any(n >= LONGEST for n in numbers):
-        raise UnsupportedError(f"sizes {numbers}: Triton kernels number elements with 31 bits")
+    signature.demand_sizes(sizes)
     if len(strides) != signature.stride_count:
         raise ValueError(f"{len(strides)} strides for a kernel with {signature.stride_count}")
     return KernelClass((

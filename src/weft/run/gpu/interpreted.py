@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import os
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
+import numpy as np
 import torch
 
 from weft.errors import CompilerError
@@ -36,6 +39,7 @@ def make_interpreted(
         ValueError: the signature reads what is not there.
     """
     check(signature.kernel)
+    mend_narrow_floats()
     function = _function(text, signature.name)
     kernel = signature.kernel
 
@@ -44,6 +48,7 @@ def make_interpreted(
         given = dict(zip(kernel.given, arguments[len(inputs) :], strict=False))
         passed = iter(arguments[len(inputs) + len(given) :])
         sizes = {s.name: next(passed) if s.input is None else int(inputs[s.input].shape[s.dim]) for s in kernel.sizes}
+        signature.demand_sizes(sizes)
         device = next((t.device for t in (*inputs, *given.values())), torch.device("cpu"))
         outputs = [
             given[i] if i in given else _allocated(each, sizes, allocate, device)
@@ -56,6 +61,53 @@ def make_interpreted(
         return tuple(outputs)
 
     return launch
+
+
+@functools.cache
+def mend_narrow_floats() -> None:
+    """Make the interpreter's narrow floats those of a GPU.
+
+    In bfloat16 it truncates where one rounds, and multiplies bit patterns as integers. In 8 bits it takes infinity and NaN for
+    numbers, and rounds half away from zero; NVIDIA's instruction makes what is too large the largest number.
+    """
+    try:
+        interpreter: Any = import_module("triton.runtime.interpreter")
+        language: Any = import_module("triton.language")
+    except ModuleNotFoundError:
+        return  # loading the kernel says so
+    bfloat16 = language.bfloat16
+    kept: dict[Any, torch.dtype] = {language.float8e4nv: torch.float8_e4m3fn, language.float8e5: torch.float8_e5m2}
+    convert: Callable[..., Any] = interpreter._convert_float  # noqa: SLF001 - there is no other way in
+    dot = interpreter.InterpreterBuilder.create_dot
+
+    def converted(data: Any, source: Any, target: Any, rounding: Any) -> Any:
+        if source in kept:
+            wide: Any = torch.as_tensor(np.array(data)).view(kept[source]).float().numpy()
+            if target == bfloat16:
+                return convert(wide, language.float32, target, rounding)
+            return wide.astype(np.float16 if target == language.float16 else np.float32)
+        if target in kept:
+            most = torch.finfo(kept[target]).max
+            near = torch.as_tensor(np.array(data, dtype=np.float32)).clamp(-most, most).to(kept[target])
+            kept_bits: Any = near.view(torch.uint8).numpy()
+            return kept_bits
+        if target != bfloat16:
+            return convert(data, source, target, rounding)
+        rounded = torch.as_tensor(np.array(data, dtype=np.float32)).to(torch.bfloat16)
+        bits: Any = rounded.view(torch.int16).numpy()
+        return bits.view(np.uint16)
+
+    def product(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        def wide(side: Any) -> Any:
+            if side.dtype.scalar != bfloat16:
+                return side
+            numbers = (side.data.astype(np.uint32) << 16).view(np.float32)
+            return interpreter.TensorHandle(numbers, language.float32)
+
+        return dot(self, wide(a), wide(b), *rest)
+
+    interpreter._convert_float = converted  # noqa: SLF001
+    interpreter.InterpreterBuilder.create_dot = product
 
 
 def _allocated(

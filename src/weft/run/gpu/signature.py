@@ -12,6 +12,9 @@ from weft.errors import UnsupportedError
 from weft.run.cache import Json
 from weft.run.launch import KernelSignature
 
+LONGEST = 2**31
+"""Sizes are less: Triton kernels number elements with 31 bits. Strides from here on are 64 bits wide."""
+
 Constant: TypeAlias = BlockConstant | WholeConstant
 """A `tl.constexpr` argument: its `name`, the `space` whose size decides it, and `of(sizes)`, its value."""
 
@@ -65,6 +68,11 @@ class GpuSignature:
     def sizes_of(self, values: Sequence[int]) -> dict[str, int]:
         """The sizes by name, from their values in order."""
         return {size.name: value for size, value in zip(self.kernel.sizes, values, strict=True)}
+
+    def demand_sizes(self, sizes: Mapping[str, int]) -> None:
+        """UnsupportedError for a size of 2**31 or more."""
+        if any(n >= LONGEST for n in sizes.values()):
+            raise UnsupportedError(f"sizes {dict(sizes)}: Triton kernels number elements with 31 bits")
 
     def constants_at(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """The constants' values.

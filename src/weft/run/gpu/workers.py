@@ -49,6 +49,9 @@ class Worker:
         base = str(scratch_base())
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "TMPDIR": base}
         environment.pop("TRITON_INTERPRET", None)  # it compiles, whatever this process does
+        environment["TRITON_DISABLE_LINE_INFO"] = (
+            "1"  # lines of a file that is gone, in a folder of another name each time
+        )
         self._errors = tempfile.TemporaryFile(dir=base)  # noqa: SIM115 - closed with the process
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(_SCRIPT)],

@@ -1,0 +1,196 @@
+"""What one program of a GPU's grid takes of its multiprocessor, and whether that is there: told before anything is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from math import ceil, sqrt
+
+from weft.block.program import BlockProgram
+from weft.cost.gpu_work import Load, Product, ProgramWork, Region, work_of
+from weft.cost.gpus import Gpu
+from weft.cost.traffic import by_kernel
+from weft.schedule import KernelNodes, kernels
+
+LARGEST_BLOCK = 1 << 20
+"""Elements of a block that Triton takes at most."""
+
+_REGISTERS_OF_A_THREAD = 255
+# What a kernel needs beside its blocks: pointers, strides, counters, predicates.
+_OTHER_REGISTERS = 24
+# A thread moves 16 bytes at once, to an address of two registers.
+_ACCESS_BYTES = 16
+# Operands of a warp's own unit are read this deep at once; those that are not pipelined get there in pieces, of bytes a thread.
+_DEPTH_HELD = 32
+_PIECE_BYTES = 32
+# Blocks that want more registers than this many times what a thread can have are not worth compiling.
+_FAR_BEYOND = 3.0
+# Bytes of shared memory that the hardware keeps for each program.
+_RESERVED_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a launch takes.
+
+    Attributes:
+        programs: of its grid.
+        threads: of a program.
+        shared_bytes: of shared memory, of a program: operands of products, as many times as the pipeline has blocks under way, and
+            what changes its layout.
+        registers: of a thread, as many as its blocks want; spilled: those that it cannot have.
+        resident: programs that a multiprocessor holds at once.
+        waves: rounds in which the grid runs; last_wave: how full the last one is, in (0, 1].
+        largest_block: elements of the largest block, padding included.
+    """
+
+    programs: int
+    threads: int
+    shared_bytes: int
+    registers: int
+    spilled: int
+    resident: int
+    waves: int
+    last_wave: float
+    largest_block: int
+
+
+def resources(
+    applied: BlockProgram, part: KernelNodes, sizes: Mapping[str, int], gpu: Gpu, warps: int = 4, stages: int = 1
+) -> Resources:
+    """What the launch `part` of `applied` takes as a Triton kernel on `gpu`.
+
+    Args:
+        applied: with places (a schedule was applied).
+        part: one of `weft.schedule.kernels(applied)`.
+        sizes: elements of each space, by name; all at least 1.
+        warps, stages: of the schedule.
+    """
+    counted = by_kernel(applied, sizes)[kernels(applied).index(part)]
+    return resources_of(work_of(applied, part, counted, sizes), gpu, warps, stages)
+
+
+def resources_of(work: ProgramWork, gpu: Gpu, warps: int, stages: int) -> Resources:
+    """The same, of what a program is known to do."""
+    threads = warps * gpu.warp
+    shared = shared_bytes(work.body, gpu, warps, stages)
+    registers = _registers(work, gpu, warps, stages)
+    given = min(registers, _REGISTERS_OF_A_THREAD)
+    resident = min(
+        gpu.threads // threads,
+        gpu.registers // (8 * ceil(given / 8) * threads),
+        gpu.shared_bytes // (shared + _RESERVED_BYTES),
+    )
+    places = max(1, resident) * gpu.multiprocessors
+    waves = ceil(work.programs / places)
+    return Resources(
+        programs=work.programs,
+        threads=threads,
+        shared_bytes=shared,
+        registers=registers,
+        spilled=max(0, registers - _REGISTERS_OF_A_THREAD),
+        resident=max(1, resident),
+        waves=waves,
+        last_wave=(work.programs - (waves - 1) * places) / places,
+        largest_block=work.largest,
+    )
+
+
+def unfit(found: Resources, gpu: Gpu) -> str | None:
+    """Why a launch that takes this does not fit `gpu`; None where it does."""
+    if found.shared_bytes > gpu.program_bytes:
+        return f"{found.shared_bytes} bytes of shared memory, where a program of {gpu.name} has {gpu.program_bytes}"
+    if found.registers > _FAR_BEYOND * _REGISTERS_OF_A_THREAD:
+        return f"{found.registers} registers in each thread, which has {_REGISTERS_OF_A_THREAD}"
+    if found.largest_block > LARGEST_BLOCK:
+        return f"a block of {found.largest_block} elements, where Triton takes {LARGEST_BLOCK}"
+    return None
+
+
+def segments_wanted(programs: int, gpu: Gpu, resident: int = 1) -> int:
+    """Into how many segments a loop is to be split so that `programs` programs, each so often, fill the machine; at least 1.
+
+    Args:
+        resident: programs that a multiprocessor holds at once.
+    """
+    return max(1, gpu.multiprocessors * resident // max(1, programs))
+
+
+def pipelined(region: Region, stages: int) -> bool:
+    """Whether the compiler has several iterations of the loop under way: an innermost one that multiplies blocks it loads."""
+    return region.loop and stages > 1 and not region.inner and any(load.products for load in region.loads)
+
+
+class Unit(Enum):
+    """What multiplies blocks: what four warps share, which reads shared memory by itself; each warp's own; or the vector units."""
+
+    warpgroup = "warpgroup"
+    warp = "warp"
+    vector = "vector"
+
+
+def unit_of(product: Product, gpu: Gpu, warps: int) -> Unit:
+    """What a product of blocks runs on."""
+    if product.dtype not in gpu.flops:
+        return Unit.vector
+    return Unit.warpgroup if gpu.warpgroups and warps % 4 == 0 and product.rows >= 64 else Unit.warp
+
+
+def shared_bytes(region: Region, gpu: Gpu, warps: int, stages: int) -> int:
+    """Bytes of shared memory that `region` and what it holds need at once."""
+    operands = [load for load in region.loads if load.products]
+    units = {unit_of(p, gpu, warps) for r in region.all() for p in r.products}
+    if pipelined(region, stages):
+        own = sum(load.bytes * _buffers(load, units, stages) for load in operands)
+        return own + _scratch(region, gpu, warps)
+    if units == {Unit.warp}:  # operands that are not under way go to registers, a piece at a time
+        lasting, passing = 0, min(sum(load.bytes for load in operands), _PIECE_BYTES * warps * gpu.warp)
+    else:
+        lasting = sum(load.bytes for load in operands if load.within)
+        passing = sum(load.bytes for load in operands if not load.within)
+    inner = max((shared_bytes(r, gpu, warps, stages) for r in region.inner), default=0)
+    return lasting + max(passing + _scratch(region, gpu, warps), inner)
+
+
+def _buffers(load: Load, units: Collection[Unit], stages: int) -> int:
+    """How many blocks of a load are there at once: one more where the unit still reads what the next iteration replaces."""
+    return stages if units == {Unit.warpgroup} and not load.others else stages - 1
+
+
+def _scratch(region: Region, gpu: Gpu, warps: int) -> int:
+    """The most that one operator needs for a moment: operands that are computed, blocks to be stored."""
+    made = [_passed(p, gpu, warps) for p in region.products]
+    stored = [lanes * dtype.bytes for lanes, dtype in region.stores]
+    return max((*made, *stored), default=0)
+
+
+def _passed(product: Product, gpu: Gpu, warps: int) -> int:
+    """Bytes of computed operands that go through shared memory: rows stay in registers where the unit reads them there."""
+    rows, columns = product.made
+    return columns + (rows if unit_of(product, gpu, warps) is Unit.vector else 0)
+
+
+def _registers(work: ProgramWork, gpu: Gpu, warps: int, stages: int) -> int:
+    threads = warps * gpu.warp
+    most = max((_beside(r, gpu, warps, stages) for r in work.body.all()), default=0)
+    return ceil((work.held + most) / 4 / threads) + _OTHER_REGISTERS
+
+
+def _beside(region: Region, gpu: Gpu, warps: int, stages: int) -> int:
+    """Bytes of registers of what is no block of the program: addresses, and operands of the warps' own units."""
+    threads = warps * gpu.warp
+    found = sum(8 * threads * accesses(load, threads) for load in region.loads)
+    units = {p: unit_of(p, gpu, warps) for p in region.products}
+    parts = [
+        (p.rows + p.columns) * min(p.depth, _DEPTH_HELD) * p.dtype.bytes for p, u in units.items() if u is Unit.warp
+    ]
+    found += int(max(parts, default=0) * sqrt(warps))
+    if Unit.warp in units.values() and not pipelined(region, stages):
+        found += sum(load.bytes for load in region.loads if load.products)
+    return found
+
+
+def accesses(load: Load, threads: int) -> int:
+    """How many loads one thread makes for a block."""
+    return max(1, load.bytes // (_ACCESS_BYTES * threads))

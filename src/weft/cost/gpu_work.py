@@ -1,0 +1,498 @@
+"""What one program of a GPU's grid does, region by region: tiles as they are multiplied, loaded and computed, padding included.
+
+A region is what stands between loops: the code of the program itself, or of one iteration of a loop. How often each runs is
+read off `weft.cost.traffic`; here only the shape of the code is looked at, with blocks as Triton has them: powers of two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import assert_never
+
+from weft.block.check import Scope, body_types, infer, update_types
+from weft.block.program import (
+    BlockNode,
+    BlockProgram,
+    BlockType,
+    Broadcast,
+    Collapse,
+    Dot,
+    Extent,
+    Fill,
+    Graph,
+    Index,
+    Join,
+    Literal,
+    Map,
+    Place,
+    Pointwise,
+    Rank,
+    Stacked,
+    Stage,
+    operands,
+    results,
+)
+from weft.block.ranges import All, Band, First, Rest, Segment, Within
+from weft.block.residency import Frame, LoopFrame, Memory
+from weft.cost.traffic import Traffic
+from weft.schedule import KernelNodes
+from weft.tensor.axes import Axis
+from weft.tensor.dtypes import DType
+from weft.tensor.program import Monoid
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
+
+LEAST_OF_PRODUCTS = 16
+"""Rows, columns and depth that a product of blocks has at least."""
+
+# Clocks of a scheduler that one operation on a warp takes: 1 where all 32 lanes have a unit, 2 where half have (comparisons,
+# selections, conversions), 8 where a quarter of 8 units is there (the special functions exp2, log2, reciprocal, square root).
+_FUNCTION = 8.0
+_CLOCKS = {
+    **dict.fromkeys(("max", "min", "where", "lt", "le", "gt", "ge", "eq", "ne", "abs", "sign", "relu"), 2.0),
+    **dict.fromkeys(("exp", "exp2", "decay", "coarse_decay", "log", "log2"), _FUNCTION + 5),
+    **dict.fromkeys(("div", "sqrt", "rsqrt", "reciprocal"), _FUNCTION + 6),
+    **dict.fromkeys(("sin", "cos"), _FUNCTION + 20),
+    **dict.fromkeys(("expm1", "log1p", "tanh", "erf", "atan", "remainder", "fmod"), 2 * _FUNCTION + 20),
+    **dict.fromkeys(("pow", "atan2"), 3 * _FUNCTION + 20),
+}
+_POWERS = {2.0: 1.0, 1.0: 0.0, 0.5: _CLOCKS["sqrt"], -0.5: _CLOCKS["sqrt"] + _CLOCKS["div"], -1.0: _CLOCKS["div"]}
+_SELECT = 2.0
+_CONVERT = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A block that is loaded.
+
+    Attributes:
+        name: of the list that it is an item of.
+        elements: lanes, padding included.
+        products: it is read by products of blocks; others: by other code, so that it is in registers too.
+        within: it is read inside loops of the region that loads it.
+    """
+
+    name: str
+    elements: int
+    dtype: DType
+    products: bool
+    others: bool
+    within: bool
+
+    @property
+    def bytes(self) -> int:
+        """Of the block, padding included."""
+        return self.elements * self.dtype.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product of blocks: lanes of its rows, columns and depth; what its operands are multiplied as.
+
+    Attributes:
+        made: bytes of each operand that the kernel computes, (rows', columns'); 0 for one that is loaded.
+        across: the operand of the columns lies in memory along the depth.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    dtype: DType
+    made: tuple[int, int]
+    across: bool
+
+
+@dataclass
+class Region:
+    """Code between loops.
+
+    Attributes:
+        loop: it is one iteration of a loop; else that of the program, once.
+        runs: how often one program runs it, on average; entries: how often it gets to the loop.
+        vectors: (lanes, clocks for each) of the elementwise work.
+        reductions: lanes of each result of a reduction within a block.
+        stores: (lanes, element type) of blocks that are stored.
+        inner: loops inside.
+    """
+
+    loop: bool
+    runs: float
+    entries: float
+    loads: list[Load] = field(default_factory=list[Load])
+    products: list[Product] = field(default_factory=list[Product])
+    vectors: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
+    reductions: list[int] = field(default_factory=list[int])
+    stores: list[tuple[int, DType]] = field(default_factory=list[tuple[int, DType]])
+    inner: list[Region] = field(default_factory=list["Region"])
+
+    def all(self) -> list[Region]:
+        """This region and those inside."""
+        return [self, *(r for inner in self.inner for r in inner.all())]
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramWork:
+    """What one program does.
+
+    Attributes:
+        programs: of the grid.
+        body: its code.
+        held: the most bytes of blocks that are in its registers at once.
+        largest: lanes of its largest block.
+    """
+
+    programs: int
+    body: Region
+    held: int
+    largest: int
+
+
+def work_of(applied: BlockProgram, part: KernelNodes, counted: Traffic, sizes: Mapping[str, int]) -> ProgramWork:
+    """What a program of the launch `part` of `applied` does, on average.
+
+    Args:
+        counted: of this launch, one of `weft.cost.by_kernel(applied, sizes)`.
+        sizes: elements of each space, by name; all at least 1.
+    """
+    around = Scope({}, applied=True)
+    types = infer(applied.graph, dict(applied.inputs), around)
+    products = frozenset(_in_products(part.nodes, types))
+    innermost = {name: kind.lists[-1] for name, kind in applied.inputs if kind.lists}
+    body = Region(loop=False, runs=1.0, entries=1.0)
+    walk = _Walk(counted, sizes, products, innermost, body)
+    given = {n: types[n] for n in part.reads}
+    values = {n: _Value(n, kind.lists, kind.dims, kind.dtype, raw=bool(kind.lists)) for n, kind in given.items()}
+    graph = Graph(tuple(given), part.nodes, ())
+    walk.graph(graph, given, values, around, {}, body, Frame(walk.memory, graph, {}, {}))
+    return ProgramWork(counted.iterations, body, walk.memory.peak, walk.largest)
+
+
+def _in_products(nodes: Sequence[BlockNode], types: Mapping[str, BlockType]) -> set[Axis]:
+    """The axes of blocks that are multiplied: rows, columns, and what is contracted."""
+    found: set[Axis] = set()
+    for node in nodes:
+        if isinstance(node, Dot) and len(node.dims) == 2:
+            found |= {*node.dims, node.over}
+        elif isinstance(node, Map):
+            graphs = [node.body] if node.state is None else [node.body, node.state.update, node.state.finish]
+            for graph in graphs:
+                found |= _in_products(graph.nodes, types)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A value: a list (part of `name`), or an item; `raw`: as it lies in memory, at a place that the loops over `along` decide."""
+
+    name: str
+    lists: tuple[Axis, ...]
+    dims: tuple[Axis, ...]
+    dtype: DType
+    raw: bool = False
+    along: frozenset[Axis] = frozenset()
+
+
+_Values = dict[str, _Value]
+_Lanes = Mapping[Axis, int]
+
+
+@dataclass
+class _Walk:
+    counted: Traffic
+    sizes: Mapping[str, int]
+    products: frozenset[Axis]
+    innermost: Mapping[str, Axis]
+    top: Region
+    memory: Memory = field(default_factory=Memory)
+    largest: int = 1
+    most: dict[Axis, int] = field(default_factory=dict[Axis, int])
+    around: list[tuple[Axis, Region]] = field(default_factory=list[tuple[Axis, "Region"]])
+
+    def graph(
+        self,
+        graph: Graph,
+        inputs: Mapping[str, BlockType],
+        values: _Values,
+        scope: Scope,
+        lanes: _Lanes,
+        region: Region,
+        frame: Frame,
+    ) -> _Values:
+        """The values of `graph`, its work added to `region` and its blocks held in `frame`."""
+        types = infer(graph, inputs, scope)
+        values = dict(values)
+        for number, node in enumerate(graph.nodes):
+            match node:
+                case Map():
+                    frame.enter(number, node)
+                    sizes = self.loop(node, types, values, scope, lanes, region)
+                    frame.leave(number, node, sizes)
+                case Join():
+                    frame.joined(number, node)
+                case _:
+                    self.operator(node, values, lanes, region)
+                    frame.made(number, node, {n: self.registers(values, n, types[n], lanes) for n in results(node)})
+            for name in results(node):
+                kind = types[name]
+                values.setdefault(name, _Value(name, kind.lists, kind.dims, kind.dtype))
+        return values
+
+    def registers(self, values: _Values, name: str, kind: BlockType, lanes: _Lanes) -> int:
+        """Bytes of registers that an item takes, all threads together: what products alone read stays in shared memory."""
+        if kind.lists or (name in values and values[name].raw):
+            return 0
+        return _elements(kind.dims, lanes) * max(4, kind.dtype.bytes) if kind.dims else 0
+
+    def operator(self, node: BlockNode, values: _Values, lanes: _Lanes, region: Region) -> None:
+        """Add the work of one operator."""
+        match node:
+            case Pointwise(name, expr, _, dims, dtype):
+                self.lanes_of(dims, lanes)
+                for axes, clocks in _clocks(expr, [values[a].dims for a in node.args]):
+                    region.vectors.append((_elements(axes, lanes), clocks))
+                values[name] = _Value(name, (), dims, dtype)
+            case Dot():
+                self.dot(node, values, lanes, region)
+            case Collapse(name, monoid, arg, over):
+                item = values[arg]
+                rest = tuple(a for a in item.dims if a != over)
+                region.vectors.append((self.lanes_of(item.dims, lanes), 1.0 if monoid is Monoid.sum else _SELECT))
+                region.reductions.append(_elements(rest, lanes))
+                values[name] = _Value(name, (), rest, item.dtype.accumulator)
+            case Fill(name, arg, value):
+                item = values[arg]
+                if item.raw and value == 0.0:
+                    values[name] = item
+                else:
+                    if item.dims:
+                        region.vectors.append((self.lanes_of(item.dims, lanes), _SELECT))
+                    values[name] = _Value(name, (), item.dims, item.dtype)
+            case Stage(name, arg):
+                values[name] = values[arg]
+            case Rank():
+                count = self.lanes_of((*values[node.arg].dims,), lanes)
+                region.vectors.append((count, 2 * _SELECT * node.count))
+                values |= {n: _Value(n, (), node.dims, node.dtype) for n in results(node)}
+            case Index() | Literal() | Extent():
+                pass
+            case Map() | Join():
+                raise AssertionError(node)
+            case _:
+                assert_never(node)
+
+    def dot(self, node: Dot, values: _Values, lanes: _Lanes, region: Region) -> None:
+        """A product of blocks, or one of a block and a vector, which is a sum."""
+        left, right = values[node.left], values[node.right]
+        values[node.name] = _Value(node.name, (), node.dims, node.dtype.accumulator)
+        if len(node.dims) < 2:
+            count = self.lanes_of((*node.dims, node.over), lanes)
+            region.vectors.append((count, 2.0))
+            region.reductions.append(_elements(node.dims, lanes))
+            return
+        first, second = (left, right) if node.dims[0] in left.dims else (right, left)
+        dtype = left.dtype if left.dtype is right.dtype else DType.float32
+        rows, columns = node.dims[:2]
+        self.lanes_of(node.dims, lanes)
+        made: list[int] = []
+        for side in (first, second):
+            count = self.lanes_of(side.dims, lanes)
+            if not side.raw:
+                region.vectors.append((count, _CONVERT if dtype.bytes < 4 else 0.0))
+            made.append(0 if side.raw else count * dtype.bytes)
+        across = second.raw and self.innermost.get(second.name, columns).space == node.over.space
+        region.products.append(
+            Product(lanes[rows], lanes[columns], lanes[node.over], dtype, (made[0], made[1]), across)
+        )
+
+    def loop(
+        self, node: Map, types: Mapping[str, BlockType], values: _Values, scope: Scope, lanes: _Lanes, region: Region
+    ) -> dict[str, int]:
+        """Walk a map; registers of its results."""
+        state = node.state
+        components = () if state is None else state.components
+        span = self.span(node)
+        self.most[node.axis] = span
+        width = _power_of_two(span)
+        inner_lanes = {
+            **lanes,
+            node.axis: max(width, LEAST_OF_PRODUCTS) if node.axis in self.products else 1 if node.unit else width,
+        }
+        inlined = node.place is Place.grid or (node.place is Place.whole and isinstance(node.range, All))
+        own = region
+        if not inlined:
+            own = Region(loop=True, runs=self.runs(node, region), entries=region.runs)
+            region.inner.append(own)
+            self.around.append((node.axis, own))
+        given, inside = body_types(node, dict(types)), scope.inside(node)
+        held = {c.name: _elements(c.dims, inner_lanes) * max(4, c.dtype.bytes) if c.dims else 0 for c in components}
+        frame = LoopFrame(self.memory, node, frozenset(types), held)
+        fed, loaded = self.fed(node, given, values, inner_lanes, own)
+        during = frame.body(loaded)
+        body = self.graph(node.body, given, fed, inside, inner_lanes, own, during)
+        after = None
+        if state is not None:
+            after = frame.update(during)
+            names = state.update.inputs
+            start = {c.name: _Value(c.name, (), c.dims, c.dtype.accumulator) for c in components}
+            feeds = {n: body[f] for n, f in zip(names[len(components) :], state.feeds, strict=True)}
+            known = infer(node.body, given, inside)
+            self.graph(state.update, update_types(state, known), {**start, **feeds}, inside, inner_lanes, own, after)
+        for output in node.outputs:
+            if isinstance(output, Stacked) and not body[output.inner].lists and body[output.inner].dims:
+                kind = body[output.inner]
+                own.stores.append((self.lanes_of(kind.dims, inner_lanes), kind.dtype))
+        frame.end(during, after)
+        if not inlined:
+            self.around.pop()
+        last = None
+        if state is not None:
+            last = frame.finish()
+            kinds = {c.name: BlockType((), c.dims, c.dtype) for c in components}
+            carried = {c.name: _Value(c.name, (), c.dims, c.dtype.accumulator) for c in components}
+            self.graph(state.finish, kinds, carried, scope, lanes, region, last)
+        return {name: 0 if types[name].lists else size for name, size in frame.results(last).items()}
+
+    def fed(
+        self, node: Map, given: Mapping[str, BlockType], values: _Values, lanes: _Lanes, region: Region
+    ) -> tuple[_Values, dict[str, int]]:
+        """What the body of `node` sees of its inputs; what it loads takes so many bytes of registers.
+
+        What no loop around moves is loaded before it, once.
+        """
+        seen: _Values = {}
+        loaded: dict[str, int] = {}
+        for feed in node.inputs:
+            kind, value = given[feed.inner], values[feed.outer]
+            along = value.along if isinstance(feed.access, Broadcast) else value.along | {node.axis}
+            seen[feed.inner] = _Value(value.name, kind.lists, kind.dims, kind.dtype, value.raw, along)
+            if isinstance(feed.access, Broadcast) or kind.lists or not value.raw or not kind.dims:
+                continue
+            products, others, within = _uses(node, feed.inner)
+            count = self.lanes_of(kind.dims, lanes)
+            home = next((r for axis, r in reversed(self.around) if axis in along), self.top)
+            within = within or home is not region
+            home.loads.append(Load(value.name, count, kind.dtype, products, others, within))
+            if others:
+                home.vectors.append((count, _CONVERT if kind.dtype.bytes < 4 else 0.0))
+            loaded[feed.inner] = count * kind.dtype.bytes if others else 0
+        return seen, loaded
+
+    def span(self, node: Map) -> int:
+        """The most elements that one iteration of `node` has."""
+        size = node.axis.space.size(self.sizes)
+        if node.tile is not None and node.place is not Place.whole:
+            return node.tile
+        match node.range:
+            case Within(outer):
+                return self.most[outer]
+            case Segment(_, count):
+                return -(-size // count)
+            case All() | Band() | First() | Rest():
+                return size
+            case _:
+                assert_never(node.range)
+
+    def runs(self, node: Map, region: Region) -> float:
+        """How often a program runs an iteration of the loop `node`, in all."""
+        counted = self.iterations(node)
+        if counted is not None:
+            return counted / self.counted.iterations
+        return region.runs * -(-node.axis.space.size(self.sizes) // max(1, node.tile or self.span(node)))
+
+    def iterations(self, node: Map) -> int | None:
+        """The same of all programs, as counted for an operator of its body; None where it has none of its own."""
+        nodes = [*node.body.nodes, *(node.state.update.nodes if node.state is not None else ())]
+        own = [n.name for n in nodes if not isinstance(n, Map | Join)]
+        if own:
+            return max(self.counted.operations.get(name, 0) for name in own)
+        covering = [n for n in nodes if isinstance(n, Map) and n.place is Place.whole]
+        found = [c for c in map(self.iterations, covering) if c is not None]
+        return max(found) if found else None
+
+    def lanes_of(self, dims: Sequence[Axis], lanes: _Lanes) -> int:
+        """Lanes of a block, which may be the largest."""
+        count = _elements(dims, lanes)
+        self.largest = max(self.largest, count)
+        return count
+
+
+def _uses(node: Map, name: str) -> tuple[bool, bool, bool]:
+    """Whether what `node`'s body loads as `name` is read by products of blocks, by other code, and inside inner loops."""
+    products, others, within = _read(node.body, name)
+    others = others or any(isinstance(o, Stacked) and o.inner in _aliases(node.body, name) for o in node.outputs)
+    if node.state is not None:
+        names = node.state.update.inputs[len(node.state.components) :]
+        for inner, fed in zip(names, node.state.feeds, strict=True):
+            for alias in _aliases(node.body, name):
+                if fed == alias:
+                    p, o, w = _read(node.state.update, inner)
+                    products, others, within = products or p, others or o, within or w
+    return products, others, within
+
+
+def _aliases(graph: Graph, name: str) -> list[str]:
+    """`name`, and what `graph` calls the same block."""
+    found = [name]
+    found += [n.name for n in graph.nodes if isinstance(n, Stage) and n.arg in found]
+    found += [n.name for n in graph.nodes if isinstance(n, Fill) and n.arg in found and n.value == 0.0]
+    return found
+
+
+def _read(graph: Graph, name: str) -> tuple[bool, bool, bool]:
+    products = others = within = False
+    names = set(_aliases(graph, name))
+    for node in graph.nodes:
+        if not names & set(operands(node)):
+            continue
+        match node:
+            case Dot(dims=dims):
+                products, others = products or len(dims) == 2, others or len(dims) < 2
+            case Map():
+                covering = node.place is Place.whole and isinstance(node.range, All)
+                for feed in node.inputs:
+                    if feed.outer in names:
+                        p, o, w = _uses(node, feed.inner)
+                        products, others, within = products or p, others or o, within or w or not covering
+            case Fill() | Stage() if node.name in names:
+                pass
+            case _:
+                others = True
+    return products, others, within
+
+
+def _clocks(expr: Scalar, args: Sequence[tuple[Axis, ...]]) -> list[tuple[frozenset[Axis], float]]:
+    """(axes, clocks for each element) of every operation of `expr`, whose arguments have axes `args`; numbers cost nothing.
+
+    An operation on numbers of rows is one for each row, wherever it stands.
+    """
+    found: list[tuple[frozenset[Axis], float]] = []
+
+    def axes_of(part: Scalar) -> frozenset[Axis]:
+        match part:
+            case Arg(index):
+                return frozenset(args[index])
+            case Lit():
+                return frozenset()
+            case Apply(op, (base, Lit(value))) if op == "pow":
+                axes, clocks = axes_of(base), _POWERS.get(float(value), _CLOCKS["pow"])
+            case Apply(op, inner):
+                axes, clocks = frozenset[Axis]().union(*map(axes_of, inner)), _CLOCKS.get(op, 1.0)
+            case Convert(_, inner):
+                axes, clocks = axes_of(inner), _CONVERT
+            case _:
+                assert_never(part)
+        if axes:
+            found.append((axes, clocks))
+        return axes
+
+    axes_of(expr)
+    return found
+
+
+def _elements(dims: Iterable[Axis], lanes: _Lanes) -> int:
+    return prod(lanes[a] for a in dims)
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << max(0, number - 1).bit_length()

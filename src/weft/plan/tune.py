@@ -1,0 +1,252 @@
+"""The tuner: candidates for a GPU, ranked by the model, compiled side by side, checked against one another and timed in turn.
+
+The choice is kept in the cache for the class of sizes, so that a warm start times nothing. A candidate that fails in any step is
+listed with its reason, and ends nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from weft.errors import WeftError
+from weft.options import Options
+from weft.plan.gpu_build import Built, built
+from weft.plan.select import Candidate, Considered, Example, Selection
+from weft.run.cache import CacheFolder, Json
+from weft.run.gpu.build import gpu_parts
+from weft.run.key import cache_key
+from weft.schedule import tensor_of
+from weft.tensor.program import TensorProgram
+
+# How many candidates are compiled and timed.
+_TRIED = {"none": 1, "quick": 16, "full": 96}
+# Timed calls of a candidate; what is so much slower than the best after the first few has no more.
+_LEAST, _MOST, _SECONDS, _HOPELESS = 3, 15, 0.02, 1.3
+# Seconds after which a candidate's compiler is stopped: what takes longer is unrolled into thousands of lines, and slow.
+_COMPILING = 20.0
+# What two right kernels may differ by: in units of the last place of the largest result.
+_ULPS = {torch.float32: 64.0, torch.float64: 64.0}
+_OTHER_ULPS = 4.0
+
+Run = Callable[[], tuple[torch.Tensor, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A candidate whose kernels are compiled."""
+
+    candidate: Candidate
+    kernels: list[Built]
+
+
+def tuned(selection: Selection, options: Options, device: torch.device | None) -> Selection:
+    """`selection` with the candidate that measured fastest, and what became of the others among those considered.
+
+    Args:
+        selection: for a GPU, the candidates likeliest first.
+        options: `effort` says how many are tried, `tune_seconds` for how long.
+        device: where they are timed; None where the target is not here: then the first that can be compiled is taken.
+
+    Raises:
+        WeftError: no candidate has kernels; the first one's reason.
+    """
+    effort = "none" if device is None else options.effort
+    tried = (selection.chosen, *selection.others)[: _TRIED[effort]]
+    if len(tried) == 1:
+        return replace(selection, others=())
+    folder = CacheFolder(options.cache_dir)
+    parts = _parts(selection, effort, device)
+    key = cache_key(parts)
+    entry = folder.lookup(key, counted=False)
+    known = None if entry is None else _remembered(entry.meta, tried)
+    if known is not None:
+        return replace(selection, chosen=known[0], others=(), considered=(*selection.considered, *known[1]))
+    assert device is not None
+    best, said = _fastest(selection.program, tried, selection.example, device, options)
+    with suppress(OSError):
+        lines: list[Json] = [[c.origin, c.seconds, c.reason] for c in said]
+        folder.store(key, {}, {"chosen": _name(best), "considered": lines}, parts=parts)
+    return replace(selection, chosen=best, others=(), considered=(*selection.considered, *said))
+
+
+def _parts(selection: Selection, effort: str, device: torch.device | None) -> dict[str, str]:
+    example = selection.example
+    magnitudes = {name: (size - 1).bit_length() for name, size in example.sizes.items()}
+    return {
+        **gpu_parts(example.target),
+        "tuned": effort,
+        "program": str(selection.program),
+        "sizes": str(sorted(magnitudes.items())),
+        "innermost": str(sorted(example.innermost.items())),
+        "gpu": "" if device is None else torch.cuda.get_device_name(device),
+    }
+
+
+def _name(candidate: Candidate) -> str:
+    return f"{candidate.origin}: {candidate.schedule}".replace("\n", "; ")
+
+
+def _remembered(meta: Mapping[str, Json], tried: Sequence[Candidate]) -> tuple[Candidate, list[Considered]] | None:
+    chosen, lines = meta.get("chosen"), meta.get("considered")
+    found = next((c for c in tried if _name(c) == chosen), None)
+    if found is None or not isinstance(lines, list):
+        return None
+    considered: list[Considered] = []
+    for line in lines:
+        match line:
+            case [str() as origin, (float() | None) as seconds, str() as reason]:
+                considered.append(Considered(origin, seconds, reason))
+            case _:
+                return None
+    return found, considered
+
+
+def _fastest(
+    program: TensorProgram, tried: Sequence[Candidate], example: Example, device: torch.device, options: Options
+) -> tuple[Candidate, list[Considered]]:
+    deadline = math.inf if options.tune_seconds is None else time.monotonic() + options.tune_seconds
+    said: list[Considered] = []
+    ready: list[Ready] = []
+    failure: WeftError | None = None
+    for candidate, found in zip(tried, _compiled(program, tried, example), strict=True):
+        if isinstance(found, WeftError):
+            failure = failure or found
+            said.append(Considered(_name(candidate), None, found.what))
+        else:
+            ready.append(Ready(candidate, found))
+    if not ready:
+        assert failure is not None
+        raise failure
+    times: dict[int, float] = {}
+    with torch.no_grad(), torch.cuda.device(device):
+        timing = _Timing(program, example, device)
+        for place, each in enumerate(ready):
+            if times and time.monotonic() > deadline:
+                said.append(Considered(_name(each.candidate), None, "not timed: the time for tuning was over"))
+                continue
+            measured = timing.measured(each, min(times.values(), default=math.inf))
+            if isinstance(measured, str):
+                said.append(Considered(_name(each.candidate), None, measured))
+            else:
+                times[place] = measured
+                said.append(Considered(_name(each.candidate), measured, ""))
+    if not times:
+        return ready[0].candidate, said
+    return ready[min(times, key=lambda place: times[place])].candidate, said
+
+
+def _compiled(
+    program: TensorProgram, tried: Sequence[Candidate], example: Example
+) -> Iterator[list[Built] | WeftError]:
+    """For each candidate its kernels, or what is wrong with one; Triton runs in processes of its own, one for each core."""
+
+    def compiled(candidate: Candidate) -> list[Built] | WeftError:
+        try:
+            found = built(program, candidate, example)
+            for each in found:
+                each.assembled(_COMPILING)
+        except WeftError as error:
+            return error
+        return found
+
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        yield from pool.map(compiled, tried)
+
+
+class _Timing:
+    """Runs candidates on the same random inputs and times them, the second-level cache emptied before each call."""
+
+    def __init__(self, program: TensorProgram, example: Example, device: torch.device) -> None:
+        self.program, self.example, self.device = program, example, device
+        self.inputs = {n.name: _random(n.name, n.dtype.name, n.axes, example, device) for n in program.inputs}
+        cache: Any = vars(torch.cuda)["get_device_properties"](device)  # not fully known to type checkers
+        self.flush = torch.empty(2 * max(int(cache.L2_cache_size), 1 << 24), dtype=torch.int8, device=device)
+        self.expected: tuple[torch.Tensor, ...] | None = None
+
+    def measured(self, ready: Ready, best: float) -> float | str:
+        """Median seconds of a call; or why it cannot be taken."""
+        try:
+            run = self._run(ready)
+            outputs = run()
+            torch.cuda.synchronize(self.device)
+            differs = self._differs(outputs)
+            if differs is not None:
+                return differs
+            del outputs
+            return self._timed(run, best)
+        except WeftError as error:
+            return error.what
+        except torch.OutOfMemoryError:
+            return "the GPU's memory did not suffice"
+
+    def _run(self, ready: Ready) -> Run:
+        def run() -> tuple[torch.Tensor, ...]:
+            values = dict(self.inputs)
+            for each in ready.kernels:
+                writes = [tensor_of(each.part, n)[0] for n in each.part.writes]
+                given = [values[writes[i]] for i in each.binary.signature.kernel.given]
+                sizes = [self.example.sizes[s] for s in each.binary.signature.passed]
+                made = each.binary.launch(*(values[n] for n in each.part.reads), *given, *sizes)
+                values.update(zip(writes, made, strict=True))
+            return tuple(values[n] for n in ready.candidate.applied.graph.outputs)
+
+        return run
+
+    def _differs(self, outputs: tuple[torch.Tensor, ...]) -> str | None:
+        """Why `outputs` are not those of the candidates before; those of the first are taken."""
+        if self.expected is None:
+            self.expected = outputs
+            return None
+        for one, other in zip(self.expected, outputs, strict=True):
+            if not one.is_floating_point():
+                if (one == other).double().mean() < 0.99:
+                    return "its results differ from other candidates'"
+                continue
+            first, second = one.double(), other.double()
+            finite = torch.isfinite(first)
+            largest = first[finite].abs().amax() if bool(finite.any()) else torch.zeros(())
+            allowed = _ULPS.get(one.dtype, _OTHER_ULPS) * torch.finfo(one.dtype).eps * float(largest)
+            if not torch.equal(finite, torch.isfinite(second)) or bool(
+                ((first - second)[finite].abs() > allowed).any()
+            ):
+                return "its results differ from other candidates'"
+        return None
+
+    def _timed(self, run: Run, best: float) -> float:
+        taken: list[float] = []
+        begin = time.perf_counter()
+        run()
+        while len(taken) < _LEAST or (len(taken) < _MOST and time.perf_counter() - begin < _SECONDS):
+            self.flush.zero_()
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            run()
+            end.record()
+            end.synchronize()
+            taken.append(start.elapsed_time(end) * 1e-3)
+            if len(taken) == _LEAST and min(taken) > _HOPELESS * best:
+                break
+        return statistics.median(taken)
+
+
+def _random(name: str, dtype: str, axes: Sequence[Any], example: Example, device: torch.device) -> torch.Tensor:
+    """Random elements in a tensor that lies as the example's does."""
+    kind: torch.dtype = getattr(torch, dtype)
+    shape = [a.space.size(example.sizes) for a in axes]
+    last = example.innermost.get(name)
+    turned = last is not None and last != len(shape) - 1
+    lying = [n for d, n in enumerate(shape) if d != last] + [shape[last]] if turned and last is not None else shape
+    if kind.is_floating_point:
+        made = torch.randn(lying, device=device).to(kind)
+    else:
+        made = torch.randint(0, 2, lying, device=device).to(kind)
+    return made.movedim(-1, last) if turned and last is not None else made

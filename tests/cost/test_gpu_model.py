@@ -1,0 +1,120 @@
+"""The model of GPU programs, beside what an H200 took, and on kernels whose figures can be worked out by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from block.programs import linear_relu
+from schedules import fused
+from weft.block.program import BlockProgram, maps
+from weft.cost import estimate_gpu, gpu, resources, segments_wanted, unfit
+from weft.errors import TargetError
+from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
+from weft.target import CPU, Target
+from weft.tensor.dtypes import DType
+
+H200 = Target("cuda", "90")
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+SIZES = {"M": 512, "K": 1024, "N": 1024}
+
+
+def linear(m: int, n: int, k: int, dtype: DType = DType.bfloat16) -> BlockProgram:
+    program = fused(linear_relu(dtype))
+    places = {"m": (LevelPlace.grid, m), "n": (LevelPlace.grid, n), "k": (LevelPlace.loop, k)}
+    levels = ((loop.name, LoopSchedule((Level(*places[loop.name[0]]),))) for loop in maps(program.graph))
+    return apply(program, Schedule(tuple(levels)))
+
+
+def seconds(
+    program: BlockProgram, sizes: Mapping[str, int] = SIZES, target: Target = H200, warps: int = 4, stages: int = 3
+) -> float:
+    (cost,) = estimate_gpu(program, sizes, target, warps, stages)
+    return cost.predicted_seconds
+
+
+def test_what_is_put_first_is_at_most_a_quarter_slower_than_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    gpu_model = import_module("gpu_model")
+    for measured in ("gpu_first.json", "gpu_first_again.json"):
+        rows = list(gpu_model.rows(BENCHMARKS / "results" / measured))
+        half = [row for row in rows if row.dtype == "bfloat16"]
+        assert [sum(len(row.pairs) for row in some) for some in (rows, half)] == [46, 28]
+        assert max(row.off for row in half) <= 1.25
+        assert max(row.off for row in rows) <= 1.6
+        assert gpu_model.kendall(gpu_model.agreed(half)) >= 0.6
+        assert all(0.5 < pair.predicted / pair.measured < 2.0 for row in half for pair in row.pairs)
+
+
+def test_a_launch_takes_what_can_be_worked_out_by_hand() -> None:
+    applied = linear(64, 128, 64)
+    found = resources(applied, kernels(applied)[0], SIZES, gpu(H200), warps=4, stages=3)
+    assert (found.programs, found.threads) == (8 * 8, 128)
+    assert found.shared_bytes == 3 * (64 * 64 + 64 * 128) * 2
+    assert 64 < found.registers < 160
+    assert (found.spilled, found.waves, found.resident) == (0, 1, 3)
+    assert found.last_wave == pytest.approx(64 / (3 * 132))
+    assert unfit(found, gpu(H200)) is None
+
+
+def test_what_does_not_fit_is_told_before_it_is_compiled() -> None:
+    applied = linear(128, 256, 128)
+    found = resources(applied, kernels(applied)[0], SIZES, gpu(H200), warps=8, stages=4)
+    assert "shared memory" in str(unfit(found, gpu(H200)))
+    assert unfit(replace(found, shared_bytes=gpu(H200).program_bytes), gpu(H200)) is None
+    assert "registers" in str(unfit(replace(found, shared_bytes=0, registers=1000), gpu(H200)))
+    assert "elements" in str(unfit(replace(found, shared_bytes=0, largest_block=1 << 21), gpu(H200)))
+
+
+def test_wide_accumulators_of_few_threads_are_seen_to_spill() -> None:
+    applied = linear(256, 256, 32)
+    few, many = (resources(applied, kernels(applied)[0], SIZES, gpu(H200), warps, 2) for warps in (4, 16))
+    assert few.spilled > 200
+    assert many.spilled == 0
+
+
+def test_few_programs_take_as_long_as_many() -> None:
+    applied = linear(64, 64, 64)
+    one, some = seconds(applied, {**SIZES, "M": 64}), seconds(applied)
+    assert one == pytest.approx(some, rel=0.25)  # what is read but once comes from memory
+    assert seconds(applied, {**SIZES, "M": 64 * 132}) > 4 * some
+
+
+def test_stages_hide_latency_and_launches_cost() -> None:
+    applied = linear(64, 64, 64)
+    assert seconds(applied, stages=1) > 1.5 * seconds(applied, stages=3)
+    assert seconds(applied, {"M": 1, "K": 1, "N": 1}) > gpu(H200).launch_seconds
+
+
+def test_large_products_come_near_the_machines_rate() -> None:
+    sizes = dict.fromkeys("MKN", 8192)
+    rate = 2 * 8192**3 / seconds(linear(128, 256, 64), sizes, warps=8, stages=4)
+    assert 0.7 * gpu(H200).flops[DType.bfloat16] < rate < 1.1 * gpu(H200).flops[DType.bfloat16]
+    plain = 2 * 8192**3 / seconds(linear(64, 64, 32, DType.float32), sizes)
+    assert plain < gpu(H200).vector_flops
+
+
+def test_memory_bounds_what_reads_much() -> None:
+    sizes = {"M": 16, "K": 8192, "N": 8192}
+    (cost,) = estimate_gpu(linear(16, 64, 128), sizes, H200, 4, 4)
+    assert cost.predicted_seconds > cost.unique_bytes / gpu(H200).dram
+    assert cost.floor_seconds == pytest.approx(cost.unique_bytes / gpu(H200).dram)
+
+
+def test_segments_fill_the_machine() -> None:
+    assert [segments_wanted(programs, gpu(H200)) for programs in (1, 8, 64, 132, 5000)] == [132, 16, 2, 1, 1]
+    assert segments_wanted(8, gpu(H200), resident=2) == 33
+
+
+@pytest.mark.parametrize("target", ["cuda:80", "cuda:90", "cuda:100", "hip:gfx942"])
+def test_every_target_has_figures(target: str) -> None:
+    assert 3e-6 < seconds(linear(64, 64, 64), target=Target.parse(target), stages=2) < 60e-6
+
+
+def test_a_cpu_is_no_gpu() -> None:
+    with pytest.raises(TargetError):
+        estimate_gpu(linear(64, 64, 64), SIZES, CPU)

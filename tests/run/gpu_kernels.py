@@ -1,0 +1,41 @@
+"""A small Triton kernel that keeps to the interface of weft.run.gpu, written by hand."""
+
+from __future__ import annotations
+
+from weft.emit.triton import BlockConstant, GridLoop
+from weft.run.gpu import GpuSignature, GpuSource
+from weft.run.launch import Input, KernelSignature, Output, Size
+from weft.tensor.dtypes import DType
+
+F32 = DType.float32
+
+# out[i, j] = 2 x[i, j] + b[j]
+TEXT = '''"""Twice a matrix plus a row."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def twice(x, b, out, M, N, x_s0, x_s1, b_s0, BLOCK_n: tl.constexpr):
+    i = tl.program_id(0) * 16 + tl.arange(0, 16)
+    j = tl.arange(0, BLOCK_n)
+    ok = (i < M)[:, None] & (j < N)[None, :]
+    rows, columns = i[:, None] * tl.cast(x_s0, tl.int64), j[None, :] * tl.cast(x_s1, tl.int64)
+    value = tl.load(x + rows + columns, mask=ok, other=0.0)
+    more = tl.load(b + j * tl.cast(b_s0, tl.int64), mask=j < N, other=0.0)
+    tl.store(out + i[:, None] * tl.cast(N, tl.int64) + j[None, :], 2 * value + more[None, :], mask=ok)
+'''
+
+TWICE = GpuSignature(
+    kernel=KernelSignature(
+        name="twice",
+        inputs=(Input("x", 2, F32), Input("b", 1, F32)),
+        sizes=(Size("M", 0, 0), Size("N", 0, 1)),
+        outputs=(Output(("M", "N"), F32),),
+    ),
+    constants=(BlockConstant("BLOCK_n", "N", 1),),
+    grid=(GridLoop("M", 16),),
+)
+
+SOURCE = GpuSource(TEXT, TWICE, {"schedule": "grid(m)"})

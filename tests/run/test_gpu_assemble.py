@@ -1,0 +1,168 @@
+"""Triton in processes of its own: what it makes, what fails, and that one failure is one job's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from run.gpu_kernels import TEXT, TWICE
+from weft.errors import CompilerError, TargetError, UnsupportedError
+from weft.run import stats
+from weft.run.gpu import Assembled, Job, assemble, assemble_all, class_of, workers
+from weft.run.gpu.assemble import parameters_of
+from weft.target import Target
+
+pytest.importorskip("triton", reason="Triton is not installed: it is in the extras dev and gpu")
+
+H100 = Target("cuda", "90")
+KIND = class_of(TWICE, [0, 0, 0], {"M": 64, "N": 48}, [48, 1, 3])
+JOB = Job(TEXT, "twice", KIND, H100)
+WIDE = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def wide(x, y, size, s0: tl.constexpr):
+    i, j = tl.arange(0, 256), tl.arange(0, 256)
+    total = tl.zeros((256, 256), tl.float32)
+    for k in range(0, size, 128):
+        a = tl.load(x + i[:, None] * 1024 + k + tl.arange(0, 128)[None, :])
+        b = tl.load(x + (k + tl.arange(0, 128))[:, None] * 1024 + j[None, :])
+        total = tl.dot(a, b, total)
+    tl.store(y + i[:, None] * 256 + j[None, :], total)
+"""
+
+
+def test_a_binary_takes_what_its_class_says() -> None:
+    made = assemble(JOB)
+    own = [KIND.arguments[i].bytes for i in KIND.parameters]
+    assert made.binary.startswith(b"\x7fELF")
+    assert made.parameters == parameters_of(made.assembly, "twice") == (*own, 8, 8)
+    assert (made.name, made.threads, made.scratch, made.kind, made.target) == ("twice", 128, 0, KIND, H100)
+    assert "sm_90" in made.assembly
+    assert Assembled.from_json(made.to_json(), made.binary, made.assembly) == made
+    assert assemble(replace(JOB, warps=8)).threads == 256
+
+
+@pytest.mark.parametrize("target", ["cuda:80", "cuda:100", "hip:gfx942"])
+def test_gpus_that_are_not_here(target: str) -> None:
+    made = assemble(replace(JOB, target=Target.parse(target)))
+    assert made.binary.startswith(b"\x7fELF")
+    assert made.threads == (256 if "hip" in target else 128)
+
+
+def test_jobs_side_by_side_fail_alone() -> None:
+    crash = "import os\nos.abort()\n"
+    broken = TEXT.replace("tl.arange(0, BLOCK_n)", "tl.arange(0, BLOCK_n, 7, 8)")
+    before = stats.snapshot()
+    jobs = [JOB, replace(JOB, text=crash), replace(JOB, text=broken), replace(JOB, target=Target("cuda", "80")), JOB]
+    first, crashed, refused, other, last = assemble_all(jobs, workers=2)
+    assert isinstance(first, Assembled)
+    assert first == last
+    assert isinstance(other, Assembled)
+    assert isinstance(crashed, CompilerError)
+    assert "kernel twice for cuda:90, 4 warps, 1 stages: Triton crashed (exit status -6)" in crashed.what
+    assert isinstance(refused, CompilerError)
+    assert "Triton refused it" in refused.what
+    assert "BLOCK_n, 7, 8" in refused.output
+    after = stats.snapshot()
+    assert (after.compiles - before.compiles, after.binaries_emitted - before.binaries_emitted) == (5, 3)
+
+
+def test_a_job_that_takes_too_long_is_stopped() -> None:
+    slow = replace(JOB, text="import time\ntime.sleep(100)\n")
+    with pytest.raises(CompilerError, match=r"had not finished after 0\.5 s and was stopped"):
+        assemble(slow, seconds=0.5)
+
+
+def test_too_much_shared_memory_is_refused() -> None:
+    kind = replace(KIND, arguments=(*KIND.arguments[:2], KIND.arguments[3], KIND.arguments[-1]))
+    with pytest.raises(UnsupportedError, match=r"needs \d+ bytes of shared memory, of which cuda:90 has 232448"):
+        assemble(Job(WIDE, "wide", kind, H100, 8, 3))
+
+
+def test_what_triton_cannot_do_is_said() -> None:
+    with pytest.raises(CompilerError, match="kernel twice for cuda:999"):
+        assemble(replace(JOB, target=Target("cuda", "999")))
+    with pytest.raises(TargetError, match="no kernels for hip:gfx900"):
+        assemble(replace(JOB, target=Target("hip", "gfx900")))
+
+
+@pytest.fixture
+def other_triton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A module that stands where Triton is looked for."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "triton").mkdir()
+    workers.retire()
+    yield tmp_path / "triton" / "__init__.py"
+    workers.retire()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("raise ImportError('no such library')", "no such library"),
+        ("raise ModuleNotFoundError('No module named triton')", "No module named triton"),
+        ("__version__ = '3.5.1'", "Triton 3.5.1 is older than 3.6"),
+    ],
+)
+def test_a_triton_that_cannot_be_used(other_triton: Path, text: str, said: str) -> None:
+    other_triton.write_text(f"{text}\n")
+    (other_triton.parent / "compiler.py").write_text("")
+    with pytest.raises(CompilerError, match=said) as caught:
+        assemble(JOB)
+    assert "weft[gpu]" in caught.value.todo
+
+
+def test_a_triton_that_passes_other_arguments_is_refused(other_triton: Path) -> None:
+    other_triton.write_text(
+        "__version__ = '3.9.0'\ndef jit(f):\n    f.arg_names = f.__code__.co_varnames[:9]\n    return f\n"
+    )
+    folder = other_triton.parent
+    (folder / "language.py").write_text("constexpr = int\n")
+    (folder / "backends").mkdir()
+    (folder / "backends" / "__init__.py").write_text("")
+    (folder / "backends" / "compiler.py").write_text(
+        "class GPUTarget:\n    def __init__(self, *a):\n        self.warp_size = a[2]\n"
+    )
+    (folder / "compiler.py").write_text(
+        "from types import SimpleNamespace as S\n"
+        "def ASTSource(*a):\n    return a\n"
+        "def compile(*a, **k):\n"
+        "    ptx = '.visible .entry twice(\\n\\t.param .u64 .ptr .global .align 1 p0,\\n\\t.param .u32 p1\\n)'\n"
+        "    said = S(name='twice', shared=0, num_warps=4, global_scratch_size=0)\n"
+        "    return S(asm={'cubin': b'', 'ptx': ptx}, metadata=said)\n"
+    )
+    with pytest.raises(CompilerError, match=r"Triton 3.9.0 made a binary with parameters of \(8, 4\) bytes"):
+        assemble(JOB)
+
+
+def test_parameters_are_read_from_the_kernel_that_is_meant() -> None:
+    first = ".visible .entry a(\n\t.param .u64 p\n)\n"
+    text = f"{first}.visible .entry b(\n\t.param .align 8 .b64 p0,\n\t.param .u32 p1,\n\t.param .f32 p2\n)"
+    assert (parameters_of(text, "a"), parameters_of(text, "b")) == ((8,), (8, 4, 4))
+    with pytest.raises(ValueError, match="no kernel c"):
+        parameters_of(text, "c")
+
+
+def test_a_worker_that_has_ended_is_replaced() -> None:
+    assemble(JOB)
+    (worker, *_) = workers._idle
+    os.kill(worker._process.pid, 9)
+    worker._process.wait()
+    assert assemble(JOB).parameters
+
+
+def test_a_forked_child_leaves_the_parents_processes_alone() -> None:
+    assemble(JOB)
+    (worker, *_) = workers._idle
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if not workers._idle else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert workers._idle[0] is worker
+    assert assemble(JOB).parameters

@@ -1,0 +1,73 @@
+"""What calls share a binary, and what is refused; signatures and classes survive the cache."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from run.gpu_kernels import TWICE
+from weft.emit.triton import BlockConstant, GridLoop
+from weft.errors import UnsupportedError
+from weft.run.gpu import GpuSignature, KernelClass, class_of
+from weft.run.launch import Input, Output, Size
+from weft.tensor.dtypes import DType
+
+SIZES = {"M": 64, "N": 48}
+
+
+def test_a_class_says_what_is_divisible_and_which_strides_are_one() -> None:
+    kind = class_of(TWICE, [512, 520, 1024], SIZES, [48, 1, 3])
+    assert str(kind) == "*fp32:16 *fp32 *fp32:16 i32:16 i32:16 i32:16 =1 i32 =64"
+    assert [kind.arguments[i].bytes for i in kind.parameters] == [8, 8, 8, 4, 4, 4, 4]
+
+
+def test_sizes_of_one_class_share_a_binary() -> None:
+    known = class_of(TWICE, [0, 0, 0], {"M": 64, "N": 48}, [48, 1, 1])
+    assert known == class_of(TWICE, [16, 32, 512], {"M": 160, "N": 64}, [64, 1, 1])
+    for other in (
+        class_of(TWICE, [4, 0, 0], {"M": 64, "N": 48}, [48, 1, 1]),
+        class_of(TWICE, [0, 0, 0], {"M": 63, "N": 48}, [48, 1, 1]),
+        class_of(TWICE, [0, 0, 0], {"M": 64, "N": 16}, [48, 1, 1]),  # another constant
+        class_of(TWICE, [0, 0, 0], {"M": 64, "N": 48}, [50, 1, 1]),
+        class_of(TWICE, [0, 0, 0], {"M": 64, "N": 48}, [48, 17, 1]),
+    ):
+        assert other != known
+
+
+def test_long_strides_are_wide_and_a_size_of_one_is_no_constant() -> None:
+    kind = class_of(TWICE, [0, 0, 0], {"M": 1, "N": 1}, [2**31, 2**31 - 1, 0])
+    assert str(kind) == "*fp32:16 *fp32:16 *fp32:16 i32 i32 i64:16 i32 i32:16 =1"
+
+
+def test_what_no_kernel_can_take_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="31 bits"):
+        class_of(TWICE, [0, 0, 0], {"M": 2**31, "N": 1}, [1, 1, 1])
+    with pytest.raises(UnsupportedError, match="N without elements"):
+        class_of(TWICE, [0, 0, 0], {"M": 1, "N": 0}, [1, 1, 1])
+    complex_input = TWICE.kernel._replace(inputs=(Input("x", 2, DType.complex64), TWICE.kernel.inputs[1]))
+    with pytest.raises(UnsupportedError, match="Triton has no complex64"):
+        class_of(replace(TWICE, kernel=complex_input), [0, 0, 0], SIZES, [48, 1, 1])
+    with pytest.raises(ValueError, match="2 strides for a kernel with 3"):
+        class_of(TWICE, [0, 0, 0], SIZES, [48, 1])
+
+
+def test_a_class_can_be_read_back() -> None:
+    kind = class_of(TWICE, [4, 0, 0], {"M": 3, "N": 3}, [2**40, 1, 7])
+    assert KernelClass.parse(str(kind)) == kind
+
+
+def test_a_signature_can_be_read_back() -> None:
+    kernel = TWICE.kernel._replace(
+        sizes=(*TWICE.kernel.sizes, Size("P")), outputs=(Output(("M", 3), DType.bfloat16),), given=(0,)
+    )
+    signature = replace(TWICE, kernel=kernel, grid=(GridLoop("P", 4), GridLoop(10, 3)), warps=8, stages=3)
+    assert GpuSignature.from_json(signature.to_json()) == signature
+    assert (signature.passed, signature.programs({"M": 1, "N": 1, "P": 9})) == (("P",), 12)
+
+
+def test_a_signature_says_where_every_size_is() -> None:
+    with pytest.raises(ValueError, match=r"\['K', 'Q'\]"):
+        replace(TWICE, constants=(BlockConstant("BLOCK_k", "K", 1),), grid=(GridLoop("Q", 1),))
+    with pytest.raises(ValueError, match="no scratch"):
+        replace(TWICE, kernel=TWICE.kernel._replace(scratch=(Output((1,), DType.float32),)))
