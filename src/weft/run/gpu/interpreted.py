@@ -67,8 +67,8 @@ def make_interpreted(
 def mend_narrow_floats() -> None:
     """Make the interpreter's narrow floats those of a GPU.
 
-    In bfloat16 it truncates where one rounds, and multiplies bit patterns as integers. In 8 bits it takes infinity and NaN for
-    numbers, and rounds half away from zero; NVIDIA's instruction makes what is too large the largest number.
+    In bfloat16 it truncates where one rounds, and multiplies bit patterns as integers. Of 8 bits it takes infinities and NaN for
+    numbers, and rounds half away from zero; an NVIDIA GPU makes the largest number of what is too large.
     """
     try:
         interpreter: Any = import_module("triton.runtime.interpreter")
@@ -76,26 +76,23 @@ def mend_narrow_floats() -> None:
     except ModuleNotFoundError:
         return  # loading the kernel says so
     bfloat16 = language.bfloat16
-    kept: dict[Any, torch.dtype] = {language.float8e4nv: torch.float8_e4m3fn, language.float8e5: torch.float8_e5m2}
-    convert: Callable[..., Any] = interpreter._convert_float  # noqa: SLF001 - there is no other way in
+    kept = {language.float8e4nv: torch.float8_e4m3fn, language.float8e5: torch.float8_e5m2}
+    convert: Any = interpreter._convert_float  # noqa: SLF001 - there is no other way in
     dot = interpreter.InterpreterBuilder.create_dot
 
     def converted(data: Any, source: Any, target: Any, rounding: Any) -> Any:
         if source in kept:
-            wide: Any = torch.as_tensor(np.array(data)).view(kept[source]).float().numpy()
+            wide = _numbers(torch.as_tensor(np.array(data)).view(kept[source]).float())
             if target == bfloat16:
                 return convert(wide, language.float32, target, rounding)
             return wide.astype(np.float16 if target == language.float16 else np.float32)
-        if target in kept:
-            most = torch.finfo(kept[target]).max
-            near = torch.as_tensor(np.array(data, dtype=np.float32)).clamp(-most, most).to(kept[target])
-            kept_bits: Any = near.view(torch.uint8).numpy()
-            return kept_bits
-        if target != bfloat16:
+        numbers = torch.as_tensor(np.array(data, dtype=np.float32)) if target in kept or target == bfloat16 else None
+        if numbers is None:
             return convert(data, source, target, rounding)
-        rounded = torch.as_tensor(np.array(data, dtype=np.float32)).to(torch.bfloat16)
-        bits: Any = rounded.view(torch.int16).numpy()
-        return bits.view(np.uint16)
+        if target == bfloat16:
+            return _numbers(numbers.to(torch.bfloat16).view(torch.int16)).view(np.uint16)
+        most = torch.finfo(kept[target]).max
+        return _numbers(numbers.clamp(-most, most).to(kept[target]).view(torch.uint8))
 
     def product(self: Any, a: Any, b: Any, *rest: Any) -> Any:
         def wide(side: Any) -> Any:
@@ -106,8 +103,13 @@ def mend_narrow_floats() -> None:
 
         return dot(self, wide(a), wide(b), *rest)
 
-    interpreter._convert_float = converted  # noqa: SLF001
+    interpreter._convert_float = converted  # noqa: SLF001 - there is no other way in
     interpreter.InterpreterBuilder.create_dot = product
+
+
+def _numbers(tensor: torch.Tensor) -> Any:
+    """As numpy has it."""
+    return np.asarray(tensor)
 
 
 def _allocated(
