@@ -22,6 +22,7 @@ from weft.options import Options
 from weft.plan.gpu_build import Built, built
 from weft.plan.select import Candidate, Considered, Example, Selection
 from weft.run.cache import CacheFolder, Json
+from weft.run.gpu.alone import alone
 from weft.run.gpu.build import gpu_parts
 from weft.run.key import cache_key
 from weft.schedule import tensor_of
@@ -127,7 +128,7 @@ def _fastest(
         assert failure is not None
         raise failure
     times: dict[int, float] = {}
-    with torch.no_grad(), torch.cuda.device(device):
+    with torch.no_grad(), torch.cuda.device(device), alone(f"GPU {device}"):
         timing = _Timing(program, example, device)
         for place, each in enumerate(ready):
             if times and time.monotonic() > deadline:
