@@ -88,6 +88,9 @@ def _derived(terminal: Console, name: str, *, every: bool) -> Derived:
 @click.option("--workers", type=click.IntRange(min=0), default=0, help="GPU: processes that compile rows beforehand.")
 @click.option("--seconds", type=click.FloatRange(min=0), default=math.inf, help="GPU: begin no row after so many.")
 @click.option("--every", is_flag=True, help="GPU: also rows of the papers' tables that have no goal.")
+@click.option(
+    "--again", is_flag=True, help="GPU: with --resume, measure anew also what the file has a right result of."
+)
 @reporting
 def bench(
     rounds: int, quick: bool, out: Path | None, only: tuple[str, ...], resume: bool, device: str | None, **gpu: Any
@@ -102,9 +105,8 @@ def bench(
     if (device or ("cuda" if torch.cuda.is_available() else "cpu")) == "cuda":
         rows = gpu_bench.chosen(only, every=gpu.pop("every"))
         before = _results(out, Found.read) if resume and out is not None and out.exists() else []
-        gpu_bench.bench(
-            gpu_bench.Order(rows, small=quick, rounds=3 if quick else rounds, **gpu), before, out, console()
-        )
+        gpu |= {"peers": "eager", "small": True, "rounds": 3} if quick else {"rounds": rounds}
+        gpu_bench.bench(gpu_bench.Order(rows, **gpu), before, out, console())
         return
     chosen = [e for e in workloads.SUITE if not only or any(text.lower() in e.title.lower() for text in only)]
     if not chosen:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
+import torch
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -24,7 +25,7 @@ from weft.errors import CommandError
 _LIMIT = 120.0
 # Of the time that there is, the part in which rows are compiled beforehand.
 _COMPILING = 0.5
-_COMPILED = ("weft", "inductor", "flex")
+_COMPILED = ("weft", "inductor", "inductor_fast", "flex")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class Order:
         workers: processes that compile rows before they are measured.
         seconds: after so many no row begins.
         limit: seconds without a sign of life after which a process is ended.
+        again: measure also rows that are known.
     """
 
     rows: Sequence[Workload]
@@ -50,6 +52,7 @@ class Order:
     workers: int = 0
     seconds: float = math.inf
     limit: float = _LIMIT
+    again: bool = False
 
     def worker(self) -> Worker:
         """A new process."""
@@ -75,35 +78,44 @@ def chosen(only: Sequence[str], *, every: bool) -> list[Workload]:
 
 
 def run(order: Order, before: Sequence[Found], out: Path | None, console: Console) -> list[Found]:
-    """Measure what `before` lacks; results so far, in the order of the tables, are in `out` after each row.
+    """Measure what `before` has no right result of; results so far, in the order of the tables, are in `out` after each row.
 
     Raises:
-        CommandError: the processes cannot be started, or `out` cannot be written.
+        CommandError: there is no GPU, processes cannot be started, or `out` cannot be written.
     """
-    known = {found.row for found in before}
+    known = set[str]() if order.again else {each.row for each in before if each.right}
     rows = [row for row in order.rows if row.name not in known]
-    found = [*before]
+    found = {each.row: each for each in before}
     ends = time.monotonic() + order.seconds
     if not rows or order.seconds <= 0:
-        return in_order(found)
+        return in_order(found.values())
+    if order.device == "cuda" and not torch.cuda.is_available():
+        raise CommandError(
+            "there is no GPU that PyTorch can use",
+            where="--device",
+            todo="see what `weft doctor` says, or use --device cpu",
+        )
     timer = Watched(order.worker)
     try:
         place = _place(timer, order)
-        console.print(_described(place))
-        timer.close()  # its memory is the compiling processes'
-        _compile(order, rows, ends, console)
+        _say(console, _described(place))
+        if order.workers:
+            timer.close()  # its memory is the compiling processes'
+            _compile(order, rows, ends, console)
         for row in rows:
             if time.monotonic() >= ends:
-                console.print(f"stopped after {order.seconds:.0f} s, before {row.name}")
+                _say(console, f"stopped after {order.seconds:.0f} s, before {row.name}")
                 break
             each = _measured(timer, order, row, place["rates"])
-            found.append(each)
-            console.print(line(each))
+            found[row.name] = each
+            _say(console, line(each))
             if out is not None:
-                write_json(out, {"setting": place["setting"], "results": [f.written() for f in in_order(found)]})
+                write_json(
+                    out, {"setting": place["setting"], "results": [f.written() for f in in_order(found.values())]}
+                )
     finally:
         timer.close()
-    return in_order(found)
+    return in_order(found.values())
 
 
 def _place(timer: Watched, order: Order) -> dict[str, Any]:
@@ -129,8 +141,6 @@ def _described(place: Mapping[str, Any]) -> str:
 
 def _compile(order: Order, rows: Sequence[Workload], ends: float, console: Console) -> None:
     """Fill the persistent caches."""
-    if not order.workers:
-        return
     requests = [
         {"what": "compile", "row": row.name, "names": [n for n in gpu_peers.names(row, order.peers) if n in _COMPILED]}
         for row in rows
@@ -139,9 +149,8 @@ def _compile(order: Order, rows: Sequence[Workload], ends: float, console: Conso
     def said(request: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
         seconds = ", ".join(f"{name} {each:.1f} s" for name, each in answer.get("seconds", {}).items())
         failed = [f"{name}: {why}" for name, why in answer.get("failed", {}).items()]
-        console.print(
-            f"compiled {request['row']}: {'; '.join([*filter(None, [seconds, answer.get('error', '')]), *failed])}"
-        )
+        parts = [*filter(None, [seconds, answer.get("error", "")]), *failed]
+        _say(console, f"compiled {request['row']}: {'; '.join(parts)}")
 
     left = (ends - time.monotonic()) * _COMPILING
     compile_all(order.worker, requests, order.workers, left, order.limit, said)
@@ -159,7 +168,7 @@ def _measured(timer: Watched, order: Order, row: Workload, rates: Mapping[str, A
     return Found.read(answer["found"]) if "found" in answer else replace(nothing, failed={"all": answer["error"]})
 
 
-def in_order(found: Sequence[Found]) -> list[Found]:
+def in_order(found: Iterable[Found]) -> list[Found]:
     """In the order of the tables."""
     place = {row.name: number for number, row in enumerate(ROWS)}
     return sorted(found, key=lambda each: place.get(each.row, len(place)))
@@ -169,7 +178,7 @@ def line(found: Found) -> str:
     """A row as it is done."""
     failed = [f"{name} failed: {why}" for name, why in found.failed.items()]
     if OWN not in found.times:
-        return f"{found.row}: not measured; {'; '.join(failed)}"
+        return f"{found.row}: no time of weft's; {'; '.join(failed)}"
     wrong = [] if found.right else [f"WRONG: {found.errors[OWN].reason}"]
     head = (
         f"{found.row}: {_us(found, OWN)} us, {found.ratio:.2f} x {found.peer}, {found.over_floor:.2f} x floor"
@@ -184,17 +193,16 @@ def line(found: Found) -> str:
 def tables(found: Sequence[Found]) -> tuple[Table, Table]:
     """All rows, and how groups stand."""
     names = dict.fromkeys(name for each in found for name in each.times if name != OWN)
-    rows = Table("row", "size", title="us: median of replayed CUDA graphs, cache emptied")
-    for head in ("floor", OWN, *names, "/ best peer", "/ floor", "at most"):
+    rows = Table("row", title="us: median of replayed CUDA graphs, cache emptied")
+    for head in ("floor", OWN, *names, "/ best peer", "/ floor"):
         rows.add_column(head, justify="right")
     for head in ("best peer", "right", "runs"):
         rows.add_column(head)
     for each in found:
         floor = "-" if math.isnan(each.floor_ms) else _three(each.floor_ms)
-        goal = gpu_targets.GOALS.get(each.group)
         rows.add_row(
-            each.row, each.size, floor, _us(each, OWN), *(_us(each, name) for name in names),
-            _ratio(each.ratio), _ratio(each.over_floor), "" if goal is None else str(goal),
+            each.row, floor, _us(each, OWN), *(_us(each, name) for name in names),
+            _ratio(each.ratio), _ratio(each.over_floor),
             each.peer, Text("yes", "green") if each.right else Text("NO", "bold red"), each.runs,
         )  # fmt: skip
     return rows, gpu_targets.table({each.row: each.ratio for each in found if each.right and each.peer})
@@ -223,15 +231,18 @@ def _ratio(number: float) -> str:
     return "-" if math.isnan(number) else f"{number:.2f}"
 
 
-def bench(
-    order: Order, before: Sequence[Found], out: Path | None, console: Console, say: Callable[[str], None] = click.echo
-) -> None:
-    """Run, print the tables; exit with 1 where weft failed or is wrong in a row that was measured."""
+def bench(order: Order, before: Sequence[Found], out: Path | None, console: Console) -> None:
+    """Run, print the tables; exit with 1 where weft failed in a row or is wrong."""
     found = run(order, before, out, console)
     for table in tables(found):
         console.print(table)
     wrong = complaints(found)
     for text in wrong:
-        say(text)
+        click.echo(text, err=True)
     if wrong:
         raise SystemExit(1)
+
+
+def _say(console: Console, text: str) -> None:
+    """A line as it is: errors may hold what a terminal's markup would be."""
+    console.print(text, markup=False, soft_wrap=True)

@@ -142,7 +142,7 @@ def alternate(replays: Mapping[str, Replay], clock: Clock, rounds: int, seconds:
     turns = orders(len(names))
     first = _rounds(replays, names, turns, clock, _WARM)
     a_round = sum(min(taken) for taken in first.values())
-    count = max(min(rounds, int(seconds / max(a_round, 1e-9))), min(rounds, _LEAST))
+    count = max(int(min(rounds, seconds / max(a_round, 1e-9))), min(rounds, _LEAST))
     taken = _rounds(replays, names, turns, clock, count)
     return {name: Timing(statistics.median(ts) * 1e3, min(ts) * 1e3, len(ts)) for name, ts in taken.items()}
 
@@ -187,7 +187,7 @@ def rates(clock: Clock, *, small: bool) -> Rates:
     scale = torch.ones(1, device=clock.device)
 
     def narrow(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return scaled_mm(a, b.T, scale, scale, out_dtype=torch.bfloat16)
+        return scaled_mm(a, b.T, scale, scale, out_dtype=torch.bfloat16, use_fast_accum=True)
 
     try:
         eighth = (a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn))

@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from weft.api.compile import compile as compiled_by_weft
 from weft.api.compile import torch_compile
-from weft.api.workloads_gpu import Workload
+from weft.api.workloads_gpu import Workload, scaled_linear
 
 OWN = "weft"
 _ALWAYS = ("eager", "inductor")
@@ -26,7 +26,7 @@ def names(row: Workload, peers: str) -> tuple[str, ...]:
         case "all":
             others = (*_ALWAYS[1:], *row.peers)
         case "best":
-            others = () if row.best == "eager" else (row.best,)
+            others = tuple(name for name in row.best if name != "eager")
         case _:
             others = ()
     return OWN, "eager", *others
@@ -41,16 +41,21 @@ def candidate(row: Workload, name: str) -> _Function:
             return row.fn
         case "inductor":
             return torch_compile(row.fn, dynamic=False)
+        case "inductor_fast":
+            return torch_compile(_fast, dynamic=False)
         case "flex":
             return _flex()
         case _:
-            return _sdpa(name)
+            return _sdpa(name, causal=row.causal)
 
 
-def _sdpa(name: str) -> _Function:
-    """PyTorch's fused attention by one of its kernels: `sdpa_cudnn`, `sdpa_flash`, and with `_causal` behind it."""
-    kernel, causal = name.removeprefix("sdpa_").removesuffix("_causal"), name.endswith("_causal")
-    backend = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}[kernel]
+def _fast(x: torch.Tensor, w: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    return scaled_linear(x, w, columns, fast=True)
+
+
+def _sdpa(name: str, *, causal: bool) -> _Function:
+    """PyTorch's fused attention by one of its kernels."""
+    backend = {"sdpa_cudnn": SDPBackend.CUDNN_ATTENTION, "sdpa_flash": SDPBackend.FLASH_ATTENTION}[name]
 
     def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         with sdpa_kernel([backend]):

@@ -22,6 +22,7 @@ from weft.api.examples import Sizes
 from weft.api.gpu_clock import Clock, Rates, Replay, alternate
 from weft.api.measure import Timing
 from weft.api.workloads_gpu import Workload
+from weft.options import options
 from weft.run import stats
 from weft.verify.judge import Draws, judge, reference
 
@@ -46,7 +47,7 @@ class Found:
         judged: what part of the result was compared with fp64.
         floor_ms: the larger of bytes (each operand and result once) and product operations over the rates.
         rates: of this run: bytes per second of a copy, operations per second of a product by element type.
-        runs: what `weft.compile` runs: weft, weft with library products, or PyTorch.
+        runs: what `weft.compile` runs: weft, weft with library products, or PyTorch; and what it left to PyTorch.
         fallbacks: parts that weft left to PyTorch.
         seconds: that the row took.
     """
@@ -194,11 +195,14 @@ def tensors(out: Any) -> tuple[torch.Tensor, ...]:
 
 
 def warm(session: Session, names: Sequence[str]) -> dict[str, Any]:
-    """Run candidates once, so that what they compile is in their caches: seconds of each, and why others failed."""
+    """Run candidates once, so that what they compile is in their caches: seconds of each, and why others failed.
+
+    Others run beside this one: weft decides nothing by times (`measure="never"`), which would be kept.
+    """
     _TORCH.compiler.reset()
     taken: dict[str, float] = {}
     inputs = session.inputs(0)
-    with torch.no_grad():
+    with torch.no_grad(), options(measure="never"):
         for name in names:
             begin = time.perf_counter()
             session.call(name, inputs)
@@ -303,9 +307,10 @@ def _judged(session: Session, exact: list[Any], gaps: list[Any]) -> dict[str, Ch
 
 
 def _runs(before: stats.Stats, after: stats.Stats) -> str:
-    """What a compiled function runs: nothing of weft's where it has no binary."""
-    binaries = after.binaries_emitted + after.cache_hits - before.binaries_emitted - before.cache_hits
-    return chosen(before, after) if binaries else "PyTorch"
+    """What a compiled function runs."""
+    parts = after.fallbacks - before.fallbacks
+    what = chosen(before, after)
+    return what if what == "PyTorch" or not parts else f"{what}, {parts} parts by PyTorch"
 
 
 def _part(row: Workload, kept: Any, sizes: Sizes) -> str:

@@ -26,20 +26,24 @@ class LostError(Exception):
         self.trying = trying
 
 
+def _started(command: Sequence[str], errors: Any) -> Any:
+    """The process; its input and output are pipes of lines, which its type does not say."""
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)
+
+
 class Worker:
     """A process that answers requests, a line of JSON each; `weft.api.gpu_worker` says which."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
-        self._process = subprocess.Popen(
-            [sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
-        )
+        self._process = _started([sys.executable, *arguments], self._errors)
         self._lines: queue.Queue[str | None] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self._last = ""
         self.trying = ""
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
         for line in self._process.stdout:
             self._lines.put(line)
         self._lines.put(None)
@@ -54,7 +58,6 @@ class Worker:
         Raises:
             LostError: there is none; the process is gone.
         """
-        assert self._process.stdin is not None
         self.trying = ""
         try:
             self._process.stdin.write(f"{json.dumps(request)}\n")
@@ -79,18 +82,14 @@ class Worker:
 
     def _lost(self, why: str) -> LostError:
         self.close()
-        code = self._process.returncode
-        if why != "ended":
-            return LostError(why, self.trying)
-        self._errors.seek(0)
-        last = [line for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()][-1:]
-        return LostError(f"its process ended with {code}: {' '.join(last)}"[:_KEPT], self.trying)
+        if why == "ended":
+            why = f"its process ended with {self._process.returncode}: {self._last}"[:_KEPT]
+        return LostError(why, self.trying)
 
     def close(self) -> None:
         """End the process, if need be by force."""
         with suppress(OSError):
-            if self._process.stdin is not None:
-                self._process.stdin.close()
+            self._process.stdin.close()
         if self.trying:
             self._process.kill()  # it may be at work for ever
         try:
@@ -98,6 +97,13 @@ class Worker:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._reader.join()
+        self._process.stdout.close()
+        if not self._errors.closed:
+            self._errors.seek(0)
+            lines = self._errors.read().decode(errors="replace").splitlines()
+            self._last = next((line for line in reversed(lines) if line.strip()), "")
+            self._errors.close()
 
 
 class Watched:

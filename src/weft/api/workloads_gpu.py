@@ -49,22 +49,24 @@ class Workload:
         group: which target of `weft.api.gpu_targets` it counts for; empty: none.
         flops: of its matrix products, at some sizes.
         matrix: the element type whose rate of products counts.
-        best: the fastest peer of an earlier measurement.
+        best: the fastest peers of an earlier measurement: one, or those that may be it.
         peers: names of what else can compute it, beside eager and Inductor (`weft.api.gpu_peers`).
         exact: what computes the same in fp64, where the function's own operations cannot; None: the function.
         judged: of the leading dimensions of results and of operands, how many elements are judged; empty: all.
         common: trailing operands, such as weights, that all of what is judged has in common.
+        causal: no query attends to later keys; peers that know such a mask are told.
     """
 
     example: Example
     group: str
     flops: Callable[[Sizes], float]
     matrix: str = "bfloat16"
-    best: str = "inductor"
+    best: tuple[str, ...] = ("inductor",)
     peers: tuple[str, ...] = ()
     exact: _Function | None = None
     judged: Sizes = ()
     common: int = 0
+    causal: bool = False
 
     @property
     def name(self) -> str:
@@ -128,11 +130,14 @@ def routing(count: int) -> _Function:
     return switch if count == 1 else route
 
 
-def scaled_linear(x: torch.Tensor, w: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-    """Rows rounded to floats of 8 bits by a scale of their own, times a matrix of such floats whose columns have scales too."""
+def scaled_linear(x: torch.Tensor, w: torch.Tensor, columns: torch.Tensor, *, fast: bool = False) -> torch.Tensor:
+    """Rows rounded to floats of 8 bits by a scale of their own, times a matrix of such floats whose columns have scales too.
+
+    `fast`: partial sums may be kept in fewer bits than float32 has, where the device is faster so.
+    """
     scale = x.abs().amax(-1, keepdim=True).float() / 448.0
     rounded = (x / scale).to(_E4M3)
-    return scaled_mm(rounded, w.T, scale, columns, out_dtype=x.dtype)
+    return scaled_mm(rounded, w.T, scale, columns, out_dtype=x.dtype, use_fast_accum=fast)
 
 
 def scaled_linear_in_parts(x: torch.Tensor, w: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
@@ -145,10 +150,10 @@ def scaled_linear_in_parts(x: torch.Tensor, w: torch.Tensor, columns: torch.Tens
 def _fp8_linear(sizes: Sizes) -> tuple[Operand, ...]:
     """Sizes: rows, inner, columns. Weights are as a layer keeps them, columns × inner, and use most of what 8 bits can say."""
     rows, inner, columns = sizes
-    scale = inner**-0.5 / 64.0
+    scale = inner**-0.5 / 48.0
     return (
         Operand((rows, inner)),
-        Operand((columns, inner), 64.0, kept=_E4M3),
+        Operand((columns, inner), 48.0, kept=_E4M3),
         Operand((1, columns), 0.2 * scale, scale, kept=torch.float32),
     )
 
@@ -200,7 +205,7 @@ def _attention(
 ) -> Workload:
     """Sizes: batch, heads, heads of keys, queries, keys, width."""
     example = Example(name, lambda _: fn, queries_and_keys, sizes, few, dtypes=_BF16)
-    return Workload(example, group, _attention_flops, best=best, peers=_DENSE, judged=judged)
+    return Workload(example, group, _attention_flops, best=(best,), peers=_DENSE, judged=judged)
 
 
 def _layer(
@@ -291,6 +296,8 @@ def _quant(number: int, columns: int, inner: int) -> Workload:
         (512,),
         matrix="float8_e4m3fn",
         exact=scaled_linear_in_parts,
+        best=("inductor", "inductor_fast"),
+        peers=("inductor_fast",),
     )
 
 
@@ -352,9 +359,8 @@ def _long(length: int, *, causal: bool) -> Workload:
     sizes, few, judged = (batch, 16, 16, length, length, 128), (1, 2, 2, 96, 96, 16), (1, 4 if length < 8192 else 2)
     if not causal:
         return _attention(name, _SHORT, sizes, few, judged, best="inductor" if length < 8192 else _DENSE[0])
-    peers = ("sdpa_cudnn_causal", "sdpa_flash_causal")
-    masked = _attention(name, _SHORT, sizes, few, judged, workloads.causal_attention, peers[0])
-    return replace(masked, flops=_causal_flops, peers=peers)
+    masked = _attention(name, _SHORT, sizes, few, judged, workloads.causal_attention, _DENSE[0])
+    return replace(masked, flops=_causal_flops, peers=_DENSE[:2], causal=True)
 
 
 _FA = tuple(_long(length, causal=causal) for length in (4096, 16384) for causal in (False, True))
@@ -396,7 +402,7 @@ def _few_rows(batch: int) -> tuple[Workload, ...]:
         ("RMSLinear", workloads.rmsnorm_linear, (batch, wide, wide), one_product, _products(1), few, "inductor"),
     )
     return tuple(
-        _layer(f"{name}-b{batch}", _TINY, fn, sizes, operands, flops, small_sizes, best=peer)
+        _layer(f"{name}-b{batch}", _TINY, fn, sizes, operands, flops, small_sizes, best=(peer,))
         for name, fn, sizes, operands, flops, small_sizes, peer in layers
     )
 

@@ -8,7 +8,7 @@ operations in closed form, equal to what the interpreter counts; and `estimate`,
 from weft.cost.corrections import Corrections, corrected, correcting, dependents, fused_at, in_levels
 from weft.cost.estimate import Cost, cost_of, estimate, total
 from weft.cost.gpu_limits import Resources, resources, segments_wanted, unfit
-from weft.cost.gpu_model import estimate_gpu
+from weft.cost.gpu_model import Launch, estimate_gpu, launches_of
 from weft.cost.gpus import Gpu, gpu, machine_of
 from weft.cost.machine import Level, Machine
 from weft.cost.on_chip import LONGEST, fits_whole, held_whole, longest_whole, on_chip_bytes
@@ -19,6 +19,7 @@ __all__ = [
     "Corrections",
     "Cost",
     "Gpu",
+    "Launch",
     "Level",
     "Machine",
     "Resources",
@@ -35,6 +36,7 @@ __all__ = [
     "gpu",
     "held_whole",
     "in_levels",
+    "launches_of",
     "longest_whole",
     "machine_of",
     "on_chip_bytes",

@@ -14,7 +14,7 @@ from math import ceil
 
 from weft.block.program import BlockProgram
 from weft.cost.estimate import Cost
-from weft.cost.gpu_limits import Resources, Unit, accesses, pipelined, resources_of, unit_of
+from weft.cost.gpu_limits import Resources, Unit, accesses, pipelined, resources_of, unfit, unit_of
 from weft.cost.gpu_work import Product, ProgramWork, Region, work_of
 from weft.cost.gpus import Gpu, gpu
 from weft.cost.traffic import Traffic, by_kernel
@@ -50,9 +50,29 @@ def estimate_gpu(
     Raises:
         TargetError: no GPU is known that `target` could be.
     """
-    chip = gpu(target)
+    return tuple(launch.cost(gpu(target), warps, stages) for launch in launches_of(applied, sizes))
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What one launch of an applied program does, whatever its warps and stages."""
+
+    work: ProgramWork
+    counted: Traffic
+
+    def cost(self, chip: Gpu, warps: int, stages: int) -> Cost:
+        """Its cost on `chip`."""
+        return _cost(self.work, self.counted, chip, warps, stages)
+
+    def unfit(self, chip: Gpu, warps: int, stages: int) -> str | None:
+        """Why it does not fit `chip`; None where it does."""
+        return unfit(resources_of(self.work, chip, warps, stages), chip)
+
+
+def launches_of(applied: BlockProgram, sizes: Mapping[str, int]) -> tuple[Launch, ...]:
+    """The launches of an applied program, in the order of `weft.schedule.kernels`."""
     parts = zip(kernels(applied), by_kernel(applied, sizes), strict=True)
-    return tuple(_cost(work_of(applied, part, counted, sizes), counted, chip, warps, stages) for part, counted in parts)
+    return tuple(Launch(work_of(applied, part, counted, sizes), counted) for part, counted in parts)
 
 
 def _cost(work: ProgramWork, counted: Traffic, chip: Gpu, warps: int, stages: int) -> Cost:

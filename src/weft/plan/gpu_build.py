@@ -13,7 +13,7 @@ from weft.emit import triton
 from weft.plan.interface import dims_of, signature
 from weft.plan.select import Candidate, Example
 from weft.run.cache import Json
-from weft.run.gpu import Assembled, GpuBinary, GpuSignature, GpuSource, build_gpu
+from weft.run.gpu import ASSEMBLY_SECONDS, Assembled, GpuBinary, GpuSignature, GpuSource, build_gpu
 from weft.schedule import KernelNodes, kernels
 from weft.tensor.axes import Axis
 from weft.tensor.program import TensorProgram
@@ -37,9 +37,9 @@ class Built:
     sizes: Mapping[str, int]
     strides: tuple[tuple[int, ...], ...]
 
-    def assembled(self) -> Assembled:
-        """Its binary for calls like the example; raises as `GpuBinary.assemble_for`."""
-        return self.binary.assemble_for(self.sizes, self.strides)
+    def assembled(self, seconds: float = ASSEMBLY_SECONDS) -> Assembled:
+        """Its binary for calls like the example, in so many seconds at most; raises as `GpuBinary.assemble_for`."""
+        return self.binary.assemble_for(self.sizes, self.strides, seconds=seconds)
 
 
 def built(

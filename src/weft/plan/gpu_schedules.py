@@ -241,7 +241,9 @@ def _segments(known: Parts, program: BlockProgram, blocks: Blocks, sizes: Mappin
         return
     grid = set(grid_maps(program.graph))
     programs = math.prod(
-        math.ceil(n.axis.space.size(sizes) / blocks.of(known.of[n.name])) for n in maps(program.graph) if n.name in grid
+        math.ceil(n.axis.space.size(sizes) / blocks.of(known.of[n.name]))
+        for n in maps(program.graph)
+        if n.name in grid and known.of[n.name] is not Part.whole
     )
     longest = max(n.axis.space.size(sizes) for n in maps(program.graph) if n.name in known.split)
     for share in (1, 2, 4):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from weft.block.program import BlockProgram
-from weft.cost import Cost, Gpu, estimate, gpu, total
+from weft.cost import Cost, Gpu, Launch, gpu, launches_of, total
 from weft.emit import triton
 from weft.errors import ScheduleError, UnsupportedError
 from weft.plan.gpu_schedules import Blocks, Parts, choices, launches, parts, schedule
@@ -33,6 +33,19 @@ class Way:
     cost: Cost
 
 
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A program with places, and what its launches do."""
+
+    applied: BlockProgram
+    launches: tuple[Launch, ...]
+
+    def unfit(self, chip: Gpu, blocks: Blocks) -> str | None:
+        """Why one of its launches does not fit `chip`."""
+        reasons = (launch.unfit(chip, blocks.warps, blocks.stages) for launch in self.launches)
+        return next((reason for reason in reasons if reason is not None), None)
+
+
 @dataclass
 class Ways:
     """The ways of one fused program, made as they are asked for.
@@ -47,7 +60,7 @@ class Ways:
     sizes: Mapping[str, int]
     innermost: Mapping[str, int | None]
     target: Target
-    _made: dict[Blocks, BlockProgram | str] = field(default_factory=dict[Blocks, "BlockProgram | str"])
+    _made: dict[Blocks, _Placed | str] = field(default_factory=dict[Blocks, "_Placed | str"])
 
     def probed(self) -> list[Way]:
         """A few, the fastest first.
@@ -65,7 +78,7 @@ class Ways:
         """The way of a schedule that is there; raises as `apply` and the emitter do."""
         applied = apply(self.fused, wanted)
         _demand_printable(applied)
-        return self._way(wanted, applied)
+        return self._way(wanted, _Placed(applied, launches_of(applied, self.sizes)))
 
     def _best(self, count: int, launched: int) -> list[Way]:
         known, chip = self._parts(), gpu(self.target)
@@ -79,8 +92,13 @@ class Ways:
             if isinstance(applied, str):
                 refused = refused or applied
                 continue
-            launchable = islice(launches(known, blocks), launched)
-            found += [self._way(schedule(self.fused, known, each, self.sizes), applied) for each in launchable]
+            fitting = 0
+            for each in launches(known, blocks):
+                unfit = applied.unfit(chip, each)
+                refused = refused or unfit
+                if unfit is None and fitting < launched:
+                    fitting += 1
+                    found.append(self._way(schedule(self.fused, known, each, self.sizes), applied))
         if not found:
             raise UnsupportedError(refused or "no schedule for a GPU")
         return sorted(found, key=lambda w: w.cost.predicted_seconds)
@@ -91,17 +109,19 @@ class Ways:
     def _choices(self, known: Parts, chip: Gpu) -> Iterator[Blocks]:
         return choices(known, self.fused, self.sizes, chip)
 
-    def _applied(self, known: Parts, blocks: Blocks) -> BlockProgram | str:
+    def _applied(self, known: Parts, blocks: Blocks) -> _Placed | str:
         """The program with places; or why it has none, or no kernel can be printed for it."""
         try:
             applied = apply(self.fused, schedule(self.fused, known, blocks, self.sizes))
             _demand_printable(applied)
         except (ScheduleError, UnsupportedError) as error:
             return error.what
-        return applied
+        return _Placed(applied, launches_of(applied, self.sizes))
 
-    def _way(self, wanted: Schedule, applied: BlockProgram) -> Way:
-        return Way(wanted, applied, total(estimate(applied, self.sizes, gpu(self.target).machine())))
+    def _way(self, wanted: Schedule, placed: _Placed) -> Way:
+        chip = gpu(self.target)
+        costs = (launch.cost(chip, wanted.warps, wanted.stages) for launch in placed.launches)
+        return Way(wanted, placed.applied, total(costs))
 
 
 def _demand_printable(applied: BlockProgram) -> None:

@@ -12,7 +12,6 @@ import torch
 from weft.block.listing import listing
 from weft.block.program import BlockProgram
 from weft.cascade import Approximation
-from weft.cost import estimate
 from weft.emit import cpp
 from weft.errors import VerificationError
 from weft.fuse import Step
@@ -185,7 +184,7 @@ def _build(
 
     binary = build(parts, emit)
     verdict = checked.of(binary.meta)
-    cost = estimate(applied, example.sizes, example.machine)[index]
+    cost = example.costs(applied, schedule)[index]
     return Kernel(
         name=name,
         source=binary.text,
@@ -205,7 +204,7 @@ def _build(
 def _built_for_a_gpu(
     program: TensorProgram, chosen: Candidate, example: Example, checked: _Checked
 ) -> tuple[Kernel, ...]:
-    costs = estimate(chosen.applied, example.sizes, example.machine)
+    costs = example.costs(chosen.applied, chosen.schedule)
     made: list[Kernel] = []
     for each in built(program, chosen, example, checked.meta):
         each.assembled()

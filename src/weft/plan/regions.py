@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from weft.capture import Captured
-from weft.cost import estimate, total
+from weft.cost import total
 from weft.errors import Location, WeftError
 from weft.options import Options
 from weft.plan.partition import Region
@@ -126,7 +126,7 @@ def _selected_before(prepared: Prepared, options: Options) -> Selection:
         with _uncollected():
             found = select(program, example, options)
     else:
-        cost = total(estimate(found.chosen.applied, example.sizes, example.machine))
+        cost = total(example.costs(found.chosen.applied, found.chosen.schedule))
         found = replace(found, example=example, chosen=replace(found.chosen, cost=cost))
     _remembered[key] = found  # the last ones stay
     while len(_remembered) > _MOST_REMEMBERED:

@@ -13,7 +13,7 @@ from weft.block.copies import canonical
 from weft.block.program import BlockProgram, maps
 from weft.block.ranges import Rest
 from weft.cascade import Approximation, Chains, chains
-from weft.cost import Cost, Machine, estimate, machine_of, total
+from weft.cost import Cost, Machine, estimate, estimate_gpu, machine_of, total
 from weft.errors import ScheduleError, UnsupportedError
 from weft.fuse import RULES_IN_PLANS, RULES_THAT_KEEP_PRECISION, Fusion, Step, fuse
 from weft.fuse.coarse_where_kept_in_16_bits import coarse_where_kept_in_16_bits
@@ -58,6 +58,12 @@ class Example:
     def machine(self) -> Machine:
         """What the model takes the target to be."""
         return machine_of(self.target, self.threads)
+
+    def costs(self, applied: BlockProgram, schedule: Schedule) -> tuple[Cost, ...]:
+        """The cost of each launch of a program with places; `schedule` is what gave them."""
+        if self.target.is_gpu:
+            return estimate_gpu(applied, self.sizes, self.target, schedule.warps, schedule.stages)
+        return estimate(applied, self.sizes, self.machine)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,6 +22,7 @@ from weft.options import Options
 from weft.plan.gpu_build import Built, built
 from weft.plan.select import Candidate, Considered, Example, Selection
 from weft.run.cache import CacheFolder, Json
+from weft.run.gpu.alone import alone
 from weft.run.gpu.build import gpu_parts
 from weft.run.key import cache_key
 from weft.schedule import tensor_of
@@ -31,6 +32,8 @@ from weft.tensor.program import TensorProgram
 _TRIED = {"none": 1, "quick": 16, "full": 96}
 # Timed calls of a candidate; what is so much slower than the best after the first few has no more.
 _LEAST, _MOST, _SECONDS, _HOPELESS = 3, 15, 0.02, 1.3
+# Seconds after which a candidate's compiler is stopped: what takes longer is unrolled into thousands of lines, and slow.
+_COMPILING = 20.0
 # What two right kernels may differ by: in units of the last place of the largest result.
 _ULPS = {torch.float32: 64.0, torch.float64: 64.0}
 _OTHER_ULPS = 4.0
@@ -125,7 +128,7 @@ def _fastest(
         assert failure is not None
         raise failure
     times: dict[int, float] = {}
-    with torch.no_grad(), torch.cuda.device(device):
+    with torch.no_grad(), torch.cuda.device(device), alone(f"GPU {device}"):
         timing = _Timing(program, example, device)
         for place, each in enumerate(ready):
             if times and time.monotonic() > deadline:
@@ -151,7 +154,7 @@ def _compiled(
         try:
             found = built(program, candidate, example)
             for each in found:
-                each.assembled()
+                each.assembled(_COMPILING)
         except WeftError as error:
             return error
         return found

@@ -6,12 +6,13 @@ compiled and Triton is not imported: `driver` loads and starts binaries through 
 many, `assemble_kernels` what many calls will need.
 """
 
-from weft.run.gpu.assemble import Assembled, Job, assemble, assemble_all
+from weft.run.gpu.assemble import ASSEMBLY_SECONDS, Assembled, Job, assemble, assemble_all
 from weft.run.gpu.build import GpuBinary, GpuSource, assemble_kernels, build_gpu
 from weft.run.gpu.classes import KernelClass, class_of
 from weft.run.gpu.signature import GpuSignature
 
 __all__ = [
+    "ASSEMBLY_SECONDS",
     "Assembled",
     "GpuBinary",
     "GpuSignature",

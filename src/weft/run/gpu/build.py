@@ -15,7 +15,7 @@ from weft.options import current
 from weft.run import stats
 from weft.run.cache import CacheFolder, Json
 from weft.run.gpu import interpreted
-from weft.run.gpu.assemble import Assembled, Job, assemble, side_by_side
+from weft.run.gpu.assemble import ASSEMBLY_SECONDS, Assembled, Job, assemble, side_by_side
 from weft.run.gpu.classes import KernelClass, class_of
 from weft.run.gpu.launch import make_gpu_launcher, refusing
 from weft.run.gpu.signature import GpuSignature
@@ -92,15 +92,22 @@ class GpuBinary:
         return class_of(self.signature, addresses, sizes, [s for each in strides for s in each])
 
     def assemble_for(
-        self, sizes: Mapping[str, int], strides: Sequence[Sequence[int]], *, aligned: bool = True
+        self,
+        sizes: Mapping[str, int],
+        strides: Sequence[Sequence[int]],
+        *,
+        aligned: bool = True,
+        seconds: float = ASSEMBLY_SECONDS,
     ) -> Assembled:
         """The binary for calls of one class (`class_for`), from the cache or compiled now; no GPU needs to be here.
+
+        Triton is stopped after so many `seconds`.
 
         Raises:
             CompilerError: Triton is missing or refused the kernel.
             UnsupportedError: such a call cannot be made, or a program needs more shared memory than the target has.
         """
-        return self._classes.of(self.class_for(sizes, strides, aligned=aligned))
+        return self._classes.of(self.class_for(sizes, strides, aligned=aligned), seconds)
 
     def binary_for(self, kind: KernelClass) -> Assembled:
         """As `assemble_for`, of a class."""
@@ -136,17 +143,26 @@ class Classes:
         signature = self._source.signature
         return Job(self._source.text, signature.name, kind, self._target, signature.warps, signature.stages)
 
-    def of(self, kind: KernelClass) -> Assembled:
+    def of(self, kind: KernelClass, seconds: float = ASSEMBLY_SECONDS) -> Assembled:
         """The binary for `kind`. Errors as `assemble`."""
         with self._lock:
             found = self._met.get(kind)
             if found is None:
-                found = self._met[kind] = self._found(kind)
+                found = self._met[kind] = self._found(kind, seconds)
             return found
 
-    def _found(self, kind: KernelClass) -> Assembled:
+    def _found(self, kind: KernelClass, seconds: float) -> Assembled:
+        job = self.job(kind)
         # Kernels with the same text have the same binaries, whatever program they were printed for.
-        parts = {"job": repr(self.job(kind)), "triton": triton_version(), "triton settings": triton_settings()}
+        parts = {
+            "weft": source_hash(),
+            "triton": triton_version(),
+            "triton settings": triton_settings(),
+            "text": job.text,
+            "class": str(kind),
+            "machine": str(job.target),
+            "tuning": f"{job.warps} warps, {job.stages} stages",
+        }
         key = cache_key(parts)
         known = self._known(key)
         if known is not None:
@@ -155,7 +171,7 @@ class Classes:
             known = self._known(key)  # whom this one waited for has compiled it
             if known is not None:
                 return known
-            made = assemble(self.job(kind))
+            made = assemble(job, seconds)
             binary, assembly = _FILES[self._target.kind]
             files = {binary: made.binary, assembly: made.assembly.encode()}
             self._folder.store(key, files, {"assembled": made.to_json()}, parts=parts)

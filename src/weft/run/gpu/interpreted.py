@@ -71,13 +71,15 @@ def mend_bfloat16() -> None:
         bfloat16 = import_module("triton.language").bfloat16
     except ModuleNotFoundError:
         return  # loading the kernel says so
-    convert, dot = vars(interpreter)["_convert_float"], interpreter.InterpreterBuilder.create_dot
+    convert: Any = interpreter._convert_float  # noqa: SLF001 - there is no other way in
+    dot = interpreter.InterpreterBuilder.create_dot
 
     def converted(data: Any, source: Any, target: Any, rounding: Any) -> Any:
         if target != bfloat16:
             return convert(data, source, target, rounding)
-        rounded = torch.from_numpy(np.array(data, dtype=np.float32)).to(torch.bfloat16)
-        return rounded.view(torch.int16).numpy().view(np.uint16)
+        numbers: Any = np.array(data, dtype=np.float32)
+        bits: Any = torch.as_tensor(numbers).to(torch.bfloat16).view(torch.int16).numpy()
+        return bits.view(np.uint16)
 
     def product(self: Any, a: Any, b: Any, *rest: Any) -> Any:
         def wide(side: Any) -> Any:

@@ -1,0 +1,44 @@
+"""Times that several processes take of kernels on one GPU: one after the other, or each measures the others too."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_PAUSE = 0.02
+
+
+@contextmanager
+def alone(name: str, seconds: float = 60.0) -> Generator[bool]:
+    """While this holds, no other process, or thread, of the user holds it for the same `name`.
+
+    Gives whether it does: after `seconds`, or where there is no folder for temporary files, it goes on without.
+    """
+    held = _held(name, time.monotonic() + seconds)
+    try:
+        yield held is not None
+    finally:
+        if held is not None:
+            os.close(held)  # which lets go
+
+
+def _held(name: str, ends: float) -> int | None:
+    word = "".join(c if c.isalnum() else "-" for c in name)
+    try:
+        path = Path(tempfile.gettempdir(), f"weft-{os.geteuid()}-{word}.lock")
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return None
+    while True:
+        with suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return file
+        if time.monotonic() >= ends:
+            os.close(file)
+            return None
+        time.sleep(_PAUSE)
