@@ -437,6 +437,7 @@ def test_tables_show_rows_goals_and_what_is_above(console):
         console.print(table)
     said = console.export_text()
     assert said.count("1.23") >= 2
+    assert "100*" in said  # the best peer
     assert "2.46" in said
     assert "1.03 each" in said
     assert "H7 1.23; without H9, MHA-inc-b1" in said  # a wrong result is none
