@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 import weft
 from weft.api.cli import main
-from weft.run.cache import CacheFolder
+from weft.run.cache import CacheFolder, Json
 
 DAY = 24 * 3600.0
 OTHER = "0" * 64
@@ -152,6 +152,22 @@ def test_stats_counts_by_kind_and_source(folder):
     ]  # fmt: skip
     assert found["bytes"] == CacheFolder(folder).size()
     assert "measurements: 1\n" in run("stats").stdout
+
+
+def test_kernels_for_gpus_and_their_binaries(folder):
+    kernel: dict[str, Json] = {"signature": {"kernel": {"name": "twice"}}, "meta": {}}
+    CacheFolder(folder).store("a" * 64, {"kernel.py": b"import triton"}, kernel, parts={"program": "2 x"})
+    files = {"kernel.cubin": b"\x7fELF", "kernel.ptx": b".visible .entry twice()"}
+    parts = {"class": "*fp32:16 i32"}
+    made: dict[str, Json] = {"assembled": {"name": "twice", "target": "cuda:90"}}
+    CacheFolder(folder).store("b" * 64, files, made, parts=parts)
+    found = {row["key"][0]: (row["name"], row["program"]) for row in json.loads(run("list", "--json").stdout)}
+    assert (found["a"], found["b"]) == (("twice", "2 x"), ("twice, cuda:90", "*fp32:16 i32"))
+    assert "== source\nimport triton\n" in run("show", "aaa").stdout
+    assert "== assembly\n.visible .entry twice()\n" in run("show", "bbb").stdout
+    assert "== assembly" not in run("show", "bbb", "--no-source").stdout
+    counts = json.loads(run("stats", "--json").stdout)
+    assert (counts["kernels"], counts["binaries for GPUs"], counts["measurements"]) == (2, 1, 1)
 
 
 @pytest.mark.parametrize("command", [("path",), ("list",), ("clear", "--yes"), ("verify",), ("stats",), ("show", "a")])

@@ -168,10 +168,9 @@ def bodies(program: BlockProgram) -> list[BlockNode]:
     return [n for m in program.graph.nodes if isinstance(m, Map) for n in m.body.nodes]
 
 
-@pytest.mark.parametrize("name", ["attention_1", "rmsnorm_2", "one_query_1"])
-def test_triton_refuses_what_it_would_drop(name: str) -> None:
-    """What a first iteration hands on would have to lie in memory: no kernel rather than a wrong one."""
-    applied = blocks(ALTERNATIVES[name])
+def test_triton_refuses_what_it_would_drop() -> None:
+    """What a first iteration hands on block by block would have to lie in memory: no kernel rather than a wrong one."""
+    applied = blocks(ALTERNATIVES["attention_1"])
     unit = units(applied, "kernel")[0]
-    with pytest.raises(UnsupportedError, match=r"list|leave the first iteration"):
+    with pytest.raises(UnsupportedError, match="list"):
         triton.emit(applied, unit.kernel, "kernel", unit.dims)

@@ -47,7 +47,7 @@ class TritonProgram:
             options: Triton's, for every launch (num_warps, num_stages).
             allocate: makes what the interpreter writes to, as `torch.empty` does.
         """
-        device = next(iter(inputs.values())).device
+        device = next((t.device for t in inputs.values()), torch.device("cpu"))
         calls = [(part, self._launcher(_with(source, options), device, allocate)) for part, source in self.launches]
 
         def run() -> tuple[torch.Tensor, ...]:
@@ -95,10 +95,21 @@ def load(program: BlockProgram, dims: Dims, folder: Path, name: str = "kernel") 
     launches: list[tuple[KernelNodes, GpuSource]] = []
     for number, part in enumerate(kernels(program)):
         own = f"{name}_{number}"
-        kernel = emit(program, part, own, known)
-        called = GpuSignature(signature(program, part, own, known), kernel.constants, kernel.grid)
+        here = {**known, **_of_parts(part, known)}
+        kernel = emit(program, part, own, here)
+        called = GpuSignature(signature(program, part, own, here), kernel.constants, kernel.grid)
         launches.append((part, GpuSource(kernel.text, called)))
     return TritonProgram(program, known, tuple(launches), folder)
+
+
+def _of_parts(part: KernelNodes, dims: Mapping[str, tuple[Axis, ...]]) -> dict[str, tuple[Axis, ...]]:
+    """The dimensions of what a launch writes, by the axes that it has there: a part of a list has others than the whole."""
+    found: dict[str, tuple[Axis, ...]] = {}
+    for name in part.writes:
+        tensor, axes = tensor_of(part, name)
+        own = {whole: of_part for of_part, whole in axes.items()}
+        found[name] = tuple(own.get(a, a) for a in dims[tensor])
+    return found
 
 
 def sizes_of(program: BlockProgram, inputs: Mapping[str, torch.Tensor]) -> dict[str, int]:

@@ -18,6 +18,7 @@ from weft.run.cache import CacheFolder, Entry, Json
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _SHOWN = 12
+_TEXTS = {"kernel.cpp": "source", "kernel.py": "source", "kernel.ptx": "assembly", "kernel.amdgcn": "assembly"}
 
 
 @click.group()
@@ -52,7 +53,7 @@ def listed(as_json: bool) -> None:
 
 @cache.command()
 @click.argument("key")
-@click.option("--source/--no-source", default=True, help="Print the C++ too.")
+@click.option("--source/--no-source", default=True, help="Print the C++, Triton's Python or the assembly too.")
 @reporting
 def show(key: str, source: bool) -> None:
     """Print one entry: what it was made from, its verdict, its source. KEY may be cut to its first digits."""
@@ -62,8 +63,8 @@ def show(key: str, source: bool) -> None:
         click.echo(f"{title}: {value}")
     for title, text in sorted(entry.parts.items()):
         click.echo(f"\n== {title}\n{text}")
-    if source and "kernel.cpp" in entry.files:
-        click.echo(f"\n== source\n{entry.files['kernel.cpp'].read_text(encoding='utf-8')}")
+    for name in sorted(_TEXTS.keys() & entry.files.keys()) if source else ():
+        click.echo(f"\n== {_TEXTS[name]}\n{entry.files[name].read_text(encoding='utf-8')}")
 
 
 @cache.command()
@@ -115,11 +116,12 @@ def stats(as_json: bool) -> None:
     folder = CacheFolder()
     found = list(folder.examine())
     entries = [entry for _, entry in found if isinstance(entry, Entry)]
-    kinds = Counter("measurement" if "trial" in e.parts else "kernel" for e in entries)
+    kinds = Counter(_kind(e) for e in entries)
     numbers: dict[str, object] = {
         "path": str(folder.path),
         "bytes": folder.size(),
         "kernels": kinds["kernel"],
+        "binaries for GPUs": kinds["binary"],
         "measurements": kinds["measurement"],
         "damaged": len(found) - len(entries),
         "of other sources": sum(not _is_of_this_weft(e) for e in entries),
@@ -143,16 +145,25 @@ def _row(entry: Entry) -> dict[str, object]:
         "bytes": entry.size,
         "written": entry.created,
         "used": None if entry.used is None else entry.used.isoformat(timespec="seconds"),
-        "program": entry.parts.get("program", entry.parts.get("trial", "")),
+        "program": entry.parts.get("program", entry.parts.get("trial", entry.parts.get("class", ""))),
     }
 
 
+def _kind(entry: Entry) -> str:
+    """A kernel (for a GPU: its text), the binary of one for a GPU and a class of calls, or what was measured."""
+    if "assembled" in entry.meta:
+        return "binary"
+    return "measurement" if {"trial", "tuned"} & entry.parts.keys() else "kernel"
+
+
 def _name(entry: Entry) -> str:
-    match entry.meta.get("signature"):
-        case {"name": str(name)}:
+    match entry.meta:
+        case {"signature": {"name": str(name)} | {"kernel": {"name": str(name)}}}:
             return name
+        case {"assembled": {"name": str(name), "target": str(target)}}:
+            return f"{name}, {target}"
         case _:
-            return "measurement" if "trial" in entry.parts else "-"
+            return "measurement" if _kind(entry) == "measurement" else "-"
 
 
 def _meta(entry: Entry) -> Mapping[str, Json]:

@@ -77,16 +77,12 @@ class Body:
                 size = self.frame.size(space) if axis is None else self.scope[axis].valid
                 self._define(name, cast(size, COMPUTED[kind_of(dtype)]), (), dtype)
             case Fill(name, arg, value):
-                self.values[name] = self._filled(name, self.item(arg), value, None)
+                self.values[name] = self.filled(name, self.item(arg), value, None)
             case Stage():
                 # Where an operand lies is the compiler's to choose.
                 self.values[node.name] = self.item(node.arg)
-            case Rank():
-                raise UnsupportedError("a ranking in a Triton kernel", where=node.location)
-            case Map():
-                raise UnsupportedError(f"loop {node.name!r} inside a graph of a state")
-            case Join():
-                raise UnsupportedError(f"list {node.name!r} of two parts inside a kernel: it has no place in registers")
+            case Map() | Rank() | Join():
+                raise AssertionError(node.name)
             case _:
                 assert_never(node)
 
@@ -172,7 +168,7 @@ class Body:
         pad = self.types[node.name].pad if node.name in self.types else None
         self._define(node.name, text, node.dims, node.dtype, pad)
 
-    def _filled(self, name: str, tile: Tile, value: float, axes: tuple[Axis, ...] | None) -> Tile:
+    def filled(self, name: str, tile: Tile, value: float, axes: tuple[Axis, ...] | None) -> Tile:
         """`tile` with `value` in the lanes that are not valid, of `axes` or of all."""
         mask = self.frame.mask(tile.dims, axes)
         if not mask or tile.pad == value:
@@ -184,7 +180,7 @@ class Body:
     def _combinable(self, name: str, tile: Tile, over: Axis, identity: float) -> Tile:
         """`tile` with the identity in the lanes that a block the program knows to be whole has beyond its elements."""
         lanes = self.frame.lanes[over]
-        return self._filled(name, tile, identity, (over,)) if lanes.whole and lanes.valid is not None else tile
+        return self.filled(name, tile, identity, (over,)) if lanes.whole and lanes.valid is not None else tile
 
     def _collapse(self, node: Collapse) -> None:
         tile = self._combinable(node.name, self.item(node.arg), node.over, node.monoid.identity)

@@ -81,14 +81,23 @@ class Frame:
         Raises:
             UnsupportedError: `most` is neither a number nor the size of the loop's space.
         """
-        least = _LEAST_OF_PRODUCTS if node.axis in self.in_products else 1
+        space = node.axis.space
+        # Lists go between loops over all of a space, in registers: their blocks have the same number of lanes.
+        axes = (
+            (a for a in self.in_products if a.space == space)
+            if most == self.size(space)
+            else self.in_products & {node.axis}
+        )
+        least = _LEAST_OF_PRODUCTS if any(axes) else 1
         if most.isdigit():
             return str(max(least, power_of_two(int(most))))
-        space = node.axis.space
         if most != self.size(space):
             raise UnsupportedError(
                 f"loop {node.name!r} covers {most} elements at once: no constant is known to hold them"
             )
+        known = next((c.name for c in self.constants if c.space == space.name), None)
+        if known is not None:
+            return known
         name = self.names.make(f"BLOCK_{node.axis.name}")
         self.constants.append(BlockConstant(name, space.name, least))
         return name

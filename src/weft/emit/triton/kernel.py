@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from weft.block.check import Scope as Around
 from weft.block.check import infer
-from weft.block.program import BlockNode, BlockProgram, BlockType, Dot, Graph, Map, Place, Stacked
-from weft.block.ranges import All
+from weft.block.program import BlockNode, BlockProgram, BlockType, Dot, Final, Graph, Map, Place
+from weft.block.ranges import All, First
 from weft.emit.calls import Dims, grid_chain, size_names, written_strides
 from weft.emit.ranges import Step, bounds, describe
 from weft.emit.text import Names, is_word, minus, plus, times
-from weft.emit.triton import loops, prelude
+from weft.emit.triton import loops, prelude, rankings
 from weft.emit.triton.body import Body
 from weft.emit.triton.frame import BlockConstant, Frame
 from weft.emit.triton.scalar import element
@@ -64,10 +64,10 @@ def emit(program: BlockProgram, kernel: KernelNodes, name: str, dims: Dims) -> T
 
     Raises:
         UnsupportedError: something that Triton kernels do not do: float64, products of integers, a list that one loop of the
-            kernel makes and another reads.
+            kernel makes and another reads, where one of them goes over it block by block.
     """
     types = infer(program.graph, dict(program.inputs), Around({}, applied=True))
-    names = Names(" ".join([RESERVED, *prelude.NAMES]))
+    names = Names(" ".join([RESERVED, *prelude.NAMES, *rankings.NAMES]))
     names.make(name)
     pointers = {n: names.make(n) for n in (*kernel.reads, *kernel.writes)}
     sizes = size_names(program, kernel)
@@ -91,9 +91,10 @@ def emit(program: BlockProgram, kernel: KernelNodes, name: str, dims: Dims) -> T
     grid = _grid(frame, top, chain, places) if chain else _serial(top, places)
     parameters += [f"{c.name}: tl.constexpr" for c in frame.constants]
     body = [f"def {name}({', '.join(parameters)}):", *frame.out.lines]
+    text = "\n".join(body)
     lines = [
         f'"""{name}, printed by weft."""', "", "import triton", "import triton.language as tl", "",
-        *prelude.functions("\n".join(body)), "", "@triton.jit", *body, "",
+        *prelude.functions(text), *rankings.functions(text), "", "@triton.jit", *body, "",
     ]  # fmt: skip
     return TritonKernel("\n".join(lines), name, kernel.reads, kernel.writes, sizes, tuple(frame.constants), tuple(grid))
 
@@ -169,6 +170,8 @@ def _grid(frame: Frame, top: Body, chain: Sequence[Map], places: Mapping[str, Me
 def _blocks(frame: Frame, node: Map, chain: Sequence[Map]) -> GridLoop:
     """How many blocks `node` has at most."""
     assert node.tile is not None
+    if isinstance(node.range, First):
+        return GridLoop(1, 1)
     most = bounds(frame, node, {m.axis: Step(m.name, m.name, str(m.tile)) for m in chain}).most
     if most.isdigit():
         return GridLoop(int(most), node.tile)
@@ -188,4 +191,4 @@ def _levels(top: Body, chain: Sequence[Map], steps: Sequence[Step], places: Mapp
             loops.iteration(body, node, dict(scope), given, {})
             return
         body = loops.entered(body, node, dict(scope))
-        given = {o.inner: given[o.outer] for o in node.outputs if isinstance(o, Stacked) and o.outer in given}
+        given = {o.inner: given[o.outer] for o in node.outputs if not isinstance(o, Final) and o.outer in given}

@@ -8,11 +8,27 @@ from dataclasses import replace
 from typing import assert_never
 
 from weft.block.check import body_types, infer
-from weft.block.program import Access, Broadcast, Final, Grouped, Iterate, Map, Once, Place, Stacked, State, operands
-from weft.block.ranges import All, Part
+from weft.block.program import (
+    Access,
+    Broadcast,
+    Final,
+    Graph,
+    Grouped,
+    Iterate,
+    Join,
+    Map,
+    Once,
+    Place,
+    Rank,
+    Stacked,
+    State,
+    operands,
+)
+from weft.block.ranges import All, First, Part
 from weft.emit.kinds import kind_of
 from weft.emit.ranges import Bounds, Scope, Step, bounds, describe, part_of, tile
 from weft.emit.text import factor, is_word, minus, plus, times
+from weft.emit.triton import rankings
 from weft.emit.triton.body import Body
 from weft.emit.triton.frame import Frame
 from weft.emit.triton.scalar import COMPUTED, element, number
@@ -24,44 +40,62 @@ from weft.tensor.axes import Axis
 
 def run(body: Body, places: Mapping[str, Memory]) -> None:
     """Print the operators of `body`'s graph; the lists named in `places` are to lie there."""
+    places = {**places, **_parts(body.graph, places)}
     for node in body.graph.nodes:
         if isinstance(node, Map):
             _loop(body, node, places)
+        elif isinstance(node, Join):
+            body.values[node.name] = Local(node.name)
+        elif isinstance(node, Rank):
+            rankings.rank(body, node)
         else:
             body.operator(node)
 
 
-def iteration(body: Body, node: Map, scope: Scope, places: Mapping[str, Memory], carried: Mapping[str, Tile]) -> None:
-    """Print one iteration of `node`, a map in `body`'s graph.
+def _parts(graph: Graph, places: Mapping[str, Memory]) -> dict[str, Memory]:
+    """Where the parts of lists lie: in the memory of the whole, each under the names that its own axes have."""
+    found: dict[str, Memory] = {}
+    for node in graph.nodes:
+        if isinstance(node, Join) and node.name in places:
+            whole, own = places[node.name], {b: a for a, b in node.axes}
+            strides = {own.get(a, a): s for a, s in whole.strides.items()}
+            found[node.first] = replace(whole, strides=strides, dims=tuple(own.get(a, a) for a in whole.dims))
+            found[node.rest] = whole
+    return found
+
+
+def iteration(body: Body, node: Map, scope: Scope, places: Mapping[str, Memory], carried: Mapping[str, Tile]) -> Body:
+    """Print one iteration of `node`, a map in `body`'s graph; gives what it made.
 
     Args:
         scope: with the current block of `node`'s own axis.
-        places: for each list that `node` stacks and another launch reads, the memory of the whole list.
+        places: for each list that `node` stacks and another launch reads, the memory of the whole list, and for what it hands out
+            as it is, its memory.
         carried: the variables of the state's components.
     """
     inner = entered(body, node, scope)
-    stacked = [o for o in node.outputs if isinstance(o, Stacked) and o.outer in places]
-    lists = {o.inner: places[o.outer] for o in stacked if inner.types[o.inner].buffered}
-    if len(lists) < sum(inner.types[o.inner].buffered for o in stacked) or any(n in node.body.inputs for n in lists):
+    outputs = [o for o in node.outputs if not isinstance(o, Final) and o.outer in places]
+    lists = {o.inner: places[o.outer] for o in outputs if inner.types[o.inner].buffered}
+    if len(lists) < sum(inner.types[o.inner].buffered for o in outputs) or any(n in node.body.inputs for n in lists):
         raise UnsupportedError(f"loop {node.name!r} gives one list under two names")
     run(inner, lists)
     if node.state is not None:
         _update(inner, node.state, carried)
-    for output in stacked:
+    for output in outputs:
         if output.inner not in lists:
-            target = localised(places[output.outer], inner.types[output.inner].dims, scope)
-            inner.store(target, inner.item(output.inner))
+            target, dims = places[output.outer], inner.types[output.inner].dims
+            inner.store(
+                localised(target, dims, scope) if isinstance(output, Stacked) else target, inner.item(output.inner)
+            )
+    return inner
 
 
 def entered(body: Body, node: Map, scope: Scope) -> Body:
     """The body of `node`, a map in `body`'s graph, with what it sees of its inputs."""
-    for output in node.outputs:
-        if isinstance(output, Once):
-            raise UnsupportedError(f"{output.outer!r} would have to leave the first iteration of {node.name!r}")
     around = body.around.inside(node)
     kinds = body_types(node, body.types)
     values = {
-        f.inner: _seen(node, f.access, body.values[f.outer], scope, item=not kinds[f.inner].buffered)
+        f.inner: _seen(body.frame, node, f.access, body.values[f.outer], scope, item=not kinds[f.inner].buffered)
         for f in node.inputs
     }
     return Body(body.frame, scope, around, node.body, infer(node.body, kinds, around), values)
@@ -83,7 +117,7 @@ def _loop(body: Body, node: Map, places: Mapping[str, Memory]) -> None:
     frame.out.comment(describe(node))
     with _iterations(frame, node, limits) as step:
         # A state that is carried has the same variables before and after an iteration.
-        iteration(body, node, {**scope, node.axis: step}, places, carried)
+        inner = iteration(body, node, {**scope, node.axis: step}, places, carried)
     if node.state is not None:
         finish = Body(frame, scope, body.around, node.state.finish, {}, dict(carried))
         run(finish, {})
@@ -91,10 +125,33 @@ def _loop(body: Body, node: Map, places: Mapping[str, Memory]) -> None:
             if isinstance(output, Final):
                 body.values[output.outer] = finish.item(output.inner)
     for output in node.outputs:
-        if isinstance(output, Stacked):
-            body.values[output.outer] = Local(output.outer)
-            if output.outer not in places and any(output.outer in operands(n) for n in body.graph.nodes):
+        if not isinstance(output, Final):
+            made = _left(node, output, inner)
+            body.values[output.outer] = made
+            if isinstance(made, Local) and output.outer not in places and _is_read(body, output.outer):
                 body.item(output.outer)
+
+
+def _left(node: Map, output: Stacked | Once, inner: Body) -> Value:
+    """What `node` leaves as `output`: where it has no more than one iteration, what that one made."""
+    if not runs_once(node):
+        return Local(output.outer)
+    made = inner.values[output.inner]
+    # What lies in memory is seen by iterations as their blocks of it: the list of them all is in registers.
+    return inner.item(output.inner) if isinstance(made, Memory) and made.item else made
+
+
+def _is_read(body: Body, name: str) -> bool:
+    return any(name in operands(n) for n in body.graph.nodes)
+
+
+def runs_once(node: Map) -> bool:
+    """True for a map whose one iteration is all: over the whole of its space, or over its first block."""
+    if isinstance(node.range, First):
+        return True
+    fixed, tile_ = node.axis.space.fixed, node.tile
+    one_block = node.place is Place.whole or (fixed is not None and tile_ is not None and tile_ >= fixed)
+    return one_block and node.range == All()
 
 
 def _named(frame: Frame, node: Map, limits: Bounds) -> Bounds:
@@ -110,8 +167,9 @@ def _named(frame: Frame, node: Map, limits: Bounds) -> Bounds:
 def _iterations(frame: Frame, node: Map, limits: Bounds) -> Generator[Step]:
     """What stands around an iteration; gives the current block, whose lanes are printed."""
     most = tile(node, limits.most)
-    if node.place is Place.whole and isinstance(node.range, All):
-        step = Step(limits.start, minus(limits.stop, limits.start), most)
+    if runs_once(node):
+        most = limits.most if isinstance(node.range, All) else most
+        step = Step(limits.start, most if node.tile == 1 else minus(limits.stop, limits.start), most)
         frame.enter(node, step)
         yield step
         return
@@ -139,7 +197,7 @@ def _iterations(frame: Frame, node: Map, limits: Bounds) -> Generator[Step]:
         yield step
 
 
-def _seen(node: Map, access: Access, value: Value, scope: Scope, *, item: bool) -> Value:
+def _seen(frame: Frame, node: Map, access: Access, value: Value, scope: Scope, *, item: bool) -> Value:
     """What an iteration of `node` sees of `value`."""
     match access:
         case Broadcast():
@@ -152,13 +210,25 @@ def _seen(node: Map, access: Access, value: Value, scope: Scope, *, item: bool) 
             assert_never(access)
     if isinstance(value, Local):
         return value
-    assert isinstance(value, Memory)
+    if isinstance(value, Tile):
+        return _block_of(frame, node, access, value)
     if isinstance(access, Grouped) and over in value.dims:
         raise UnsupportedError(f"loop {node.name!r} reads blocks of {over} in groups: single elements are supported")
     own = {(node.axis if a == over else a): s for a, s in value.strides.items() if a != over or a in value.dims}
     dims = tuple(node.axis if a == over else a for a in value.dims)
     offset = value.offset if first == "0" else (*value.offset, times(first, value.strides[over]))
     return replace(value, strides=own, dims=dims, offset=offset, item=item)
+
+
+def _block_of(frame: Frame, node: Map, access: Iterate | Grouped, value: Tile) -> Tile:
+    """The one block of a list in registers that `node`, whose one iteration is all, goes over."""
+    over = access.over
+    same = over not in value.dims or frame.lanes[over].count == frame.lanes[node.axis].count
+    if isinstance(access, Grouped) or not runs_once(node) or node.range != All() or not same:
+        raise UnsupportedError(
+            f"list {value.text!r} would have to stay in a Triton kernel where loop {node.name!r} goes over it block by block"
+        )
+    return replace(value, dims=tuple(node.axis if a == over else a for a in value.dims))
 
 
 # State.

@@ -15,6 +15,7 @@ _POW = '''
 @triton.jit
 def weft_pow(a, b):
     """a ** b, with C's rules for 0, 1, infinity and NaN."""
+    b = tl.zeros_like(a) + b
     size = tl.abs(a)
     power = tl.exp2(b * tl.log2(size))
     whole = tl.floor(b) == b

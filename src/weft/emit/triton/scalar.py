@@ -44,8 +44,8 @@ def number(value: float | int | bool, kind: Kind) -> str:
         case "bool":
             return "True" if value else "False"
         case "int":
-            bound = 2**63 - 1
-            whole = (bound if value > 0 else -bound) if math.isinf(value) else max(-bound, min(int(value), bound))
+            least, most = DType.int64.bounds
+            whole = (most if value > 0 else least) if math.isinf(value) else max(least, min(int(value), most))
             return str(whole) if whole >= 0 else f"({whole})"
         case "float" | "double":
             text = repr(float(value)) if math.isfinite(value) else f"float('{float(value)!r}')"

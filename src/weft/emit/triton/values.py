@@ -31,7 +31,7 @@ class Lanes:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """An item in registers.
+    """An item in registers, or a list that is there whole: then it has all axes of the list, as an item has its own.
 
     Attributes:
         text: its name.
@@ -81,7 +81,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """A list that this kernel itself makes and reads: registers hold no list."""
+    """A list that this kernel itself makes, block by block: it has no place in registers."""
 
     name: str
 

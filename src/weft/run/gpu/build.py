@@ -83,7 +83,6 @@ class GpuBinary:
             sizes: of every run-time size, by name.
             strides: of each input, in elements.
             aligned: whether all tensors begin at addresses that are divisible by 16, as PyTorch's own do.
-            seconds: after which Triton is stopped.
 
         Raises:
             UnsupportedError: such a call cannot be made (`classes.class_of`).
@@ -153,8 +152,17 @@ class Classes:
             return found
 
     def _found(self, kind: KernelClass, seconds: float) -> Assembled:
+        job = self.job(kind)
         # Kernels with the same text have the same binaries, whatever program they were printed for.
-        parts = {"job": repr(self.job(kind)), "triton": triton_version(), "triton settings": triton_settings()}
+        parts = {
+            "weft": source_hash(),
+            "triton": triton_version(),
+            "triton settings": triton_settings(),
+            "text": job.text,
+            "class": str(kind),
+            "machine": str(job.target),
+            "tuning": f"{job.warps} warps, {job.stages} stages",
+        }
         key = cache_key(parts)
         known = self._known(key)
         if known is not None:
@@ -163,7 +171,7 @@ class Classes:
             known = self._known(key)  # whom this one waited for has compiled it
             if known is not None:
                 return known
-            made = assemble(self.job(kind), seconds)
+            made = assemble(job, seconds)
             binary, assembly = _FILES[self._target.kind]
             files = {binary: made.binary, assembly: made.assembly.encode()}
             self._folder.store(key, files, {"assembled": made.to_json()}, parts=parts)

@@ -71,14 +71,14 @@ def mend_bfloat16() -> None:
         bfloat16 = import_module("triton.language").bfloat16
     except ModuleNotFoundError:
         return  # loading the kernel says so
-    convert: Any = vars(interpreter)["_convert_float"]
+    convert: Any = interpreter._convert_float  # noqa: SLF001 - there is no other way in
     dot = interpreter.InterpreterBuilder.create_dot
 
     def converted(data: Any, source: Any, target: Any, rounding: Any) -> Any:
         if target != bfloat16:
             return convert(data, source, target, rounding)
-        rounded = torch.as_tensor(np.array(data, dtype=np.float32)).to(torch.bfloat16)
-        bits: Any = rounded.view(torch.int16).numpy()
+        numbers: Any = np.array(data, dtype=np.float32)
+        bits: Any = torch.as_tensor(numbers).to(torch.bfloat16).view(torch.int16).numpy()
         return bits.view(np.uint16)
 
     def product(self: Any, a: Any, b: Any, *rest: Any) -> Any:

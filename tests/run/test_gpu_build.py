@@ -1,0 +1,170 @@
+"""The way through for GPUs: what is in the cache is neither emitted nor compiled, and Triton is not imported for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from run.gpu_kernels import SOURCE, TEXT, TWICE
+from weft.errors import CompilerError, TargetError, WeftError
+from weft.options import options
+from weft.run import stats
+from weft.run.cache import CacheFolder
+from weft.run.gpu import Assembled, GpuBinary, GpuSource, assemble_kernels, build_gpu
+from weft.run.gpu.build import gpu_parts
+from weft.target import CPU, Target
+
+pytest.importorskip("triton", reason="Triton is not installed: it is in the extras dev and gpu")
+
+H100, PARTS = Target("cuda", "90"), {"program": "twice"}
+SIZES, STRIDES = {"M": 64, "N": 48}, [(48, 1), (1,)]
+
+IN_ANOTHER_PROCESS = """
+import json, os, sys
+sys.modules["triton"] = None  # PyTorch's compiler looks for it, and finds none; weft must not miss it either
+import torch
+from run.gpu_kernels import SOURCE
+from weft.run import stats
+from weft.run.cache import CacheFolder
+from weft.run.gpu import build_gpu
+from weft.target import Target
+
+def emit():
+    raise AssertionError("emitted although it was cached")
+
+binary = build_gpu({"program": "twice"}, emit, Target("cuda", "90"), CacheFolder(sys.argv[1]))
+assembled = binary.assemble_for({"M": 64, "N": 48}, [(48, 1), (1,)])
+counts = stats.snapshot()
+warm = [binary.from_cache, counts.compiles, counts.cache_hits, len(assembled.binary)]
+del sys.modules["triton"]
+os.environ["TRITON_INTERPRET"] = "1"
+binary = build_gpu({"program": "twice"}, emit, Target("cuda", "90"), CacheFolder(sys.argv[1]))
+errors = []
+inputs = [(torch.randn(45, 37), torch.randn(37)), (torch.randn(3, 64).T, torch.randn(6)[::2])]
+for x, b in [*inputs, (torch.randn(0, 5), torch.randn(5))]:
+    (found,) = binary.launch(x, b)
+    errors.append(float((found - (2 * x + b)).abs().sum()))
+try:
+    binary.launch(torch.randn(3, 0), torch.randn(0))
+except Exception as error:
+    errors.append(str(error))
+compiled = len(binary.assemble_for({"M": 1, "N": 48}, [(48, 1), (1,)]).binary)
+print(json.dumps([warm, errors, compiled]))
+"""
+
+
+def never() -> GpuSource:
+    raise AssertionError("emitted although it was cached")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> CacheFolder:
+    return CacheFolder(tmp_path / "cache")
+
+
+def counted(run: Callable[[], object]) -> tuple[int, int]:
+    before = stats.snapshot()
+    run()
+    after = stats.snapshot()
+    return after.compiles - before.compiles, after.cache_hits - before.cache_hits
+
+
+def built(folder: CacheFolder, emit: Callable[[], GpuSource] = never, target: Target = H100) -> GpuBinary:
+    return build_gpu(PARTS, emit, target, folder)
+
+
+def test_a_miss_compiles_and_a_hit_does_not(folder: CacheFolder) -> None:
+    cold = built(folder, lambda: SOURCE)
+    assert counted(lambda: cold.assemble_for(SIZES, STRIDES)) == (1, 0)
+    assert counted(lambda: cold.assemble_for({"M": 16, "N": 64}, [(64, 1), (1,)])) == (0, 0), "the same class"
+    warm = built(folder)
+    assert (cold.from_cache, warm.from_cache, cold.key) == (False, True, warm.key)
+    assert counted(lambda: warm.assemble_for(SIZES, STRIDES)) == (0, 1)
+    assert warm.assembled == cold.assembled
+    assert (warm.text, warm.signature, warm.meta) == (TEXT, TWICE, SOURCE.meta)
+    assert counted(lambda: warm.assemble_for(SIZES, STRIDES, aligned=False)) == (1, 0)
+    assert len(warm.assembled) == 2
+
+
+def test_another_process_neither_compiles_nor_imports_triton_and_interprets_where_asked(folder: CacheFolder) -> None:
+    size = len(built(folder, lambda: SOURCE).assemble_for(SIZES, STRIDES).binary)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    environment.pop("TRITON_INTERPRET", None)
+    command = [sys.executable, "-c", IN_ANOTHER_PROCESS, str(folder.path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    warm, errors, compiled = json.loads(done.stdout.splitlines()[-1])
+    assert warm == [True, 0, 1, size]
+    assert errors[:3] == [0.0, 0.0, 0.0]
+    assert "N without elements" in errors[3]
+    assert compiled > 0, "kernels are compiled, not interpreted, for a GPU, whatever runs them here"
+
+
+def test_other_parts_options_or_targets_are_another_kernel(
+    folder: CacheFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emit = lambda: SOURCE  # noqa: E731
+    keys = {built(folder, emit).key, built(folder, emit, Target("cuda", "80")).key}
+    keys.add(build_gpu({**PARTS, "schedule": "x"}, emit, H100, folder).key)
+    with options(seed=7):
+        keys.add(built(folder, emit).key)
+    with options(compiler="another"):
+        before = len(gpu_parts(H100))
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "0")
+    keys.add(built(folder, emit).key)
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/elsewhere")
+    assert built(folder).from_cache
+    assert len(keys) == before == 5
+    assert not {"compiler", "flags", "torch"} & gpu_parts(H100).keys()
+
+
+def test_what_is_no_gpu_and_parts_that_hide_the_environment(folder: CacheFolder) -> None:
+    with pytest.raises(TargetError, match="cpu is no GPU"):
+        built(folder, target=CPU)
+    with pytest.raises(ValueError, match="triton"):
+        build_gpu({"triton": "mine"}, never, H100, folder)
+
+
+def test_a_damaged_entry_is_made_again(folder: CacheFolder) -> None:
+    binary = built(folder, lambda: SOURCE)
+    binary.assemble_for(SIZES, STRIDES)
+    [cubin] = folder.path.glob("*/*.cubin")
+    cubin.write_bytes(b"\x7fELF")
+    assert counted(lambda: built(folder).assemble_for(SIZES, STRIDES)) == (1, 0)
+    assert counted(lambda: built(folder).assemble_for(SIZES, STRIDES)) == (0, 1)
+    [text] = (folder.path / binary.key).glob("*.py")
+    text.write_text("import os")
+    again = built(folder, lambda: SOURCE)
+    assert (again.from_cache, again.text) == (False, TEXT)
+
+
+def test_kernels_side_by_side(folder: CacheFolder) -> None:
+    good = built(folder, lambda: SOURCE)
+    bad = build_gpu({"program": "bad"}, lambda: replace(SOURCE, text="import nothing_like_this"), H100, folder)
+    kinds = [good.class_for({"M": m, "N": 48}, STRIDES) for m in (64, 3, 32)]
+    found = assemble_kernels([*((good, kind) for kind in kinds), (bad, kinds[0])], workers=2)
+    assert [type(f) for f in found] == [Assembled, Assembled, Assembled, CompilerError]
+    assert found[0] is found[2]
+    assert isinstance(found[3], WeftError)
+    assert set(good.assembled) == set(found[:2])
+    assert counted(lambda: good.assemble_for(SIZES, STRIDES)) == (0, 0)
+
+
+def test_a_kernel_for_amd_is_compiled_and_not_run(folder: CacheFolder) -> None:
+    binary = built(folder, lambda: SOURCE, Target("hip", "gfx942"))
+    assert "amdgcn" in binary.assemble_for(SIZES, STRIDES).assembly
+    with pytest.raises(TargetError, match="does not run them"):
+        binary.launch(torch.zeros(2, 2), torch.zeros(2))
+
+
+def test_no_gpu_is_needed_until_a_call(folder: CacheFolder) -> None:
+    with pytest.raises(TargetError, match="its inputs are on the CPU"):
+        built(folder, lambda: SOURCE).launch(torch.zeros(2, 2), torch.zeros(2))
