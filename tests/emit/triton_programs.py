@@ -95,19 +95,19 @@ def load(program: BlockProgram, dims: Dims, folder: Path, name: str = "kernel") 
     launches: list[tuple[KernelNodes, GpuSource]] = []
     for number, part in enumerate(kernels(program)):
         own = f"{name}_{number}"
-        here = {**known, **_of_parts(part, known)}
-        kernel = emit(program, part, own, here)
-        called = GpuSignature(signature(program, part, own, here), kernel.constants, kernel.grid)
+        dims_ = {**known, **_of_writes(part, known)}
+        kernel = emit(program, part, own, dims_)
+        called = GpuSignature(signature(program, part, own, dims_), kernel.constants, kernel.grid)
         launches.append((part, GpuSource(kernel.text, called)))
     return TritonProgram(program, known, tuple(launches), folder)
 
 
-def _of_parts(part: KernelNodes, dims: Mapping[str, tuple[Axis, ...]]) -> dict[str, tuple[Axis, ...]]:
-    """The dimensions of what a launch writes, by the axes that it has there: a part of a list has others than the whole."""
+def _of_writes(part: KernelNodes, dims: Mapping[str, tuple[Axis, ...]]) -> dict[str, tuple[Axis, ...]]:
+    """The dimensions of what a launch writes, as it calls them: a part of a list has other axes than the whole."""
     found: dict[str, tuple[Axis, ...]] = {}
     for name in part.writes:
         tensor, axes = tensor_of(part, name)
-        own = {whole: of_part for of_part, whole in axes.items()}
+        own = {whole: axis for axis, whole in axes.items()}
         found[name] = tuple(own.get(a, a) for a in dims[tensor])
     return found
 
