@@ -33,7 +33,7 @@ from weft.block.ranges import First, Rest
 from weft.errors import ScheduleError
 from weft.fuse import fuse
 from weft.fuse.safety import make_safe
-from weft.run.gpu.interpreted import mend_bfloat16
+from weft.run.gpu.interpreted import mend_narrow_floats
 from weft.schedule import Level, LoopSchedule, Schedule, grid_maps
 from weft.schedule import apply as scheduled
 from weft.tensor.axes import Axis, Space
@@ -176,7 +176,7 @@ def difference(program: BlockProgram, sizes: dict[str, int], folder: Path, rng: 
 
 def main(folder: Path) -> None:
     """Run all; print a JSON object: "cases", as those of `triton_cases`, and "rankings", by name."""
-    mend_bfloat16()
+    mend_narrow_floats()
     found: dict[str, float | str] = {}
     for name, case in cases().items():
         found[name] = error(case, folder, random.Random(name))
