@@ -36,6 +36,17 @@ def wide(x, y, size, s0: tl.constexpr):
     tl.store(y + i[:, None] * 128 + j[None, :], total)
 """
 
+DESCRIBED = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def described(x, y, size):
+    a = tl.make_tensor_descriptor(x, [size, 64], [64, 1], [64, 64])
+    b = tl.make_tensor_descriptor(y, [size, 64], [64, 1], [64, 64])
+    b.store([tl.program_id(0) * 64, 0], a.load([tl.program_id(0) * 64, 0]))
+"""
+
 
 def test_a_binary_takes_what_its_class_says() -> None:
     made = assemble(JOB)
@@ -46,6 +57,13 @@ def test_a_binary_takes_what_its_class_says() -> None:
     assert "sm_90" in made.assembly
     assert Assembled.from_json(made.to_json(), made.binary, made.assembly) == made
     assert assemble(replace(JOB, warps=8)).threads == 256
+
+
+def test_descriptors_of_tensors_need_memory_of_tritons_own() -> None:
+    kind = replace(KIND, arguments=KIND.arguments[1:4])
+    made = assemble(Job(DESCRIBED, "described", kind, H100))
+    assert made.scratch > 0
+    assert made.parameters == (8, 8, 4, 8, 8)
 
 
 @pytest.mark.parametrize("target", ["cuda:80", "cuda:100", "hip:gfx942"])
