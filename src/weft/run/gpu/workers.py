@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -109,7 +110,8 @@ class Worker:
         try:
             status = self._process.wait(patience)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)  # what it started (ptxas) goes with it
             status = self._process.wait()
         self._process.stdout.close()
         self._errors.close()
