@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -20,13 +21,15 @@ from emit.triton_programs import TritonProgram, load
 from schedules import fused
 from weft.block.program import Fill, Grouped, Iterate, Map, maps
 from weft.block.ranges import Part
-from weft.emit.triton import GridLoop, TritonKernel, emit, prelude
+from weft.emit.triton import BlockConstant, GridLoop, TritonKernel, WholeConstant, emit, prelude
 from weft.errors import InvalidProgramError, UnsupportedError
 from weft.schedule import kernels
+from weft.target import Target
 from weft.tensor import optable
+from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Elementwise, TensorProgram, Use
-from weft.tensor.scalar import Arg, Convert
+from weft.tensor.scalar import Arg, Lit, apply
 
 pytest.importorskip("triton", reason="Triton is not installed: it is in the extras dev and gpu")
 
@@ -71,6 +74,72 @@ def test_operations_mean_what_the_table_says(row: optable.Row, interpreted: dict
     error = interpreted[f"operation {row.name}"]
     assert isinstance(error, float)
     assert error <= (16.0 if row.name == "pow" else 4.0)
+
+
+def test_floats_of_8_bits_are_rounded_as_weft_says(interpreted: dict[str, float | str]) -> None:
+    wrong = {name: count for name, count in interpreted.items() if name.startswith("conversion ")}
+    assert len(wrong) == 12
+    assert not any(wrong.values()), wrong
+
+
+@pytest.mark.parametrize("target", ["cuda:80", "cuda:90", "cuda:100", "hip:gfx942"])
+@pytest.mark.parametrize("name", ["linear_bytes", "linear_e5m2", "quantised"])
+def test_products_of_8_bits_compile(name: str, target: str, tmp_path: Path) -> None:
+    case, where = CASES[name], Target.parse(target)
+    if target == "cuda:80" and name != "linear_bytes":
+        with pytest.raises(UnsupportedError, match="cuda:80 has no float8_e4m3fn"):
+            _loaded(case, tmp_path, where)
+        return
+    arch = where.arch if where.kind == "hip" else int(where.arch)
+    for made in _loaded(case, tmp_path, where).compile_for(where.kind, arch, case.sizes):
+        assert made.assembly
+
+
+@pytest.mark.parametrize(
+    ("case", "unit"),
+    [
+        ((DType.int8, DType.int8, DType.int32), "s32.s8.s8"),
+        ((DType.float8_e4m3fn, DType.float8_e4m3fn, DType.float8_e4m3fn), "f32.e4m3.e4m3"),
+    ],
+    ids=["int8", "e4m3"],
+)
+def test_matrix_units_multiply_numbers_of_8_bits(case: tuple[DType, ...], unit: str, tmp_path: Path) -> None:
+    tile = levels((GRID, 128))
+    program = placed(fused(triton_cases.narrow_product(*case)), m=tile, n=tile, k=levels((LOOP, 128)))
+    sizes = {"M": 512, "N": 512, "K": 512}
+    (made,) = _loaded(Case(program, sizes), tmp_path, Target("cuda", "90")).compile_for("cuda", 90, sizes)
+    assert f"wgmma.mma_async.sync.aligned.m64n128k32.{unit}" in made.assembly
+    if unit.startswith("f32"):
+        # Four products in a row, for each half of the rows, are 128 elements in depth: then they are added up in float32.
+        assert made.assembly.count("wgmma.mma_async") == 2 * 4
+        assert made.assembly.count("add.f32") == 128 * 128 // 128
+        assert "cvt.rn.satfinite.e4m3x2.f32" in made.assembly
+
+
+@pytest.mark.parametrize(("tf32", "fused_adds", "adds"), [(False, True, True), (True, False, False)])
+def test_float32_products_are_short_chains_or_tf32(tf32: bool, fused_adds: bool, adds: bool, tmp_path: Path) -> None:
+    case = CASES["linear_relu"]
+    sizes = {"M": 64, "N": 64, "K": 64}
+    loaded = load(case.program, dims_of(case.program), tmp_path, tf32=tf32)
+    (made,) = loaded.compile_for("cuda", 90, sizes)
+    # relu(x @ w + b) has one addition for each element after the loop, and one in it for each block.
+    bias = 32 * 32 // 128
+    assert ("fma.rn.f32" in made.assembly) is fused_adds
+    assert made.assembly.count("add.f32") == (2 * bias if adds else bias)
+    assert bool(re.search(r"mma[.\w]*tf32", made.assembly)) is tf32
+
+
+def test_powers_of_e_below_one_are_one_instruction_and_a_product(tmp_path: Path) -> None:
+    (m,) = programs.axes("m")
+    decay = apply("decay", apply("div", apply("mul", apply("sub", Arg(0), Arg(1)), Lit(0.25)), Lit(-2.0)))
+    uses = (Use("x", (m,)), Use("y", (m,)))
+    both = (programs.tensor("x", m), programs.tensor("y", m))
+    made = TensorProgram(both, (Elementwise("z", (m,), DType.float32, decay, uses),), ("z",))
+    case = Case(placed(fused(made), m=levels((GRID, 128))), {"M": 128})
+    (compiled,) = _loaded(case, tmp_path).compile_for("cuda", 90, case.sizes)
+    assert "ex2.approx.ftz.f32" in compiled.assembly
+    assert len(re.findall(r"mul\.f32", compiled.assembly)) == 1, "all factors are one"
+    assert f"* ({-0.125 * math.log2(math.e)!r})" in _only(case).text
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -120,9 +189,12 @@ def test_matrix_units_multiply_in_bfloat16(target: str, unit: str, tmp_path: Pat
 def test_a_linear_layer_is_one_loop_with_one_epilogue() -> None:
     kernel = _only(CASES["linear_relu"])
     text = kernel.text
-    assert re.search(r"def kernel_0\(x, w, b, out, M, K, N, x_s0, x_s1, w_s0, w_s1, b_s0\):", text)
+    assert re.search(
+        r"def kernel_0\(x, w, b, out, M, K, N, x_s0, x_s1, w_s0, w_s1, b_s0, (WHOLE_[mnk]: tl.constexpr(, )?){3}\):",
+        text,
+    )
     assert (kernel.reads, kernel.writes, kernel.sizes) == (("x", "w", "b"), ("out",), ("M", "K", "N"))
-    assert (kernel.grid, kernel.constants) == ((GridLoop("M", 32), GridLoop("N", 32)), ())
+    assert kernel.grid == (GridLoop("M", 32), GridLoop("N", 32))
     assert (text.count("tl.dot("), text.count("tl.load("), text.count("tl.store("), text.count("for ")) == (1, 3, 1, 1)
     assert "tl.where" not in text, "what is loaded beyond the edge is the zero that products need"
     assert text.index("tl.load(b") > text.index("tl.dot("), "an item is loaded where it is read first"
@@ -130,8 +202,31 @@ def test_a_linear_layer_is_one_loop_with_one_epilogue() -> None:
 
 def test_blocks_that_cover_a_space_are_constants_of_the_launch() -> None:
     kernel = _only(CASES["attention"])
-    assert [(c.space, c.of({"L": 24, "D": 1})) for c in kernel.constants] == [("L", 32), ("D", 16)]
-    assert re.search(r"BLOCK_l: tl.constexpr, BLOCK_d: tl.constexpr\):", kernel.text)
+    blocks = [c for c in kernel.constants if isinstance(c, BlockConstant)]
+    assert [(c.space, c.of({"L": 24, "D": 1})) for c in blocks] == [("L", 32), ("D", 16)]
+    assert re.search(r"BLOCK_l: tl.constexpr, .*BLOCK_d: tl.constexpr", kernel.text)
+
+
+def test_a_constant_says_that_blocks_are_whole() -> None:
+    found = {c.name: (c.space, c.tile) for c in _only(CASES["linear_relu"]).constants if isinstance(c, WholeConstant)}
+    assert found == {"WHOLE_m": ("M", 32), "WHOLE_n": ("N", 32), "WHOLE_k": ("K", 16)}
+    within = _launches(CASES["linear_relu_within"])[0].constants
+    (rows,) = (c for c in within if isinstance(c, WholeConstant) and c.space == "M")
+    assert (rows.tile, rows.of({"M": 80}), rows.of({"M": 72})) == (16, 1, 0)
+    covering = {c.space: c for c in _only(CASES["attention"]).constants if isinstance(c, WholeConstant)}
+    assert [covering["L"].of({"L": n}) for n in (24, 32)] == [0, 1]
+    assert [covering["D"].of({"D": n}) for n in (8, 16)] == [0, 1], "products take no fewer than 16"
+    fixed = {n: _of_fixed_size(n) for n in (48, 50)}
+    assert ["_ok" in text for text in fixed.values()] == [False, True], "nothing is left to ask of a size that is known"
+
+
+@pytest.mark.parametrize(("rows", "masked"), [(512, False), (500, True)])
+def test_whole_blocks_are_read_without_masks(rows: int, masked: bool, tmp_path: Path) -> None:
+    case, sizes = CASES["linear_relu_bf16"], {"M": rows, "N": 512, "K": 512}
+    (made,) = _loaded(case, tmp_path).compile_for("cuda", 80, sizes)
+    loads = re.findall(r"(@%p\d+ )?(?:ld\.global|st\.global|cp\.async\.c)[^\n]*", made.assembly)
+    assert loads
+    assert any(loads) is masked
 
 
 def test_whole_blocks_of_a_peeled_loop_have_no_mask() -> None:
@@ -171,11 +266,11 @@ def test_a_list_between_two_loops_of_a_kernel_is_refused() -> None:
 def test_what_triton_kernels_do_not_do_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="float32, not in float64"):
         _only(Case(_linear(DType.float64), {}))
-    rounding = _rounding(DType.float8_e4m3fn)
-    with pytest.raises(UnsupportedError, match="do not round to float8_e4m3fn as eager does"):
-        _only(Case(rounding, {}))
-    with pytest.raises(UnsupportedError, match="product of int64"):
-        _only(Case(_linear(DType.int64), {}))
+    for dtype in (DType.int64, DType.uint8):
+        with pytest.raises(UnsupportedError, match=f"product of blocks of {dtype} and {dtype}: .* int8 by int8"):
+            _only(Case(_linear(dtype), {}))
+    with pytest.raises(UnsupportedError, match=r"cuda:80 has no float8_e4m3fn: .* 8\.9"):
+        _only(CASES["linear_e4m3"], Target("cuda", "80"))
     base = _linear(DType.float32)
     (outer,) = base.graph.nodes
     assert isinstance(outer, Map)
@@ -206,17 +301,21 @@ def _linear(dtype: DType):
     return placed(fused(programs.linear_relu(dtype)), m=tile, n=tile, k=levels((LOOP, 16)))
 
 
-def _rounding(dtype: DType):
-    m, n = programs.axes("m", "n")
-    made = Elementwise("y", (m, n), DType.float32, Convert(dtype, Arg(0)), (Use("x", (m, n)),))
-    tile = levels((GRID, 32))
-    return placed(fused(TensorProgram((programs.tensor("x", m, n),), (made,), ("y",))), m=tile, n=tile)
-
-
-def _only(case: Case) -> TritonKernel:
+def _only(case: Case, target: Target | None = None) -> TritonKernel:
     (nodes,) = kernels(case.program)
-    return emit(case.program, nodes, "kernel_0", dims_of(case.program))
+    return emit(case.program, nodes, "kernel_0", dims_of(case.program), target)
 
 
-def _loaded(case: Case, folder: Path) -> TritonProgram:
-    return load(case.program, dims_of(case.program), folder)
+def _launches(case: Case) -> list[TritonKernel]:
+    return [emit(case.program, nodes, "kernel", dims_of(case.program)) for nodes in kernels(case.program)]
+
+
+def _of_fixed_size(size: int) -> str:
+    m, n = (Axis(name, Space(name, size)) for name in "mn")
+    made = Elementwise("y", (m, n), DType.float32, Arg(0), (Use("x", (m, n)),))
+    program = fused(TensorProgram((programs.tensor("x", m, n),), (made,), ("y",)))
+    return _only(Case(placed(program, m=levels((GRID, 16)), n=levels((GRID, 16))), {})).text
+
+
+def _loaded(case: Case, folder: Path, target: Target | None = None) -> TritonProgram:
+    return load(case.program, dims_of(case.program), folder, target=target)

@@ -26,6 +26,7 @@ from emit.triton_programs import load
 from schedules import fused, random_schedule
 from weft.block.copies import canonical
 from weft.block.interpret import interpret
+from weft.block.lower import lower
 from weft.block.program import (
     BlockProgram,
     BlockType,
@@ -46,23 +47,26 @@ from weft.block.program import (
 from weft.block.ranges import Band, Diagonal
 from weft.errors import ScheduleError, UnsupportedError
 from weft.fuse import fuse
-from weft.run.gpu.interpreted import mend_bfloat16
+from weft.run.gpu.interpreted import mend_narrow_floats
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
+from weft.target import Target
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
-from weft.tensor.fp64 import Fp64Domain
+from weft.tensor.fp64 import Fp64Domain, rounded
 from weft.tensor.optable import PRIMITIVES, Row
-from weft.tensor.program import Monoid
-from weft.tensor.scalar import Apply, Arg
+from weft.tensor.program import Cast, Contraction, Elementwise, Monoid, TensorProgram, Use
+from weft.tensor.scalar import Apply, Arg, Convert, Lit
+from weft.tensor.scalar import apply as apply_scalar
 
 GRID, LOOP, WHOLE, SPLIT = LevelPlace.grid, LevelPlace.loop, LevelPlace.whole, LevelPlace.split
+E4M3, E5M2 = DType.float8_e4m3fn, DType.float8_e5m2
 RANDOM = 60
 SMALL = (1, 2, 3, 5, 8, 9, 17)
 
 
 @dataclass(frozen=True)
 class Case:
-    """An applied program and sizes that do not divide its tiles."""
+    """An applied program, and sizes of its spaces: most of them do not divide its tiles."""
 
     program: BlockProgram
     sizes: Mapping[str, int]
@@ -91,17 +95,29 @@ def cases() -> dict[str, Case]:
     narrow = {t: fused(programs.linear_relu(t)) for t in (DType.bfloat16, DType.float16)}
     mnk, mnkl = {"M": 45, "N": 37, "K": 51}, {"M": 45, "N": 37, "D": 20, "L": 24}
     tile = levels(grid)
+    lists = {"m": tile, "n": tile, "k": levels(loop)}
+    rows = {"m": tile, "l": levels(whole), "n": levels(loop), "d": levels(whole)}
+    cut = {"m": levels((GRID, 48), (LOOP, 16)), "n": tile, "k": levels((SPLIT, 3), loop)}
     return {
         "linear_relu": Case(placed(linear, m=tile, n=tile, k=levels(loop)), mnk),
         "linear_relu_peeled": Case(placed(linear, m=tile, n=tile, k=levels((LOOP, 8), peel=True)), mnk),
         "linear_relu_split": Case(placed(linear, m=tile, n=tile, k=levels((SPLIT, 3), loop)), mnk),
         "linear_relu_levels": Case(placed(linear, m=levels((GRID, 40), (LOOP, 12)), n=levels(whole), k=levels(loop)), mnk),
         "linear_relu_turned": Case(turned(placed(linear, m=tile, n=levels((GRID, 16)), k=levels(loop))), mnk),
+        "linear_relu_divided": Case(placed(linear, m=tile, n=tile, k=levels(loop)), {"M": 64, "N": 32, "K": 48}),
+        "linear_relu_within": Case(placed(linear, **cut), {"M": 80, "N": 32, "K": 48}),
+        "linear_bytes": Case(placed(fused(narrow_product(DType.int8, DType.int8, DType.int32)), **lists), mnk),
+        "linear_e4m3": Case(placed(fused(narrow_product(E4M3, E4M3, DType.bfloat16)), **lists), mnk),
+        "linear_e5m2": Case(placed(fused(narrow_product(E5M2, E4M3, F32)), m=tile, n=tile, k=levels(whole)), mnk),
+        "quantised": Case(placed(canonical(fuse(lower(quantised())).last), **lists), mnk),
+        "vector": Case(placed(fused(vector_product()), k=levels(loop), n=tile), mnk),
+        "vector_turned": Case(turned(placed(fused(vector_product(bytes_=True)), k=levels(loop), n=tile)), mnk),
         "linear_relu_two_grids": Case(placed(linear, m=levels((GRID, 40), (GRID, 16)), n=tile, k=levels(loop)), mnk),
         "linear_relu_bf16": Case(placed(narrow[DType.bfloat16], m=tile, n=tile, k=levels(loop)), mnk),
         "linear_relu_fp16": Case(placed(narrow[DType.float16], m=tile, n=levels((LOOP, 8)), k=levels(whole)), mnk),
         "gated": Case(placed(fused(programs.gated()), m=tile, n=tile, k=levels(loop)), mnk),
-        "attention": Case(placed(attention, m=tile, l=levels(whole), n=levels(loop), d=levels(whole)), mnkl),
+        "attention": Case(placed(attention, **rows), mnkl),
+        "attention_divided": Case(placed(attention, **rows), {"M": 32, "N": 48, "D": 16, "L": 24}),
         "attention_grid": Case(placed(attention, m=tile, l=levels((GRID, 16)), n=levels(loop), d=levels(loop)), mnkl),
         "attention_peeled": Case(placed(attention, m=tile, l=levels(whole), n=levels((LOOP, 8), peel=True), d=levels(whole)), mnkl),
         "layernorm": Case(placed(layernorm, m=tile, n=tile, k=levels(loop)), mnk),
@@ -125,6 +141,34 @@ def cases() -> dict[str, Case]:
         "integers": Case(placed(fused(special.integers()), m=levels(whole), n=levels(whole)), mnk),
         "columns": Case(placed(fused(special.columns()), m=levels(loop), n=tile), mnk),
     }  # fmt: skip
+
+
+def narrow_product(left: DType, right: DType, result: DType) -> TensorProgram:
+    """x @ w.T of operands of 8 bits, as `result`."""
+    m, k, n = programs.axes("m", "k", "n")
+    x, w = programs.tensor("x", m, k, dtype=left), programs.tensor("w", n, k, dtype=right)
+    total = Contraction("s", (m, n), left.accumulator, Use("x", (m, k)), Use("w", (n, k)), (k,))
+    return TensorProgram((x, w), (total, Cast("y", (m, n), result, Use("s", (m, n)), semantic=True)), ("y",))
+
+
+def quantised() -> TensorProgram:
+    """x @ w, x rounded to 8 bits on the way, the result too."""
+    m, k, n = programs.axes("m", "k", "n")
+    x, w = programs.tensor("x", m, k), programs.tensor("w", k, n, dtype=E5M2)
+    near = Elementwise("near", (m, k), E4M3, Convert(E4M3, apply_scalar("mul", Arg(0), Lit(99.0))), (Use("x", (m, k)),))
+    total = Contraction("s", (m, n), F32, Use("near", (m, k)), Use("w", (k, n)), (k,))
+    wide = Elementwise("y", (m, n), F32, Convert(E5M2, apply_scalar("mul", Arg(0), Lit(0.01))), (Use("s", (m, n)),))
+    return TensorProgram((x, w), (near, total, wide), ("y",))
+
+
+def vector_product(*, bytes_: bool = False) -> TensorProgram:
+    """x @ w for a vector x."""
+    k, n = programs.axes("k", "n")
+    dtype = DType.int8 if bytes_ else DType.bfloat16
+    x, w = programs.tensor("x", k, dtype=dtype), programs.tensor("w", k, n, dtype=dtype)
+    return TensorProgram(
+        (x, w), (Contraction("y", (n,), dtype.accumulator, Use("x", (k,)), Use("w", (k, n)), (k,)),), ("y",)
+    )
 
 
 def turned(program: BlockProgram) -> BlockProgram:
@@ -249,6 +293,43 @@ def error(case: Case, folder: Path, rng: random.Random) -> float:
     return worst
 
 
+def conversions(folder: Path) -> dict[str, int]:
+    """How many floats become another float of 8 bits than they should: where they are kept, and where they are computed with.
+
+    Both by integer arithmetic and by a machine's own conversion.
+    """
+    m = handmade.M
+    rng = np.random.default_rng(4)
+    bits = rng.integers(0, 2**32, 6000, dtype=np.uint64).astype(np.uint32)
+    edges = np.array([0.0, 2.0**-9, 2.0**-10, 3 * 2.0**-11, 1.0625, 1.1875, 448, 449, 464, 465, 480])
+    edges = np.concatenate([edges, [61439, 61440, 65536, np.inf, np.nan]])
+    usual = rng.standard_normal((2, 3000)) * [[8.0], [2.0**-9]]
+    near = np.concatenate([bits.view(np.float32), edges, -edges, *usual])
+    x = torch.from_numpy(near.astype(np.float32))
+    found: dict[str, int] = {}
+    for dtype in (E4M3, E5M2):
+        nodes = (
+            Pointwise("kept", Convert(dtype, Arg(0)), ("x",), (m,), dtype),
+            Pointwise("used", apply_scalar("mul", Convert(dtype, Arg(0)), Lit(1.0)), ("x",), (m,), F32),
+            Pointwise("read", Arg(0), ("kept",), (m,), F32),
+        )
+        given = handmade.inputs(x=(m,))
+        over = handmade.loop(m, given, nodes, tuple(Stacked(f"r_{n.name}", n.name) for n in nodes))
+        graph = Graph(("x",), (over,), tuple(o.outer for o in over.outputs))
+        kind = BlockType(given["x"], given["x"], F32)
+        program = placed(BlockProgram((("x", kind),), graph, ((m,),) * 3), m=levels((GRID, 1024)))
+        exact = rounded(x.double().numpy(), dtype)
+        for target in (None, Target("cuda", "90")):
+            results = load(program, dims_of(program), folder, target=target).prepare({"x": x}, {"M": len(x)})()
+            for name, result in zip(("kept", "used", "read"), results, strict=True):
+                ours = result.double().numpy()
+                same = np.where(
+                    np.isnan(exact), np.isnan(ours), (ours == exact) & (np.signbit(ours) == np.signbit(exact))
+                )
+                found[f"{name} {dtype} {target}"] = int((~same).sum())
+    return found
+
+
 def poisoned(shape: list[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Memory that shows what nobody wrote."""
     return torch.full(shape, float("nan") if dtype.is_floating_point else 77, dtype=dtype, device=device)
@@ -256,13 +337,14 @@ def poisoned(shape: list[int], *, dtype: torch.dtype, device: torch.device) -> t
 
 def main(folder: Path) -> None:
     """Run every case; print a JSON object by case: an error in units of rounding, or why there is none."""
-    mend_bfloat16()
+    mend_narrow_floats()
     found: dict[str, float | str] = {}
     for name, case in {**cases(), **random_cases()}.items():
         try:
             found[name] = error(case, folder, random.Random(name))
         except UnsupportedError as why:
             found[name] = f"unsupported: {why.what}"
+    found.update({f"conversion {name}": count for name, count in conversions(folder).items()})
     found.update({f"operation {name}": off for name, off in operation_errors(folder).items()})
     print(json.dumps(found))
 

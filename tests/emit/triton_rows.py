@@ -33,7 +33,7 @@ from weft.block.ranges import First, Rest
 from weft.errors import ScheduleError
 from weft.fuse import fuse
 from weft.fuse.safety import make_safe
-from weft.run.gpu.interpreted import mend_bfloat16
+from weft.run.gpu.interpreted import mend_narrow_floats
 from weft.schedule import Level, LoopSchedule, Schedule, grid_maps
 from weft.schedule import apply as scheduled
 from weft.tensor.axes import Axis, Space
@@ -57,6 +57,7 @@ def cases() -> dict[str, Case]:
         "two_layers": Case(placed(layers, m=tile, n=row, k=loop, p=row), {**mnk, "P": 11}),
         "column_extrema": Case(placed(fused(special.columns()), m=row, n=tile), mnk),
         "routing": Case(in_rows(fused(routing(4))), mnk),
+        "column_extrema_again": Case(columns_twice(), mnk),
         "any": Case(placed(fused(predicates()), m=tile, n=loop), mnk),
         "attention_split": Case(placed(safe, m=tile, n=levels((SPLIT, 3), (LOOP, 8)), d=row, l=row), queries),
         "attention_segments": Case(placed(safe, m=tile, n=levels((SPLIT, 8), (LOOP, 8)), d=row, l=levels((GRID, 4))), queries),
@@ -83,6 +84,15 @@ def predicates() -> TensorProgram:
         Reduction("least", (m,), F32, Monoid.min, x, (n,)),
         Reduction("product", (m,), F32, Monoid.prod, x, (n,)),
     ), ("any", "all", "least", "product"))  # fmt: skip
+
+
+def columns_twice() -> BlockProgram:
+    """`special.columns` with its first loop down the columns in blocks, and all of a column at once from then on."""
+    program = fused(special.columns())
+    first, *_ = [m.name for m in maps(program.graph) if m.axis.space.name == "M"]
+    chosen = {m.name: levels((GRID, 8)) if m.axis.space.name == "N" else levels(WHOLE) for m in maps(program.graph)}
+    chosen[first] = levels((LOOP, 16))
+    return scheduled(program, Schedule(tuple(chosen.items())))
 
 
 def routing(count: int) -> TensorProgram:
@@ -192,7 +202,7 @@ def reduced(folder: Path) -> Iterator[tuple[str, str]]:
 
 def main(folder: Path) -> None:
     """Run all; print a JSON object: "cases", as those of `triton_cases`, "rankings" and "reductions", by name."""
-    mend_bfloat16()
+    mend_narrow_floats()
     found: dict[str, float | str] = {}
     for name, case in cases().items():
         found[name] = error(case, folder, random.Random(name))

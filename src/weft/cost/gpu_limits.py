@@ -8,7 +8,7 @@ from enum import Enum
 from math import ceil, sqrt
 
 from weft.block.program import BlockProgram
-from weft.cost.gpu_work import Load, Product, ProgramWork, Region, work_of
+from weft.cost.gpu_work import LEAST_OF_PRODUCTS, Load, Product, ProgramWork, Region, work_of
 from weft.cost.gpus import Gpu
 from weft.cost.traffic import by_kernel
 from weft.schedule import KernelNodes, kernels
@@ -21,9 +21,10 @@ _REGISTERS_OF_A_THREAD = 255
 _OTHER_REGISTERS = 24
 # A thread moves 16 bytes at once, to an address of two registers.
 _ACCESS_BYTES = 16
-# Operands of a warp's own unit are read this deep at once; those that are not pipelined get there in pieces, of bytes a thread.
+# Operands of a warp's own unit are read this deep at once.
 _DEPTH_HELD = 32
-_PIECE_BYTES = 32
+# Bytes a thread of a block that changes its layout at once: a larger one goes in pieces.
+_PIECE_BYTES = 128
 # Blocks that want more registers than this many times what a thread can have are not worth compiling.
 _FAR_BEYOND = 3.0
 # Bytes of shared memory that the hardware keeps for each program.
@@ -139,18 +140,15 @@ def unit_of(product: Product, gpu: Gpu, warps: int) -> Unit:
 
 def shared_bytes(region: Region, gpu: Gpu, warps: int, stages: int) -> int:
     """Bytes of shared memory that `region` and what it holds need at once."""
-    operands = [load for load in region.loads if load.products]
-    units = {unit_of(p, gpu, warps) for r in region.all() for p in r.products}
+    scratch = _scratch(region, gpu, warps)
     if pipelined(region, stages):
-        own = sum(load.bytes * _buffers(load, units, stages) for load in operands)
-        return own + _scratch(region, gpu, warps)
-    if units == {Unit.warp}:  # operands that are not under way go to registers, a piece at a time
-        lasting, passing = 0, min(sum(load.bytes for load in operands), _PIECE_BYTES * warps * gpu.warp)
-    else:
-        lasting = sum(load.bytes for load in operands if load.within)
-        passing = sum(load.bytes for load in operands if not load.within)
+        units = {unit_of(p, gpu, warps) for p in region.products}
+        return sum(load.bytes * _buffers(load, units, stages) for load in region.loads if load.products) + scratch
+    own = stages == 1 and {unit_of(p, gpu, warps) for r in region.all() for p in r.products} == {Unit.warp}
+    lasting = 0 if own else sum(load.bytes for load in region.loads if load.products and load.within)
+    passing = max((_arriving(p, gpu, warps) for p in region.products), default=0)
     inner = max((shared_bytes(r, gpu, warps, stages) for r in region.inner), default=0)
-    return lasting + max(passing + _scratch(region, gpu, warps), inner)
+    return lasting + max(passing + scratch, inner)
 
 
 def _buffers(load: Load, units: Collection[Unit], stages: int) -> int:
@@ -158,17 +156,29 @@ def _buffers(load: Load, units: Collection[Unit], stages: int) -> int:
     return stages if units == {Unit.warpgroup} and not load.others else stages - 1
 
 
+def _arriving(product: Product, gpu: Gpu, warps: int) -> int:
+    """Bytes of operands that are loaded for one product alone; to the warps' own units some go in pieces."""
+    pairs = zip(product.loaded, product.turned, strict=True)
+    operands = [(o.bytes, turned or o.others) for o, turned in pairs if o is not None and not o.within]
+    if unit_of(product, gpu, warps) is not Unit.warp:
+        return sum(size for size, _ in operands)
+    piece = _PIECE_BYTES * warps * gpu.warp
+    pieces = [min(size, piece) for size, pieced in operands if pieced]
+    return sum(size for size, pieced in operands if not pieced) + max(pieces, default=0)
+
+
 def _scratch(region: Region, gpu: Gpu, warps: int) -> int:
-    """The most that one operator needs for a moment: operands that are computed, blocks to be stored."""
+    """The most that one operator needs for a moment: operands that are computed, blocks to be stored, in pieces."""
     made = [_passed(p, gpu, warps) for p in region.products]
-    stored = [lanes * dtype.bytes for lanes, dtype in region.stores]
+    stored = [min(lanes * dtype.bytes, _PIECE_BYTES * warps * gpu.warp) for lanes, dtype in region.stores]
     return max((*made, *stored), default=0)
 
 
 def _passed(product: Product, gpu: Gpu, warps: int) -> int:
-    """Bytes of computed operands that go through shared memory: rows stay in registers where the unit reads them there."""
+    """Bytes of computed operands that go through shared memory: rows stay where they are if every warp has its own."""
     rows, columns = product.made
-    return columns + (rows if unit_of(product, gpu, warps) is Unit.vector else 0)
+    stays = unit_of(product, gpu, warps) is not Unit.vector and product.rows >= LEAST_OF_PRODUCTS * warps
+    return columns + (0 if stays else rows)
 
 
 def _registers(work: ProgramWork, gpu: Gpu, warps: int, stages: int) -> int:

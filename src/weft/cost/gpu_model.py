@@ -8,6 +8,7 @@ under way, fill the time.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
@@ -20,6 +21,7 @@ from weft.cost.gpus import Gpu, gpu
 from weft.cost.traffic import Traffic, by_kernel
 from weft.schedule import kernels
 from weft.target import Target
+from weft.tensor.dtypes import DType
 
 # Clocks of a scheduler for one access of 16 bytes a thread: its address, its predicate, and the copy itself.
 _ACCESS_CLOCKS = 16.0
@@ -29,9 +31,12 @@ _REDUCTION_CLOCKS = 100.0
 # Clocks until the result of a product can be read, beyond its own work; the same for what goes through shared memory to others.
 _PRODUCT_CLOCKS = 60.0
 _PASSING_CLOCKS = 100.0
-# Words of shared memory that the vector units read for each product, where each thread has a block of 4 by 4 of the result.
-_VECTOR_PRODUCTS = 0.5
-_CONFLICTS = 6.0
+# Clocks of a vector unit for a multiplication and addition of two blocks: operands come from shared memory, with instructions of
+# their own. A thread has up to 4 by 4 results at once; where its 4 columns lie along the depth in memory, a warp's lanes read the
+# same banks, one after the other.
+_VECTOR_CLOCKS = 2.0
+# How well what bounds a launch as a whole overlaps: two bounds that are equal take 2 ** (1 / 4) as long as one.
+_OVERLAP = 4
 # Bytes that a spilled register moves: written once and read once.
 _SPILL_BYTES = 8
 
@@ -84,11 +89,18 @@ def _cost(work: ProgramWork, counted: Traffic, chip: Gpu, warps: int, stages: in
     vectors = (flops - sum(counted.matrix_flops.values())) / chip.vector_flops
     floor = max(unique / chip.dram, products, vectors)
     found = resources_of(work, chip, warps, stages)
-    moved = sum(load.bytes * region.runs for region in work.body.all() for load in region.loads) * work.programs
-    first = min(1.0, unique / max(1.0, moved))
-    model = _Model(chip, found, warps, stages, chip.dram_seconds * first + chip.cache_seconds * (1 - first))
-    on_chip = model.waves(work)
-    predicted = chip.launch_seconds + max(on_chip, unique / chip.dram, moved / chip.cache)
+    padded: Counter[str] = Counter()
+    for region in work.body.all():
+        for load in region.loads:
+            padded[load.name] += int(load.bytes * region.runs * work.programs)
+    # What is masked is not moved, and what no loop moves is loaded before it, once.
+    moved = {name: min(size, counted.loaded.get(name, size)) for name, size in padded.items()}
+    shares = {name: size / max(1, padded[name]) for name, size in moved.items()}
+    first = min(1.0, unique / max(1, sum(moved.values())))
+    memory = chip.dram_seconds * first + chip.cache_seconds * (1 - first)
+    on_chip = _Model(chip, found, warps, stages, memory, shares).waves(work)
+    bounds = (on_chip, floor, sum(moved.values()) / chip.cache)
+    predicted = chip.launch_seconds + sum(b**_OVERLAP for b in bounds) ** (1 / _OVERLAP)
     return Cost(sum(read.values()), written, flops, unique, floor, predicted)
 
 
@@ -114,13 +126,19 @@ class _Use:
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """A launch on a chip; `memory`: seconds until what is asked for from memory is there."""
+    """A launch on a chip.
+
+    Attributes:
+        memory: seconds until what is asked for from memory is there.
+        shares: by list, how much of its blocks is moved: not what lies beyond its edges.
+    """
 
     chip: Gpu
     found: Resources
     warps: int
     stages: int
     memory: float
+    shares: Mapping[str, float]
 
     def waves(self, work: ProgramWork) -> float:
         """Seconds of all rounds of the grid."""
@@ -139,17 +157,19 @@ class _Model:
         copies = sum(_ACCESS_CLOCKS * accesses(load, threads) for load in region.loads)
         copies += sum(_ACCESS_CLOCKS * max(1, lanes * d.bytes // (16 * threads)) for lanes, d in region.stores)
         vectors = sum(clocks * max(1.0, lanes / threads) for lanes, clocks in region.vectors)
-        products = sum(self.product(p) for p in region.products)
+        products = [(self.product(p), unit_of(p, chip, self.warps) is Unit.vector) for p in region.products]
         passing = sum(
             _PASSING_CLOCKS
             for p in region.products
             if any(p.made) and unit_of(p, chip, self.warps) is not Unit.warpgroup
         )
         waiting = _PRODUCT_CLOCKS * len(region.products) + _REDUCTION_CLOCKS * len(region.reductions) + passing
-        per_scheduler = max(1.0, self.warps / chip.schedulers)
+        per_scheduler = max(1.0, self.warps / chip.schedulers) * chip.schedulers * chip.warp / chip.lanes
         vector_clocks = max(chip.lone_warp, per_scheduler) * vectors
-        busy = products + waiting + vector_clocks + per_scheduler * copies + chip.step_clocks
-        moving = sum(load.bytes for load in region.loads) / chip.cache_width
+        busy = (
+            sum(clocks for clocks, _ in products) + waiting + vector_clocks + per_scheduler * copies + chip.step_clocks
+        )
+        moving = sum(load.bytes * self.shares[load.name] for load in region.loads) / chip.cache_width
         memory = self.memory * chip.clock
         fill = 0.0
         if pipelined(region, self.stages):
@@ -157,7 +177,8 @@ class _Model:
             fill = region.entries * (memory + moving)
         else:
             step = busy + (memory + moving if region.loads else 0.0)
-        use = _Use(products, per_scheduler * (vectors + copies), moving)
+        slots = per_scheduler * (vectors + copies) + sum(clocks for clocks, vector in products if vector)
+        use = _Use(sum(clocks for clocks, vector in products if not vector), slots, moving)
         clocks, total = region.runs * step + fill, _Use().plus(use, region.runs)
         for inner in region.inner:
             more, used = self.region(inner)
@@ -168,11 +189,15 @@ class _Model:
         """Clocks of the units that multiply, for one product of blocks."""
         chip = self.chip
         work = product.rows * product.columns * product.depth
+        rate = chip.products_a_clock * chip.flops.get(product.dtype, 0.0) / chip.flops[DType.bfloat16]
         match unit_of(product, chip, self.warps):
             case Unit.warpgroup:
-                return work / chip.products_a_clock
+                return work / rate
             case Unit.warp:
-                return work / (chip.products_a_clock * chip.warp_share)
+                return work / (rate * chip.warp_share)
             case Unit.vector:
-                conflicts = _CONFLICTS if product.across else 1.0
-                return work * conflicts / (128 * _VECTOR_PRODUCTS)
+                threads = self.found.threads
+                own = product.rows * product.columns / threads
+                side = 4 if own >= 16 else 2 if own >= 4 else 1
+                conflicts = threads * product.depth * side / 4 if product.turned[1] else 0.0
+                return work * _VECTOR_CLOCKS / chip.lanes + conflicts

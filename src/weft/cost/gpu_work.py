@@ -7,7 +7,7 @@ read off `weft.cost.traffic`; here only the shape of the code is looked at, with
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import assert_never
 
@@ -92,7 +92,8 @@ class Product:
 
     Attributes:
         made: bytes of each operand that the kernel computes, (rows', columns'); 0 for one that is loaded.
-        across: the operand of the columns lies in memory along the depth.
+        loaded: each operand that is loaded, None for one that is computed.
+        turned: the operand lies in memory with its dimensions in the other order than the product has them.
     """
 
     rows: int
@@ -100,7 +101,8 @@ class Product:
     depth: int
     dtype: DType
     made: tuple[int, int]
-    across: bool
+    loaded: tuple[Load | None, Load | None]
+    turned: tuple[bool, bool]
 
 
 @dataclass
@@ -157,10 +159,9 @@ def work_of(applied: BlockProgram, part: KernelNodes, counted: Traffic, sizes: M
     """
     around = Scope({}, applied=True)
     types = infer(applied.graph, dict(applied.inputs), around)
-    products = frozenset(_in_products(part.nodes, types))
-    innermost = {name: kind.lists[-1] for name, kind in applied.inputs if kind.lists}
+    products = frozenset(_in_products(part.nodes))
     body = Region(loop=False, runs=1.0, entries=1.0)
-    walk = _Walk(counted, sizes, products, innermost, body)
+    walk = _Walk(counted, sizes, products, body)
     given = {n: types[n] for n in part.reads}
     values = {n: _Value(n, kind.lists, kind.dims, kind.dtype, raw=bool(kind.lists)) for n, kind in given.items()}
     graph = Graph(tuple(given), part.nodes, ())
@@ -168,7 +169,7 @@ def work_of(applied: BlockProgram, part: KernelNodes, counted: Traffic, sizes: M
     return ProgramWork(counted.iterations, body, walk.memory.peak, walk.largest)
 
 
-def _in_products(nodes: Sequence[BlockNode], types: Mapping[str, BlockType]) -> set[Axis]:
+def _in_products(nodes: Sequence[BlockNode]) -> set[Axis]:
     """The axes of blocks that are multiplied: rows, columns, and what is contracted."""
     found: set[Axis] = set()
     for node in nodes:
@@ -177,13 +178,18 @@ def _in_products(nodes: Sequence[BlockNode], types: Mapping[str, BlockType]) -> 
         elif isinstance(node, Map):
             graphs = [node.body] if node.state is None else [node.body, node.state.update, node.state.finish]
             for graph in graphs:
-                found |= _in_products(graph.nodes, types)
+                found |= _in_products(graph.nodes)
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A value: a list (part of `name`), or an item; `raw`: as it lies in memory, at a place that the loops over `along` decide."""
+    """A value: a list (part of `name`), or an item.
+
+    Attributes:
+        raw: it is as it lies in memory, at a place that the loops over `along` decide.
+        load: what loaded such an item.
+    """
 
     name: str
     lists: tuple[Axis, ...]
@@ -191,6 +197,7 @@ class _Value:
     dtype: DType
     raw: bool = False
     along: frozenset[Axis] = frozenset()
+    load: Load | None = None
 
 
 _Values = dict[str, _Value]
@@ -202,7 +209,6 @@ class _Walk:
     counted: Traffic
     sizes: Mapping[str, int]
     products: frozenset[Axis]
-    innermost: Mapping[str, Axis]
     top: Region
     memory: Memory = field(default_factory=Memory)
     largest: int = 1
@@ -294,15 +300,20 @@ class _Walk:
         dtype = left.dtype if left.dtype is right.dtype else DType.float32
         rows, columns = node.dims[:2]
         self.lanes_of(node.dims, lanes)
-        made: list[int] = []
         for side in (first, second):
-            count = self.lanes_of(side.dims, lanes)
-            if not side.raw:
-                region.vectors.append((count, _CONVERT if dtype.bytes < 4 else 0.0))
-            made.append(0 if side.raw else count * dtype.bytes)
-        across = second.raw and self.innermost.get(second.name, columns).space == node.over.space
+            if not side.raw and dtype.bytes < 4:
+                region.vectors.append((self.lanes_of(side.dims, lanes), _CONVERT))
+        made = [0 if side.raw else _elements(side.dims, lanes) * dtype.bytes for side in (first, second)]
         region.products.append(
-            Product(lanes[rows], lanes[columns], lanes[node.over], dtype, (made[0], made[1]), across)
+            Product(
+                lanes[rows],
+                lanes[columns],
+                lanes[node.over],
+                dtype,
+                (made[0], made[1]),
+                (first.load, second.load),
+                (first.raw and first.dims[0] != rows, second.raw and second.dims[0] != node.over),
+            )
         )
 
     def loop(
@@ -365,14 +376,16 @@ class _Walk:
         for feed in node.inputs:
             kind, value = given[feed.inner], values[feed.outer]
             along = value.along if isinstance(feed.access, Broadcast) else value.along | {node.axis}
-            seen[feed.inner] = _Value(value.name, kind.lists, kind.dims, kind.dtype, value.raw, along)
+            seen[feed.inner] = _Value(value.name, kind.lists, kind.dims, kind.dtype, value.raw, along, value.load)
             if isinstance(feed.access, Broadcast) or kind.lists or not value.raw or not kind.dims:
                 continue
             products, others, within = _uses(node, feed.inner)
             count = self.lanes_of(kind.dims, lanes)
             home = next((r for axis, r in reversed(self.around) if axis in along), self.top)
             within = within or home is not region
-            home.loads.append(Load(value.name, count, kind.dtype, products, others, within))
+            load = Load(value.name, count, kind.dtype, products, others, within)
+            seen[feed.inner] = replace(seen[feed.inner], load=load)
+            home.loads.append(load)
             if others:
                 home.vectors.append((count, _CONVERT if kind.dtype.bytes < 4 else 0.0))
             loaded[feed.inner] = count * kind.dtype.bytes if others else 0

@@ -33,6 +33,7 @@ class Gpu:
         memory_bytes: of its memory.
         clock: clocks per second where a kernel does not run into the limit of power.
         products_a_clock: multiplications with their additions of 16-bit operands, of a multiprocessor.
+        lanes: of its vector units, each one multiplication with its addition of fp32 a clock.
         warpgroups: it has a unit for products that four warps share; a single warp then reaches `warp_share` of the products.
         registers: of 4 bytes, of a multiprocessor.
         threads: of a multiprocessor at most; a warp has `warp` of them.
@@ -57,6 +58,7 @@ class Gpu:
     memory_bytes: float
     clock: float
     products_a_clock: int
+    lanes: int = 128
     warpgroups: bool = False
     warp_share: float = 1.0
     registers: int = 65536
@@ -97,7 +99,7 @@ def _tensor_cores(half: float, byte: float | None) -> dict[DType, float]:
 _GPUS = {
     Target("cuda", "80"): Gpu(
         "A100", 108, 17e12, _tensor_cores(212e12, 424e12), 1.7e12, 4e12, 17e12, 40e6, 163 << 10, 164 << 10, 80e9,
-        clock=1.41e9, products_a_clock=1024,
+        clock=1.41e9, products_a_clock=1024, lanes=64,
     ),
     Target("cuda", "90"): Gpu(
         "H200", 132, 60e12, _tensor_cores(672e12, 1240e12), 4.27e12, 10e12, 33e12, 50e6, 227 << 10, 228 << 10, 141e9,

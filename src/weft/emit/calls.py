@@ -22,7 +22,7 @@ def size_names(program: BlockProgram, kernel: KernelNodes) -> tuple[str, ...]:
     spaces: dict[Space, None] = {}
     for name in kernel.reads:
         spaces.update(dict.fromkeys(a.space for a in types[name].lists))
-    for node in _all_nodes(kernel.nodes):
+    for node in all_nodes(kernel.nodes):
         if isinstance(node, Map):
             spaces.setdefault(node.axis.space)
             if isinstance(node.range, Band):
@@ -41,13 +41,14 @@ def list_dims(kind: BlockType) -> tuple[Axis, ...]:
     return (*(a for a in kind.lists if a not in kind.dims), *kind.dims)
 
 
-def _all_nodes(nodes: Sequence[BlockNode]) -> list[BlockNode]:
+def all_nodes(nodes: Sequence[BlockNode]) -> list[BlockNode]:
+    """`nodes` and all that their loops hold."""
     found: list[BlockNode] = []
     for node in nodes:
         found.append(node)
         if isinstance(node, Map):
             graphs = [node.body] if node.state is None else [node.body, node.state.update, node.state.finish]
-            found += [inner for g in graphs for inner in _all_nodes(g.nodes)]
+            found += [inner for g in graphs for inner in all_nodes(g.nodes)]
     return found
 
 

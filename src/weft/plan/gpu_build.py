@@ -87,7 +87,7 @@ def _printed(
     }
 
     def emit() -> GpuSource:
-        kernel = triton.emit(applied, part, name, dims)
+        kernel = triton.emit(applied, part, name, dims, example.target)
         interface = signature(applied, part, name, dims)
         called = GpuSignature(interface, kernel.constants, kernel.grid, schedule.warps, schedule.stages)
         return GpuSource(kernel.text, called, {} if meta is None else meta())

@@ -77,7 +77,7 @@ class Ways:
     def given(self, wanted: Schedule) -> Way:
         """The way of a schedule that is there; raises as `apply` and the emitter do."""
         applied = apply(self.fused, wanted)
-        _demand_printable(applied)
+        _demand_printable(applied, self.target)
         return self._way(wanted, _Placed(applied, launches_of(applied, self.sizes)))
 
     def _best(self, count: int, launched: int) -> list[Way]:
@@ -113,7 +113,7 @@ class Ways:
         """The program with places; or why it has none, or no kernel can be printed for it."""
         try:
             applied = apply(self.fused, schedule(self.fused, known, blocks, self.sizes))
-            _demand_printable(applied)
+            _demand_printable(applied, self.target)
         except (ScheduleError, UnsupportedError) as error:
             return error.what
         return _Placed(applied, launches_of(applied, self.sizes))
@@ -124,7 +124,7 @@ class Ways:
         return Way(wanted, placed.applied, total(costs))
 
 
-def _demand_printable(applied: BlockProgram) -> None:
+def _demand_printable(applied: BlockProgram, target: Target) -> None:
     """Raise UnsupportedError where a kernel of `applied` cannot be printed."""
     for number, part in enumerate(kernels(applied)):
-        triton.emit(applied, part, f"kernel_{number}", dims_of(applied, part))
+        triton.emit(applied, part, f"kernel_{number}", dims_of(applied, part), target)

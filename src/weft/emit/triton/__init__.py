@@ -6,7 +6,7 @@ their state in variables, items tensors whose lanes beyond the valid elements ho
 list that one loop makes and another reads stays in registers, where both go over all of it at once.
 """
 
-from weft.emit.triton.frame import BlockConstant
+from weft.emit.triton.frame import BlockConstant, Constant, WholeConstant
 from weft.emit.triton.kernel import GridLoop, TritonKernel, emit
 
-__all__ = ["BlockConstant", "GridLoop", "TritonKernel", "emit"]
+__all__ = ["BlockConstant", "Constant", "GridLoop", "TritonKernel", "WholeConstant", "emit"]

@@ -28,16 +28,14 @@ from weft.emit.ranges import Scope
 from weft.emit.text import is_word, plus, stripped
 from weft.emit.triton.frame import Frame, spread
 from weft.emit.triton.prelude import combiner
-from weft.emit.triton.scalar import COMPUTED, Text, cast, coerced, expression, number
+from weft.emit.triton.scalar import COMPUTED, Text, cast, coerced, element, expression, number
 from weft.emit.triton.text import bracketed, call
 from weft.emit.triton.values import Local, Memory, Tile, Value
 from weft.errors import UnsupportedError
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
-from weft.tensor.scalar import arguments
-
-_PRODUCTS = (DType.float32, DType.bfloat16, DType.float16)
+from weft.tensor.scalar import Convert, arguments
 
 
 @dataclass
@@ -110,6 +108,8 @@ class Body:
         """Print a store of `value` where `target` is."""
         wanted = kind_of(target.dtype)
         text = coerced(Text(value.text, value.kind), wanted)
+        if target.dtype.is_kept and value.held is not target.dtype:
+            text = cast(value.computed, target.dtype)
         if not value.dims:
             text = text if is_word(text) else self.frame.hold(stripped(text), "value")
         mask = self.frame.mask(value.dims)
@@ -156,8 +156,11 @@ class Body:
     def _pointwise(self, node: Pointwise) -> None:
         args = [self.item(a) for a in node.args]
         self.frame.location([node.location])
+        expr, held = node.expr, None
+        if isinstance(expr, Convert) and expr.dtype is node.dtype and node.dtype.is_kept:
+            expr, held = expr.arg, node.dtype
         texts = [Text(self.aligned(t.computed, t.dims, node.dims), t.kind) for t in args]
-        made = expression(node.expr, texts, self.frame.hold)
+        made = expression(expr, texts, self.frame.hold)
         kind = kind_of(node.dtype)
         text = coerced(made, kind)
         read = {a for i in arguments(node.expr) for a in args[i].dims}
@@ -165,17 +168,22 @@ class Body:
             text = call("tl.broadcast_to", cast(text, COMPUTED[kind]), self.shape(node.dims))
         elif not read and not arguments(node.expr):
             text = cast(text, COMPUTED[kind])
+        text = text if held is None else cast(text, held)
         pad = self.types[node.name].pad if node.name in self.types else None
-        self._define(node.name, text, node.dims, node.dtype, pad)
+        self._define(node.name, text, node.dims, node.dtype, pad, held)
 
     def filled(self, name: str, tile: Tile, value: float, axes: tuple[Axis, ...] | None) -> Tile:
         """`tile` with `value` in the lanes that are not valid, of `axes` or of all."""
         mask = self.frame.mask(tile.dims, axes)
         if not mask or tile.pad == value:
             return tile
-        other = number(value, tile.kind)
-        text = call("tl.where", mask, tile.text, cast(other, tile.held) if tile.kind == "float" else other)
-        return Tile(self.frame.hold(text, name), tile.dims, tile.held, tile.dtype, value if axes is None else None)
+        other, held = number(value, tile.kind), tile.held
+        if held.is_kept and value != 0.0:
+            held = DType.float32
+        if tile.kind == "float":
+            other = call("tl.cast", other, element(held))
+        text = call("tl.where", mask, tile.text if held is tile.held else tile.computed, other)
+        return Tile(self.frame.hold(text, name), tile.dims, held, tile.dtype, value if axes is None else None)
 
     def _combinable(self, name: str, tile: Tile, over: Axis, identity: float) -> Tile:
         """`tile` with the identity in the lanes that a block the program knows to be whole has beyond its elements."""
@@ -200,42 +208,84 @@ class Body:
 
     def _dot(self, node: Dot) -> None:
         left, right = (self._combinable(node.name, self.item(n), node.over, 0.0) for n in (node.left, node.right))
-        if any(t.dtype not in _PRODUCTS for t in (left, right)):
+        if DType.bool in (left.dtype, right.dtype):
             raise UnsupportedError(f"a product of {left.dtype} and {right.dtype}", where=node.location)
         acc = None if node.acc is None else self.item(node.acc)
         added = None if acc is None else self.aligned(acc.computed, acc.dims, node.dims)
         self.frame.location([node.location])
-        free = [[a for a in t.dims if a != node.over] for t in (left, right)]
-        if max(map(len, free)) > 1:
-            raise UnsupportedError(f"a product of items with axes {left.dims} and {right.dims}: blocks are supported")
-        if min(map(len, free)) == 0:
-            order = (*node.dims, node.over)
-            first, second = (self.aligned(t.computed, t.dims, order) for t in (left, right))
-            text = call("tl.sum", f"{first} * {second}", f"axis={len(node.dims)}")
+        larger, smaller = (left, right) if len(left.dims) >= len(right.dims) else (right, left)
+        if len(smaller.dims) == 1:
+            # The larger one's own order: to turn it would move what was just loaded between threads.
+            first, second = larger.computed, self.aligned(smaller.computed, smaller.dims, larger.dims)
+            text = call("tl.sum", f"{first} * {second}", f"axis={larger.dims.index(node.over)}")
+            text = self.aligned(text, tuple(a for a in larger.dims if a != node.over), node.dims)
             text = text if added is None else f"{added} + {text}"
+        elif len(larger.dims) > 2:
+            raise UnsupportedError(f"a product of items with axes {left.dims} and {right.dims}: blocks are supported")
         else:
             text = self._product(node, left, right, added)
         self._define(node.name, text, node.dims, node.dtype.accumulator)
 
     def _product(self, node: Dot, left: Tile, right: Tile, added: str | None) -> str:
         first, second = (left, right) if node.dims[0] in left.dims else (right, left)
-        # Operands of two types, as of any type wider than its memory, are multiplied in float32.
-        dtype = left.dtype if left.dtype is right.dtype else DType.float32
+        given = _multiplied(node, left.dtype, right.dtype)
         rows, columns = node.dims
         sides = [
             self.aligned(t.text if t.held is dtype else cast(t.text, dtype), t.dims, order)
-            for t, order in ((first, (rows, node.over)), (second, (node.over, columns)))
+            for t, dtype, order in zip(
+                (first, second),
+                given if first is left else given[::-1],
+                ((rows, node.over), (node.over, columns)),
+                strict=True,
+            )
         ]
-        more = [] if added is None else [f"acc={added}"]
-        more += ['input_precision="ieee"'] if dtype is DType.float32 else []
-        return call("tl.dot", *sides, *more)
+        match given[0]:
+            case DType.float32 if not self.frame.tf32:
+                # Not into the accumulator: a chain of additions as long as a block, then one as long as there are blocks. The
+                # last argument, which has no other meaning here, keeps Triton from making one chain of both.
+                text = call("tl.dot", *sides, 'input_precision="ieee"', "max_num_imprecise_acc=1")
+            case DType.float32:
+                text = call("tl.dot", *sides, *([] if added is None else [f"acc={added}"]), 'input_precision="tf32"')
+                added = None
+            case DType.int8:
+                text = cast(call("tl.dot", *sides, "out_dtype=tl.int32"), DType.int64)
+            case dtype:
+                exact = (
+                    [f"max_num_imprecise_acc={_together(self.frame.lanes[node.over].count)}"] if dtype.is_kept else []
+                )
+                text, added = call("tl.dot", *sides, *([] if added is None else [f"acc={added}"]), *exact), None
+        return text if added is None else f"{added} + {text}"
+
+
+def _together(depth: str) -> str:
+    """How many products of 8 bits Hopper's unit may add up by itself, which it does to 13 bits: as many as there are, and 128."""
+    most = 128
+    return str(min(most, int(depth))) if depth.isdigit() else f"({most} if {depth} > {most} else {depth})"
+
+
+def _multiplied(node: Dot, left: DType, right: DType) -> tuple[DType, DType]:
+    """What the operands of a product of blocks are multiplied as: float32 where their types are two.
+
+    Raises:
+        UnsupportedError: they are integers and not both of 8 bits with a sign.
+    """
+    if not (left.is_float and right.is_float) and not left is right is DType.int8:
+        raise UnsupportedError(
+            f"a product of blocks of {left} and {right}: matrix units multiply floats, and int8 by int8",
+            where=node.location,
+        )
+    alike = left is right or (left.is_kept and right.is_kept)
+    return (left, right) if alike else (DType.float32, DType.float32)
 
 
 def address(frame: Frame, memory: Memory, dims: tuple[Axis, ...]) -> str:
     """Pointers to the elements of the item that `memory` is, its axes in the order `dims`."""
     lanes = [
-        index if memory.strides[a] == "1" else f"{index} * {memory.strides[a]}"
+        index if stride == "1" else f"{index} * {stride}"
         for a in dims
         for index in [spread(frame.lanes[a].index, dims, (a,))]
+        for stride in [memory.strides[a]]
     ]
-    return plus(memory.base, *memory.offset, *lanes)
+    # Added up by themselves: they are the same for all blocks, so the compiler does it before the loop.
+    within = " + ".join(lanes)
+    return plus(memory.base, *memory.offset, *([f"({within})" if len(lanes) > 1 else within] if lanes else []))

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from weft.block.program import Map, Place
-from weft.block.ranges import Part
+from weft.block.ranges import All, First, Part, Rest, Segment, Within
 from weft.emit.ranges import Step, part_of
 from weft.emit.text import Names
 from weft.emit.triton.text import Writer, at_least, at_most, blocks_of, whole_blocks
 from weft.emit.triton.values import Lanes
 from weft.errors import Location, UnsupportedError
 from weft.tensor.axes import Axis, Space
-
-# The least of rows, columns and depth that tl.dot takes, for every type and target.
-_LEAST_OF_PRODUCTS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,23 +29,50 @@ class BlockConstant:
         return max(self.least, power_of_two(sizes[self.space]))
 
 
+@dataclass(frozen=True, slots=True)
+class WholeConstant:
+    """A constant of the launch: whether blocks of `tile` elements cover `space` without a rest; 0 for a `BlockConstant` of `least`.
+
+    Where they do the compiler drops the masks of such blocks, so there is one binary for each class of sizes.
+    """
+
+    name: str
+    space: str
+    tile: int
+    least: int = 1
+
+    def of(self, sizes: Mapping[str, int]) -> int:
+        """1 where they do, else 0, given the size of each space by name."""
+        tile = self.tile or BlockConstant(self.name, self.space, self.least).of(sizes)
+        return int(sizes[self.space] % tile == 0)
+
+
+Constant: TypeAlias = BlockConstant | WholeConstant
+"""What a kernel is compiled anew for, as a function of the sizes."""
+
+
 @dataclass
 class Frame:
     """One kernel being printed.
 
     Attributes:
         names, sizes: identifiers, and those of the run-time sizes.
-        in_products: axes of items that products of blocks read or make.
+        least: for axes of items that products of blocks read or make, the fewest elements that such a product takes.
+        tf32: products of float32 may round their factors to tf32.
         lanes: for the axis of each loop entered so far, the elements of its current block.
-        constants: blocks that cover a space whose size is known when the kernel is launched.
+        constants: what is known of the sizes when the kernel is launched.
+        dividing: for the axis of a loop entered so far, a number of elements: where it divides the size of the axis's space, each
+            block of the loop has as many.
     """
 
     names: Names
     sizes: Mapping[str, str]
-    in_products: frozenset[Axis]
+    least: Mapping[Axis, int]
+    tf32: bool = False
     out: Writer = field(default_factory=lambda: Writer(1))
     lanes: dict[Axis, Lanes] = field(default_factory=dict[Axis, Lanes])
-    constants: list[BlockConstant] = field(default_factory=list[BlockConstant])
+    constants: list[Constant] = field(default_factory=list[Constant])
+    dividing: dict[Axis, int] = field(default_factory=dict[Axis, int])
 
     def size(self, space: Space) -> str:
         """The number of elements of `space`."""
@@ -83,19 +108,15 @@ class Frame:
         """
         space = node.axis.space
         # Lists go between loops over all of a space, in registers: their blocks have the same number of lanes.
-        axes = (
-            (a for a in self.in_products if a.space == space)
-            if most == self.size(space)
-            else self.in_products & {node.axis}
-        )
-        least = _LEAST_OF_PRODUCTS if any(axes) else 1
+        beside = (n for a, n in self.least.items() if a.space == space) if most == self.size(space) else ()
+        least = max((self.least.get(node.axis, 1), *beside))
         if most.isdigit():
             return str(max(least, power_of_two(int(most))))
         if most != self.size(space):
             raise UnsupportedError(
                 f"loop {node.name!r} covers {most} elements at once: no constant is known to hold them"
             )
-        known = next((c.name for c in self.constants if c.space == space.name), None)
+        known = next((c.name for c in self.constants if isinstance(c, BlockConstant) and c.space == space.name), None)
         if known is not None:
             return known
         name = self.names.make(f"BLOCK_{node.axis.name}")
@@ -106,9 +127,42 @@ class Frame:
         """Print the lanes of the current block of `node`; its `step` says how many are valid."""
         count = self.extent(node, step.most)
         index = self.hold(f"tl.arange(0, {count})", f"{node.axis.name}_i")
-        valid = None if step.valid == count else self.hold(f"{index} < {step.valid}", f"{node.axis.name}_ok")
+        valid = None
+        if step.valid != count:
+            inside, whole = f"{index} < {step.valid}", self._all_whole(node, count)
+            if whole is not True:
+                valid = self.hold(f"({inside}) | ({whole} == 1)" if whole else inside, f"{node.axis.name}_ok")
         whole = node.place is not Place.whole and part_of(node) is Part.full
         self.lanes[node.axis] = Lanes(count, index, valid, whole)
+
+    def _all_whole(self, node: Map, count: str) -> str | bool:
+        """Whether each block of `node` has all `count` lanes: the name of a constant that says so, or what is known of it."""
+        tile: int | None = None
+        match node.range:
+            case All() if node.place is Place.whole:
+                tile = 0
+            case Within(outer) if node.place is Place.whole:
+                tile = self.dividing.get(outer)
+            case All() | First() | Rest() | Segment():
+                tile = node.tile
+            case Within(outer):
+                around = self.dividing.get(outer)
+                tile = node.tile if node.tile and around and around % node.tile == 0 else None
+            case _:
+                pass
+        if tile:
+            self.dividing[node.axis] = tile
+        space = node.axis.space
+        if tile is None or count not in (str(tile), *(c.name for c in self.constants if not tile)):
+            return False
+        if space.fixed is not None:
+            return tile > 0 and space.fixed % tile == 0
+        least = 1 if tile else self.least.get(node.axis, 1)
+        for known in self.constants:
+            if isinstance(known, WholeConstant) and (known.space, known.tile, known.least) == (space.name, tile, least):
+                return known.name
+        self.constants.append(WholeConstant(self.names.make(f"WHOLE_{node.axis.name}"), space.name, tile, least))
+        return self.constants[-1].name
 
     def mask(self, dims: Sequence[Axis], axes: Sequence[Axis] | None = None) -> str:
         """The mask of the valid elements of an item with axes `dims`, looking at `axes` only; "" where all are."""

@@ -7,20 +7,22 @@ from dataclasses import dataclass
 
 from weft.block.check import Scope as Around
 from weft.block.check import infer
-from weft.block.program import BlockNode, BlockProgram, BlockType, Dot, Final, Graph, Map, Place
+from weft.block.program import BlockNode, BlockProgram, BlockType, Dot, Final, Graph, Map, Place, Pointwise
 from weft.block.ranges import All, First
-from weft.emit.calls import Dims, grid_chain, size_names, written_strides
+from weft.emit.calls import Dims, all_nodes, grid_chain, size_names, written_strides
 from weft.emit.ranges import Step, bounds, describe
 from weft.emit.text import Names, is_word, minus, plus, times
 from weft.emit.triton import loops, prelude, rankings
 from weft.emit.triton.body import Body
-from weft.emit.triton.frame import BlockConstant, Frame
+from weft.emit.triton.frame import Constant, Frame
 from weft.emit.triton.scalar import element
 from weft.emit.triton.text import RESERVED, at_most
 from weft.emit.triton.values import Memory
 from weft.errors import UnsupportedError
 from weft.schedule import KernelNodes
+from weft.target import Target
 from weft.tensor.axes import Axis
+from weft.tensor.dtypes import DType
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +38,13 @@ class TritonKernel:
     """A printed launch, and what its launcher must know.
 
     The function's arguments, in order: pointers to `reads`, to `writes`; the sizes named in `sizes`; the strides, in elements,
-    of every dimension of every read; the `constants`. Writes are contiguous and overlap nothing. Its one-dimensional grid has
-    as many programs as the `grid` loops have blocks, multiplied; no grid loop means one program.
+    of every dimension of every read; the `constants`. Writes are contiguous and overlap nothing. Its one-dimensional grid
+    has as many programs as the `grid` loops have blocks, multiplied; no grid loop means one program.
 
     Attributes:
         text: a Python module.
         name: of the function in it.
+        constants: what it is compiled for, by the sizes.
     """
 
     text: str
@@ -49,11 +52,19 @@ class TritonKernel:
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     sizes: tuple[str, ...]
-    constants: tuple[BlockConstant, ...]
+    constants: tuple[Constant, ...]
     grid: tuple[GridLoop, ...]
 
 
-def emit(program: BlockProgram, kernel: KernelNodes, name: str, dims: Dims) -> TritonKernel:
+def emit(
+    program: BlockProgram,
+    kernel: KernelNodes,
+    name: str,
+    dims: Dims,
+    target: Target | None = None,
+    *,
+    tf32: bool = False,
+) -> TritonKernel:
     """One launch as a Triton kernel.
 
     Args:
@@ -61,10 +72,13 @@ def emit(program: BlockProgram, kernel: KernelNodes, name: str, dims: Dims) -> T
         kernel: one of `schedule.kernels(program)`.
         name: of the function.
         dims: for each tensor read or written, its dimensions in memory order; None for one of size 1.
+        target: a GPU, whose own conversions are used where they are weft's; None: the text is good for all that have its types.
+        tf32: products of float32 may round their factors to tf32, 10 bits behind the point.
 
     Raises:
-        UnsupportedError: something that Triton kernels do not do: float64, products of integers, a list that one loop of the
-            kernel makes and another reads, where one of them goes over it block by block.
+        UnsupportedError: something that Triton kernels do not do: float64, products of integers other than int8, a list that one
+            loop of the kernel makes and another reads, where one of them goes over it block by block; or the target does not:
+            float8_e4m3fn before cuda:89.
     """
     types = infer(program.graph, dict(program.inputs), Around({}, applied=True))
     names = Names(" ".join([RESERVED, *prelude.NAMES, *rankings.NAMES]))
@@ -72,7 +86,10 @@ def emit(program: BlockProgram, kernel: KernelNodes, name: str, dims: Dims) -> T
     pointers = {n: names.make(n) for n in (*kernel.reads, *kernel.writes)}
     sizes = size_names(program, kernel)
     spelled = {s: names.make(s) for s in sizes}
-    frame = Frame(names, spelled, _in_products(kernel.nodes, types))
+    made = {n.dtype for n in all_nodes(kernel.nodes) if isinstance(n, Pointwise)}
+    for dtype in made | {types[each].dtype for each in (*kernel.reads, *kernel.writes)}:
+        _demand_type(dtype, target)
+    frame = Frame(names, spelled, _least(kernel.nodes, types), tf32)
     parameters = [*pointers.values(), *spelled.values()]
     values: dict[str, Memory] = {}
     for read in kernel.reads:
@@ -94,36 +111,54 @@ def emit(program: BlockProgram, kernel: KernelNodes, name: str, dims: Dims) -> T
     text = "\n".join(body)
     lines = [
         f'"""{name}, printed by weft."""', "", "import triton", "import triton.language as tl", "",
-        *prelude.functions(text), *rankings.functions(text), "", "@triton.jit", *body, "",
+        *prelude.functions(text, target), *rankings.functions(text), "", "@triton.jit", *body, "",
     ]  # fmt: skip
     return TritonKernel("\n".join(lines), name, kernel.reads, kernel.writes, sizes, tuple(frame.constants), tuple(grid))
 
 
 def _memory(frame: Frame, base: str, kind: BlockType, strides: Mapping[Axis, str]) -> Memory:
     """The tensor at `base`. Its strides are made 64 bits wide, so that offsets in large tensors are."""
-    element(kind.dtype)
     wide: dict[Axis, str] = {}
     for axis, stride in strides.items():
         first, *rest = stride.split(" * ")
+        if stride.isdigit():
+            wide[axis] = stride
+            continue
         text = " * ".join([f"tl.cast({first}, tl.int64)", *rest])
-        wide[axis] = stride if stride.isdigit() else frame.hold(text, f"{base}_by_{axis.name.split('.')[-1]}")
+        wide[axis] = frame.hold(text, f"{base}_by_{axis.name.split('.')[-1]}")
     return Memory(base, kind.dtype, wide, kind.dims, (), not kind.buffered)
 
 
-def _in_products(nodes: Sequence[BlockNode], types: Mapping[str, BlockType]) -> frozenset[Axis]:
-    """The axes of blocks that are multiplied: rows, columns, and what is contracted."""
-    found: set[Axis] = set()
-    for node in nodes:
-        match node:
-            case Dot(dims=dims, over=over) if len(dims) == 2:
-                found |= {*dims, over}
-            case Map():
-                graphs = [node.body] if node.state is None else [node.body, node.state.update, node.state.finish]
-                for graph in graphs:
-                    found |= _in_products(graph.nodes, types)
-            case _:
-                pass
-    return frozenset(found)
+def _demand_type(dtype: DType, target: Target | None) -> None:
+    """Raises UnsupportedError where `target` has no such numbers."""
+    element(dtype)
+    nvidia = target is not None and target.kind == "cuda"
+    if dtype is DType.float8_e4m3fn and nvidia and not prelude.converts_to_e4m3(target):
+        raise UnsupportedError(
+            f"{target} has no {dtype}: it came with compute capability 8.9",
+            todo=f"keep the tensor in {DType.float8_e5m2} or a type of 16 bits on this GPU",
+        )
+
+
+def _least(nodes: Sequence[BlockNode], types: Mapping[str, BlockType]) -> dict[Axis, int]:
+    """The axes of blocks that are multiplied, rows, columns, and what is contracted, with the fewest elements of each.
+
+    It is more of what is contracted where there are numbers of 8 bits.
+    """
+    inner = all_nodes(nodes)
+    narrow = any(k.dtype.bytes == 1 for k in types.values()) or any(
+        isinstance(n, Pointwise) and n.dtype.bytes == 1 for n in inner
+    )
+    found: dict[Axis, int] = {}
+    for node in inner:
+        if isinstance(node, Dot) and len(node.dims) == 2:
+            for axis in (*node.dims, node.over):
+                found[axis] = max(found.get(axis, 0), 2 * _LEAST if narrow and axis is node.over else _LEAST)
+    return found
+
+
+# The fewest rows, columns and elements in depth that products of blocks take on every target, but for numbers of 8 bits.
+_LEAST = 16
 
 
 def _serial(top: Body, places: Mapping[str, Memory]) -> list[GridLoop]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from weft.target import Target
 from weft.tensor import optable
 from weft.tensor.program import Monoid
 
@@ -72,6 +73,67 @@ def weft_round(x):
     return tl.where(tl.abs(x) < 4194304.0, (x + 12582912.0) - 12582912.0, x)
 '''
 
+_E4M3 = '''
+@triton.jit
+def weft_e4m3(x):
+    """x rounded to float8_e4m3fn, half to even, its sign kept; what is too large, infinity too, becomes 448."""
+    bits = tl.cast(x, tl.int32, bitcast=True)
+    size = tl.minimum(tl.abs(x), 448.0, propagate_nan=tl.PropagateNan.ALL)
+    # A number of which the last bit is worth as much as that of the result, and no less than 2**-9.
+    least = tl.maximum(tl.cast(size, tl.int32, bitcast=True) & 0x7F800000, 0x3C800000)
+    units = tl.cast(least + 0x0A000000, tl.float32, bitcast=True)
+    near = tl.cast((size + units) - units, tl.int32, bitcast=True)
+    return tl.cast(near | (bits & -0x80000000), tl.float32, bitcast=True)
+'''
+
+_TO_E4M3 = '''
+@triton.jit
+def weft_to_e4m3(x):
+    """x as float8_e4m3fn: 2**-8 times it has the same bits in float16, but for the length of both."""
+    near = weft_e4m3(x)
+    half = tl.cast(tl.cast(near * 0.00390625, tl.float16), tl.int16, bitcast=True)
+    byte = ((half >> 7) & 0x7F) | ((half >> 8) & 0x80)
+    return tl.cast(tl.cast(tl.where(near != near, 0x7F, byte), tl.uint8), tl.float8e4nv, bitcast=True)
+'''
+
+_E5M2 = '''
+@triton.jit
+def weft_e5m2(x):
+    """x rounded to float8_e5m2, half to even, its sign kept; what is too large becomes infinity."""
+    bits = tl.cast(x, tl.int32, bitcast=True)
+    size = tl.minimum(tl.abs(x), 65536.0, propagate_nan=tl.PropagateNan.ALL)
+    # A number of which the last bit is worth as much as that of the result, and no less than 2**-16.
+    least = tl.maximum(tl.cast(size, tl.int32, bitcast=True) & 0x7F800000, 0x38800000)
+    units = tl.cast(least + 0x0A800000, tl.float32, bitcast=True)
+    near = (size + units) - units
+    near = tl.cast(tl.where(near > 57344.0, float("inf"), near), tl.int32, bitcast=True)
+    return tl.cast(near | (bits & -0x80000000), tl.float32, bitcast=True)
+'''
+
+_TO_E5M2 = '''
+@triton.jit
+def weft_to_e5m2(x):
+    """x as float8_e5m2, which is the first half of a float16."""
+    near = weft_e5m2(x)
+    half = tl.cast(tl.cast(near, tl.float16), tl.int16, bitcast=True)
+    byte = tl.where(near != near, 0x7F, half >> 8)
+    return tl.cast(tl.cast(byte, tl.uint8), tl.float8e5, bitcast=True)
+'''
+
+_NATIVE_E4M3 = '''
+@triton.jit
+def weft_e4m3(x):
+    """x rounded to float8_e4m3fn, as weft_to_e4m3 does."""
+    return tl.cast(tl.cast(x, tl.float8e4nv), tl.float32)
+'''
+
+_NATIVE_TO_E4M3 = '''
+@triton.jit
+def weft_to_e4m3(x):
+    """x as float8_e4m3fn, half to even; the machine's own conversion makes what is too large, infinity too, 448."""
+    return tl.cast(x, tl.float8e4nv)
+'''
+
 _FUNCTIONS = {
     "weft_pow": _POW,
     "weft_expm1": _EXPM1,
@@ -79,7 +141,13 @@ _FUNCTIONS = {
     "weft_tanh": _TANH,
     "weft_trunc": _TRUNC,
     "weft_round": _ROUND,
+    "weft_e4m3": _E4M3,
+    "weft_to_e4m3": _TO_E4M3,
+    "weft_e5m2": _E5M2,
+    "weft_to_e5m2": _TO_E5M2,
 }
+_NATIVE = {"weft_e4m3": _NATIVE_E4M3, "weft_to_e4m3": _NATIVE_TO_E4M3}
+"""Where the target's own conversion of floats to 8 bits is weft's."""
 
 
 def combiner(monoid: Monoid) -> str:
@@ -91,12 +159,31 @@ NAMES = (*_FUNCTIONS, *(combiner(m) for m in Monoid))
 """What the functions are called."""
 
 
-def functions(text: str) -> list[str]:
-    """The definitions, line by line, of the prelude's functions that `text` calls."""
+def functions(text: str, target: Target | None = None) -> list[str]:
+    """The definitions, line by line, of the prelude's functions that `text` calls, those first that others call.
+
+    target: what the text is printed for; None: whatever there is.
+    """
     reducers = {combiner(m): _reducer(m) for m in Monoid}
-    called = dict.fromkeys(re.findall(r"\bweft_\w+", text))
-    defined = {**_FUNCTIONS, **reducers}
-    return "".join(defined[name] + "\n" for name in called if name in defined).splitlines()
+    defined = {**_FUNCTIONS, **(_NATIVE if converts_to_e4m3(target) else {}), **reducers}
+    called: dict[str, None] = {}
+
+    def visit(code: str) -> None:
+        for name in re.findall(r"\bweft_\w+", code):
+            if name in defined and name not in called:
+                visit(defined[name].split("):", 1)[1])
+                called[name] = None
+
+    visit(text)
+    return "".join(defined[name] + "\n" for name in called).splitlines()
+
+
+def converts_to_e4m3(target: Target | None) -> bool:
+    """Whether the machine has float8_e4m3fn and an instruction that rounds to it as weft does: NVIDIA's from 8.9 on."""
+    return target is not None and target.kind == "cuda" and int(target.arch) >= _FIRST_WITH_E4M3
+
+
+_FIRST_WITH_E4M3 = 89
 
 
 def _reducer(monoid: Monoid) -> str:

@@ -8,6 +8,7 @@ from typing import NamedTuple, assert_never
 
 from weft.emit.kinds import Kind, kind_of, kind_of_literal, promoted
 from weft.emit.text import is_word, stripped
+from weft.emit.triton.text import call
 from weft.errors import UnsupportedError
 from weft.tensor import optable
 from weft.tensor.dtypes import DType
@@ -24,18 +25,21 @@ class Text(NamedTuple):
     kind: Kind
 
 
+_NAMES = {DType.bool: "int1", DType.float8_e4m3fn: "float8e4nv", DType.float8_e5m2: "float8e5"}
+# What is too large becomes 448 or infinity in weft and eager, and else on one machine or another: functions of the prelude round.
+_ROUNDING = {DType.float8_e4m3fn: "weft_e4m3", DType.float8_e5m2: "weft_e5m2"}
+_NARROWING = {DType.float8_e4m3fn: "weft_to_e4m3", DType.float8_e5m2: "weft_to_e5m2"}
+
+
 def element(dtype: DType) -> str:
     """Triton's name of an element type.
 
     Raises:
-        UnsupportedError: for float64, as what these kernels call computes in float32; for floats of 8 bits, in which what is too
-            large becomes infinity on one device and the largest number on another. Reading them needs no name.
+        UnsupportedError: for float64, as what these kernels call computes in float32.
     """
-    if dtype.is_kept:
-        raise UnsupportedError(f"Triton kernels do not round to {dtype} as eager does")
     if dtype is DType.float64:
         raise UnsupportedError(f"Triton kernels compute in float32, not in {dtype}")
-    return "tl.int1" if dtype is DType.bool else f"tl.{dtype.name}"
+    return f"tl.{_NAMES.get(dtype, dtype.name)}"
 
 
 def number(value: float | int | bool, kind: Kind) -> str:
@@ -56,7 +60,9 @@ def number(value: float | int | bool, kind: Kind) -> str:
 
 def cast(text: str, dtype: DType) -> str:
     """`text` converted to `dtype`."""
-    return f"tl.cast({stripped(text)}, {element(dtype)})"
+    if dtype in _NARROWING:
+        return call(_NARROWING[dtype], stripped(text))
+    return call("tl.cast", stripped(text), element(dtype))
 
 
 def coerced(value: Text, kind: Kind) -> str:
@@ -79,6 +85,8 @@ def expression(expr: Scalar, args: Sequence[Text], hold: Callable[[str], str]) -
             text = coerced(expression(inner, args, hold), kind)
             if dtype is COMPUTED[kind]:
                 return Text(text, kind)
+            if dtype in _ROUNDING:
+                return Text(call(_ROUNDING[dtype], stripped(text)), kind)
             return Text(cast(cast(text, dtype), COMPUTED[kind]), kind)
         case Apply(op, inner):
             return _applied(op, inner, args, hold)
@@ -86,8 +94,41 @@ def expression(expr: Scalar, args: Sequence[Text], hold: Callable[[str], str]) -
             assert_never(expr)
 
 
+_LOG2_OF_E = 1.4426950408889634
+
+
+def _decay(inner: Scalar, args: Sequence[Text], hold: Callable[[str], str]) -> Text:
+    """exp of `inner` as a power of 2, for which machines have an instruction: the factors that are numbers are one with log2(e)."""
+    factor = _LOG2_OF_E
+    while (found := _factor(inner)) is not None:
+        factor, inner = factor * found[0], found[1]
+    part = expression(inner, args, hold)
+    text = number(inner.value, "float") if isinstance(inner, Lit) else coerced(part, "float")
+    return Text(call("tl.exp2", f"{text} * {number(factor, 'float')}"), "float")
+
+
+def _factor(expr: Scalar) -> tuple[float, Scalar] | None:
+    """A number and an expression whose product `expr` is; None where it has no such factor."""
+    match expr:
+        case Apply("mul", (Lit(value), rest)) | Apply("mul", (rest, Lit(value))) if _moderate(value):
+            return float(value), rest
+        case Apply("div" | "coarse_div", (rest, Lit(value))) if _moderate(value):
+            return 1.0 / float(value), rest
+        case Apply("neg", (rest,)):
+            return -1.0, rest
+        case _:
+            return None
+
+
+def _moderate(value: float) -> bool:
+    """Whether a factor leaves a product with it far from what is too large or too small."""
+    return 2.0**-40 < abs(value) < 2.0**40
+
+
 def _applied(op: str, inner: Sequence[Scalar], args: Sequence[Text], hold: Callable[[str], str]) -> Text:
     row = optable.row(op)
+    if op in _DECAYS:
+        return _decay(inner[0], args, hold)
     parts = [expression(a, args, hold) for a in inner]
     wanted, result = promoted(row, [p.kind for p in parts])
     texts = [_as(source, p, kind) for source, p, kind in zip(inner, parts, wanted, strict=True)]
@@ -109,12 +150,14 @@ def _applied(op: str, inner: Sequence[Scalar], args: Sequence[Text], hold: Calla
     return Text(cast(text, DType.int64) if result == "int" else text, result)
 
 
+_DECAYS = frozenset({"decay", "coarse_decay"})
+
 # Powers that are exact, or nearly, without a logarithm.
 _POWERS = {
     2.0: "({0} * {0})",
     1.0: "{0}",
     0.5: "tl.sqrt({0})",
-    -0.5: "(1.0 / tl.sqrt({0}))",
+    -0.5: "tl.rsqrt({0})",
     -1.0: "(1.0 / {0})",
     -2.0: "(1.0 / ({0} * {0}))",
 }

@@ -39,7 +39,7 @@ def make_interpreted(
         ValueError: the signature reads what is not there.
     """
     check(signature.kernel)
-    mend_bfloat16()
+    mend_narrow_floats()
     function = _function(text, signature.name)
     kernel = signature.kernel
 
@@ -64,34 +64,52 @@ def make_interpreted(
 
 
 @functools.cache
-def mend_bfloat16() -> None:
-    """Make the interpreter's bfloat16 that of a GPU: it truncates where one rounds, and multiplies bit patterns as integers."""
+def mend_narrow_floats() -> None:
+    """Make the interpreter's narrow floats those of a GPU.
+
+    In bfloat16 it truncates where one rounds, and multiplies bit patterns as integers. Of 8 bits it takes infinities and NaN for
+    numbers, and rounds half away from zero; an NVIDIA GPU makes the largest number of what is too large.
+    """
     try:
         interpreter: Any = import_module("triton.runtime.interpreter")
-        bfloat16 = import_module("triton.language").bfloat16
+        language: Any = import_module("triton.language")
     except ModuleNotFoundError:
         return  # loading the kernel says so
+    bfloat16 = language.bfloat16
+    kept = {language.float8e4nv: torch.float8_e4m3fn, language.float8e5: torch.float8_e5m2}
     convert: Any = interpreter._convert_float  # noqa: SLF001 - there is no other way in
     dot = interpreter.InterpreterBuilder.create_dot
 
     def converted(data: Any, source: Any, target: Any, rounding: Any) -> Any:
-        if target != bfloat16:
+        if source in kept:
+            wide = _numbers(torch.as_tensor(np.array(data)).view(kept[source]).float())
+            if target == bfloat16:
+                return convert(wide, language.float32, target, rounding)
+            return wide.astype(np.float16 if target == language.float16 else np.float32)
+        numbers = torch.as_tensor(np.array(data, dtype=np.float32)) if target in kept or target == bfloat16 else None
+        if numbers is None:
             return convert(data, source, target, rounding)
-        numbers: Any = np.array(data, dtype=np.float32)
-        bits: Any = torch.as_tensor(numbers).to(torch.bfloat16).view(torch.int16).numpy()
-        return bits.view(np.uint16)
+        if target == bfloat16:
+            return _numbers(numbers.to(torch.bfloat16).view(torch.int16)).view(np.uint16)
+        most = torch.finfo(kept[target]).max
+        return _numbers(numbers.clamp(-most, most).to(kept[target]).view(torch.uint8))
 
     def product(self: Any, a: Any, b: Any, *rest: Any) -> Any:
         def wide(side: Any) -> Any:
             if side.dtype.scalar != bfloat16:
                 return side
             numbers = (side.data.astype(np.uint32) << 16).view(np.float32)
-            return interpreter.TensorHandle(numbers, import_module("triton.language").float32)
+            return interpreter.TensorHandle(numbers, language.float32)
 
         return dot(self, wide(a), wide(b), *rest)
 
     interpreter._convert_float = converted  # noqa: SLF001 - there is no other way in
     interpreter.InterpreterBuilder.create_dot = product
+
+
+def _numbers(tensor: torch.Tensor) -> Any:
+    """As numpy has it."""
+    return np.asarray(tensor)
 
 
 def _allocated(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias, cast
 
-from weft.emit.triton import BlockConstant, GridLoop
+from weft.emit.triton import BlockConstant, GridLoop, WholeConstant
 from weft.errors import UnsupportedError
 from weft.run.cache import Json
 from weft.run.launch import KernelSignature
@@ -15,10 +15,10 @@ from weft.run.launch import KernelSignature
 LONGEST = 2**31
 """Sizes are less: Triton kernels number elements with 31 bits. Strides from here on are 64 bits wide."""
 
-Constant: TypeAlias = BlockConstant
+Constant: TypeAlias = BlockConstant | WholeConstant
 """A `tl.constexpr` argument: its `name`, the `space` whose size decides it, and `of(sizes)`, its value."""
 
-_CONSTANTS = {kind.__name__: kind for kind in (BlockConstant,)}
+_CONSTANTS = {kind.__name__: kind for kind in (BlockConstant, WholeConstant)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class GpuSignature:
         Raises:
             UnsupportedError: a block that covers a space is to have no elements.
         """
-        empty = [c.space for c in self.constants if sizes[c.space] < 1]
+        empty = [c.space for c in self.constants if isinstance(c, BlockConstant) and sizes[c.space] < 1]
         if empty:
             raise UnsupportedError(f"{', '.join(empty)} without elements, where a block covers all of them")
         return tuple(c.of(sizes) for c in self.constants)
