@@ -57,6 +57,7 @@ def cases() -> dict[str, Case]:
         "two_layers": Case(placed(layers, m=tile, n=row, k=loop, p=row), {**mnk, "P": 11}),
         "column_extrema": Case(placed(fused(special.columns()), m=row, n=tile), mnk),
         "routing": Case(in_rows(fused(routing(4))), mnk),
+        "column_extrema_again": Case(columns_twice(), mnk),
         "any": Case(placed(fused(predicates()), m=tile, n=loop), mnk),
         "attention_split": Case(placed(safe, m=tile, n=levels((SPLIT, 3), (LOOP, 8)), d=row, l=row), queries),
         "attention_segments": Case(placed(safe, m=tile, n=levels((SPLIT, 8), (LOOP, 8)), d=row, l=levels((GRID, 4))), queries),
@@ -83,6 +84,15 @@ def predicates() -> TensorProgram:
         Reduction("least", (m,), F32, Monoid.min, x, (n,)),
         Reduction("product", (m,), F32, Monoid.prod, x, (n,)),
     ), ("any", "all", "least", "product"))  # fmt: skip
+
+
+def columns_twice() -> BlockProgram:
+    """`special.columns` with its first loop down the columns in blocks, and all of a column at once from then on."""
+    program = fused(special.columns())
+    first, *_ = [m.name for m in maps(program.graph) if m.axis.space.name == "M"]
+    chosen = {m.name: levels((GRID, 8)) if m.axis.space.name == "N" else levels(WHOLE) for m in maps(program.graph)}
+    chosen[first] = levels((LOOP, 16))
+    return scheduled(program, Schedule(tuple(chosen.items())))
 
 
 def routing(count: int) -> TensorProgram:
