@@ -19,7 +19,7 @@ from emit.triton_programs import load
 from emit.triton_rows import cases
 from schedules import fused
 from weft.block.program import BlockProgram, Map, maps
-from weft.emit.triton import TritonKernel, emit
+from weft.emit.triton import BlockConstant, TritonKernel, emit
 from weft.errors import UnsupportedError
 from weft.schedule import LoopSchedule, Schedule, apply
 from weft.tensor.dtypes import DType
@@ -86,7 +86,8 @@ def test_a_row_is_loaded_once_and_stays() -> None:
 def test_lists_have_the_lanes_of_products_wherever_they_are_read() -> None:
     """The columns of a product have at least 16 lanes, and so have all loops over the whole of them."""
     kernel = _only(CASES["softmax_one_program"].program)
-    assert [(c.space, c.of({"M": 5, "N": 5})) for c in kernel.constants] == [("M", 16), ("N", 16)]
+    blocks = [c for c in kernel.constants if isinstance(c, BlockConstant)]
+    assert [(c.space, c.of({"M": 5, "N": 5})) for c in blocks] == [("M", 16), ("N", 16)]
 
 
 def test_one_reduction_gives_value_and_place() -> None:
