@@ -11,16 +11,21 @@ from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 # Clocks of a scheduler that one operation on a warp takes: 1 where all 32 lanes have a unit, 2 where half have (comparisons,
 # selections, conversions), 8 where a quarter of 8 units is there (the special functions exp2, log2, reciprocal, square root).
 _FUNCTION = 8.0
-_CLOCKS = {
-    **dict.fromkeys(("max", "min", "where", "lt", "le", "gt", "ge", "eq", "ne", "abs", "sign", "relu"), 2.0),
-    **dict.fromkeys(("exp", "exp2", "log", "log2"), _FUNCTION + 5),
-    **dict.fromkeys(("decay", "coarse_decay"), _FUNCTION + 2),
-    **dict.fromkeys(("div", "sqrt", "rsqrt", "reciprocal"), _FUNCTION + 6),
-    **dict.fromkeys(("sin", "cos"), _FUNCTION + 20),
-    **dict.fromkeys(("expm1", "log1p", "tanh", "erf", "atan", "remainder", "fmod"), 2 * _FUNCTION + 20),
-    **dict.fromkeys(("pow", "atan2"), 3 * _FUNCTION + 20),
+CLOCKS = {
+    **dict.fromkeys(
+        ("maximum", "minimum", "where", "abs", "sign", "floor", "ceil", "trunc", "round", "isnan", "isinf"), 2.0
+    ),
+    **dict.fromkeys(("lt", "le", "gt", "ge", "eq", "ne", "logical_and", "logical_or", "logical_not"), 2.0),
+    **dict.fromkeys(("decay", "coarse_decay", "coarse_div"), _FUNCTION + 2),
+    **dict.fromkeys(("exp", "exp2", "log"), _FUNCTION + 5),
+    **dict.fromkeys(("div", "sqrt"), _FUNCTION + 6),
+    **dict.fromkeys(("sin", "cos", "floor_divide", "trunc_divide"), _FUNCTION + 20),
+    **dict.fromkeys(("expm1", "log1p", "tanh", "erf", "fmod"), 2 * _FUNCTION + 20),
+    "pow": 3 * _FUNCTION + 20,
 }
-_POWERS = {2.0: 1.0, 1.0: 0.0, 0.5: _CLOCKS["sqrt"], -0.5: _CLOCKS["sqrt"] + _CLOCKS["div"], -1.0: _CLOCKS["div"]}
+"""Clocks of an operation, by its row of the table; of those that are not here, 1."""
+
+_POWERS = {2.0: 1.0, 1.0: 0.0, 0.5: CLOCKS["sqrt"], -0.5: CLOCKS["sqrt"] + CLOCKS["div"], -1.0: CLOCKS["div"]}
 SELECT = 2.0
 """Clocks of choosing one of two values."""
 
@@ -42,9 +47,9 @@ def clocks_of(expr: Scalar, args: Sequence[tuple[Axis, ...]]) -> list[tuple[froz
             case Lit():
                 return frozenset()
             case Apply(op, (base, Lit(value))) if op == "pow":
-                axes, clocks = axes_of(base), _POWERS.get(float(value), _CLOCKS["pow"])
+                axes, clocks = axes_of(base), _POWERS.get(float(value), CLOCKS["pow"])
             case Apply(op, inner):
-                axes, clocks = frozenset[Axis]().union(*map(axes_of, inner)), _CLOCKS.get(op, 1.0)
+                axes, clocks = frozenset[Axis]().union(*map(axes_of, inner)), CLOCKS.get(op, 1.0)
             case Convert(_, inner):
                 axes, clocks = axes_of(inner), CONVERT
             case _:
