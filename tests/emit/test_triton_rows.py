@@ -54,6 +54,14 @@ def test_rankings_are_those_of_the_interpreter_to_the_last_bit(interpreted: dict
     assert not {name: what for name, what in found.items() if what}
 
 
+def test_reductions_have_nan_and_infinity_where_pytorch_has_them(
+    interpreted: dict[str, dict[str, float | str]],
+) -> None:
+    found = interpreted["reductions"]
+    assert len(found) == 8
+    assert not {name: what for name, what in found.items() if what}
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_rankings_compile_for_gpus_that_are_not_here(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -174,13 +174,29 @@ def difference(program: BlockProgram, sizes: dict[str, int], folder: Path, rng: 
     return ""
 
 
+def reduced(folder: Path) -> Iterator[tuple[str, str]]:
+    """The results of `predicates` for rows with NaN and infinities: of each, by name, what is not as PyTorch has it."""
+    x = torch.from_numpy(rows(np.random.default_rng(5), 21)).float()
+    positive = torch.stack([x[0] > 5, x[0] == x[0], x[1] > 0, *(x[3:] > -9)])
+    for name, n in (("in blocks", levels((LOOP, 8))), ("whole", levels(WHOLE))):
+        program = placed(fused(predicates()), m=levels((GRID, 4)), n=n)
+        sizes = {"M": len(x), "N": x.shape[1]}
+        found = load(program, dims_of(program), folder).prepare(
+            {"positive": positive, "x": x}, sizes, allocate=poisoned
+        )()
+        wanted = (positive.any(-1), positive.all(-1), x.amin(-1), x.prod(-1))
+        for what, a, b in zip(program.graph.outputs, wanted, found, strict=True):
+            same = torch.equal(a, b) if a.dtype is torch.bool else torch.allclose(a, b, equal_nan=True)
+            yield f"{what} {name}", "" if same else f"{b.tolist()} for {a.tolist()}"
+
+
 def main(folder: Path) -> None:
-    """Run all; print a JSON object: "cases", as those of `triton_cases`, and "rankings", by name."""
+    """Run all; print a JSON object: "cases", as those of `triton_cases`, "rankings" and "reductions", by name."""
     mend_narrow_floats()
     found: dict[str, float | str] = {}
     for name, case in cases().items():
         found[name] = error(case, folder, random.Random(name))
-    print(json.dumps({"cases": found, "rankings": dict(ranked(folder))}))
+    print(json.dumps({"cases": found, "rankings": dict(ranked(folder)), "reductions": dict(reduced(folder))}))
 
 
 if __name__ == "__main__":

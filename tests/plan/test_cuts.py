@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from block import paper, programs
+from emit import special
+from weft.errors import UnsupportedError
 from weft.options import current
 from weft.plan.choose import off_the_grid
 from weft.plan.cuts import Cuts
@@ -51,6 +53,24 @@ def test_rows_that_are_only_contracted_are_joined_for_a_clear_gain_alone(size):
     assert not any(isinstance(n, Reduction) for n in programs.two_layers().nodes)
     assert len(stages(programs.two_layers(), size)) == 2
     assert len(stages(programs.two_layers(), size, seconds=0.1)) == 1
+
+
+def test_rows_that_no_kernel_can_hold_are_made_by_one_and_reduced_by_another():
+    """softmax(x @ w) of rows too long to stay on chip beside their product: no region of both has a kernel."""
+    program = special.softmax()
+    possible = cuts(program, 64).prepare
+
+    def prepare(region: Region) -> Selection:
+        if {Contraction, Reduction} <= {type(n) for n in region.program.nodes}:
+            raise UnsupportedError("too long a row")
+        return possible(region)
+
+    first, second = Cuts(program, prepare).stages()
+    assert isinstance(first, Region)
+    assert isinstance(second, Region)
+    assert [n.name for n in first.program.nodes] == ["s"]
+    assert [n.name for n in second.program.nodes] == ["top", "e", "sum", "out"]
+    assert second.uses == first.results == ("s",)
 
 
 def single_query() -> TensorProgram:

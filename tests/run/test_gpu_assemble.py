@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,13 +92,11 @@ def test_what_triton_cannot_do_is_said() -> None:
 
 
 @pytest.fixture
-def other_triton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def other_triton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A module that stands where Triton is looked for."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "triton").mkdir()
-    workers.retire()
-    yield tmp_path / "triton" / "__init__.py"
-    workers.retire()
+    return tmp_path / "triton" / "__init__.py"
 
 
 @pytest.mark.parametrize(
@@ -155,6 +152,16 @@ def test_a_worker_that_has_ended_is_replaced() -> None:
     os.kill(worker._process.pid, 9)
     worker._process.wait()
     assert assemble(JOB).parameters
+
+
+def test_other_settings_of_triton_ask_for_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    fused = assemble(JOB).assembly
+    assert "fma.rn.f32" in fused
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "0")
+    assert "fma.rn.f32" not in assemble(JOB).assembly
+    monkeypatch.delenv("TRITON_DEFAULT_FP_FUSION")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert assemble(JOB).assembly == fused
 
 
 def test_a_forked_child_leaves_the_parents_processes_alone() -> None:

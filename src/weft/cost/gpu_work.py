@@ -38,7 +38,7 @@ from weft.block.ranges import All, Band, First, Rest, Segment, Within
 from weft.block.residency import Frame, LoopFrame, Memory, global_lists
 from weft.cost.gpu_clocks import CONVERT, SELECT, clocks_of
 from weft.cost.traffic import Traffic
-from weft.schedule import KernelNodes
+from weft.schedule import KernelNodes, under_way
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
@@ -96,6 +96,7 @@ class Region:
 
     Attributes:
         loop: it is one iteration of a loop; else that of the program, once.
+        together: iterations whose loads are under way at once.
         runs: how often one program runs it, on average; entries: how often it gets to the loop.
         vectors: (lanes, clocks for each) of the elementwise work.
         reductions: lanes of each result of a reduction within a block.
@@ -106,6 +107,7 @@ class Region:
     loop: bool
     runs: float
     entries: float
+    together: int = 1
     loads: list[Load] = field(default_factory=list[Load])
     products: list[Product] = field(default_factory=list[Product])
     vectors: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
@@ -322,7 +324,7 @@ class _Walk:
         inlined = node.place is Place.grid or _is_one(node)
         own = region
         if not inlined:
-            own = Region(loop=True, runs=self.runs(node, region), entries=region.runs)
+            own = Region(loop=True, runs=self.runs(node, region), entries=region.runs, together=under_way(node))
             region.inner.append(own)
             self.around.append((node.axis, own))
         given, inside = body_types(node, dict(types)), scope.inside(node)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from weft.plan.partition import Call, Region, Stage, apart, joined, partition
+from weft.plan.partition import Call, Region, Stage, apart, before_reductions, joined, partition
 from weft.plan.select import Selection
 from weft.tensor.program import Contraction, Reduction, TensorProgram
 
@@ -48,7 +48,13 @@ class Cuts:
         """`stage`, or where it has no candidate, in parts that may have one."""
         if isinstance(stage, Call) or self._known(stage) is not None:
             return (stage,)
-        return apart(self.program, stage)
+        parts = apart(self.program, stage)
+        known = [len(parts) > 1 and self._known(part) is not None for part in parts]
+        return tuple(
+            piece
+            for part, possible in zip(parts, known, strict=True)
+            for piece in ((part,) if possible else before_reductions(self.program, part))
+        )
 
     def _joined(self, stages: Sequence[Stage]) -> tuple[Stage, ...] | None:
         makers = {name: s for s in stages if isinstance(s, Region) for name in s.results}

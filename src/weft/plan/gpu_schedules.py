@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
-from weft.block.program import BlockProgram, Graph, Map, Stacked, maps, ranks
+from weft.block.program import BlockProgram, Broadcast, Final, Graph, Map, Stacked, maps, ranks
 from weft.block.ranges import Band
 from weft.cost import Gpu
 from weft.plan.choose import find_products, outer_reductions, repeating
@@ -24,6 +24,8 @@ _LONGEST_ROW, _LONGEST_KEPT, _LONGEST_DEPTH = 16384, 65536, 256
 # Elements of a block of work without products, for each warp: 16 bytes a thread, a few times over.
 _LANES = (1024, 2048, 4096, 8192)
 _LEAST_OF_PRODUCTS = 16
+# Rows of a block of a kernel that merges segments: it has little else to do.
+_MERGED = 2
 
 
 class Part(Enum):
@@ -83,7 +85,7 @@ class Parts:
 def parts(program: BlockProgram, sizes: Mapping[str, int], innermost: Mapping[str, int | None]) -> Parts:
     """What each loop of `program`, fused and with canonical names, is."""
     products = tuple(find_products(program, innermost))
-    whole = frozenset((*repeating(program.graph), *ranks(program.graph), *_kept_on_chip(program.graph)))
+    whole = frozenset((*repeating(program.graph), *ranks(program.graph), *_kept_on_chip(program.graph, {})))
     rows = {p.rows for p in products if p.rows is not None}
     columns = {p.columns for p in products if p.columns is not None} - rows
     summed = {p.over for p in products}
@@ -128,18 +130,26 @@ def _nested(graph: Graph, *, inside: bool = False) -> Iterator[tuple[Map, bool]]
             yield from _nested(node.body, inside=inside or node.state is not None)
 
 
-def _kept_on_chip(graph: Graph, *, top: bool = True) -> Iterator[Axis]:
-    """The axes of lists that one loop of a program of the grid makes and another one reads: registers hold them as a whole."""
-    made: dict[str, Axis] = {}
+def _kept_on_chip(graph: Graph, lists: dict[str, frozenset[Axis]], *, top: bool = True) -> Iterator[Axis]:
+    """The axes of lists that one loop of a program of the grid makes and another one goes over: registers hold them as a whole.
+
+    `lists` says of values of `graph` which axes of them such loops have stacked; those made in `graph` are added.
+    """
     for node in graph.nodes:
         if not isinstance(node, Map):
             continue
-        if not top:
-            for feed in node.inputs:
-                if feed.outer in made:
-                    yield from (made[feed.outer], node.axis)
-            made.update({o.outer: node.axis for o in node.outputs if isinstance(o, Stacked)})
-        yield from _kept_on_chip(node.body, top=False)
+        inside: dict[str, frozenset[Axis]] = {}
+        for feed in node.inputs:
+            axes = lists.get(feed.outer, frozenset[Axis]())
+            over = None if isinstance(feed.access, Broadcast) else feed.access.over
+            if over in axes:
+                yield from (over, node.axis)
+            inside[feed.inner] = axes - {over}
+        yield from _kept_on_chip(node.body, inside, top=False)
+        for output in node.outputs:
+            if not top and not isinstance(output, Final):
+                own = {node.axis} if isinstance(output, Stacked) else set[Axis]()
+                lists[output.outer] = inside.get(output.inner, frozenset[Axis]()) | own
 
 
 def _tie(program: BlockProgram, found: dict[str, Part]) -> None:
@@ -173,7 +183,8 @@ def schedule(program: BlockProgram, known: Parts, blocks: Blocks, sizes: Mapping
             levels = (Level(LevelPlace.split, blocks.segments), *levels)
         peel = isinstance(node.range, Band) and levels[-1].place is LevelPlace.loop
         loops.append((node.name, LoopSchedule(levels, peel)))
-    return Schedule(tuple(loops), warps=blocks.warps, stages=blocks.stages)
+    merging = _MERGED if blocks.segments > 1 else 0
+    return Schedule(tuple(loops), merging=merging, warps=blocks.warps, stages=blocks.stages)
 
 
 def _power_of_two(number: int) -> int:
@@ -246,7 +257,7 @@ def _segments(known: Parts, program: BlockProgram, blocks: Blocks, sizes: Mappin
         if n.name in grid and known.of[n.name] is not Part.whole
     )
     longest = max(n.axis.space.size(sizes) for n in maps(program.graph) if n.name in known.split)
-    for share in (1, 2, 4):
+    for share in (1.0, 0.5, 2.0, 0.25):
         wanted = 1 << round(math.log2(max(1.0, share * gpu.multiprocessors / max(1, programs))))
         if wanted > 1 and longest >= wanted * _LEAST_OF_PRODUCTS:
             yield wanted

@@ -17,6 +17,7 @@ from weft.tensor.program import (
     Node,
     Opaque,
     Ranking,
+    Reduction,
     Reindex,
     TensorProgram,
     uses,
@@ -101,6 +102,23 @@ def apart(program: TensorProgram, region: Region) -> tuple[Region, ...]:
         return (region,)
     ends = [*starts, len(members)]
     return tuple(_with_local(program, members[a:b], local, values) for a, b in zip([0, *starts], ends, strict=True))
+
+
+def before_reductions(program: TensorProgram, region: Region) -> tuple[Region, ...]:
+    """`region` in two parts: what is made by blocks before products' results are reduced or ranked, and what wants whole rows."""
+    values, local = program.values(), _local(program)
+    members = [n for n in region.program.nodes if n.name not in local]
+    multiplied, late = set[str](), set[str]()
+    for node in members:
+        operands = uses(node)
+        if not late.isdisjoint(operands) or (
+            isinstance(node, Reduction | Ranking) and not multiplied.isdisjoint(operands)
+        ):
+            late.add(node.name)
+        elif isinstance(node, Contraction) or not multiplied.isdisjoint(operands):
+            multiplied.add(node.name)
+    parts = [[n for n in members if (n.name in late) is which] for which in (False, True)]
+    return tuple(_with_local(program, part, local, values) for part in parts) if all(parts) else (region,)
 
 
 def _with_local(

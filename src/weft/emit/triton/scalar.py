@@ -46,7 +46,7 @@ def number(value: float | int | bool, kind: Kind) -> str:
     """A literal."""
     match kind:
         case "bool":
-            return "True" if value else "False"
+            return "True" if value > 0 else "False"  # -inf, which the greatest of none is, is False
         case "int":
             least, most = DType.int64.bounds
             whole = (most if value > 0 else least) if math.isinf(value) else max(least, min(int(value), most))
