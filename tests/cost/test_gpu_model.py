@@ -96,6 +96,15 @@ def test_few_programs_take_as_long_as_many() -> None:
     assert seconds(applied, {**SIZES, "M": 64 * 132}) > 4 * some
 
 
+def test_programs_on_one_multiprocessor_share_its_units() -> None:
+    applied = linear(64, 64, 32, DType.float32)
+    sizes = {"M": 64 * gpu(H200).multiprocessors, "K": 1024, "N": 64}
+    held = resources(applied, kernels(applied)[0], sizes, gpu(H200), stages=3).resident
+    one, all_ = (seconds(applied, {**sizes, "M": sizes["M"] * n}) - gpu(H200).launch_seconds for n in (1, held))
+    assert held > 2
+    assert all_ > 0.75 * held * one
+
+
 def test_stages_hide_latency_and_launches_cost() -> None:
     applied = linear(64, 64, 64)
     assert seconds(applied, stages=1) > 1.5 * seconds(applied, stages=3)
