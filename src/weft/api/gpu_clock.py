@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -181,7 +182,7 @@ def rates(clock: Clock, *, small: bool) -> Rates:
     x = torch.randn(count, dtype=torch.float32, device=clock.device)
     y = torch.empty_like(x)
     # A kernel that reads and writes: what a graph makes of `copy_` is slower.
-    taken = {"copy": _seconds(clock, lambda given: torch.neg(given, out=y), (x,))}
+    taken = {"copy": _seconds(clock, partial(torch.neg, out=y), (x,))}
     del x, y
     a, b = (torch.randn(length, length, dtype=torch.bfloat16, device=clock.device) for _ in range(2))
     taken["bfloat16"] = _seconds(clock, torch.matmul, (a, b))
