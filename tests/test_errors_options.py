@@ -118,6 +118,7 @@ def test_a_scope_does_not_leak_into_another_thread() -> None:
         ("dynamic", "No", False),
         ("seed", "0", 0),
         ("brgemm", "off", "off"),
+        ("float32_products", "tf32", "tf32"),
         ("rounding", "running", "running"),
         ("log", "debug", "debug"),
         ("debug_checks", "1", True),
@@ -193,12 +194,15 @@ def test_the_key_holds_what_a_kernel_depends_on_and_nothing_else() -> None:
         "dynamic": False,
         "seed": 8,
         "brgemm": "off",
+        "float32_products": "tf32",
         "rounding": "running",
     }
     free: dict[str, object] = {
         "cache_dir": "x",
         "verify": "always",
         "measure": "never",
+        "effort": "full",
+        "tune_seconds": 7,
         "log": "info",
         "debug_checks": True,
     }

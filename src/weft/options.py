@@ -110,6 +110,12 @@ class Options:
     brgemm: Literal["auto", "off"] = _option(
         "auto", _choice("auto", "off"), "libtorch's blocked matrix products in kernels", in_key=True
     )
+    float32_products: Literal["torch", "ieee", "tf32"] = _option(
+        "torch",
+        _choice("torch", "ieee", "tf32"),
+        'of float32 on a GPU: "ieee", or with factors rounded to "tf32"; "torch": as PyTorch is set when they are compiled',
+        in_key=True,
+    )
     rounding: Literal["exact", "running"] = _option(
         "exact",
         _choice("exact", "running"),
@@ -139,7 +145,7 @@ class Options:
     def key(self) -> str:
         """Stable text for cache keys: the options on which a cached kernel or verdict depends.
 
-        That is compiler, threads, verify_trials, dynamic, seed, brgemm and rounding. Left out, since an entry
+        That is compiler, threads, verify_trials, dynamic, seed, brgemm, float32_products and rounding. Left out, since an entry
         is as good under another value of them: cache_dir, verify, measure, effort, tune_seconds, log, debug_checks.
         """
         in_key = sorted(entry.name for entry in fields(self) if entry.metadata["in_key"])

@@ -27,6 +27,7 @@ from weft.api.gpu_workers import LostError, Watched, Worker, compile_all
 from weft.api.measure import Timing
 from weft.api.workloads_gpu import ROWS
 from weft.options import current
+from weft.run import stats
 
 BY_NAME = {row.name: row for row in ROWS}
 RATES = Rates(1e12, {"bfloat16": 1e14})
@@ -387,10 +388,32 @@ def test_a_real_process_measures_a_small_row_on_this_cpu(tmp_path, console):
     assert found.right, found
     assert found.runs in {"weft", "PyTorch"}
     assert set(found.times) == {"weft", "eager"}
+    assert (found.kernels, found.fallbacks) == (1, 0)
     assert found.judged == "all"
     setting = json.loads(out.read_text())["setting"]
     assert setting["torch"] == torch.__version__
     assert len(setting["source"]) == 64
+
+
+@pytest.mark.parametrize(
+    ("more", "runs"),
+    [
+        ({"kernels": 2}, "weft"),
+        ({"kernels": 2, "fallbacks": 1}, "weft, in part PyTorch"),
+        ({"kernels": 2, "fallbacks": 1, "library": 1}, "weft with library products, in part PyTorch"),
+        ({"kernels": 2, "slower": 1}, "PyTorch"),
+        ({"fallbacks": 7}, "PyTorch"),
+    ],
+)
+def test_a_row_says_what_runs(monkeypatch, more, runs):
+    def compiles(x):
+        for name, times in more.items():
+            stats.count(name, times)
+            more[name] = 0  # once
+        return x.var(-1, correction=0)
+
+    substitute(monkeypatch, weft=compiles)
+    assert measure(session("V3"), ("weft", "eager"), RATES, 3).runs == runs
 
 
 def test_requests_are_answered_in_lines_of_json(monkeypatch):
@@ -437,6 +460,7 @@ def test_tables_show_rows_goals_and_what_is_above(console):
         console.print(table)
     said = console.export_text()
     assert said.count("1.23") >= 2
+    assert "100*" in said  # the best peer
     assert "2.46" in said
     assert "1.03 each" in said
     assert "H7 1.23; without H9, MHA-inc-b1" in said  # a wrong result is none

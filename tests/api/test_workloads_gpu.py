@@ -13,7 +13,7 @@ import weft
 from walk import share
 from weft.api import gpu_peers
 from weft.api.gpu_row import tensors
-from weft.api.workloads_gpu import ROWS, repeated_attention, scaled_linear, scaled_linear_in_parts, small
+from weft.api.workloads_gpu import ROWS, mixture, repeated_attention, scaled_linear, scaled_linear_in_parts, small
 from weft.verify.judge import reference
 
 BY_NAME = {row.name: row for row in ROWS}
@@ -90,6 +90,16 @@ def test_heads_that_are_repeated_are_grouped_heads():
     q, k, v = (torch.randn(2, heads, 5, 8, dtype=torch.float64) for heads in (6, 2, 2))
     grouped = functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
     torch.testing.assert_close(repeated_attention(q, k, v), grouped)
+
+
+def test_rows_take_the_two_experts_with_the_largest_shares():
+    x, gate, *experts = (t.double() for t in BY_NAME["MoE-b8"].inputs((4, 32, 4, 48), 0))
+    shares = torch.softmax(x @ gate, -1)
+    for row, found in enumerate(mixture(x, gate, *experts)):
+        best, places = shares[row].topk(2)
+        each = [(functional.silu(x[row] @ w) * (x[row] @ v)) @ u for w, v, u in zip(*experts, strict=True)]
+        wanted = sum(best[n] * each[place] for n, place in enumerate(places.tolist())) / best.sum()
+        torch.testing.assert_close(found, wanted)
 
 
 def test_the_product_of_8_bits_is_what_it_is_judged_by():

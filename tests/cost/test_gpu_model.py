@@ -43,10 +43,9 @@ def test_what_is_put_first_is_at_most_a_quarter_slower_than_the_fastest(monkeypa
     rows = list(gpu_model.rows())
     half = [row for row in rows if row.dtype == "bfloat16"]
     assert [sum(len(row.pairs) for row in some) for some in (rows, half)] == [46, 28]
-    assert max(row.off for row in half) <= 1.25
-    assert max(row.off for row in rows) <= 1.6
+    assert max(row.off for row in rows) <= 1.25
     assert gpu_model.kendall(gpu_model.agreed(half)) >= 0.6
-    assert all(0.5 < pair.predicted / pair.measured < 2.0 for row in half for pair in row.pairs)
+    assert all(0.5 < pair.predicted / pair.measured < 2.0 for row in rows for pair in row.pairs)
 
 
 def test_a_launch_takes_what_can_be_worked_out_by_hand() -> None:
@@ -67,6 +66,16 @@ def test_what_does_not_fit_is_told_before_it_is_compiled() -> None:
     assert unfit(replace(found, shared_bytes=gpu(H200).program_bytes), gpu(H200)) is None
     assert "registers" in str(unfit(replace(found, shared_bytes=0, registers=1000), gpu(H200)))
     assert "elements" in str(unfit(replace(found, shared_bytes=0, largest_block=1 << 21), gpu(H200)))
+
+
+def test_products_on_vector_units_are_not_unrolled_without_end() -> None:
+    applied = linear(128, 128, 128, DType.float32)
+    few, many = (resources(applied, kernels(applied)[0], SIZES, gpu(H200), warps, 1) for warps in (4, 8))
+    assert (few.unrolled, many.unrolled) == (128**3 // 128, 128**3 // 256)
+    assert "in a row" in str(unfit(few, gpu(H200)))
+    assert unfit(many, gpu(H200)) is None
+    half = linear(128, 128, 128)
+    assert resources(half, kernels(half)[0], SIZES, gpu(H200), 4, 1).unrolled == 0
 
 
 def test_wide_accumulators_of_few_threads_are_seen_to_spill() -> None:

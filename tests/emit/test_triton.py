@@ -266,9 +266,11 @@ def test_a_list_between_two_loops_of_a_kernel_is_refused() -> None:
 def test_what_triton_kernels_do_not_do_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="float32, not in float64"):
         _only(Case(_linear(DType.float64), {}))
+    tile = levels((GRID, 32))
     for dtype in (DType.int64, DType.uint8):
-        with pytest.raises(UnsupportedError, match=f"product of blocks of {dtype} and {dtype}: .* int8 by int8"):
-            _only(Case(_linear(dtype), {}))
+        product = fused(triton_cases.narrow_product(dtype, DType.int8, DType.int32))
+        with pytest.raises(UnsupportedError, match=f"product of blocks of {dtype} and int8: .* int8 by int8"):
+            _only(Case(placed(product, m=tile, n=tile, k=levels((LOOP, 16))), {}))
     with pytest.raises(UnsupportedError, match=r"cuda:80 has no float8_e4m3fn: .* 8\.9"):
         _only(CASES["linear_e4m3"], Target("cuda", "80"))
     base = _linear(DType.float32)

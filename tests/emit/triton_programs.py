@@ -89,14 +89,22 @@ class TritonProgram:
         return made
 
 
-def load(program: BlockProgram, dims: Dims, folder: Path, name: str = "kernel") -> TritonProgram:
+def load(
+    program: BlockProgram,
+    dims: Dims,
+    folder: Path,
+    name: str = "kernel",
+    target: Target | None = None,
+    *,
+    tf32: bool = False,
+) -> TritonProgram:
     """`program`, applied, as Triton kernels. UnsupportedError: `emit` says what Triton kernels do not do."""
     known = {n: tuple(a for a in axes if a is not None) for n, axes in dims.items()}
     launches: list[tuple[KernelNodes, GpuSource]] = []
     for number, part in enumerate(kernels(program)):
         own = f"{name}_{number}"
         dims_ = {**known, **_of_writes(part, known)}
-        kernel = emit(program, part, own, dims_)
+        kernel = emit(program, part, own, dims_, target, tf32=tf32)
         called = GpuSignature(signature(program, part, own, dims_), kernel.constants, kernel.grid)
         launches.append((part, GpuSource(kernel.text, called)))
     return TritonProgram(program, known, tuple(launches), folder)

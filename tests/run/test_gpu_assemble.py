@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,13 +27,24 @@ import triton.language as tl
 
 @triton.jit
 def wide(x, y, size, s0: tl.constexpr):
-    i, j = tl.arange(0, 256), tl.arange(0, 256)
-    total = tl.zeros((256, 256), tl.float32)
+    i, j = tl.arange(0, 128), tl.arange(0, 128)
+    total = tl.zeros((128, 128), tl.float32)
     for k in range(0, size, 128):
         a = tl.load(x + i[:, None] * 1024 + k + tl.arange(0, 128)[None, :])
         b = tl.load(x + (k + tl.arange(0, 128))[:, None] * 1024 + j[None, :])
         total = tl.dot(a, b, total)
-    tl.store(y + i[:, None] * 256 + j[None, :], total)
+    tl.store(y + i[:, None] * 128 + j[None, :], total)
+"""
+
+DESCRIBED = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def described(x, y, size):
+    a = tl.make_tensor_descriptor(x, [size, 64], [64, 1], [64, 64])
+    b = tl.make_tensor_descriptor(y, [size, 64], [64, 1], [64, 64])
+    b.store([tl.program_id(0) * 64, 0], a.load([tl.program_id(0) * 64, 0]))
 """
 
 
@@ -46,6 +57,13 @@ def test_a_binary_takes_what_its_class_says() -> None:
     assert "sm_90" in made.assembly
     assert Assembled.from_json(made.to_json(), made.binary, made.assembly) == made
     assert assemble(replace(JOB, warps=8)).threads == 256
+
+
+def test_descriptors_of_tensors_need_memory_of_tritons_own() -> None:
+    kind = replace(KIND, arguments=KIND.arguments[1:4])
+    made = assemble(Job(DESCRIBED, "described", kind, H100))
+    assert made.scratch > 0
+    assert made.parameters == (8, 8, 4, 8, 8)
 
 
 @pytest.mark.parametrize("target", ["cuda:80", "cuda:100", "hip:gfx942"])
@@ -73,10 +91,18 @@ def test_jobs_side_by_side_fail_alone() -> None:
     assert (after.compiles - before.compiles, after.binaries_emitted - before.binaries_emitted) == (5, 3)
 
 
-def test_a_job_that_takes_too_long_is_stopped() -> None:
-    slow = replace(JOB, text="import time\ntime.sleep(100)\n")
-    with pytest.raises(CompilerError, match=r"had not finished after 0\.5 s and was stopped"):
-        assemble(slow, seconds=0.5)
+def test_a_job_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
+    """And what it has started, as Triton starts ptxas."""
+    said = tmp_path / "number"
+    text = f"import pathlib, subprocess, time\nchild = subprocess.Popen(['sleep', '100'])\npathlib.Path({str(said)!r})"
+    slow = replace(JOB, text=f"{text}.write_text(str(child.pid))\ntime.sleep(100)\n")
+    with pytest.raises(CompilerError, match=r"had not finished after 2 s and was stopped"):
+        assemble(slow, seconds=2)
+    state = Path("/proc") / said.read_text() / "stat"
+    deadline = time.monotonic() + 5
+    while state.exists() and ") Z " not in state.read_text() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not state.exists() or ") Z " in state.read_text()
 
 
 def test_too_much_shared_memory_is_refused() -> None:
@@ -93,13 +119,11 @@ def test_what_triton_cannot_do_is_said() -> None:
 
 
 @pytest.fixture
-def other_triton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def other_triton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A module that stands where Triton is looked for."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "triton").mkdir()
-    workers.retire()
-    yield tmp_path / "triton" / "__init__.py"
-    workers.retire()
+    return tmp_path / "triton" / "__init__.py"
 
 
 @pytest.mark.parametrize(
@@ -155,6 +179,16 @@ def test_a_worker_that_has_ended_is_replaced() -> None:
     os.kill(worker._process.pid, 9)
     worker._process.wait()
     assert assemble(JOB).parameters
+
+
+def test_other_settings_of_triton_ask_for_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    fused = assemble(JOB).assembly
+    assert "fma.rn.f32" in fused
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "0")
+    assert "fma.rn.f32" not in assemble(JOB).assembly
+    monkeypatch.delenv("TRITON_DEFAULT_FP_FUSION")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert assemble(JOB).assembly == fused
 
 
 def test_a_forked_child_leaves_the_parents_processes_alone() -> None:

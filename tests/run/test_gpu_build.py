@@ -56,6 +56,20 @@ try:
     binary.launch(torch.randn(3, 0), torch.randn(0))
 except Exception as error:
     errors.append(str(error))
+import threading
+wrong = []
+def repeatedly(x, b):
+    for _ in range(8):
+        try:
+            wrong.extend([] if torch.equal(binary.launch(x, b)[0], 2 * x + b) else ["another result"])
+        except Exception as error:
+            wrong.append(str(error))
+threads = [threading.Thread(target=repeatedly, args=pair) for pair in inputs]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+errors.append(wrong)
 compiled = len(binary.assemble_for({"M": 1, "N": 48}, [(48, 1), (1,)]).binary)
 print(json.dumps([warm, errors, compiled]))
 """
@@ -105,6 +119,7 @@ def test_another_process_neither_compiles_nor_imports_triton_and_interprets_wher
     assert warm == [True, 0, 1, size]
     assert errors[:3] == [0.0, 0.0, 0.0]
     assert "N without elements" in errors[3]
+    assert errors[4] == [], "threads do not disturb each other"
     assert compiled > 0, "kernels are compiled, not interpreted, for a GPU, whatever runs them here"
 
 

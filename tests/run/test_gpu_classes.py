@@ -26,6 +26,9 @@ def test_sizes_of_one_class_share_a_binary() -> None:
     known = class_of(TWICE, [0, 0, 0], {"M": 64, "N": 48}, [48, 1, 1])
     assert known == class_of(TWICE, [16, 32, 512], {"M": 160, "N": 64}, [64, 1, 1])
     for other in (
+        class_of(TWICE, [8, 0, 0], {"M": 64, "N": 48}, [48, 1, 1]),
+        class_of(TWICE, [0, 0, 0], {"M": 24, "N": 48}, [48, 1, 1]),
+        class_of(TWICE, [0, 0, 0], {"M": 64, "N": 48}, [40, 1, 1]),
         class_of(TWICE, [4, 0, 0], {"M": 64, "N": 48}, [48, 1, 1]),
         class_of(TWICE, [0, 0, 0], {"M": 63, "N": 48}, [48, 1, 1]),
         class_of(TWICE, [0, 0, 0], {"M": 64, "N": 16}, [48, 1, 1]),  # another constant

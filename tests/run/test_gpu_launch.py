@@ -148,10 +148,10 @@ def test_strides_of_other_classes_are_arguments() -> None:
 def test_calls_of_one_class_share_a_binary() -> None:
     gpu = Gpu()
     launch = gpu.launcher()
-    for m, n in ((16, 48), (16, 48), (32, 64), (160, 48), (17, 48), (33, 64), (16, 48)):
+    for m, n in ((16, 48), (16, 48), (32, 64), (160, 48), (17, 48), (33, 64), (24, 48), (16, 48)):
         launch(*tensors(m, n))
     assert len(gpu.made) == len(gpu.loads) == 2
-    assert [s.function for s in gpu.started] == [101, 101, 101, 101, 102, 102, 101]
+    assert [s.function for s in gpu.started] == [101, 101, 101, 101, 102, 102, 102, 101]
     assert [s.parameters[3:5] for s in gpu.started[:4]] == [[16, 48], [16, 48], [32, 64], [160, 48]]
 
 
@@ -169,6 +169,25 @@ def test_what_is_remembered_of_a_call_says_its_class(stride: int) -> None:
     fresh.launcher()(x, row)
     assert used.made[used.started[-1].function - 101] == fresh.made[0]
     assert fresh.started[0].parameters[5:] == used.started[-1].parameters[5:]
+
+
+def test_wide_strides_are_told_apart() -> None:
+    gpu = Gpu()
+    launch = gpu.launcher()
+    wide, row = 2**31 + 16, OnGpu(torch.zeros(16))
+    for steps in ((wide, 16), (16, wide), (wide, 16), (16, 16)):
+        launch(OnGpu(torch.zeros(1, 16), steps=steps), row)
+    assert [s.function for s in gpu.started] == [101, 102, 101, 103]
+    assert [[a.bytes for a in k.arguments[5:7]] for k in gpu.made] == [[8, 4], [4, 8], [4, 4]]
+
+
+def test_calls_after_one_another_write_to_the_same_memory() -> None:
+    gpu = Gpu()
+    launch = gpu.launcher()
+    for _ in range(5):
+        launch(*tensors(16, 48))
+    [free] = launch.__globals__["known"].values()
+    assert len(free) == 1
 
 
 def test_misaligned_tensors_have_a_binary_of_their_own() -> None:
@@ -218,6 +237,8 @@ def test_given_outputs_and_passed_sizes() -> None:
     assert gpu.started[0].parameters[:6] == [x.data_ptr(), b.data_ptr(), out.data_ptr(), 16, 48, 9]
     assert [a.divisible for a in gpu.made[0].arguments[:3]] == [True, True, False]
     assert gpu.allocated == []
+    launch(x, b, OnGpu(torch.zeros(16, 48)), 9)
+    assert [s.function for s in gpu.started] == [101, 102]
 
 
 def test_a_kernel_without_inputs_runs_on_the_current_gpu() -> None:

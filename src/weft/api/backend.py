@@ -73,6 +73,7 @@ def compile_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], targe
     eager = in_pytorch(gm)
     made = plan(capture(gm, example_inputs), example_inputs, eager, current(), target)
     stats.count("fallbacks", len(made.fallbacks) or int(made.run == eager))
+    stats.count("kernels", len(made.kernels))
     _log(made)
     return made
 

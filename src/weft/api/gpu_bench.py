@@ -193,18 +193,17 @@ def line(found: Found) -> str:
 def tables(found: Sequence[Found]) -> tuple[Table, Table]:
     """All rows, and how groups stand."""
     names = dict.fromkeys(name for each in found for name in each.times if name != OWN)
-    rows = Table("row", title="us: median of replayed CUDA graphs, cache emptied")
-    for head in ("floor", OWN, *names, "/ best peer", "/ floor"):
+    rows = Table("row", title="us: median of replayed CUDA graphs, cache emptied; * the best peer that is right")
+    for head in ("floor", OWN, *(n.removeprefix("sdpa_") for n in names), "/ best", "/ floor"):
         rows.add_column(head, justify="right")
-    for head in ("best peer", "right", "runs"):
+    for head in ("right", "runs"):
         rows.add_column(head)
     for each in found:
         floor = "-" if math.isnan(each.floor_ms) else _three(each.floor_ms)
-        rows.add_row(
-            each.row, floor, _us(each, OWN), *(_us(each, name) for name in names),
-            _ratio(each.ratio), _ratio(each.over_floor),
-            each.peer, Text("yes", "green") if each.right else Text("NO", "bold red"), each.runs,
-        )  # fmt: skip
+        peers = [f"{_us(each, name)}{'*' if name == each.peer else ''}" for name in names]
+        right = Text("yes", "green") if each.right else Text("NO", "bold red")
+        figures = (floor, _us(each, OWN), *peers, _ratio(each.ratio), _ratio(each.over_floor))
+        rows.add_row(each.row, *figures, right, each.runs)
     return rows, gpu_targets.table({each.row: each.ratio for each in found if each.right and each.peer})
 
 

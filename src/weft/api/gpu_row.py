@@ -47,8 +47,9 @@ class Found:
         judged: what part of the result was compared with fp64.
         floor_ms: the larger of bytes (each operand and result once) and product operations over the rates.
         rates: of this run: bytes per second of a copy, operations per second of a product by element type.
-        runs: what `weft.compile` runs: weft, weft with library products, or PyTorch; and what it left to PyTorch.
-        fallbacks: parts that weft left to PyTorch.
+        runs: what `weft.compile` runs: weft, weft with library products, or PyTorch; and whether a part of it is PyTorch.
+        kernels: launches of weft's in what it compiled, whatever runs.
+        fallbacks: operations that weft left to PyTorch.
         seconds: that the row took.
     """
 
@@ -63,6 +64,7 @@ class Found:
     floor_ms: float = math.nan
     rates: Mapping[str, float] = field(default_factory=dict[str, float])
     runs: str = ""
+    kernels: int = 0
     fallbacks: int = 0
     seconds: float = 0.0
 
@@ -247,6 +249,7 @@ def measure(session: Session, names: Sequence[str], rates: Rates, rounds: int) -
         floor_ms=floor,
         rates={"copy": rates.copy, **rates.matrix},
         runs=_runs(before, after) if OWN in times else "",
+        kernels=after.kernels - before.kernels,
         fallbacks=after.fallbacks - before.fallbacks,
     )
     del replays, exact
@@ -308,9 +311,11 @@ def _judged(session: Session, exact: list[Any], gaps: list[Any]) -> dict[str, Ch
 
 def _runs(before: stats.Stats, after: stats.Stats) -> str:
     """What a compiled function runs."""
-    parts = after.fallbacks - before.fallbacks
+    if after.kernels == before.kernels:
+        return "PyTorch"
+    left = after.fallbacks > before.fallbacks
     what = chosen(before, after)
-    return what if what == "PyTorch" or not parts else f"{what}, {parts} parts by PyTorch"
+    return f"{what}, in part PyTorch" if left and what != "PyTorch" else what
 
 
 def _part(row: Workload, kept: Any, sizes: Sizes) -> str:

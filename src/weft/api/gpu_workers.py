@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import subprocess
 import sys
@@ -26,9 +27,15 @@ class LostError(Exception):
         self.trying = trying
 
 
+# Inductor would start as many compilers of its own as there are processors, for each worker.
+_ENVIRONMENT = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+
+
 def _started(command: Sequence[str], errors: Any) -> Any:
     """The process; its input and output are pipes of lines, which its type does not say."""
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)
+    given = _ENVIRONMENT | os.environ
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, text=True, env=given)
 
 
 class Worker:

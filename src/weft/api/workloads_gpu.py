@@ -27,9 +27,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 from weft.api import workloads
-from weft.api.examples import Example, Operand, Sizes, one_product, two_products
+from weft.api.examples import Example, Operand, Sizes, one_product, two_products, weight
 from weft.api.workloads import attention, queries_and_keys
 from weft.api.workloads_reductions import bodies, inertia, matrix, variance
 from weft.verify.judge import IndexGap
@@ -158,6 +159,22 @@ def _fp8_linear(sizes: Sizes) -> tuple[Operand, ...]:
     )
 
 
+def mixture(x: torch.Tensor, gate: torch.Tensor, w: torch.Tensor, v: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+    """Gated MLPs, of which each row takes two, by shares; all are computed, those that a row does not take count for nothing."""
+    shares = torch.softmax(x @ gate, -1)
+    least = shares.topk(2).values[..., -1:]
+    taken = torch.where(shares >= least, shares, 0.0)
+    each = (functional.silu(x @ w) * (x @ v)) @ u
+    return ((taken / taken.sum(-1, keepdim=True)).T[..., None] * each).sum(0)
+
+
+def _experts(sizes: Sizes) -> tuple[Operand, ...]:
+    """Sizes: rows, width, experts, width inside of each."""
+    rows, width, experts, inner = sizes
+    into, out = Operand((experts, width, inner), width**-0.5), Operand((experts, inner, width), inner**-0.5)
+    return Operand((rows, width)), weight(width, experts), into, into, out
+
+
 # Floating-point operations of matrix products.
 
 
@@ -183,6 +200,11 @@ def _products(count: int) -> Callable[[Sizes], float]:
 def _lora_flops(sizes: Sizes) -> float:
     rows, inner, columns, rank = sizes
     return 2.0 * rows * (inner * columns + rank * (inner + columns))
+
+
+def _mixture_flops(sizes: Sizes) -> float:
+    rows, width, experts, inner = sizes
+    return 2.0 * rows * width * experts * (1 + 3 * inner)
 
 
 def _no_flops(_: Sizes) -> float:
@@ -407,7 +429,9 @@ def _few_rows(batch: int) -> tuple[Workload, ...]:
     )
 
 
-_MIRAGE = tuple(row for batch in (1, 8) for row in (*_modes(batch), *_few_rows(batch)))
+# Mixtral's experts. With eight rows nearly all are taken by one of them.
+_MIXTURE = _layer("MoE-b8", "", mixture, (8, 4096, 8, 14336), _experts, _mixture_flops, (4, 32, 4, 48))
+_MIRAGE = (*(row for batch in (1, 8) for row in (*_modes(batch), *_few_rows(batch))), _MIXTURE)
 
 ROWS = (*_H, *_L, *_R, *_Q, *_V, *_I, *_BLOCKBUSTER, *_FA, *_MIRAGE)
 """All rows, in the order of their tables."""

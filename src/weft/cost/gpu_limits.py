@@ -16,6 +16,9 @@ from weft.schedule import KernelNodes, kernels
 LARGEST_BLOCK = 1 << 20
 """Elements of a block that Triton takes at most."""
 
+MOST_UNROLLED = 8192
+"""Instructions, of 16 bytes each, that the cache for them holds; Triton takes minutes to compile more of a product."""
+
 _REGISTERS_OF_A_THREAD = 255
 # What a kernel needs beside its blocks: pointers, strides, counters, predicates.
 _OTHER_REGISTERS = 24
@@ -44,6 +47,7 @@ class Resources:
         resident: programs that a multiprocessor holds at once.
         waves: rounds in which the grid runs; last_wave: how full the last one is, in (0, 1].
         largest_block: elements of the largest block, padding included.
+        unrolled: instructions of a thread for one product of blocks on vector units, which has no loop.
     """
 
     programs: int
@@ -55,6 +59,7 @@ class Resources:
     waves: int
     last_wave: float
     largest_block: int
+    unrolled: int
 
 
 def resources(
@@ -95,6 +100,7 @@ def resources_of(work: ProgramWork, gpu: Gpu, warps: int, stages: int) -> Resour
         waves=waves,
         last_wave=(work.programs - (waves - 1) * places) / places,
         largest_block=work.largest,
+        unrolled=max((_unrolled(p, gpu, warps) for r in work.body.all() for p in r.products), default=0),
     )
 
 
@@ -106,6 +112,8 @@ def unfit(found: Resources, gpu: Gpu) -> str | None:
         return f"{found.registers} registers in each thread, which has {_REGISTERS_OF_A_THREAD}"
     if found.largest_block > LARGEST_BLOCK:
         return f"a block of {found.largest_block} elements, where Triton takes {LARGEST_BLOCK}"
+    if found.unrolled > MOST_UNROLLED:
+        return f"{found.unrolled} instructions in a row for a product on vector units, where {MOST_UNROLLED} are kept on chip"
     return None
 
 
@@ -179,6 +187,12 @@ def _passed(product: Product, gpu: Gpu, warps: int) -> int:
     rows, columns = product.made
     stays = unit_of(product, gpu, warps) is not Unit.vector and product.rows >= LEAST_OF_PRODUCTS * warps
     return columns + (0 if stays else rows)
+
+
+def _unrolled(product: Product, gpu: Gpu, warps: int) -> int:
+    if unit_of(product, gpu, warps) is not Unit.vector:
+        return 0
+    return product.rows * product.columns * product.depth // (warps * gpu.warp)
 
 
 def _registers(work: ProgramWork, gpu: Gpu, warps: int, stages: int) -> int:

@@ -153,37 +153,70 @@ class _Model:
 
     def region(self, region: Region) -> tuple[float, _Use]:
         """Clocks that all runs of `region` in one program take when it is alone, and what they use."""
-        chip, threads = self.chip, self.found.threads
-        copies = sum(_ACCESS_CLOCKS * accesses(load, threads) for load in region.loads)
-        copies += sum(_ACCESS_CLOCKS * max(1, lanes * d.bytes // (16 * threads)) for lanes, d in region.stores)
-        vectors = sum(clocks * max(1.0, lanes / threads) for lanes, clocks in region.vectors)
-        products = [(self.product(p), unit_of(p, chip, self.warps) is Unit.vector) for p in region.products]
-        passing = sum(
-            _PASSING_CLOCKS
-            for p in region.products
-            if any(p.made) and unit_of(p, chip, self.warps) is not Unit.warpgroup
-        )
-        waiting = _PRODUCT_CLOCKS * len(region.products) + _REDUCTION_CLOCKS * len(region.reductions) + passing
-        per_scheduler = max(1.0, self.warps / chip.schedulers) * chip.schedulers * chip.warp / chip.lanes
-        vector_clocks = max(chip.lone_warp, per_scheduler) * vectors
-        busy = (
-            sum(clocks for clocks, _ in products) + waiting + vector_clocks + per_scheduler * copies + chip.step_clocks
-        )
-        moving = sum(load.bytes * self.shares[load.name] for load in region.loads) / chip.cache_width
-        memory = self.memory * chip.clock
-        fill = 0.0
+        chip = self.chip
+        use = self.once(region)
+        moving, memory = use.moving, self.memory * chip.clock if region.loads else 0.0
+        busy = self.alone(region)
         if pipelined(region, self.stages):
-            step = max(busy, moving, memory / (self.stages - 1))
-            fill = region.entries * (memory + moving)
+            step, fill = max(busy, moving, memory / (self.stages - 1)), region.entries * (memory + moving)
         else:
-            step = busy + (memory + moving if region.loads else 0.0)
-        slots = per_scheduler * (vectors + copies) + sum(clocks for clocks, vector in products if vector)
-        use = _Use(sum(clocks for clocks, vector in products if not vector), slots, moving)
+            step, fill = busy + memory + moving, 0.0
         clocks, total = region.runs * step + fill, _Use().plus(use, region.runs)
         for inner in region.inner:
             more, used = self.region(inner)
             clocks, total = clocks + more, total.plus(used)
         return clocks, total
+
+    def once(self, region: Region) -> _Use:
+        """What one run of `region` keeps busy, without the loops inside."""
+        products = [(self.product(p), unit_of(p, self.chip, self.warps)) for p in region.products]
+        vectors = sum(clocks for clocks, unit in products if unit is Unit.vector)
+        slots = self.warps_each * (self.vectors(region) + self.copies(region))
+        return _Use(
+            sum(clocks for clocks, unit in products if unit is not Unit.vector),
+            slots + vectors,
+            sum(load.bytes * self.shares[load.name] for load in region.loads) / self.chip.cache_width,
+        )
+
+    def alone(self, region: Region) -> float:
+        """Clocks of one run of `region` in a program that is alone, without waiting for memory."""
+        chip, each = self.chip, self.warps_each
+        products = [(self.product(p), unit_of(p, chip, self.warps)) for p in region.products]
+        # Warps of one scheduler wait for their own products; those of the others are done meanwhile.
+        own = sum(
+            clocks if unit is Unit.vector else clocks / max(1.0, self.warps / chip.schedulers)
+            for clocks, unit in products
+        )
+        passing = sum(
+            any(p.made) and unit is not Unit.warpgroup for p, (_, unit) in zip(region.products, products, strict=True)
+        )
+        waiting = (
+            _PRODUCT_CLOCKS * len(products) + _PASSING_CLOCKS * passing + _REDUCTION_CLOCKS * len(region.reductions)
+        )
+        return (
+            own
+            + waiting
+            + max(chip.lone_warp, each) * self.vectors(region)
+            + each * self.copies(region)
+            + chip.step_clocks
+        )
+
+    @property
+    def warps_each(self) -> float:
+        """Clocks in which a scheduler starts one instruction of each of its warps."""
+        chip = self.chip
+        return max(1.0, self.warps / chip.schedulers) * chip.schedulers * chip.warp / chip.lanes
+
+    def vectors(self, region: Region) -> float:
+        """Clocks of elementwise work, for each warp."""
+        return sum(clocks * max(1.0, lanes / self.found.threads) for lanes, clocks in region.vectors)
+
+    def copies(self, region: Region) -> float:
+        """Clocks of loads and stores, for each warp."""
+        threads = self.found.threads
+        loads = sum(accesses(load, threads) for load in region.loads)
+        stores = sum(max(1, lanes * dtype.bytes // (16 * threads)) for lanes, dtype in region.stores)
+        return _ACCESS_CLOCKS * (loads + stores)
 
     def product(self, product: Product) -> float:
         """Clocks of the units that multiply, for one product of blocks."""

@@ -35,9 +35,9 @@ from weft.block.program import (
     results,
 )
 from weft.block.ranges import All, Band, First, Rest, Segment, Within
-from weft.block.residency import Frame, LoopFrame, Memory
+from weft.block.residency import Frame, LoopFrame, Memory, global_lists
 from weft.cost.traffic import Traffic
-from weft.schedule import KernelNodes
+from weft.schedule import KernelNodes, under_way
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
@@ -51,7 +51,8 @@ LEAST_OF_PRODUCTS = 16
 _FUNCTION = 8.0
 _CLOCKS = {
     **dict.fromkeys(("max", "min", "where", "lt", "le", "gt", "ge", "eq", "ne", "abs", "sign", "relu"), 2.0),
-    **dict.fromkeys(("exp", "exp2", "decay", "coarse_decay", "log", "log2"), _FUNCTION + 5),
+    **dict.fromkeys(("exp", "exp2", "log", "log2"), _FUNCTION + 5),
+    **dict.fromkeys(("decay", "coarse_decay"), _FUNCTION + 2),
     **dict.fromkeys(("div", "sqrt", "rsqrt", "reciprocal"), _FUNCTION + 6),
     **dict.fromkeys(("sin", "cos"), _FUNCTION + 20),
     **dict.fromkeys(("expm1", "log1p", "tanh", "erf", "atan", "remainder", "fmod"), 2 * _FUNCTION + 20),
@@ -111,6 +112,7 @@ class Region:
 
     Attributes:
         loop: it is one iteration of a loop; else that of the program, once.
+        together: iterations whose loads are under way at once.
         runs: how often one program runs it, on average; entries: how often it gets to the loop.
         vectors: (lanes, clocks for each) of the elementwise work.
         reductions: lanes of each result of a reduction within a block.
@@ -121,6 +123,7 @@ class Region:
     loop: bool
     runs: float
     entries: float
+    together: int = 1
     loads: list[Load] = field(default_factory=list[Load])
     products: list[Product] = field(default_factory=list[Product])
     vectors: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
@@ -161,7 +164,7 @@ def work_of(applied: BlockProgram, part: KernelNodes, counted: Traffic, sizes: M
     types = infer(applied.graph, dict(applied.inputs), around)
     products = frozenset(_in_products(part.nodes))
     body = Region(loop=False, runs=1.0, entries=1.0)
-    walk = _Walk(counted, sizes, products, body)
+    walk = _Walk(counted, sizes, products, body, global_lists(applied))
     given = {n: types[n] for n in part.reads}
     values = {n: _Value(n, kind.lists, kind.dims, kind.dtype, raw=bool(kind.lists)) for n, kind in given.items()}
     graph = Graph(tuple(given), part.nodes, ())
@@ -210,6 +213,7 @@ class _Walk:
     sizes: Mapping[str, int]
     products: frozenset[Axis]
     top: Region
+    shared: frozenset[str]
     memory: Memory = field(default_factory=Memory)
     largest: int = 1
     most: dict[Axis, int] = field(default_factory=dict[Axis, int])
@@ -277,8 +281,10 @@ class _Walk:
             case Stage(name, arg):
                 values[name] = values[arg]
             case Rank():
-                count = self.lanes_of((*values[node.arg].dims,), lanes)
-                region.vectors.append((count, 2 * _SELECT * node.count))
+                # The first that is left, as often as there are ranks: keys are of 64 bits, compared and selected in halves.
+                count = self.lanes_of(values[node.arg].dims, lanes)
+                region.vectors.append((count, 4 * _SELECT * node.count))
+                region.reductions += [_elements(node.dims, lanes)] * node.count
                 values |= {n: _Value(n, (), node.dims, node.dtype) for n in results(node)}
             case Index() | Literal() | Extent():
                 pass
@@ -329,15 +335,15 @@ class _Walk:
             **lanes,
             node.axis: max(width, LEAST_OF_PRODUCTS) if node.axis in self.products else 1 if node.unit else width,
         }
-        inlined = node.place is Place.grid or (node.place is Place.whole and isinstance(node.range, All))
+        inlined = node.place is Place.grid or _is_one(node)
         own = region
         if not inlined:
-            own = Region(loop=True, runs=self.runs(node, region), entries=region.runs)
+            own = Region(loop=True, runs=self.runs(node, region), entries=region.runs, together=under_way(node))
             region.inner.append(own)
             self.around.append((node.axis, own))
         given, inside = body_types(node, dict(types)), scope.inside(node)
         held = {c.name: _elements(c.dims, inner_lanes) * max(4, c.dtype.bytes) if c.dims else 0 for c in components}
-        frame = LoopFrame(self.memory, node, frozenset(types), held)
+        frame = LoopFrame(self.memory, node, self.shared, held)
         fed, loaded = self.fed(node, given, values, inner_lanes, own)
         during = frame.body(loaded)
         body = self.graph(node.body, given, fed, inside, inner_lanes, own, during)
@@ -362,7 +368,7 @@ class _Walk:
             kinds = {c.name: BlockType((), c.dims, c.dtype) for c in components}
             carried = {c.name: _Value(c.name, (), c.dims, c.dtype.accumulator) for c in components}
             self.graph(state.finish, kinds, carried, scope, lanes, region, last)
-        return {name: 0 if types[name].lists else size for name, size in frame.results(last).items()}
+        return frame.results(last)
 
     def fed(
         self, node: Map, given: Mapping[str, BlockType], values: _Values, lanes: _Lanes, region: Region
@@ -430,6 +436,11 @@ class _Walk:
         return count
 
 
+def _is_one(node: Map) -> bool:
+    """True for a map that is no loop: its one iteration covers its space, or is the first block."""
+    return (node.place is Place.whole and isinstance(node.range, All)) or isinstance(node.range, First)
+
+
 def _uses(node: Map, name: str) -> tuple[bool, bool, bool]:
     """Whether what `node`'s body loads as `name` is read by products of blocks, by other code, and inside inner loops."""
     products, others, within = _read(node.body, name)
@@ -462,11 +473,10 @@ def _read(graph: Graph, name: str) -> tuple[bool, bool, bool]:
             case Dot(dims=dims):
                 products, others = products or len(dims) == 2, others or len(dims) < 2
             case Map():
-                covering = node.place is Place.whole and isinstance(node.range, All)
                 for feed in node.inputs:
                     if feed.outer in names:
                         p, o, w = _uses(node, feed.inner)
-                        products, others, within = products or p, others or o, within or w or not covering
+                        products, others, within = products or p, others or o, within or w or not _is_one(node)
             case Fill() | Stage() if node.name in names:
                 pass
             case _:

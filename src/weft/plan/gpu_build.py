@@ -6,10 +6,14 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import torch
 
 from weft.block.listing import listing
 from weft.block.program import BlockProgram
 from weft.emit import triton
+from weft.options import current
 from weft.plan.interface import dims_of, signature
 from weft.plan.select import Candidate, Example
 from weft.run.cache import Json
@@ -84,15 +88,26 @@ def _printed(
         "applied": listing(applied),
         "kernel": str(index),
         "checked": str(meta is not None),
+        "tf32": str(tf32_allowed()),
     }
 
     def emit() -> GpuSource:
-        kernel = triton.emit(applied, part, name, dims, example.target)
+        kernel = triton.emit(applied, part, name, dims, example.target, tf32=tf32_allowed())
         interface = signature(applied, part, name, dims)
         called = GpuSignature(interface, kernel.constants, kernel.grid, schedule.warps, schedule.stages)
         return GpuSource(kernel.text, called, {} if meta is None else meta())
 
     return build_gpu(parts, emit, example.target)
+
+
+def tf32_allowed() -> bool:
+    """Whether products of float32 may round their factors to tf32: what the option says, or PyTorch's own setting."""
+    wanted = current().float32_products
+    if wanted != "torch":
+        return wanted == "tf32"
+    settings: Any = torch.backends.cuda.matmul
+    # Before 2.9 there is one attribute for it; since then asking for the old one may raise.
+    return settings.fp32_precision == "tf32" if hasattr(settings, "fp32_precision") else bool(settings.allow_tf32)
 
 
 def _strides(name: str, dims: Sequence[Axis], applied: BlockProgram, example: Example) -> tuple[int, ...]:

@@ -24,6 +24,8 @@ _LONGEST_ROW, _LONGEST_KEPT, _LONGEST_DEPTH = 16384, 65536, 256
 # Elements of a block of work without products, for each warp: 16 bytes a thread, a few times over.
 _LANES = (1024, 2048, 4096, 8192)
 _LEAST_OF_PRODUCTS = 16
+# Rows of a block of a kernel that merges segments: it has little else to do.
+_MERGED = 2
 
 
 class Part(Enum):
@@ -181,7 +183,8 @@ def schedule(program: BlockProgram, known: Parts, blocks: Blocks, sizes: Mapping
             levels = (Level(LevelPlace.split, blocks.segments), *levels)
         peel = isinstance(node.range, Band) and levels[-1].place is LevelPlace.loop
         loops.append((node.name, LoopSchedule(levels, peel)))
-    return Schedule(tuple(loops), warps=blocks.warps, stages=blocks.stages)
+    merging = _MERGED if blocks.segments > 1 else 0
+    return Schedule(tuple(loops), merging=merging, warps=blocks.warps, stages=blocks.stages)
 
 
 def _power_of_two(number: int) -> int:
@@ -254,7 +257,7 @@ def _segments(known: Parts, program: BlockProgram, blocks: Blocks, sizes: Mappin
         if n.name in grid and known.of[n.name] is not Part.whole
     )
     longest = max(n.axis.space.size(sizes) for n in maps(program.graph) if n.name in known.split)
-    for share in (1, 2, 4):
+    for share in (1.0, 0.5, 2.0, 0.25):
         wanted = 1 << round(math.log2(max(1.0, share * gpu.multiprocessors / max(1, programs))))
         if wanted > 1 and longest >= wanted * _LEAST_OF_PRODUCTS:
             yield wanted

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 
 from weft.block.program import BlockProgram
 from weft.cost import Cost, Gpu, Launch, gpu, launches_of, total
@@ -16,7 +15,7 @@ from weft.schedule import Schedule, apply, kernels
 from weft.target import Target
 
 # Sizes of blocks that tell whether a program is worth looking at more closely, and those of a closer look.
-_PROBED, _CLOSELY = 6, 72
+_PROBED, _CLOSELY = 12, 96
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +30,12 @@ class Way:
     schedule: Schedule
     applied: BlockProgram
     cost: Cost
+
+
+def _spread(choices: Sequence[Blocks], count: int) -> Iterator[Blocks]:
+    """So many of `choices` at most, the first one and others evenly spaced."""
+    step = max(1.0, len(choices) / count)
+    yield from (choices[int(place * step)] for place in range(min(count, len(choices))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,7 @@ class Ways:
 
     def closely(self) -> list[Way]:
         """Many, the fastest first; raises as `probed`."""
-        return self._best(_CLOSELY, launched=8)
+        return self._best(_CLOSELY, launched=3)
 
     def given(self, wanted: Schedule) -> Way:
         """The way of a schedule that is there; raises as `apply` and the emitter do."""
@@ -84,7 +89,7 @@ class Ways:
         known, chip = self._parts(), gpu(self.target)
         found: list[Way] = []
         refused: str | None = None
-        for blocks in islice(self._choices(known, chip), count):
+        for blocks in _spread(tuple(self._choices(known, chip)), count):
             plain = replace(blocks, warps=4, stages=1)
             if plain not in self._made:
                 self._made[plain] = self._applied(known, plain)
@@ -92,13 +97,13 @@ class Ways:
             if isinstance(applied, str):
                 refused = refused or applied
                 continue
-            fitting = 0
+            own: list[Way] = []
             for each in launches(known, blocks):
                 unfit = applied.unfit(chip, each)
                 refused = refused or unfit
-                if unfit is None and fitting < launched:
-                    fitting += 1
-                    found.append(self._way(schedule(self.fused, known, each, self.sizes), applied))
+                if unfit is None:
+                    own.append(self._way(schedule(self.fused, known, each, self.sizes), applied))
+            found += sorted(own, key=lambda w: w.cost.predicted_seconds)[:launched]
         if not found:
             raise UnsupportedError(refused or "no schedule for a GPU")
         return sorted(found, key=lambda w: w.cost.predicted_seconds)
@@ -125,6 +130,6 @@ class Ways:
 
 
 def _demand_printable(applied: BlockProgram, target: Target) -> None:
-    """Raise UnsupportedError where a kernel of `applied` cannot be printed."""
+    """Raise UnsupportedError where a kernel of `applied` cannot be printed for `target`."""
     for number, part in enumerate(kernels(applied)):
         triton.emit(applied, part, f"kernel_{number}", dims_of(applied, part), target)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 Counter: TypeAlias = Literal[
-    "binaries_emitted", "cache_hits", "compiles", "fallbacks", "cache_write_failures", "slower", "library"
+    "binaries_emitted", "cache_hits", "compiles", "fallbacks", "cache_write_failures", "slower", "library", "kernels"
 ]
 
 
@@ -23,6 +23,7 @@ class Stats:
         cache_write_failures: entries that the cache folder did not take (read-only, full).
         slower: compiled graphs that PyTorch runs after all, since it was measured to be faster.
         library: compiled graphs whose products PyTorch's library runs between weft's kernels, since that was measured to be faster.
+        kernels: weft's own launches in the graphs that were compiled.
     """
 
     binaries_emitted: int = 0
@@ -32,6 +33,7 @@ class Stats:
     cache_write_failures: int = 0
     slower: int = 0
     library: int = 0
+    kernels: int = 0
 
 
 class Counters:

@@ -5,7 +5,7 @@ loops have places and tiles, with splits, peeled edges, padding, staging and acc
 `kernels`, its launches. Emitters, interpreter and cost read only that program.
 """
 
-from weft.schedule.apply import KernelNodes, apply, kernels, tensor_of
+from weft.schedule.apply import KernelNodes, apply, kernels, tensor_of, under_way
 from weft.schedule.place import grid_maps
 from weft.schedule.schedule import Level, LevelPlace, LoopSchedule, Schedule
 from weft.schedule.ties import begins_where, tied
@@ -22,4 +22,5 @@ __all__ = [
     "kernels",
     "tensor_of",
     "tied",
+    "under_way",
 ]

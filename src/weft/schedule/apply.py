@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from weft.block.check import check
 from weft.block.copies import canonical, loop_names
 from weft.block.program import BlockNode, BlockProgram, Join, Map, Place, operands, results
+from weft.block.ranges import All
 from weft.schedule.accumulate import accumulate, stage_operands
 from weft.schedule.edges import fill_edges, peel
 from weft.schedule.place import demand_grid, hoist_grid, place_loops
@@ -52,11 +53,33 @@ def _extended(schedule: Schedule, levels_of: tuple[tuple[str, str | None], ...])
     for name, source in levels_of:
         if source is not None:
             known[name] = known.get(source, known.get(name, LoopSchedule((Level(LevelPlace.loop, 1),))))
+            if schedule.merging and source in known:
+                known[source] = _finer(known[source], schedule.merging)
         elif name.endswith(".merge"):
             known[name] = LoopSchedule((Level(LevelPlace.loop, 1),))
         else:
             known[name] = LoopSchedule((Level(LevelPlace.grid, 1),))
     return replace(schedule, loops=tuple(known.items()))
+
+
+def _finer(loop: LoopSchedule, size: int) -> LoopSchedule:
+    """`loop` with blocks of at most `size` elements on the grid."""
+    return replace(
+        loop,
+        levels=tuple(
+            replace(level, size=min(level.size, size)) if level.place is LevelPlace.grid else level
+            for level in loop.levels
+        ),
+    )
+
+
+def under_way(node: Map) -> int:
+    """How many iterations of a loop are printed as one for a GPU, so that what they load comes at once: of a merge of segments."""
+    single = node.unit and node.place is Place.loop and node.range == All() and node.state is not None
+    fixed = node.axis.space.fixed
+    if not single or fixed is None or any(isinstance(n, Map) for n in node.body.nodes):
+        return 1
+    return max(n for n in (1, 2, 4, 8) if fixed % n == 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,7 @@ class Schedule:
         panels: names of Dot nodes whose other operand is staged as the panel a matrix unit wants.
         transposed: names, in the bodies of loops, of items of two axes that are copied to dense local memory first, the axes in the
             other order: points in space, of which a body goes through one coordinate after the other.
+        merging: elements of a block on the grid of the kernels that merge segments; 0: as in those that make them.
         warps, stages: on a GPU, of each program: its warps, and how many iterations of a loop are under way at once.
     """
 
@@ -66,6 +67,7 @@ class Schedule:
     rows: frozenset[str] = frozenset()
     panels: frozenset[str] = frozenset()
     transposed: frozenset[str] = frozenset()
+    merging: int = 0
     warps: int = 4
     stages: int = 1
 
@@ -89,6 +91,7 @@ class Schedule:
             for what, names in (("rows", self.rows), ("panels", self.panels), ("transposed", self.transposed))
             if names
         ]
+        lines += [f"merging {self.merging}"] if self.merging else []
         lines += [f"warps {self.warps}, stages {self.stages}"] if (self.warps, self.stages) != (4, 1) else []
         return "\n".join(lines)
 

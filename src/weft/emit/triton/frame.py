@@ -116,9 +116,9 @@ class Frame:
             raise UnsupportedError(
                 f"loop {node.name!r} covers {most} elements at once: no constant is known to hold them"
             )
-        known = next((c.name for c in self.constants if isinstance(c, BlockConstant) and c.space == space.name), None)
-        if known is not None:
-            return known
+        for known in self.constants:
+            if isinstance(known, BlockConstant) and known.space == space.name:
+                return known.name
         name = self.names.make(f"BLOCK_{node.axis.name}")
         self.constants.append(BlockConstant(name, space.name, least))
         return name
@@ -153,11 +153,12 @@ class Frame:
         if tile:
             self.dividing[node.axis] = tile
         space = node.axis.space
-        if tile is None or count not in (str(tile), *(c.name for c in self.constants if not tile)):
+        covering = next((c for c in self.constants if isinstance(c, BlockConstant) and c.name == count), None)
+        if tile is None or (covering is None if tile == 0 else count != str(tile)):
             return False
         if space.fixed is not None:
             return tile > 0 and space.fixed % tile == 0
-        least = 1 if tile else self.least.get(node.axis, 1)
+        least = 1 if covering is None else covering.least
         for known in self.constants:
             if isinstance(known, WholeConstant) and (known.space, known.tile, known.least) == (space.name, tile, least):
                 return known.name

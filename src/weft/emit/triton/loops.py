@@ -37,6 +37,7 @@ from weft.emit.triton.scalar import COMPUTED, element, number
 from weft.emit.triton.text import at_most, call
 from weft.emit.triton.values import Local, Memory, Tile, Value
 from weft.errors import UnsupportedError
+from weft.schedule import under_way
 from weft.tensor.axes import Axis
 from weft.tensor.scalar import Apply, Arg
 
@@ -195,7 +196,10 @@ def _iterations(frame: Frame, node: Map, limits: Bounds) -> Generator[Step]:
         case _:
             assert_never(part_of(node))
     base = frame.names.make(node.axis.name)
-    with frame.out.block(f"for {base} in {call('range', first, last, block)}"):
+    together = under_way(node)
+    unrolled = call("tl.range", first, last, block, f"loop_unroll_factor={together}")
+    counted = call("range", first, last, block) if together == 1 else unrolled
+    with frame.out.block(f"for {base} in {counted}"):
         known = node.tile == 1 or part_of(node) is Part.full
         valid = str(node.tile) if known else frame.hold(at_most(block, minus(limits.stop, base)), f"{base}_len")
         step = Step(base, valid, most)

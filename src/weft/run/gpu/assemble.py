@@ -179,11 +179,15 @@ def side_by_side(tasks: Sequence[Callable[[], T]], workers: int | None = None) -
 
     # Threads only wait here: what compiles is a process of its own for each.
     count = max(1, min(workers or _cores(), len(tasks)))
-    threads = [threading.Thread(target=work, name=f"weft assembly {i}") for i in range(count)]
+    threads = [threading.Thread(target=work, name=f"weft assembly {i}", daemon=True) for i in range(count)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.join()
+    except BaseException as error:  # an interrupt: no thread begins another task
+        failed.append(error)
+        raise
     processes.retire(keep=1)
     if failed:
         raise failed[0]

@@ -131,6 +131,7 @@ class Classes:
         """Binaries are entries of `folder`."""
         self._source, self._target, self._folder = source, target, folder
         self._met: dict[KernelClass, Assembled] = {}
+        self._making: dict[KernelClass, threading.Lock] = {}
         self._lock = threading.Lock()
 
     def met(self) -> tuple[Assembled, ...]:
@@ -146,9 +147,13 @@ class Classes:
     def of(self, kind: KernelClass, seconds: float = ASSEMBLY_SECONDS) -> Assembled:
         """The binary for `kind`. Errors as `assemble`."""
         with self._lock:
+            alone = self._making.setdefault(kind, threading.Lock())
+        with alone:  # other threads may compile for other classes meanwhile
             found = self._met.get(kind)
             if found is None:
-                found = self._met[kind] = self._found(kind, seconds)
+                found = self._found(kind, seconds)
+                with self._lock:
+                    self._met[kind] = found
             return found
 
     def _found(self, kind: KernelClass, seconds: float) -> Assembled:

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import importlib.util
 import os
+import threading
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -17,6 +18,9 @@ from weft.errors import CompilerError
 from weft.run.gpu.signature import GpuSignature
 from weft.run.launch import Launcher, Output, check
 from weft.run.scratch import private_folder
+
+# The interpreter changes Triton's language for the length of a call.
+_one_at_a_time = threading.RLock()
 
 
 def is_asked_for() -> bool:
@@ -57,7 +61,8 @@ def make_interpreted(
         if grid := signature.programs(sizes):
             strides = [s for t in inputs for s in t.stride()]
             constants = dict(zip((c.name for c in signature.constants), signature.constants_at(sizes), strict=True))
-            function[(grid,)](*inputs, *outputs, *sizes.values(), *strides, **constants)
+            with _one_at_a_time:
+                function[(grid,)](*inputs, *outputs, *sizes.values(), *strides, **constants)
         return tuple(outputs)
 
     return launch

@@ -191,14 +191,15 @@ class _Kernel:
         """A call that can be started, of a class not met before, or while other threads use all that there are."""
         sizes = self.signature.sizes_of(values)
         kind = class_of(self.signature, addresses, sizes, strides)
-        with self._lock:
-            if (device, kind) not in self._loaded:
-                assembled = self.binary_of(kind)
-                loaded = self.runtime().load(assembled, device)
-                free: list[Any] = []
-                self._loaded[device, kind] = (_maker(assembled, loaded, _arguments(self.signature), free), free)
-            make, free = self._loaded[device, kind]
-            self._remember(free, sizes, (device, *addresses, *values, *strides))
+        if (device, kind) not in self._loaded:
+            with self._lock:
+                if (device, kind) not in self._loaded:  # whom this one waited for has not loaded it
+                    assembled = self.binary_of(kind)
+                    loaded = self.runtime().load(assembled, device)
+                    free: list[Any] = []
+                    self._loaded[device, kind] = (_maker(assembled, loaded, _arguments(self.signature), free), free)
+        make, free = self._loaded[device, kind]
+        self._remember(free, sizes, (device, *addresses, *values, *strides))
         return make()
 
     def _remember(self, free: list[Any], sizes: Mapping[str, int], numbers: Sequence[int]) -> None:

@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,9 +25,18 @@ from weft.run.scratch import scratch_base
 
 _SCRIPT = Path(__file__).with_name("worker.py")
 _MOST_OUTPUT = 1 << 16
+_TRITON = "TRITON_"
 
 _idle: list[Worker] = []
 _lock = threading.Lock()
+
+
+def _settings() -> dict[str, str]:
+    """The variables by which Triton, or another one, is found and compiles."""
+    found = {name: value for name, value in os.environ.items() if name.startswith(_TRITON)}
+    found.pop("TRITON_INTERPRET", None)  # it compiles, whatever this process does
+    # The lines would be those of a file that is gone, in a folder of another name each time.
+    return {**found, "TRITON_DISABLE_LINE_INFO": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
 
 
 class WorkerError(Exception):
@@ -47,11 +57,9 @@ class Worker:
     def __init__(self) -> None:
         """Raises OSError where no process can be started."""
         base = str(scratch_base())
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "TMPDIR": base}
-        environment.pop("TRITON_INTERPRET", None)  # it compiles, whatever this process does
-        environment["TRITON_DISABLE_LINE_INFO"] = (
-            "1"  # lines of a file that is gone, in a folder of another name each time
-        )
+        self.settings = _settings()
+        others = {name: value for name, value in os.environ.items() if not name.startswith(_TRITON)}
+        environment = {**others, **self.settings, "TMPDIR": base}
         self._errors = tempfile.TemporaryFile(dir=base)  # noqa: SIM115 - closed with the process
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(_SCRIPT)],
@@ -102,7 +110,8 @@ class Worker:
         try:
             status = self._process.wait(patience)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)  # what it started (ptxas) goes with it
             status = self._process.wait()
         self._process.stdout.close()
         self._errors.close()
@@ -150,6 +159,9 @@ def ask(job: dict[str, Any], seconds: float) -> dict[str, Any]:
     while True:
         with _lock:
             worker = _idle.pop() if _idle else None
+        if worker is not None and worker.settings != _settings():
+            worker.stop()
+            continue
         fresh = worker is None
         worker = worker or Worker()
         try:
