@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from emit import special, triton_rows
 from emit.harness import dims_of, units
 from emit.triton_cases import GRID, LOOP, WHOLE, levels, placed
 from emit.triton_programs import load
-from emit.triton_rows import cases
+from emit.triton_rows import cases, fading, read_twice
 from schedules import fused
 from weft.block.program import BlockProgram, Map, maps
 from weft.emit.triton import BlockConstant, TritonKernel, emit
@@ -75,6 +76,22 @@ def test_rankings_compile_for_gpus_that_are_not_here(
     for program in found:
         for made in load(program, dims_of(program), tmp_path).compile_for(*TARGETS[target], sizes):
             assert ".visible .entry" in made.assembly or ".amdhsa_kernel" in made.assembly
+
+
+@pytest.mark.parametrize("name", ["read_twice", "fading"])
+def test_sums_of_whole_blocks_in_a_loop_compile(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton has threads add up apart, and asks of the loop what a program need not give: see `reduced_apart`."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    program = placed({"read_twice": read_twice, "fading": fading}[name](), m=levels((GRID, 16)), k=levels((LOOP, 512)))
+    (made,) = load(program, dims_of(program), tmp_path).compile_for("cuda", 90, {"M": 64, "K": 4096})
+    assert made.assembly
+
+
+def test_only_sums_that_go_on_as_sums_are_left_to_threads() -> None:
+    """What is done last in an iteration of the other one is no addition to the state as it was: Triton must not see it."""
+    once, always = (_only(CASES[name].program).text.split("for ", 1)[1] for name in ("read_twice", "fading"))
+    assert re.search(r"\n    s = weft_kept\(s\)\n", once)
+    assert re.search(r"\n        s = weft_kept\(\w+\)\n", always)
 
 
 def test_a_row_is_loaded_once_and_stays() -> None:

@@ -10,12 +10,13 @@ import json
 import random
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from block import paper, programs
+from block import handmade, paper, programs
 from block.programs import F32, axes, matmul, tensor
 from block.test_rankings import FIRST, ORDERS, ranking, rows
 from emit import special
@@ -28,7 +29,7 @@ from schedules import fused, random_schedule
 from weft.block.copies import canonical
 from weft.block.interpret import interpret
 from weft.block.lower import lower
-from weft.block.program import BlockProgram, maps, spaces
+from weft.block.program import BlockProgram, Collapse, Graph, Pointwise, State, maps, spaces
 from weft.block.ranges import First, Rest
 from weft.errors import ScheduleError
 from weft.fuse import fuse
@@ -40,7 +41,9 @@ from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import Fp64Domain
 from weft.tensor.program import Elementwise, Monoid, Ranking, Reduction, TensorProgram, Use
-from weft.tensor.scalar import Arg, apply
+from weft.tensor.scalar import Arg, Lit, apply
+
+_SUMS = (Collapse("sum", Monoid.sum, "x", handmade.K),)
 
 
 def cases() -> dict[str, Case]:
@@ -58,6 +61,8 @@ def cases() -> dict[str, Case]:
         "column_extrema": Case(placed(fused(special.columns()), m=row, n=tile), mnk),
         "routing": Case(in_rows(fused(routing(4))), mnk),
         "column_extrema_again": Case(columns_twice(), mnk),
+        "read_twice": Case(placed(read_twice(), m=tile, k=loop), mnk),
+        "fading": Case(placed(fading(), m=tile, k=loop), mnk),
         "any": Case(placed(fused(predicates()), m=tile, n=loop), mnk),
         "attention_split": Case(placed(safe, m=tile, n=levels((SPLIT, 3), (LOOP, 8)), d=row, l=row), queries),
         "attention_segments": Case(placed(safe, m=tile, n=levels((SPLIT, 8), (LOOP, 8)), d=row, l=levels((GRID, 4))), queries),
@@ -84,6 +89,21 @@ def predicates() -> TensorProgram:
         Reduction("least", (m,), F32, Monoid.min, x, (n,)),
         Reduction("product", (m,), F32, Monoid.prod, x, (n,)),
     ), ("any", "all", "least", "product"))  # fmt: skip
+
+
+def read_twice() -> BlockProgram:
+    """s / (s + 100) for each row's sum s."""
+    ratio = apply("div", Arg(0), apply("add", Arg(0), Lit(100.0)))
+    state = State.of_monoid(Monoid.sum, "sum", (handmade.M,), F32, "s")
+    end = Graph(("s",), (Pointwise("end", ratio, ("s",), (handmade.M,), F32),), ("end",))
+    return handmade.rows(_SUMS, replace(state, finish=end), "end")
+
+
+def fading() -> BlockProgram:
+    """s = s / 2 + the row sums of a block."""
+    step = Pointwise("n", apply("add", apply("mul", Arg(0), Lit(0.5)), Arg(1)), ("s", "p"), (handmade.M,), F32)
+    state = State.of_monoid(Monoid.sum, "sum", (handmade.M,), F32, "s")
+    return handmade.rows(_SUMS, replace(state, update=Graph(("s", "p"), (step,), ("n",))), "s")
 
 
 def columns_twice() -> BlockProgram:

@@ -11,6 +11,7 @@ from weft.block.check import body_types, infer
 from weft.block.program import (
     Access,
     Broadcast,
+    Collapse,
     Final,
     Graph,
     Grouped,
@@ -19,6 +20,7 @@ from weft.block.program import (
     Map,
     Once,
     Place,
+    Pointwise,
     Rank,
     Stacked,
     State,
@@ -37,6 +39,7 @@ from weft.emit.triton.values import Local, Memory, Tile, Value
 from weft.errors import UnsupportedError
 from weft.schedule import under_way
 from weft.tensor.axes import Axis
+from weft.tensor.scalar import Apply, Arg
 
 
 def run(body: Body, places: Mapping[str, Memory]) -> None:
@@ -81,7 +84,7 @@ def iteration(body: Body, node: Map, scope: Scope, places: Mapping[str, Memory],
         raise UnsupportedError(f"loop {node.name!r} gives one list under two names")
     run(inner, lists)
     if node.state is not None:
-        _update(inner, node.state, carried)
+        _update(inner, node, node.state, carried)
     for output in outputs:
         if output.inner not in lists:
             target, dims = places[output.outer], inner.types[output.inner].dims
@@ -120,6 +123,9 @@ def _loop(body: Body, node: Map, places: Mapping[str, Memory]) -> None:
         # A state that is carried has the same variables before and after an iteration.
         inner = iteration(body, node, {**scope, node.axis: step}, places, carried)
     if node.state is not None:
+        for component, variable in carried.items():
+            if not runs_once(node) and reduced_apart(node.state, node.body, component):
+                frame.out.line(f"{variable.text} = {call('weft_kept', variable.text)}")
         finish = Body(frame, scope, body.around, node.state.finish, {}, dict(carried))
         run(finish, {})
         for output in node.outputs:
@@ -256,7 +262,35 @@ def _carried(body: Body, node: Map, state: State) -> dict[str, Tile]:
     return found
 
 
-def _update(body: Body, state: State, carried: Mapping[str, Tile]) -> None:
+def reduced_apart(state: State, body: Graph, component: str) -> bool | None:
+    """Whether an iteration reduces a block, and `component` goes on with what that gives, by the same monoid.
+
+    Triton (its pass OptimizeThreadLocality) makes of such loops ones whose threads reduce apart, and of the result one after the
+    loop. It takes for one whatever is done last to a component and a reduced block, and is right only where that is the
+    same monoid, and where the result is read once. None: it could take the component for one, and must not.
+    """
+    update, count = state.update, len(state.components)
+    made = {n.name: n for n in update.nodes}
+    made |= {
+        n: known
+        for n, f in zip(update.inputs[count:], state.feeds, strict=True)
+        for known in body.nodes
+        if known.name == f
+    }
+    place = update.inputs.index(component)
+    last = made.get(update.outputs[place])
+    if not isinstance(last, Pointwise) or not state.components[place].dims or not last.dtype.is_float:
+        return False
+    if not any(isinstance(n, Collapse) for n in (*body.nodes, *update.nodes)):
+        return False
+    parts = [made.get(n) for n in last.args if n != component]
+    if len(last.args) == 2 and len(parts) == 1 and isinstance(parts[0], Collapse):
+        combined = Apply(parts[0].monoid.value, (Arg(0), Arg(1)))
+        return True if last.expr == combined else None
+    return None
+
+
+def _update(body: Body, node: Map, state: State, carried: Mapping[str, Tile]) -> None:
     """Print the update graph, and the assignment that makes the new state the current one."""
     update = state.update
     feeds = [body.item(f) for f in state.feeds]
@@ -264,9 +298,11 @@ def _update(body: Body, state: State, carried: Mapping[str, Tile]) -> None:
     inner = Body(body.frame, body.scope, body.around, update, {}, values)
     run(inner, {})
     changed: list[tuple[str, str]] = []
-    for variable, output in zip(carried.values(), update.outputs, strict=True):
+    for (component, variable), output in zip(carried.items(), update.outputs, strict=True):
         value = inner.item(output)
         text = inner.aligned(value.computed, value.dims, variable.dims)
+        if not runs_once(node) and reduced_apart(state, node.body, component) is None:
+            text = call("weft_kept", text)
         if text != variable.text:
             changed.append((variable.text, text))
     if changed:

@@ -134,7 +134,15 @@ def weft_to_e4m3(x):
     return tl.cast(x, tl.float8e4nv)
 '''
 
+_KEPT = '''
+@triton.jit
+def weft_kept(x):
+    """x, behind what Triton does not look through: see `loops.reduced_apart`."""
+    return tl.clamp(x, float("-inf"), float("inf"), propagate_nan=tl.PropagateNan.ALL)
+'''
+
 _FUNCTIONS = {
+    "weft_kept": _KEPT,
     "weft_pow": _POW,
     "weft_expm1": _EXPM1,
     "weft_log1p": _LOG1P,
