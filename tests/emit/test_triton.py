@@ -252,7 +252,7 @@ def test_a_whole_block_with_more_lanes_than_elements_is_filled() -> None:
 
 def test_components_that_depend_on_each_other_change_together() -> None:
     text = _only(CASES["turning"]).text
-    assert re.search(r"\n +(s\w*), (s\w*) = (s\w*), \1\n", text)
+    assert re.search(r"\n +(s\w*), (s\w*) = weft_kept\(s\w*\), \1\n", text)
 
 
 def test_largest_elements_keep_nan() -> None:

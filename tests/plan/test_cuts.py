@@ -15,7 +15,7 @@ from weft.plan.cuts import Cuts
 from weft.plan.partition import Region, Stage, partition
 from weft.plan.select import Example, Selection, select
 from weft.schedule import LevelPlace, kernels
-from weft.tensor.program import Contraction, Elementwise, Reduction, TensorProgram
+from weft.tensor.program import Contraction, Elementwise, Monoid, Reduction, TensorProgram
 
 
 def cuts(program: TensorProgram, size: int, seconds: float = 1.0) -> Cuts:
@@ -71,6 +71,21 @@ def test_rows_that_no_kernel_can_hold_are_made_by_one_and_reduced_by_another():
     assert [n.name for n in first.program.nodes] == ["s"]
     assert [n.name for n in second.program.nodes] == ["top", "e", "sum", "out"]
     assert second.uses == first.results == ("s",)
+
+
+def test_results_of_rows_are_added_up_by_a_kernel_of_their_own_where_one_cannot_do_both():
+    m, n = programs.axes("m", "n")
+    rows = Reduction("rows", (m,), programs.F32, Monoid.sum, paper.Use("x", (m, n)), (n,))
+    whole = Reduction("whole", (), programs.F32, Monoid.sum, paper.Use("rows", (m,)), (m,))
+    program = TensorProgram((programs.tensor("x", m, n),), (rows, whole), ("whole",))
+    possible = cuts(program, 64).prepare
+
+    def prepare(region: Region) -> Selection:
+        if len(region.program.nodes) > 1:
+            raise UnsupportedError("too many registers")
+        return possible(region)
+
+    assert [s.results for s in Cuts(program, prepare).stages()] == [("rows",), ("whole",)]
 
 
 def single_query() -> TensorProgram:

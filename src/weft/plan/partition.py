@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from weft.tensor.axes import Space
 from weft.tensor.program import (
     Cast,
     Constant,
@@ -105,18 +106,22 @@ def apart(program: TensorProgram, region: Region) -> tuple[Region, ...]:
 
 
 def before_reductions(program: TensorProgram, region: Region) -> tuple[Region, ...]:
-    """`region` in two parts: what is made by blocks before products' results are reduced or ranked, and what wants whole rows."""
+    """`region` in two parts: what is made before results of products, or of reductions along other axes, are reduced; and the rest.
+
+    What one makes block by block, or row by row, the other reads as whole rows, or all of them.
+    """
     values, local = program.values(), _local(program)
     members = [n for n in region.program.nodes if n.name not in local]
-    multiplied, late = set[str](), set[str]()
+    along, late = dict[str, frozenset[Space]](), set[str]()
     for node in members:
-        operands = uses(node)
-        if not late.isdisjoint(operands) or (
-            isinstance(node, Reduction | Ranking) and not multiplied.isdisjoint(operands)
-        ):
+        own: frozenset[Space] = frozenset()
+        if isinstance(node, Contraction | Reduction | Ranking):
+            own = frozenset(a.space for a in ((node.over,) if isinstance(node, Ranking) else node.over))
+        before = frozenset[Space]().union(*(along.get(v, frozenset[Space]()) for v in uses(node)))
+        others = isinstance(node, Reduction | Ranking) and not before <= own
+        if others or not late.isdisjoint(uses(node)):
             late.add(node.name)
-        elif isinstance(node, Contraction) or not multiplied.isdisjoint(operands):
-            multiplied.add(node.name)
+        along[node.name] = before | own
     parts = [[n for n in members if (n.name in late) is which] for which in (False, True)]
     return tuple(_with_local(program, part, local, values) for part in parts) if all(parts) else (region,)
 
