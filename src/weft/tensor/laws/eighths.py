@@ -36,7 +36,9 @@ def multiply_in_eight_bits(program: TensorProgram) -> TensorProgram:
         if isinstance(node, Contraction):
             kinds = [_eight_bits(values[use.value], values) for use in (node.left, node.right)]
             if None not in kinds:
-                uses = [_narrowed(u, k, values, made, nodes) for u, k in zip((node.left, node.right), kinds, strict=True)]
+                uses = [
+                    _narrowed(u, k, values, made, nodes) for u, k in zip((node.left, node.right), kinds, strict=True)
+                ]
                 nodes.append(replace(node, left=uses[0], right=uses[1]))
                 continue
         nodes.append(node)
