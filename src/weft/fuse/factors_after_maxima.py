@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from weft.block.program import (
     BlockNode,
@@ -25,6 +26,8 @@ from weft.tensor.program import Monoid
 from weft.tensor.scalar import Apply, Arg, Lit, Scalar, apply, arguments
 
 _DECAYS = ("decay", "coarse_decay")
+Factor: TypeAlias = tuple[str, float]
+"""What a value is multiplied with, or divided by: an operation and a positive number."""
 
 
 def factors_after_maxima(program: BlockProgram) -> BlockProgram:
@@ -71,7 +74,7 @@ def _loop(node: Map, state: State) -> Map:
     return node
 
 
-def _rewritten(node: Map, state: State, body: _Graph, factor: float) -> Map | None:
+def _rewritten(node: Map, state: State, body: _Graph, factor: Factor) -> Map | None:
     """`node` where its exponents that have `factor` are without it; None where something else reads them."""
     if state.resume is not None or state.finish.nodes:
         return None
@@ -101,7 +104,7 @@ def _rewritten(node: Map, state: State, body: _Graph, factor: float) -> Map | No
     return replace(made, body=_alive(made.body))
 
 
-def _in_other_units(graph: Graph, inputs: tuple[bool, ...], factor: float) -> tuple[Graph, tuple[bool, ...]] | None:
+def _in_other_units(graph: Graph, inputs: tuple[bool, ...], factor: Factor) -> tuple[Graph, tuple[bool, ...]] | None:
     """`graph` where the inputs that `inputs` says come without `factor`, and which outputs do; None where one is read otherwise."""
     bare = {n for n, is_bare in zip(graph.inputs, inputs, strict=True) if is_bare}
     nodes: list[BlockNode] = []
@@ -114,7 +117,9 @@ def _in_other_units(graph: Graph, inputs: tuple[bool, ...], factor: float) -> tu
             case Pointwise(expr=Apply(op, (Apply("sub", (Arg(a), Arg(b))),))) if (
                 op in _DECAYS and {node.args[a], node.args[b]} <= bare
             ):
-                nodes.append(replace(node, expr=apply(op, apply("mul", apply("sub", Arg(a), Arg(b)), Lit(factor)))))
+                nodes.append(
+                    replace(node, expr=apply(op, apply(factor[0], apply("sub", Arg(a), Arg(b)), Lit(factor[1]))))
+                )
             case Pointwise(expr=expr) if read == set(node.args) and _is_maximum(expr):
                 nodes.append(node)
                 bare.add(node.name)
@@ -152,7 +157,7 @@ class _Graph:
 
     make: Callable[[str], str]
     nodes: list[BlockNode] = field(default_factory=list[BlockNode])
-    factor: dict[str, float] = field(default_factory=dict[str, float])
+    factor: dict[str, Factor] = field(default_factory=dict[str, Factor])
     without: dict[str, str] = field(default_factory=dict[str, str])
 
     def add(self, node: BlockNode) -> None:
@@ -176,15 +181,15 @@ class _Graph:
         self.factor[node.name], self.without[node.name] = factor, name
 
 
-def _divided(expr: Scalar, known: Mapping[int, float]) -> tuple[Scalar, float] | None:
-    """An expression and a positive number whose product `expr` is; `known` are factors that arguments are to come without."""
+def _divided(expr: Scalar, known: Mapping[int, Factor]) -> tuple[Scalar, Factor] | None:
+    """An expression and a factor that together are `expr`; `known` are factors that arguments are to come without."""
     match expr:
         case Arg(index) if index in known:
             return expr, known[index]
         case Apply("mul", (Arg(index) as rest, Lit(value))) | Apply("mul", (Lit(value), Arg(index) as rest)):
-            return (rest, float(value)) if index not in known and _moderate(value) else None
+            return (rest, ("mul", float(value))) if index not in known and _moderate(value) else None
         case Apply("div" | "coarse_div", (Arg(index) as rest, Lit(value))):
-            return (rest, 1.0 / float(value)) if index not in known and _moderate(value) else None
+            return (rest, ("div", float(value))) if index not in known and _moderate(value) else None
         case Apply("maximum", (first, second)) if _is_least(second):
             found = _divided(first, known)
             return None if found is None else (apply("maximum", found[0], second), found[1])

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 
 from weft.block.check import check
 from weft.block.copies import canonical, loop_names
-from weft.block.program import BlockNode, BlockProgram, Join, Map, Place, operands, results
+from weft.block.program import BlockNode, BlockProgram, Join, Map, Place, maps, operands, results
 from weft.block.ranges import All
 from weft.schedule.accumulate import accumulate, stage_operands
 from weft.schedule.edges import fill_edges, peel
 from weft.schedule.place import demand_grid, hoist_grid, place_loops
 from weft.schedule.schedule import Level, LevelPlace, LoopSchedule, Schedule, validate
 from weft.schedule.split import split
+from weft.schedule.ties import tied
 from weft.tensor.axes import Axis
 
 
@@ -33,7 +34,7 @@ def apply(program: BlockProgram, schedule: Schedule) -> BlockProgram:
     for name, loop in schedule.loops:
         if loop.levels[0].place is LevelPlace.split:
             done = split(program, name, loop.levels[0].size)
-            program, schedule = done.program, _extended(schedule, done.levels_of)
+            program, schedule = done.program, _extended(done.program, schedule, done.levels_of)
     make = loop_names(program)
     peeled = frozenset(name for name, loop in schedule.loops if loop.peel)
     graph = place_loops(program.graph, schedule, make)
@@ -47,7 +48,7 @@ def apply(program: BlockProgram, schedule: Schedule) -> BlockProgram:
     return program
 
 
-def _extended(schedule: Schedule, levels_of: tuple[tuple[str, str | None], ...]) -> Schedule:
+def _extended(program: BlockProgram, schedule: Schedule, levels_of: tuple[tuple[str, str | None], ...]) -> Schedule:
     """`schedule` with levels for the loops that a split made: those of the loop they are a copy of, or single elements."""
     known = dict(schedule.loops)
     for name, source in levels_of:
@@ -59,6 +60,10 @@ def _extended(schedule: Schedule, levels_of: tuple[tuple[str, str | None], ...])
             known[name] = LoopSchedule((Level(LevelPlace.loop, 1),))
         else:
             known[name] = LoopSchedule((Level(LevelPlace.grid, 1),))
+    names = {m.axis: m.name for m in maps(program.graph)}
+    for one, other in tied(program):  # lists of what each block gives have as many items in both
+        if schedule.merging and other in names:
+            known[names[other]] = known[names[one]]
     return replace(schedule, loops=tuple(known.items()))
 
 
