@@ -48,13 +48,11 @@ class Cuts:
         """`stage`, or where it has no candidate, in parts that may have one."""
         if isinstance(stage, Call) or self._known(stage) is not None:
             return (stage,)
-        parts = apart(self.program, stage)
-        known = [len(parts) > 1 and self._known(part) is not None for part in parts]
-        return tuple(
-            piece
-            for part, possible in zip(parts, known, strict=True)
-            for piece in ((part,) if possible else before_reductions(self.program, part))
-        )
+        for split in (apart, before_reductions):
+            parts = split(self.program, stage)
+            if len(parts) > 1:
+                return tuple(piece for part in parts for piece in self._possible(part))
+        return (stage,)
 
     def _joined(self, stages: Sequence[Stage]) -> tuple[Stage, ...] | None:
         makers = {name: s for s in stages if isinstance(s, Region) for name in s.results}
