@@ -9,14 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from block.programs import linear_relu
+from block.programs import axes, linear_relu
 from schedules import fused
 from weft.block.program import BlockProgram, maps
 from weft.cost import estimate_gpu, gpu, resources, segments_wanted, unfit
+from weft.cost.gpu_clocks import CLOCKS, clocks_of
 from weft.errors import TargetError
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
 from weft.target import CPU, Target
+from weft.tensor import optable
 from weft.tensor.dtypes import DType
+from weft.tensor.scalar import Arg, Lit
+from weft.tensor.scalar import apply as scalar
 
 H200 = Target("cuda", "90")
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -40,7 +44,7 @@ def seconds(
 def test_what_is_put_first_is_at_most_a_quarter_slower_than_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     gpu_model = import_module("gpu_model")
-    rows = list(gpu_model.rows())
+    rows = gpu_model.rows(gpu_model.candidates())
     half = [row for row in rows if row.dtype == "bfloat16"]
     assert [sum(len(row.pairs) for row in some) for some in (rows, half)] == [46, 28]
     assert max(row.off for row in rows) <= 1.25
@@ -92,6 +96,15 @@ def test_few_programs_take_as_long_as_many() -> None:
     assert seconds(applied, {**SIZES, "M": 64 * 132}) > 4 * some
 
 
+def test_programs_on_one_multiprocessor_share_its_units() -> None:
+    applied = linear(64, 64, 32, DType.float32)
+    sizes = {"M": 64 * gpu(H200).multiprocessors, "K": 1024, "N": 64}
+    held = resources(applied, kernels(applied)[0], sizes, gpu(H200), stages=3).resident
+    one, all_ = (seconds(applied, {**sizes, "M": sizes["M"] * n}) - gpu(H200).launch_seconds for n in (1, held))
+    assert held > 2
+    assert all_ > 0.75 * held * one
+
+
 def test_stages_hide_latency_and_launches_cost() -> None:
     applied = linear(64, 64, 64)
     assert seconds(applied, stages=1) > 1.5 * seconds(applied, stages=3)
@@ -111,6 +124,17 @@ def test_memory_bounds_what_reads_much() -> None:
     (cost,) = estimate_gpu(linear(16, 64, 128), sizes, H200, 4, 4)
     assert cost.predicted_seconds > cost.unique_bytes / gpu(H200).dram
     assert cost.floor_seconds == pytest.approx(cost.unique_bytes / gpu(H200).dram)
+
+
+def test_operations_that_cost_more_are_rows_of_the_table() -> None:
+    assert all(optable.row(name).name == name for name in CLOCKS)
+
+
+def test_an_operation_on_rows_is_done_once_for_each_row() -> None:
+    m, n = axes("m", "n")
+    product = scalar("mul", Arg(0), scalar("exp", Arg(1)))
+    assert clocks_of(product, [(m, n), (m,)]) == [(frozenset({m}), CLOCKS["exp"]), (frozenset({m, n}), 1.0)]
+    assert clocks_of(scalar("mul", Arg(0), scalar("pow", Arg(1), Lit(-0.5))), [(m,), ()]) == [(frozenset({m}), 1.0)]
 
 
 def test_segments_fill_the_machine() -> None:

@@ -82,6 +82,11 @@ def test_floats_of_8_bits_are_rounded_as_weft_says(interpreted: dict[str, float 
     assert not any(wrong.values()), wrong
 
 
+def test_quotients_that_are_rounded_to_few_numbers_are_eagers() -> None:
+    assert "weft_to_e4m3(tl.div_rn(x3, 0.01))" in _only(CASES["quantised"]).text
+    assert "div_rn" not in _only(CASES["online_attention"]).text
+
+
 @pytest.mark.parametrize("target", ["cuda:80", "cuda:90", "cuda:100", "hip:gfx942"])
 @pytest.mark.parametrize("name", ["linear_bytes", "linear_e5m2", "quantised"])
 def test_products_of_8_bits_compile(name: str, target: str, tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def quantised() -> TensorProgram:
     """x @ w, x rounded to 8 bits on the way, the result too."""
     m, k, n = programs.axes("m", "k", "n")
     x, w = programs.tensor("x", m, k), programs.tensor("w", k, n, dtype=E5M2)
-    near = Elementwise("near", (m, k), E4M3, Convert(E4M3, apply_scalar("mul", Arg(0), Lit(99.0))), (Use("x", (m, k)),))
+    near = Elementwise("near", (m, k), E4M3, Convert(E4M3, apply_scalar("div", Arg(0), Lit(0.01))), (Use("x", (m, k)),))
     total = Contraction("s", (m, n), F32, Use("near", (m, k)), Use("w", (k, n)), (k,))
     wide = Elementwise("y", (m, n), F32, Convert(E5M2, apply_scalar("mul", Arg(0), Lit(0.01))), (Use("s", (m, n)),))
     return TensorProgram((x, w), (near, total, wide), ("y",))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from run.gpu_kernels import TWICE
-from weft.emit.triton import BlockConstant, GridLoop
+from weft.emit.triton import BlockConstant, GridLoop, WholeConstant
 from weft.errors import UnsupportedError
 from weft.run.gpu import GpuSignature, KernelClass, class_of
 from weft.run.launch import Input, Output, Size
@@ -64,8 +64,11 @@ def test_a_signature_can_be_read_back() -> None:
     kernel = TWICE.kernel._replace(
         sizes=(*TWICE.kernel.sizes, Size("P")), outputs=(Output(("M", 3), DType.bfloat16),), given=(0,)
     )
-    signature = replace(TWICE, kernel=kernel, grid=(GridLoop("P", 4), GridLoop(10, 3)), warps=8, stages=3)
+    constants = (*TWICE.constants, WholeConstant("WHOLE_m", "M", 16), WholeConstant("WHOLE_n", "N", 0, 16))
+    grid = (GridLoop("P", 4), GridLoop(10, 3))
+    signature = replace(TWICE, kernel=kernel, constants=constants, grid=grid, warps=8, stages=3)
     assert GpuSignature.from_json(signature.to_json()) == signature
+    assert signature.constants_at({"M": 0, "N": 16, "P": 1}) == (16, 1, 1), "no rows are whole blocks"
     assert (signature.passed, signature.programs({"M": 1, "N": 1, "P": 9})) == (("P",), 12)
 
 

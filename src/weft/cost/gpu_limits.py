@@ -148,26 +148,34 @@ def unit_of(product: Product, gpu: Gpu, warps: int) -> Unit:
 
 def shared_bytes(region: Region, gpu: Gpu, warps: int, stages: int) -> int:
     """Bytes of shared memory that `region` and what it holds need at once."""
-    scratch = _scratch(region, gpu, warps)
+    made = max((_passed(p, gpu, warps) for p in region.products), default=0)
+    stored = _stored(region, gpu, warps)
     if pipelined(region, stages):
         units = {unit_of(p, gpu, warps) for p in region.products}
-        return sum(load.bytes * _buffers(load, units, stages) for load in region.loads if load.products) + scratch
-    own = stages == 1 and {unit_of(p, gpu, warps) for r in region.all() for p in r.products} == {Unit.warp}
+        operands = [load for load in region.loads if load.products]
+        kept = [load for load in operands if not (load.others and gpu.operands_in_registers)]
+        passing = max((load.bytes for load in operands if load not in kept), default=0)
+        return sum(load.bytes * _buffers(load, units, gpu, stages) for load in kept) + max(passing, made, stored)
+    units = {unit_of(p, gpu, warps) for r in region.all() for p in r.products}
+    own = gpu.operands_in_registers or (stages == 1 and units == {Unit.warp})
     lasting = 0 if own else sum(load.bytes for load in region.loads if load.products and load.within)
     passing = max((_arriving(p, gpu, warps) for p in region.products), default=0)
     inner = max((shared_bytes(r, gpu, warps, stages) for r in region.inner), default=0)
-    return lasting + max(passing + scratch, inner)
+    # What a program stores at its end comes after all that its loops needed.
+    return max(lasting + max(passing + made, inner), stored + (lasting if region.loop else 0))
 
 
-def _buffers(load: Load, units: Collection[Unit], stages: int) -> int:
+def _buffers(load: Load, units: Collection[Unit], gpu: Gpu, stages: int) -> int:
     """How many blocks of a load are there at once: one more where the unit still reads what the next iteration replaces."""
-    return stages if units == {Unit.warpgroup} and not load.others else stages - 1
+    return stages if units == {Unit.warpgroup} and (gpu.tensor_memory or not load.others) else stages - 1
 
 
 def _arriving(product: Product, gpu: Gpu, warps: int) -> int:
     """Bytes of operands that are loaded for one product alone; to the warps' own units some go in pieces."""
     pairs = zip(product.loaded, product.turned, strict=True)
     operands = [(o.bytes, turned or o.others) for o, turned in pairs if o is not None and not o.within]
+    if gpu.operands_in_registers:
+        return max((size for size, _ in operands), default=0)
     if unit_of(product, gpu, warps) is not Unit.warp:
         return sum(size for size, _ in operands)
     piece = _PIECE_BYTES * warps * gpu.warp
@@ -175,17 +183,17 @@ def _arriving(product: Product, gpu: Gpu, warps: int) -> int:
     return sum(size for size, pieced in operands if not pieced) + max(pieces, default=0)
 
 
-def _scratch(region: Region, gpu: Gpu, warps: int) -> int:
-    """The most that one operator needs for a moment: operands that are computed, blocks to be stored, in pieces."""
-    made = [_passed(p, gpu, warps) for p in region.products]
-    stored = [min(lanes * dtype.bytes, _PIECE_BYTES * warps * gpu.warp) for lanes, dtype in region.stores]
-    return max((*made, *stored), default=0)
+def _stored(region: Region, gpu: Gpu, warps: int) -> int:
+    """Bytes that a block passes through on its way to memory, in pieces."""
+    return max((min(lanes * t.bytes, _PIECE_BYTES * warps * gpu.warp) for lanes, t in region.stores), default=0)
 
 
 def _passed(product: Product, gpu: Gpu, warps: int) -> int:
     """Bytes of computed operands that go through shared memory: rows stay where they are if every warp has its own."""
     rows, columns = product.made
-    stays = unit_of(product, gpu, warps) is not Unit.vector and product.rows >= LEAST_OF_PRODUCTS * warps
+    unit = unit_of(product, gpu, warps)
+    stays = unit is not Unit.vector and product.rows >= LEAST_OF_PRODUCTS * warps
+    stays = stays and not (unit is Unit.warpgroup and gpu.tensor_memory)
     return columns + (0 if stays else rows)
 
 

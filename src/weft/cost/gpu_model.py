@@ -160,7 +160,7 @@ class _Model:
         if pipelined(region, self.stages):
             step, fill = max(busy, moving, memory / (self.stages - 1)), region.entries * (memory + moving)
         else:
-            step, fill = busy + memory + moving, 0.0
+            step, fill = busy + memory / region.together + moving, 0.0
         clocks, total = region.runs * step + fill, _Use().plus(use, region.runs)
         for inner in region.inner:
             more, used = self.region(inner)

@@ -36,31 +36,15 @@ from weft.block.program import (
 )
 from weft.block.ranges import All, Band, First, Rest, Segment, Within
 from weft.block.residency import Frame, LoopFrame, Memory, global_lists
+from weft.cost.gpu_clocks import CONVERT, SELECT, clocks_of
 from weft.cost.traffic import Traffic
 from weft.schedule import KernelNodes, under_way
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
-from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 
 LEAST_OF_PRODUCTS = 16
 """Rows, columns and depth that a product of blocks has at least."""
-
-# Clocks of a scheduler that one operation on a warp takes: 1 where all 32 lanes have a unit, 2 where half have (comparisons,
-# selections, conversions), 8 where a quarter of 8 units is there (the special functions exp2, log2, reciprocal, square root).
-_FUNCTION = 8.0
-_CLOCKS = {
-    **dict.fromkeys(("max", "min", "where", "lt", "le", "gt", "ge", "eq", "ne", "abs", "sign", "relu"), 2.0),
-    **dict.fromkeys(("exp", "exp2", "log", "log2"), _FUNCTION + 5),
-    **dict.fromkeys(("decay", "coarse_decay"), _FUNCTION + 2),
-    **dict.fromkeys(("div", "sqrt", "rsqrt", "reciprocal"), _FUNCTION + 6),
-    **dict.fromkeys(("sin", "cos"), _FUNCTION + 20),
-    **dict.fromkeys(("expm1", "log1p", "tanh", "erf", "atan", "remainder", "fmod"), 2 * _FUNCTION + 20),
-    **dict.fromkeys(("pow", "atan2"), 3 * _FUNCTION + 20),
-}
-_POWERS = {2.0: 1.0, 1.0: 0.0, 0.5: _CLOCKS["sqrt"], -0.5: _CLOCKS["sqrt"] + _CLOCKS["div"], -1.0: _CLOCKS["div"]}
-_SELECT = 2.0
-_CONVERT = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +247,7 @@ class _Walk:
         match node:
             case Pointwise(name, expr, _, dims, dtype):
                 self.lanes_of(dims, lanes)
-                for axes, clocks in _clocks(expr, [values[a].dims for a in node.args]):
+                for axes, clocks in clocks_of(expr, [values[a].dims for a in node.args]):
                     region.vectors.append((_elements(axes, lanes), clocks))
                 values[name] = _Value(name, (), dims, dtype)
             case Dot():
@@ -271,7 +255,7 @@ class _Walk:
             case Collapse(name, monoid, arg, over):
                 item = values[arg]
                 rest = tuple(a for a in item.dims if a != over)
-                region.vectors.append((self.lanes_of(item.dims, lanes), 1.0 if monoid is Monoid.sum else _SELECT))
+                region.vectors.append((self.lanes_of(item.dims, lanes), 1.0 if monoid is Monoid.sum else SELECT))
                 region.reductions.append(_elements(rest, lanes))
                 values[name] = _Value(name, (), rest, item.dtype.accumulator)
             case Fill(name, arg, value):
@@ -280,14 +264,14 @@ class _Walk:
                     values[name] = item
                 else:
                     if item.dims:
-                        region.vectors.append((self.lanes_of(item.dims, lanes), _SELECT))
+                        region.vectors.append((self.lanes_of(item.dims, lanes), SELECT))
                     values[name] = _Value(name, (), item.dims, item.dtype)
             case Stage(name, arg):
                 values[name] = values[arg]
             case Rank():
                 # The first that is left, as often as there are ranks: keys are of 64 bits, compared and selected in halves.
                 count = self.lanes_of(values[node.arg].dims, lanes)
-                region.vectors.append((count, 4 * _SELECT * node.count))
+                region.vectors.append((count, 4 * SELECT * node.count))
                 region.reductions += [_elements(node.dims, lanes)] * node.count
                 values |= {n: _Value(n, (), node.dims, node.dtype) for n in results(node)}
             case Index() | Literal() | Extent():
@@ -312,7 +296,9 @@ class _Walk:
         self.lanes_of(node.dims, lanes)
         for side in (first, second):
             if not side.raw and dtype.bytes < 4:
-                region.vectors.append((self.lanes_of(side.dims, lanes), _CONVERT))
+                region.vectors.append((self.lanes_of(side.dims, lanes), CONVERT))
+        if node.acc is not None and dtype is DType.float32:  # the chain of a block, added to that of the blocks before
+            region.vectors.append((_elements(node.dims, lanes), 1.0))
         made = [0 if side.raw else _elements(side.dims, lanes) * dtype.bytes for side in (first, second)]
         region.products.append(
             Product(
@@ -397,7 +383,7 @@ class _Walk:
             seen[feed.inner] = replace(seen[feed.inner], load=load)
             home.loads.append(load)
             if others:
-                home.vectors.append((count, _CONVERT if kind.dtype.bytes < 4 else 0.0))
+                home.vectors.append((count, CONVERT if kind.dtype.bytes < 4 else 0.0))
             loaded[feed.inner] = count * kind.dtype.bytes if others else 0
         return seen, loaded
 
@@ -486,35 +472,6 @@ def _read(graph: Graph, name: str) -> tuple[bool, bool, bool]:
             case _:
                 others = True
     return products, others, within
-
-
-def _clocks(expr: Scalar, args: Sequence[tuple[Axis, ...]]) -> list[tuple[frozenset[Axis], float]]:
-    """(axes, clocks for each element) of every operation of `expr`, whose arguments have axes `args`; numbers cost nothing.
-
-    An operation on numbers of rows is one for each row, wherever it stands.
-    """
-    found: list[tuple[frozenset[Axis], float]] = []
-
-    def axes_of(part: Scalar) -> frozenset[Axis]:
-        match part:
-            case Arg(index):
-                return frozenset(args[index])
-            case Lit():
-                return frozenset()
-            case Apply(op, (base, Lit(value))) if op == "pow":
-                axes, clocks = axes_of(base), _POWERS.get(float(value), _CLOCKS["pow"])
-            case Apply(op, inner):
-                axes, clocks = frozenset[Axis]().union(*map(axes_of, inner)), _CLOCKS.get(op, 1.0)
-            case Convert(_, inner):
-                axes, clocks = axes_of(inner), _CONVERT
-            case _:
-                assert_never(part)
-        if axes:
-            found.append((axes, clocks))
-        return axes
-
-    axes_of(expr)
-    return found
 
 
 def _elements(dims: Iterable[Axis], lanes: _Lanes) -> int:

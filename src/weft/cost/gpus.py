@@ -35,6 +35,8 @@ class Gpu:
         products_a_clock: multiplications with their additions of 16-bit operands, of a multiprocessor.
         lanes: of its vector units, each one multiplication with its addition of fp32 a clock.
         warpgroups: it has a unit for products that four warps share; a single warp then reaches `warp_share` of the products.
+        tensor_memory: that unit keeps results in a memory of its own and reads all operands from shared memory.
+        operands_in_registers: products read from registers what loops do not move, and what other code reads too.
         registers: of 4 bytes, of a multiprocessor.
         threads: of a multiprocessor at most; a warp has `warp` of them.
         schedulers: of a multiprocessor; each starts one instruction of a warp a clock.
@@ -61,6 +63,8 @@ class Gpu:
     lanes: int = 128
     warpgroups: bool = False
     warp_share: float = 1.0
+    tensor_memory: bool = False
+    operands_in_registers: bool = False
     registers: int = 65536
     threads: int = 2048
     warp: int = 32
@@ -107,11 +111,11 @@ _GPUS = {
     ),
     Target("cuda", "100"): Gpu(
         "B200", 148, 65e12, _tensor_cores(1500e12, 3000e12), 6.8e12, 15e12, 37e12, 126e6, 227 << 10, 228 << 10, 180e9,
-        clock=1.92e9, products_a_clock=4096, warpgroups=True, warp_share=0.25,
+        clock=1.92e9, products_a_clock=4096, warpgroups=True, warp_share=0.25, tensor_memory=True,
     ),
     Target("hip", "gfx942"): Gpu(
         "MI300X", 304, 110e12, _tensor_cores(800e12, 1600e12), 4.3e12, 12e12, 60e12, 256e6, 64 << 10, 64 << 10, 192e9,
-        clock=2.1e9, products_a_clock=1024, warp=64,
+        clock=2.1e9, products_a_clock=1024, operands_in_registers=True, warp=64,
     ),
 }  # fmt: skip
 

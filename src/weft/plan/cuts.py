@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from weft.plan.partition import Call, Region, Stage, apart, before_reductions, joined, partition
+from weft.plan.partition import Call, Region, Stage, apart, before_products, before_reductions, joined, partition
 from weft.plan.select import Selection
 from weft.tensor.program import Contraction, Reduction, TensorProgram
 
@@ -45,14 +45,29 @@ class Cuts:
         return stages
 
     def _possible(self, stage: Stage) -> tuple[Stage, ...]:
-        """`stage`, or where it has no candidate, in parts that may have one."""
-        if isinstance(stage, Call) or self._known(stage) is not None:
+        """`stage`, or where it has no candidate, in parts that may have one; on a GPU also where the parts are faster."""
+        if isinstance(stage, Call):
             return (stage,)
+        whole = self._known(stage)
+        cut = self._operands_apart(stage, whole)
+        if whole is not None or len(cut) > 1:
+            return cut
         for split in (apart, before_reductions):
             parts = split(self.program, stage)
             if len(parts) > 1:
                 return tuple(piece for part in parts for piece in self._possible(part))
         return (stage,)
+
+    def _operands_apart(self, stage: Region, whole: Selection | None) -> tuple[Stage, ...]:
+        """`stage`, or what its products read and its products: each program of a GPU makes its operands again."""
+        if whole is not None and not whole.example.target.is_gpu:
+            return (stage,)
+        parts = before_products(self.program, stage)
+        known = [self._known(part) for part in parts] if len(parts) > 1 else [None]
+        if any(each is None for each in known):
+            return (stage,)
+        seconds = sum(each.chosen.cost.predicted_seconds for each in known if each is not None)
+        return parts if whole is None or seconds < whole.chosen.cost.predicted_seconds else (stage,)
 
     def _joined(self, stages: Sequence[Stage]) -> tuple[Stage, ...] | None:
         makers = {name: s for s in stages if isinstance(s, Region) for name in s.results}

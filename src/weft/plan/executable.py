@@ -31,7 +31,7 @@ from weft.plan.writes import guarded, last_values, with_writes_in_place
 from weft.run.compiler import compiler_works
 from weft.target import Target
 from weft.tensor.dtypes import DType
-from weft.tensor.laws import narrow_exact_factors, normalize
+from weft.tensor.laws import multiply_in_eight_bits, narrow_exact_factors, normalize
 from weft.tensor.program import Opaque, TensorProgram
 
 _FASTER_ALONE = "PyTorch's library was measured to be faster"
@@ -143,11 +143,13 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
 
 
 def _for_the_machine(program: TensorProgram, options: Options, target: Target) -> TensorProgram:
-    """`program` with products in bfloat16 where that is exact and the machine has units for it that kernels drive."""
+    """`program` with products of narrower factors, where that is right and the machine has units for it that kernels drive."""
     machine = machine_of(target, 1)
-    driven = target.is_gpu or options.brgemm != "off"
-    faster = driven and machine.matrix_rate(DType.bfloat16) > machine.matrix_rate(DType.float32)
-    return narrow_exact_factors(program) if faster else program
+    if not (target.is_gpu or options.brgemm != "off"):
+        return program
+    rates = [machine.matrix_rate(d) for d in (DType.float32, DType.bfloat16, DType.float8_e4m3fn)]
+    program = multiply_in_eight_bits(program) if target.is_gpu and rates[2] > rates[1] else program
+    return narrow_exact_factors(program) if rates[1] > rates[0] else program
 
 
 def _left_to_pytorch(captured: Captured, region: Region, error: Exception) -> dict[int, str]:

@@ -20,7 +20,7 @@ from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 
 # The most elements of a row that registers hold as a whole, of one that other loops read again, and of what products sum over.
-_LONGEST_ROW, _LONGEST_KEPT, _LONGEST_DEPTH = 16384, 65536, 256
+_LONGEST_ROW, _LONGEST_KEPT, _LONGEST_DEPTH = 16384, 16384, 256
 # Elements of a block of work without products, for each warp: 16 bytes a thread, a few times over.
 _LANES = (1024, 2048, 4096, 8192)
 _LEAST_OF_PRODUCTS = 16
@@ -174,7 +174,7 @@ def schedule(program: BlockProgram, known: Parts, blocks: Blocks, sizes: Mapping
         place = LevelPlace.grid if node.name in grid else LevelPlace.loop
         size = blocks.of(part)
         levels = (Level(place, 1 if part is Part.unit else size),)
-        on_chip = part is Part.lanes and place is LevelPlace.loop and not blocks.lanes and length <= _LONGEST_ROW
+        on_chip = part is Part.lanes and place is LevelPlace.loop and length <= (blocks.lanes or _LONGEST_ROW)
         if part is Part.whole or on_chip:
             levels = (Level(LevelPlace.whole),)
         elif part is not Part.unit and place is LevelPlace.grid:

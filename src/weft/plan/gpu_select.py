@@ -77,7 +77,7 @@ class Ways:
 
     def closely(self) -> list[Way]:
         """Many, the fastest first; raises as `probed`."""
-        return self._best(_CLOSELY, launched=3)
+        return self._best(_CLOSELY, launched=2)
 
     def given(self, wanted: Schedule) -> Way:
         """The way of a schedule that is there; raises as `apply` and the emitter do."""

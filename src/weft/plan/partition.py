@@ -127,6 +127,22 @@ def before_reductions(program: TensorProgram, region: Region) -> tuple[Region, .
     return tuple(_with_local(program, part, local, values) for part in parts) if all(parts) else (region,)
 
 
+def before_products(program: TensorProgram, region: Region) -> tuple[Region, ...]:
+    """`region` in two parts: what its products read of it, and the products with what follows."""
+    values, local = program.values(), _local(program)
+    members = [n for n in region.program.nodes if n.name not in local]
+    read = {name for n in members if isinstance(n, Contraction) for name in uses(n)}
+    early = set[str]()
+    for node in reversed(members):
+        if not isinstance(node, Contraction) and (node.name in read or node.name in early):
+            early.update((node.name, *uses(node)))
+    products = {n.name for n in members if isinstance(n, Contraction)}
+    if not early.isdisjoint(products):
+        return (region,)
+    parts = [[n for n in members if (n.name in early) is which] for which in (True, False)]
+    return tuple(_with_local(program, part, local, values) for part in parts) if all(parts) else (region,)
+
+
 def _with_local(
     program: TensorProgram, members: Sequence[Node], local: Collection[str], values: Mapping[str, Node]
 ) -> Region:

@@ -17,6 +17,7 @@ from weft.cost import Cost, Machine, estimate, estimate_gpu, machine_of, total
 from weft.errors import ScheduleError, UnsupportedError
 from weft.fuse import RULES_IN_PLANS, RULES_THAT_KEEP_PRECISION, Fusion, Step, fuse
 from weft.fuse.coarse_where_kept_in_16_bits import coarse_where_kept_in_16_bits
+from weft.fuse.factors_after_maxima import factors_after_maxima
 from weft.fuse.round_where_made import round_where_made
 from weft.fuse.safety import Safe, make_safe
 from weft.masks import limit
@@ -145,6 +146,8 @@ def select(program: TensorProgram, example: Example, options: Options, schedule:
             considered.append(made)
             continue
         origin, fused, trace, approximation = made
+        if example.target.is_gpu:
+            fused = canonical(factors_after_maxima(fused))
         if _elements(fused) != wanted:
             considered.append(
                 Considered(origin, None, "its results would have other element types than what was written")

@@ -6,6 +6,7 @@ such products left to PyTorch's library, which multiplies as fast or faster, and
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 import sys
@@ -21,7 +22,8 @@ from weft.errors import WeftError
 from weft.options import Options
 from weft.options import options as in_force
 from weft.plan.executable import Plan, plan
-from weft.plan.home import home
+from weft.plan.graphs import cache_filler, replayed
+from weft.plan.home import gpu_of
 from weft.plan.runner import Runner
 from weft.plan.writes import spare
 from weft.run import stats
@@ -34,7 +36,6 @@ _MARGIN = 1.03
 # The library's products are tried where weft takes more than this share of PyTorch's time, and taken where they save this much.
 _CLEARLY, _GAIN = 0.95, 0.02
 _SECONDS, _LEAST, _MOST = 0.1, 5, 25
-_CALLS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,30 +175,54 @@ def changing_sizes(gm: torch.fx.GraphModule) -> tuple[int, ...]:
 def measure(candidates: Sequence[Callable[..., Any]], arguments: Sequence[Any]) -> tuple[float, ...]:
     """Median seconds of a call of each, timed in turn, to and fro, on the same arguments, after a first call of each.
 
-    On a GPU several calls follow one another, until it has done them all: what takes longer counts, to start the work or to do it.
+    On a GPU what it does is timed, replayed from a CUDA graph; where that cannot be, calls until it has done them.
     """
     times: tuple[list[float], ...] = tuple([] for _ in candidates)
-    turns = list(zip(candidates, times, strict=True))
-    on_gpu = home(arguments).is_gpu
-    calls, done = (_CALLS, torch.cuda.synchronize) if on_gpu else (1, _nothing)
+    calls = [functools.partial(call, *arguments) for call in candidates]
+    device = gpu_of(arguments)
     with torch.no_grad():
-        for call in candidates:
-            call(*arguments)
+        for call in calls:
+            call()
+        if device is None:
+            timed: list[Callable[[], float]] = [functools.partial(_seconds, call) for call in calls]
+        else:
+            timed = _on_a_gpu(calls, device)
+        turns = list(zip(timed, times, strict=True))
         begin = time.perf_counter()
         while len(times[0]) < _LEAST or (len(times[0]) < _MOST and time.perf_counter() - begin < _SECONDS):
             turns.reverse()
-            for call, found in turns:
-                done()
-                start = time.perf_counter()
-                for _ in range(calls):
-                    call(*arguments)
-                done()
-                found.append((time.perf_counter() - start) / calls)
+            for one, found in turns:
+                found.append(one())
     return tuple(statistics.median(found) for found in times)
 
 
-def _nothing() -> None:
-    """A CPU has done the work when a call returns."""
+def _seconds(call: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def _on_a_gpu(calls: Sequence[Callable[[], Any]], device: torch.device) -> list[Callable[[], float]]:
+    """For each call what times it on `device`: all of them replayed from graphs, or where one cannot be, none."""
+    with torch.cuda.device(device):
+        try:
+            replays = [replayed(call) for call in calls]
+        except RuntimeError:  # it waits for the GPU, or draws random numbers
+            torch.cuda.synchronize(device)
+            replays = list(calls)
+    flush = cache_filler(device)
+
+    def one(replay: Callable[[], Any]) -> float:
+        with torch.cuda.device(device):
+            flush.zero_()
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            replay()
+            end.record()
+            end.synchronize()
+        return start.elapsed_time(end) * 1e-3
+
+    return [functools.partial(one, replay) for replay in replays]
 
 
 def _read(meta: Mapping[str, object]) -> Measured | None:

@@ -20,6 +20,7 @@ import torch
 from weft.errors import WeftError
 from weft.options import Options
 from weft.plan.gpu_build import Built, built
+from weft.plan.graphs import cache_filler, replayed
 from weft.plan.select import Candidate, Considered, Example, Selection
 from weft.run.cache import CacheFolder, Json
 from weft.run.gpu.alone import alone
@@ -29,7 +30,7 @@ from weft.schedule import tensor_of
 from weft.tensor.program import TensorProgram
 
 # How many candidates are compiled and timed.
-_TRIED = {"none": 1, "quick": 16, "full": 96}
+_TRIED = {"none": 1, "quick": 20, "full": 96}
 # Timed calls of a candidate; what is so much slower than the best after the first few has no more.
 _LEAST, _MOST, _SECONDS, _HOPELESS = 3, 15, 0.02, 1.3
 # Seconds after which a candidate's compiler is stopped: what takes longer is unrolled into thousands of lines, and slow.
@@ -61,7 +62,7 @@ def tuned(selection: Selection, options: Options, device: torch.device | None) -
         WeftError: no candidate has kernels; the first one's reason.
     """
     effort = "none" if device is None else options.effort
-    tried = (selection.chosen, *selection.others)[: _TRIED[effort]]
+    tried = _unpipelined_first((selection.chosen, *selection.others)[: _TRIED[effort]])
     if len(tried) == 1:
         return replace(selection, others=())
     folder = CacheFolder(options.cache_dir)
@@ -77,6 +78,15 @@ def tuned(selection: Selection, options: Options, device: torch.device | None) -
         lines: list[Json] = [[c.origin, c.seconds, c.reason] for c in said]
         folder.store(key, {}, {"chosen": _name(best), "considered": lines}, parts=parts)
     return replace(selection, chosen=best, others=(), considered=(*selection.considered, *said))
+
+
+def _unpipelined_first(tried: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+    """The candidates, and before them the first one without a pipeline: what others are compared with, since compilers were seen
+    to get pipelines wrong."""
+    if len(tried) < 2:
+        return tried
+    plain = replace(tried[0], schedule=replace(tried[0].schedule, stages=1))
+    return (plain, *(c for c in tried if c.applied is not plain.applied or c.schedule != plain.schedule))
 
 
 def _parts(selection: Selection, effort: str, device: torch.device | None) -> dict[str, str]:
@@ -169,8 +179,7 @@ class _Timing:
     def __init__(self, program: TensorProgram, example: Example, device: torch.device) -> None:
         self.program, self.example, self.device = program, example, device
         self.inputs = {n.name: _random(n.name, n.dtype.name, n.axes, example, device) for n in program.inputs}
-        cache: Any = vars(torch.cuda)["get_device_properties"](device)  # not fully known to type checkers
-        self.flush = torch.empty(2 * max(int(cache.L2_cache_size), 1 << 24), dtype=torch.int8, device=device)
+        self.flush = cache_filler(device)
         self.expected: tuple[torch.Tensor, ...] | None = None
 
     def measured(self, ready: Ready, best: float) -> float | str:
@@ -224,8 +233,9 @@ class _Timing:
 
     def _timed(self, run: Run, best: float) -> float:
         taken: list[float] = []
-        begin = time.perf_counter()
+        run = replayed(run)  # what starting several kernels costs the host would hide what they cost
         run()
+        begin = time.perf_counter()
         while len(taken) < _LEAST or (len(taken) < _MOST and time.perf_counter() - begin < _SECONDS):
             self.flush.zero_()
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -160,7 +160,7 @@ class Body:
         if isinstance(expr, Convert) and expr.dtype is node.dtype and node.dtype.is_kept:
             expr, held = expr.arg, node.dtype
         texts = [Text(self.aligned(t.computed, t.dims, node.dims), t.kind) for t in args]
-        made = expression(expr, texts, self.frame.hold)
+        made = expression(expr, texts, self.frame.hold, exact=self.frame.exact)
         kind = kind_of(node.dtype)
         text = coerced(made, kind)
         read = {a for i in arguments(node.expr) for a in args[i].dims}

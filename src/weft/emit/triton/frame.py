@@ -59,6 +59,7 @@ class Frame:
         names, sizes: identifiers, and those of the run-time sizes.
         least: for axes of items that products of blocks read or make, the fewest elements that such a product takes.
         tf32: products of float32 may round their factors to tf32.
+        exact: something is rounded to few numbers, so that the last bit of a quotient may be seen.
         lanes: for the axis of each loop entered so far, the elements of its current block.
         constants: what is known of the sizes when the kernel is launched.
         dividing: for the axis of a loop entered so far, a number of elements: where it divides the size of the axis's space, each
@@ -69,6 +70,7 @@ class Frame:
     sizes: Mapping[str, str]
     least: Mapping[Axis, int]
     tf32: bool = False
+    exact: bool = False
     out: Writer = field(default_factory=lambda: Writer(1))
     lanes: dict[Axis, Lanes] = field(default_factory=dict[Axis, Lanes])
     constants: list[Constant] = field(default_factory=list[Constant])
@@ -116,9 +118,9 @@ class Frame:
             raise UnsupportedError(
                 f"loop {node.name!r} covers {most} elements at once: no constant is known to hold them"
             )
-        for known in self.constants:
-            if isinstance(known, BlockConstant) and known.space == space.name:
-                return known.name
+        known = next((c.name for c in self.constants if isinstance(c, BlockConstant) and c.space == space.name), None)
+        if known is not None:
+            return known
         name = self.names.make(f"BLOCK_{node.axis.name}")
         self.constants.append(BlockConstant(name, space.name, least))
         return name
@@ -153,12 +155,11 @@ class Frame:
         if tile:
             self.dividing[node.axis] = tile
         space = node.axis.space
-        covering = next((c for c in self.constants if isinstance(c, BlockConstant) and c.name == count), None)
-        if tile is None or (covering is None if tile == 0 else count != str(tile)):
+        if tile is None or count not in (str(tile), *(c.name for c in self.constants if not tile)):
             return False
         if space.fixed is not None:
             return tile > 0 and space.fixed % tile == 0
-        least = 1 if covering is None else covering.least
+        least = 1 if tile else self.least.get(node.axis, 1)
         for known in self.constants:
             if isinstance(known, WholeConstant) and (known.space, known.tile, known.least) == (space.name, tile, least):
                 return known.name

@@ -15,7 +15,7 @@ from weft.emit.text import Names, is_word, minus, plus, times
 from weft.emit.triton import loops, prelude, rankings
 from weft.emit.triton.body import Body
 from weft.emit.triton.frame import Constant, Frame
-from weft.emit.triton.scalar import element
+from weft.emit.triton.scalar import element, jumps
 from weft.emit.triton.text import RESERVED, at_most
 from weft.emit.triton.values import Memory
 from weft.errors import UnsupportedError
@@ -86,10 +86,10 @@ def emit(
     pointers = {n: names.make(n) for n in (*kernel.reads, *kernel.writes)}
     sizes = size_names(program, kernel)
     spelled = {s: names.make(s) for s in sizes}
-    made = {n.dtype for n in all_nodes(kernel.nodes) if isinstance(n, Pointwise)}
-    for dtype in made | {types[each].dtype for each in (*kernel.reads, *kernel.writes)}:
+    pointwise = [n for n in all_nodes(kernel.nodes) if isinstance(n, Pointwise)]
+    for dtype in {n.dtype for n in pointwise} | {types[each].dtype for each in (*kernel.reads, *kernel.writes)}:
         _demand_type(dtype, target)
-    frame = Frame(names, spelled, _least(kernel.nodes, types), tf32)
+    frame = Frame(names, spelled, _least(kernel.nodes, types), tf32, any(jumps(n.expr) for n in pointwise))
     parameters = [*pointers.values(), *spelled.values()]
     values: dict[str, Memory] = {}
     for read in kernel.reads:

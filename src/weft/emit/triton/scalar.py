@@ -72,8 +72,12 @@ def coerced(value: Text, kind: Kind) -> str:
     return f"({value.text} != 0)" if kind == "bool" else cast(value.text, COMPUTED[kind])
 
 
-def expression(expr: Scalar, args: Sequence[Text], hold: Callable[[str], str]) -> Text:
-    """`expr`, its arguments spelled `args`; `hold` gives a name to an expression that is to be read more than once."""
+def expression(expr: Scalar, args: Sequence[Text], hold: Callable[[str], str], *, exact: bool) -> Text:
+    """`expr`, its arguments spelled `args`.
+
+    hold: gives a name to an expression that is to be read more than once.
+    exact: quotients are rounded once, as eager's are; else they may be wrong by two units in the last place, which is cheaper.
+    """
     match expr:
         case Arg(index):
             return args[index]
@@ -82,27 +86,38 @@ def expression(expr: Scalar, args: Sequence[Text], hold: Callable[[str], str]) -
             return Text(number(value, kind), kind)
         case Convert(dtype, inner):
             kind = kind_of(dtype)
-            text = coerced(expression(inner, args, hold), kind)
+            text = coerced(expression(inner, args, hold, exact=exact), kind)
             if dtype is COMPUTED[kind]:
                 return Text(text, kind)
             if dtype in _ROUNDING:
                 return Text(call(_ROUNDING[dtype], stripped(text)), kind)
             return Text(cast(cast(text, dtype), COMPUTED[kind]), kind)
         case Apply(op, inner):
-            return _applied(op, inner, args, hold)
+            return _applied(op, inner, args, hold, exact=exact)
         case _:
             assert_never(expr)
+
+
+def jumps(expr: Scalar) -> bool:
+    """Whether a rounding to few numbers is in it, where the last bit of an argument decides between two of them."""
+    match expr:
+        case Convert(dtype, inner):
+            return not dtype.is_float or dtype.is_kept or jumps(inner)
+        case Apply(op, inner):
+            return op in ("floor", "ceil", "trunc", "round") or any(map(jumps, inner))
+        case Arg() | Lit():
+            return False
 
 
 _LOG2_OF_E = 1.4426950408889634
 
 
-def _decay(inner: Scalar, args: Sequence[Text], hold: Callable[[str], str]) -> Text:
+def _decay(inner: Scalar, args: Sequence[Text], hold: Callable[[str], str], *, exact: bool) -> Text:
     """exp of `inner` as a power of 2, for which machines have an instruction: the factors that are numbers are one with log2(e)."""
     factor = _LOG2_OF_E
     while (found := _factor(inner)) is not None:
         factor, inner = factor * found[0], found[1]
-    part = expression(inner, args, hold)
+    part = expression(inner, args, hold, exact=exact)
     text = number(inner.value, "float") if isinstance(inner, Lit) else coerced(part, "float")
     return Text(call("tl.exp2", f"{text} * {number(factor, 'float')}"), "float")
 
@@ -125,11 +140,13 @@ def _moderate(value: float) -> bool:
     return 2.0**-40 < abs(value) < 2.0**40
 
 
-def _applied(op: str, inner: Sequence[Scalar], args: Sequence[Text], hold: Callable[[str], str]) -> Text:
+def _applied(
+    op: str, inner: Sequence[Scalar], args: Sequence[Text], hold: Callable[[str], str], *, exact: bool
+) -> Text:
     row = optable.row(op)
     if op in _DECAYS:
-        return _decay(inner[0], args, hold)
-    parts = [expression(a, args, hold) for a in inner]
+        return _decay(inner[0], args, hold, exact=exact)
+    parts = [expression(a, args, hold, exact=exact) for a in inner]
     wanted, result = promoted(row, [p.kind for p in parts])
     texts = [_as(source, p, kind) for source, p, kind in zip(inner, parts, wanted, strict=True)]
     if all(isinstance(a, Lit) for a in inner):
@@ -142,6 +159,8 @@ def _applied(op: str, inner: Sequence[Scalar], args: Sequence[Text], hold: Calla
         return Text(_POWERS[power].format(_held(texts[0], hold)), result)
     if op == "pow" and result == "int":
         raise UnsupportedError("a power of integers other than a square")
+    if exact and op == "div" and result == "float":
+        return Text(call("tl.div_rn", *map(stripped, texts)), result)
     template = row.triton
     texts = [_held(t, hold) if template.count(f"{{{i}}}") > 1 else t for i, t in enumerate(texts)]
     if template.startswith(("tl.", "weft_")):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from weft.tensor.laws.casts import drop_precision_casts
 from weft.tensor.laws.cleaning import merge_equal, remove_dead
 from weft.tensor.laws.decays import decays_below_maxima
+from weft.tensor.laws.eighths import multiply_in_eight_bits
 from weft.tensor.laws.elementwise import sizes_in_place, split_elementwise
 from weft.tensor.laws.expansion import expand_sums
 from weft.tensor.laws.factors import scale_rows_last
@@ -32,6 +33,7 @@ __all__ = [
     "inline_reindexing",
     "masks_in_place",
     "merge_equal",
+    "multiply_in_eight_bits",
     "narrow_exact_factors",
     "normalize",
     "numbered",
