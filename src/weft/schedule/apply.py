@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 
 from weft.block.check import check
 from weft.block.copies import canonical, loop_names
-from weft.block.program import BlockNode, BlockProgram, Join, Map, Place, operands, results
+from weft.block.program import BlockNode, BlockProgram, Join, Map, Place, maps, operands, results
 from weft.block.ranges import All
 from weft.schedule.accumulate import accumulate, stage_operands
 from weft.schedule.edges import fill_edges, peel
 from weft.schedule.place import demand_grid, hoist_grid, place_loops
 from weft.schedule.schedule import Level, LevelPlace, LoopSchedule, Schedule, validate
 from weft.schedule.split import split
+from weft.schedule.ties import tied
 from weft.tensor.axes import Axis
 
 
@@ -33,7 +34,9 @@ def apply(program: BlockProgram, schedule: Schedule) -> BlockProgram:
     for name, loop in schedule.loops:
         if loop.levels[0].place is LevelPlace.split:
             done = split(program, name, loop.levels[0].size)
-            program, schedule = done.program, _extended(schedule, done.levels_of)
+            together = frozenset(axis for pair in tied(done.program) for axis in pair)
+            alike = frozenset(m.name for m in maps(done.program.graph) if m.axis in together)
+            program, schedule = done.program, _extended(schedule, done.levels_of, alike)
     make = loop_names(program)
     peeled = frozenset(name for name, loop in schedule.loops if loop.peel)
     graph = place_loops(program.graph, schedule, make)
@@ -47,13 +50,13 @@ def apply(program: BlockProgram, schedule: Schedule) -> BlockProgram:
     return program
 
 
-def _extended(schedule: Schedule, levels_of: tuple[tuple[str, str | None], ...]) -> Schedule:
+def _extended(schedule: Schedule, levels_of: tuple[tuple[str, str | None], ...], alike: frozenset[str]) -> Schedule:
     """`schedule` with levels for the loops that a split made: those of the loop they are a copy of, or single elements."""
     known = dict(schedule.loops)
     for name, source in levels_of:
         if source is not None:
             known[name] = known.get(source, known.get(name, LoopSchedule((Level(LevelPlace.loop, 1),))))
-            if schedule.merging and source in known:
+            if schedule.merging and source in known and source not in alike:
                 known[source] = _finer(known[source], schedule.merging)
         elif name.endswith(".merge"):
             known[name] = LoopSchedule((Level(LevelPlace.loop, 1),))
