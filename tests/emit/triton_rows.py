@@ -65,6 +65,7 @@ def cases() -> dict[str, Case]:
         "fading": Case(placed(fading(), m=tile, k=loop), mnk),
         "any": Case(placed(fused(predicates()), m=tile, n=loop), mnk),
         "attention_split": Case(placed(safe, m=tile, n=levels((SPLIT, 3), (LOOP, 8)), d=row, l=row), queries),
+        "attention_merged": Case(merged_by_two(safe), queries),
         "attention_segments": Case(placed(safe, m=tile, n=levels((SPLIT, 8), (LOOP, 8)), d=row, l=levels((GRID, 4))), queries),
     }  # fmt: skip
     for name, make in (
@@ -89,6 +90,12 @@ def predicates() -> TensorProgram:
         Reduction("least", (m,), F32, Monoid.min, x, (n,)),
         Reduction("product", (m,), F32, Monoid.prod, x, (n,)),
     ), ("any", "all", "least", "product"))  # fmt: skip
+
+
+def merged_by_two(program: BlockProgram) -> BlockProgram:
+    """Attention with its keys in segments, merged by programs of two rows; columns go by the same blocks before and after."""
+    own = {"m": levels((GRID, 8)), "l": levels((GRID, 4)), "n": levels((SPLIT, 3), (LOOP, 8)), "d": levels(WHOLE)}
+    return scheduled(program, Schedule(tuple((m.name, own[m.name[0]]) for m in maps(program.graph)), merging=2))
 
 
 def read_twice() -> BlockProgram:

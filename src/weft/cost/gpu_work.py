@@ -152,7 +152,7 @@ def work_of(applied: BlockProgram, part: KernelNodes, counted: Traffic, sizes: M
     given = {n: types[n] for n in part.reads}
     values = {n: _Value(n, kind.lists, kind.dims, kind.dtype, raw=bool(kind.lists)) for n, kind in given.items()}
     graph = Graph(tuple(given), part.nodes, ())
-    walk.graph(graph, given, values, around, {}, body, Frame(walk.memory, graph, {}, {}))
+    walk.graph(graph, given, values, around, {}, body, Frame(walk.memory, graph, {}, {}), types)
     return ProgramWork(counted.iterations, body, walk.memory.peak, walk.largest)
 
 
@@ -212,9 +212,13 @@ class _Walk:
         lanes: _Lanes,
         region: Region,
         frame: Frame,
+        known: Mapping[str, BlockType] | None = None,
     ) -> _Values:
-        """The values of `graph`, its work added to `region` and its blocks held in `frame`."""
-        types = infer(graph, inputs, scope)
+        """The values of `graph`, its work added to `region` and its blocks held in `frame`.
+
+        `known` are the types of its values, where it is part of a graph: the rest of a loop may follow a first block elsewhere.
+        """
+        types = infer(graph, inputs, scope) if known is None else known
         values = dict(values)
         for number, node in enumerate(graph.nodes):
             match node:

@@ -52,13 +52,11 @@ class Cuts:
         cut = self._operands_apart(stage, whole)
         if whole is not None or len(cut) > 1:
             return cut
-        parts = apart(self.program, stage)
-        known = [len(parts) > 1 and self._known(part) is not None for part in parts]
-        return tuple(
-            piece
-            for part, possible in zip(parts, known, strict=True)
-            for piece in ((part,) if possible else before_reductions(self.program, part))
-        )
+        for split in (apart, before_reductions):
+            parts = split(self.program, stage)
+            if len(parts) > 1:
+                return tuple(piece for part in parts for piece in self._possible(part))
+        return (stage,)
 
     def _operands_apart(self, stage: Region, whole: Selection | None) -> tuple[Stage, ...]:
         """`stage`, or what its products read and its products: each program of a GPU makes its operands again."""

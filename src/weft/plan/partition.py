@@ -106,7 +106,8 @@ def apart(program: TensorProgram, region: Region) -> tuple[Region, ...]:
 
 
 def before_reductions(program: TensorProgram, region: Region) -> tuple[Region, ...]:
-    """`region` in two parts: what is made before results of products, or of reductions along other axes, are reduced; and the rest.
+    """`region` in two parts: what is made before results of products, or of reductions along other axes, are reduced, or multiplied
+    at all; and the rest.
 
     What one makes block by block, or row by row, the other reads as whole rows, or all of them.
     """
@@ -119,7 +120,7 @@ def before_reductions(program: TensorProgram, region: Region) -> tuple[Region, .
             own = frozenset(a.space for a in ((node.over,) if isinstance(node, Ranking) else node.over))
         before = frozenset[Space]().union(*(along.get(v, frozenset[Space]()) for v in uses(node)))
         others = isinstance(node, Reduction | Ranking) and not before <= own
-        if others or not late.isdisjoint(uses(node)):
+        if others or (isinstance(node, Contraction) and before) or not late.isdisjoint(uses(node)):
             late.add(node.name)
         along[node.name] = before | own
     parts = [[n for n in members if (n.name in late) is which] for which in (False, True)]

@@ -34,7 +34,9 @@ def apply(program: BlockProgram, schedule: Schedule) -> BlockProgram:
     for name, loop in schedule.loops:
         if loop.levels[0].place is LevelPlace.split:
             done = split(program, name, loop.levels[0].size)
-            program, schedule = done.program, _extended(done.program, schedule, done.levels_of)
+            together = frozenset(axis for pair in tied(done.program) for axis in pair)
+            alike = frozenset(m.name for m in maps(done.program.graph) if m.axis in together)
+            program, schedule = done.program, _extended(schedule, done.levels_of, alike)
     make = loop_names(program)
     peeled = frozenset(name for name, loop in schedule.loops if loop.peel)
     graph = place_loops(program.graph, schedule, make)
@@ -48,22 +50,18 @@ def apply(program: BlockProgram, schedule: Schedule) -> BlockProgram:
     return program
 
 
-def _extended(program: BlockProgram, schedule: Schedule, levels_of: tuple[tuple[str, str | None], ...]) -> Schedule:
+def _extended(schedule: Schedule, levels_of: tuple[tuple[str, str | None], ...], alike: frozenset[str]) -> Schedule:
     """`schedule` with levels for the loops that a split made: those of the loop they are a copy of, or single elements."""
     known = dict(schedule.loops)
     for name, source in levels_of:
         if source is not None:
             known[name] = known.get(source, known.get(name, LoopSchedule((Level(LevelPlace.loop, 1),))))
-            if schedule.merging and source in known:
+            if schedule.merging and source in known and source not in alike:
                 known[source] = _finer(known[source], schedule.merging)
         elif name.endswith(".merge"):
             known[name] = LoopSchedule((Level(LevelPlace.loop, 1),))
         else:
             known[name] = LoopSchedule((Level(LevelPlace.grid, 1),))
-    names = {m.axis: m.name for m in maps(program.graph)}
-    for one, other in tied(program):  # lists of what each block gives have as many items in both
-        if schedule.merging and other in names:
-            known[names[other]] = known[names[one]]
     return replace(schedule, loops=tuple(known.items()))
 
 
