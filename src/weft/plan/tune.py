@@ -30,7 +30,7 @@ from weft.schedule import tensor_of
 from weft.tensor.program import TensorProgram
 
 # How many candidates are compiled and timed.
-_TRIED = {"none": 1, "quick": 20, "full": 96}
+_TRIED = {"none": 1, "quick": 16, "full": 96}
 # Timed calls of a candidate; what is so much slower than the best after the first few has no more.
 _LEAST, _MOST, _SECONDS, _HOPELESS = 3, 15, 0.02, 1.3
 # Seconds after which a candidate's compiler is stopped: what takes longer is unrolled into thousands of lines, and slow.
