@@ -1,0 +1,37 @@
+"""Rows of the benchmark on a GPU, at small sizes, in Triton's interpreter, which is chosen at import: run by itself.
+
+`python gpu_rows.py NAME ...`, with TRITON_INTERPRET=1, prints for each row what became of it, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import weft
+from weft.api.gpu_row import tensors
+from weft.api.measure import settle
+from weft.api.workloads_gpu import ROWS, small
+from weft.verify.judge import judge, reference
+
+
+def main(names: list[str]) -> None:
+    """For each row: its kernels, what is left to PyTorch, and whether its floating results are right."""
+    settle()
+    rows = {row.name: row for row in ROWS}
+    found: dict[str, dict[str, object]] = {}
+    for name in names:
+        row = rows[name]
+        fn, inputs = small(row)
+        program = weft.optimize(fn, inputs, target="cuda:90")
+        out, eager = tensors(program(*inputs)), tensors(fn(*inputs))
+        exact = tensors(reference(row.exact or fn, inputs))
+        floats = [i for i, each in enumerate(eager) if each.is_floating_point()]
+        right = all(judge(out[i], eager[i], exact[i]).ok for i in floats)
+        left = [str(f) for f in program.fallbacks]
+        found[name] = {"kernels": len(program.kernels), "left": left, "right": right}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,117 @@
+"""Schedules for a GPU: the parts of loops, what is enumerated, what does not fit; what is taken where nothing can be timed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from block import paper, programs
+from schedules import fused
+from weft.block.copies import canonical
+from weft.block.lower import lower
+from weft.block.program import BlockProgram
+from weft.cost import gpu
+from weft.errors import UnsupportedError
+from weft.fuse import fuse
+from weft.fuse.safety import make_safe
+from weft.options import Options
+from weft.plan.gpu_schedules import Blocks, Part, choices, launches, parts, schedule
+from weft.plan.gpu_select import Ways
+from weft.plan.select import Example, select
+from weft.plan.tune import tuned
+from weft.schedule import LevelPlace, apply, kernels
+from weft.target import Target
+from weft.tensor.dtypes import DType
+from weft.tensor.program import TensorProgram
+
+H200 = Target("cuda", "90")
+
+
+def last(program: TensorProgram) -> BlockProgram:
+    """What the rules make of `program` in the end, numerically safe."""
+    return canonical(make_safe(fuse(lower(program)).snapshots[-1].program).program)
+
+
+def test_parts_of_a_product() -> None:
+    program = fused(programs.linear_relu(DType.bfloat16))
+    known = parts(program, {"M": 512, "N": 1024, "K": 1024}, {})
+    assert dict(known.of) == {"m": Part.rows, "n": Part.columns, "k": Part.depth}
+    assert known.products
+    assert known.dtype is DType.bfloat16
+    assert known.split == {"k"}
+
+
+def test_parts_of_attention_keep_what_is_multiplied_again_whole() -> None:
+    program = last(paper.attention())
+    sizes = {"M": 4096, "N": 4096, "D": 64, "L": 64}
+    known = parts(program, sizes, {})
+    assert {name: known.of[name] for name in ("m", "n", "d", "l")} == {
+        "m": Part.rows, "n": Part.depth, "d": Part.whole, "l": Part.whole,
+    }  # fmt: skip
+    long = parts(program, {**sizes, "D": 4096}, {})
+    assert long.of["d"] is Part.depth
+
+
+def test_segments_are_for_grids_that_leave_the_machine_idle() -> None:
+    program = fused(programs.linear_relu(DType.bfloat16))
+    few, many = {"M": 16, "N": 64, "K": 8192}, {"M": 8192, "N": 8192, "K": 8192}
+    for sizes, split in ((few, True), (many, False)):
+        made = list(choices(parts(program, sizes, {}), program, sizes, gpu(H200)))
+        assert any(b.segments > 1 for b in made) is split
+        assert len(set(made)) == len(made)
+
+
+def test_a_split_has_finer_merges_and_says_so() -> None:
+    program = fused(programs.linear_relu(DType.bfloat16))
+    sizes = {"M": 16, "N": 64, "K": 8192}
+    wanted = schedule(program, parts(program, sizes, {}), Blocks(16, 64, 64, segments=8), sizes)
+    assert wanted.of("k").levels[0].place is LevelPlace.split
+    assert "merging" in str(wanted)
+    assert len(kernels(apply(program, wanted))) == 2
+
+
+def test_every_launch_has_warps_and_stages_once() -> None:
+    program = fused(programs.linear_relu(DType.bfloat16))
+    known = parts(program, {"M": 512, "N": 1024, "K": 1024}, {})
+    found = list(launches(known, Blocks(128, 128)))
+    assert len(set(found)) == len(found)
+    assert {b.warps for b in found} == {4, 8}
+
+
+def test_ways_are_ranked_and_fit() -> None:
+    program = fused(programs.linear_relu(DType.bfloat16))
+    ways = Ways(program, {"M": 512, "N": 1024, "K": 1024}, {}, H200)
+    probed, closely = ways.probed(), ways.closely()
+    times = [w.cost.predicted_seconds for w in closely]
+    assert times == sorted(times)
+    assert len(closely) > len(probed)
+    assert times[0] <= probed[0].cost.predicted_seconds
+
+
+def test_no_way_where_nothing_fits() -> None:
+    program = last(paper.attention())  # heads so wide that one row's sums are more than all registers
+    with pytest.raises(UnsupportedError, match=r"registers|shared memory|block of"):
+        Ways(program, {"M": 64, "N": 4096, "D": 16384, "L": 16384}, {}, H200).probed()
+
+
+def test_selection_for_a_gpu_has_more_to_time_and_without_one_the_first_is_taken() -> None:
+    program = programs.linear_relu(DType.bfloat16)
+    example = Example({"M": 64, "N": 64, "K": 64}, {}, 1, H200)
+    selection = select(program, example, Options())
+    assert selection.others
+    times = [c.cost.predicted_seconds for c in (selection.chosen, *selection.others)]
+    assert times == sorted(times)
+    taken = tuned(selection, Options(), None)
+    assert taken.chosen is selection.chosen
+    assert taken.others == ()
+
+
+def test_a_candidate_that_cannot_be_compiled_loses_to_the_next() -> None:
+    program = programs.linear_relu(DType.bfloat16)
+    selection = select(program, Example({"M": 64, "N": 64, "K": 64}, {}, 1, H200), Options())
+    impossible = replace(selection.chosen, schedule=replace(selection.chosen.schedule, warps=3))
+    taken = tuned(replace(selection, chosen=impossible), Options(), None)
+    assert taken.chosen is selection.others[0]
+    assert len(taken.considered) == len(selection.considered) + 1
+    assert taken.considered[-1].seconds is None
