@@ -24,6 +24,7 @@ from emit.harness import dims_of
 from emit.test_schedules import PROGRAMS, inputs_for
 from emit.triton_programs import load
 from schedules import fused, random_schedule
+from walk import WALK_ALL
 from weft.block.copies import canonical
 from weft.block.interpret import interpret
 from weft.block.lower import lower
@@ -60,7 +61,7 @@ from weft.tensor.scalar import apply as apply_scalar
 
 GRID, LOOP, WHOLE, SPLIT = LevelPlace.grid, LevelPlace.loop, LevelPlace.whole, LevelPlace.split
 E4M3, E5M2 = DType.float8_e4m3fn, DType.float8_e5m2
-RANDOM = 60
+RANDOM = 300 if WALK_ALL else 24
 SMALL = (1, 2, 3, 5, 8, 9, 17)
 
 

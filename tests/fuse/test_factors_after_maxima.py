@@ -61,22 +61,23 @@ MASKED = apply("where", apply("lt", Arg(0), Lit(0.5)), apply("mul", Arg(0), Lit(
 @pytest.mark.parametrize(
     ("score", "factor"),
     [
-        (apply("mul", Arg(0), Lit(0.125)), 0.125),
-        (apply("mul", Lit(3.0), Arg(0)), 3.0),
-        (apply("div", Arg(0), Lit(8.0)), 0.125),
-        (MASKED, 0.25),
+        (apply("mul", Arg(0), Lit(0.125)), ("mul", 0.125)),
+        (apply("mul", Lit(3.0), Arg(0)), ("mul", 3.0)),
+        (apply("div", Arg(0), Lit(8.0)), ("div", 8.0)),
+        (apply("div", Arg(0), Lit(11.3137)), ("div", 11.3137)),  # whose inverse is no float
+        (MASKED, ("mul", 0.25)),
     ],
-    ids=["product", "larger", "quotient", "masked"],
+    ids=["product", "larger", "quotient", "quotient without inverse", "masked"],
 )
-def test_the_factor_is_of_the_difference(score: Scalar, factor: float) -> None:
+def test_the_factor_is_of_the_difference(score: Scalar, factor: tuple[str, float]) -> None:
     before = attention(score)
     after = factors_after_maxima(before)
     found = decays(after)
     assert len(found) == len(decays(before)) > 2
     for expr in found:
         match expr:
-            case Apply("mul", (Apply("sub", (Arg(), Arg())), Lit(value))):
-                assert value == factor
+            case Apply(op, (Apply("sub", (Arg(), Arg())), Lit(value))):
+                assert (op, value) == factor
             case _:
                 pytest.fail(f"{expr} in {listing(after)}")
     if score is not MASKED:  # what is compared has no values over a field

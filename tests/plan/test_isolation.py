@@ -35,10 +35,10 @@ def fails_where(monkeypatch, condition, error):
     """Building a region whose program fulfils `condition` raises `error`."""
     build = regions.build_region
 
-    def failing(selection, options):
+    def failing(selection, *more):
         if condition(selection.program):
             raise error
-        return build(selection, options)
+        return build(selection, *more)
 
     monkeypatch.setattr("weft.plan.regions.build_region", failing)
 
@@ -73,12 +73,12 @@ def test_an_error_that_names_a_line_costs_that_line(monkeypatch):
     given = torch.randn(6, 5), torch.randn(6, 5)
     build = regions.build_region
 
-    def failing(selection, options):
+    def failing(selection, *more):
         for node in selection.program.nodes:
             where = getattr(node, "location", None)
             if isinstance(where, Location) and where.code == "b = a * y":
                 raise UnsupportedError("not this one", where=where)
-        return build(selection, options)
+        return build(selection, *more)
 
     monkeypatch.setattr("weft.plan.regions.build_region", failing)
     program = weft.optimize(function, given)
