@@ -77,7 +77,7 @@ class ShapeError(WeftError, RuntimeError):
 
 
 class CompilerError(WeftError):
-    """The compiler is missing, or refused a kernel. Has the `command` and the `output` it gave."""
+    """The compiler is missing, or refused a kernel. Has the `command`, the `output` it gave, and the `kernel` it refused."""
 
     advice = "install a C++17 compiler, or name one in WEFT_CXX"
 
@@ -87,12 +87,14 @@ class CompilerError(WeftError):
         *,
         command: str = "",
         output: str = "",
+        kernel: str = "",
         where: Location | str | None = None,
         todo: str | None = None,
     ) -> None:
         super().__init__(what, where=where, todo=todo)
         self.command = command
         self.output = output
+        self.kernel = kernel
 
     def _details(self) -> list[str]:
         command = [f"  command: {self.command}"] if self.command else []

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
+import weft
 from block import paper, programs
 from schedules import fused
 from weft.block.copies import canonical
 from weft.block.lower import lower
 from weft.block.program import BlockProgram
 from weft.cost import gpu
-from weft.errors import UnsupportedError
+from weft.errors import CompilerError, UnsupportedError
 from weft.fuse import fuse
 from weft.fuse.safety import make_safe
 from weft.options import Options
@@ -20,6 +22,7 @@ from weft.plan.gpu_schedules import Blocks, Part, choices, launches, parts, sche
 from weft.plan.gpu_select import Ways
 from weft.plan.select import Example, select
 from weft.plan.tune import tuned
+from weft.run.gpu import Assembled, Job, assemble
 from weft.schedule import LevelPlace, apply, kernels
 from weft.target import Target
 from weft.tensor.dtypes import DType
@@ -115,3 +118,21 @@ def test_a_candidate_that_cannot_be_compiled_loses_to_the_next() -> None:
     assert taken.chosen is selection.others[0]
     assert len(taken.considered) == len(selection.considered) + 1
     assert taken.considered[-1].seconds is None
+
+
+def test_kernels_that_triton_refuses_cost_their_region_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing(job: Job, seconds: float) -> Assembled:
+        if "tl.exp" in job.text:
+            raise CompilerError(f"kernel {job.name}: Triton refused it", kernel=job.name)
+        return assemble(job, seconds)
+
+    def function(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.relu(torch.cumsum(x @ w, -1) @ v), torch.exp(x) * 2
+
+    monkeypatch.setattr("weft.run.gpu.build.assemble", refusing)
+    program = weft.optimize(function, [torch.randn(16, 16) for _ in range(3)], target="cuda:90")
+    assert program.kernels
+    assert all("tl.exp" not in k.source for k in program.kernels)
+    reasons = {f.operation: f.reason for f in program.fallbacks}
+    assert "Triton refused it" in reasons["aten.exp"]
+    assert "aten.relu" not in reasons

@@ -159,7 +159,7 @@ def _left_to_pytorch(captured: Captured, region: Region, error: Exception) -> di
         CompilerError, CacheFolderError, UnknownOptionError: it is not the region's fault.
         Exception: `error` itself, where there is no call to leave.
     """
-    theirs = isinstance(error, CompilerError) and error.command and compiler_works()
+    theirs = isinstance(error, CompilerError) and (error.kernel or (error.command and compiler_works()))
     if isinstance(error, CompilerError | CacheFolderError | UnknownOptionError) and not theirs:
         raise error
     calls = calls_of(captured, region, error)

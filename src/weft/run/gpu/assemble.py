@@ -124,7 +124,9 @@ def assemble(job: Job, seconds: float = ASSEMBLY_SECONDS) -> Assembled:
     try:
         found = processes.ask(_described(job), seconds)
     except processes.WorkerError as error:
-        raise CompilerError(_of(job, error.what), output=shorten(error.output), todo=_REPORT) from error
+        raise CompilerError(
+            _of(job, error.what), output=shorten(error.output), kernel=job.name, todo=_REPORT
+        ) from error
     except OSError as error:
         raise CompilerError(
             f"Triton's process could not be started: {error}", todo="make room for processes and temporary files"
@@ -229,7 +231,7 @@ def _refused(job: Job, found: Mapping[str, Any]) -> WeftError:
         case _:
             what = f"Triton refused it ({kind})"
     output = "\n".join(text for text in (message, str(found.get("output", ""))) if text)
-    return CompilerError(_of(job, what), output=shorten(output), todo=_REPORT)
+    return CompilerError(_of(job, what), output=shorten(output), kernel=job.name, todo=_REPORT)
 
 
 def _assembled(job: Job, found: Mapping[str, Any]) -> Assembled:
