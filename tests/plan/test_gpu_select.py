@@ -65,6 +65,12 @@ def test_segments_are_for_grids_that_leave_the_machine_idle() -> None:
         assert len(set(made)) == len(made)
 
 
+def test_what_is_whole_is_one_program_however_long_it_is() -> None:
+    program, sizes = last(paper.attention()), {"M": 8, "N": 4096, "D": 128, "L": 128}
+    made = choices(parts(program, sizes, {}), program, sizes, gpu(H200))
+    assert max(b.segments for b in made) >= gpu(H200).multiprocessors
+
+
 def test_a_split_has_finer_merges_and_says_so() -> None:
     program = fused(programs.linear_relu(DType.bfloat16))
     sizes = {"M": 16, "N": 64, "K": 8192}

@@ -18,7 +18,7 @@ X, W, V = torch.randn(5, 6).bfloat16(), torch.randn(6, 4).to(E4), torch.randn(6,
 EIGHT = {
     "widened to float32": (lambda x, w: (x.to(E4).float() @ w.float()).bfloat16(), W),
     "widened to bfloat16": (lambda x, w: x.to(E4).bfloat16() @ w.bfloat16(), W),
-    "rounded in an expression": (lambda x, w: ((x / 3).to(E4).float() @ w.float() * 2).bfloat16(), W),
+    "rounded after a division": (lambda x, w: ((x / 3).to(E4).float() @ w.float() * 2).bfloat16(), W),
     "two types": (lambda x, w: (x.to(E5).float() @ w.float()).bfloat16(), W),
 }
 NOT = {

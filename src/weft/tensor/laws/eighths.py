@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from weft.tensor.dtypes import DType
 from weft.tensor.laws.cleaning import remove_dead
-from weft.tensor.program import Cast, Contraction, Elementwise, Node, TensorProgram, Use
-from weft.tensor.scalar import Arg, Convert
+from weft.tensor.program import Cast, Contraction, Node, TensorProgram, Use
 
 _EIGHT_BITS = frozenset({DType.float8_e4m3fn, DType.float8_e5m2})
 _ROUNDED = frozenset({DType.bfloat16, DType.float16, *_EIGHT_BITS})
@@ -18,8 +17,8 @@ def multiply_in_eight_bits(program: TensorProgram) -> TensorProgram:
     """Has products read floats of 8 bits as they are, not widened, where all results are rounded to 16 bits or fewer.
 
         a = bfloat16(q)   q: float8
-        b = float32(float8(x))           ==>     n = precision float8(b)
-        c = sum over k of a * b                  c = sum over k of q * n
+        b = float32(w)    w: float8      ==>     c = sum over k of q * w
+        c = sum over k of a * b
 
     Condition: both factors are such floats, widened, and every floating output of the program has 16 bits or fewer.
     Conditioning: every product of two is exact, and sums are as wide as the machine's unit for floats of 8 bits makes them: an
@@ -30,56 +29,22 @@ def multiply_in_eight_bits(program: TensorProgram) -> TensorProgram:
     outputs = [values[name].dtype for name in program.outputs]
     if any(d.is_float and d not in _ROUNDED for d in outputs):
         return program
-    nodes: list[Node] = []
-    made: dict[str, Cast] = {}
-    for node in program.nodes:
-        if isinstance(node, Contraction):
-            kinds = [_eight_bits(values[use.value], values) for use in (node.left, node.right)]
-            if None not in kinds:
-                uses = [
-                    _narrowed(u, k, values, made, nodes) for u, k in zip((node.left, node.right), kinds, strict=True)
-                ]
-                nodes.append(replace(node, left=uses[0], right=uses[1]))
-                continue
-        nodes.append(node)
-    return remove_dead(replace(program, nodes=tuple(nodes))) if tuple(nodes) != program.nodes else program
+    nodes = tuple(_narrowed(n, values) if isinstance(n, Contraction) else n for n in program.nodes)
+    return program if nodes == program.nodes else remove_dead(replace(program, nodes=nodes))
 
 
-def _eight_bits(node: Node, values: Mapping[str, Node]) -> DType | None:
-    """The type of 8 bits that has all numbers of a value, as far as it shows."""
-    if node.dtype in _EIGHT_BITS:
-        return node.dtype
-    match node:
-        case Cast(dtype=dtype, arg=arg):
-            return _eight_bits(values[arg.value], values) if dtype.is_float else None
-        case Elementwise(expr=expr, args=args):
-            while isinstance(expr, Convert):
-                if expr.dtype in _EIGHT_BITS:
-                    return expr.dtype
-                if not expr.dtype.is_float:
-                    return None
-                expr = expr.arg
-            return _eight_bits(values[args[expr.index].value], values) if isinstance(expr, Arg) else None
-        case _:
+def _narrowed(node: Contraction, values: Mapping[str, Node]) -> Contraction:
+    left, right = (_source(use, values) for use in (node.left, node.right))
+    return node if left is None or right is None else replace(node, left=left, right=right)
+
+
+def _source(use: Use, values: Mapping[str, Node]) -> Use | None:
+    """What `use` was widened from; None where that is no float of 8 bits."""
+    node = values[use.value]
+    while isinstance(node, Cast) and node.dtype.is_float and node.dtype not in _EIGHT_BITS:
+        if set(node.arg.axes) != set(node.axes):
             return None
-
-
-def _narrowed(
-    use: Use, kind: DType | None, values: Mapping[str, Node], made: dict[str, Cast], nodes: list[Node]
-) -> Use:
-    """`use` as what it was widened from, or as a cast, which is added to `nodes`."""
-    assert kind is not None
-    node, source = values[use.value], use
-    while isinstance(node, Cast) and node.dtype not in _EIGHT_BITS and set(node.arg.axes) == set(node.axes):
-        bound = dict(zip(node.axes, source.axes, strict=True))
-        source = Use(node.arg.value, tuple(bound[a] for a in node.arg.axes))
-        node = values[source.value]
-    if node.dtype in _EIGHT_BITS:
-        return source
-    if use.value not in made:
-        wide, name = values[use.value], f"{use.value}_eighth"
-        while name in values:
-            name += "_"
-        made[use.value] = Cast(name, wide.axes, kind, Use(use.value, wide.axes), semantic=False)
-        nodes.append(made[use.value])
-    return Use(made[use.value].name, use.axes)
+        bound = dict(zip(node.axes, use.axes, strict=True))
+        use = Use(node.arg.value, tuple(bound[a] for a in node.arg.axes))
+        node = values[use.value]
+    return use if node.dtype in _EIGHT_BITS else None
