@@ -86,7 +86,7 @@ def test_there_are_forty_shapes_with_the_sizes_that_hurt():
 @EVERY_DTYPE
 @pytest.mark.parametrize("part", range(4))
 def test_attention_is_one_kernel_and_right(part, dtype):
-    for index, shape in share(list(enumerate(SHAPES))[part::4], 3, part + DTYPES.index(dtype)):
+    for index, shape in share(list(enumerate(SHAPES))[part::4], 5, part + DTYPES.index(dtype)):
         torch.manual_seed(index)  # a share has the numbers that the whole has
         fn = FUNCTIONS[index // 4 % 2]
         draws = [tensors(shape, dtype, (0, 0, 1, 0, 2)[index % 5]) for _ in range(4)]
@@ -142,7 +142,7 @@ def gated(fn, shape, dtype):
 
 @EVERY_DTYPE
 def test_a_gated_layer_after_a_norm_is_at_most_two_kernels(dtype):
-    for index, shape in share(enumerate(GATED), 3, DTYPES.index(dtype)):
+    for index, shape in share(enumerate(GATED), 4, DTYPES.index(dtype)):
         fn = (llama, llama_with_a_weight, llama_of_torch)[index % 3]
         checked(fn, [gated(fn, shape, dtype) for _ in range(4)], 2)
 

@@ -10,6 +10,7 @@ from torch import nn
 
 import weft
 from api.test_first_light import judged
+from walk import share
 from weft.block.program import maps
 from weft.block.ranges import Band
 
@@ -58,7 +59,7 @@ def tensors(shape, dtype, *, behind=False):
 
 @pytest.mark.parametrize(("dtype", "behind"), [(torch.float32, False), (torch.bfloat16, True)], ids=str)
 def test_repeated_keys_are_no_copies_and_right(dtype, behind):
-    for number, shape in enumerate(SHAPES):
+    for number, shape in share(enumerate(SHAPES), 2, int(behind)):
         torch.compiler.reset()
         fn = (expanded, interleaved)[number % 2](shape[1] // shape[2])
         draws = [tensors(shape, dtype, behind=behind) for _ in range(4)]
