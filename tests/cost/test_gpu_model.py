@@ -12,7 +12,7 @@ import pytest
 from block.programs import axes, linear_relu
 from schedules import fused
 from weft.block.program import BlockProgram, maps
-from weft.cost import estimate_gpu, gpu, resources, segments_wanted, unfit
+from weft.cost import estimate_gpu, gpu, resources, unfit
 from weft.cost.gpu_clocks import CLOCKS, clocks_of
 from weft.errors import TargetError
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
@@ -135,11 +135,6 @@ def test_an_operation_on_rows_is_done_once_for_each_row() -> None:
     product = scalar("mul", Arg(0), scalar("exp", Arg(1)))
     assert clocks_of(product, [(m, n), (m,)]) == [(frozenset({m}), CLOCKS["exp"]), (frozenset({m, n}), 1.0)]
     assert clocks_of(scalar("mul", Arg(0), scalar("pow", Arg(1), Lit(-0.5))), [(m,), ()]) == [(frozenset({m}), 1.0)]
-
-
-def test_segments_fill_the_machine() -> None:
-    assert [segments_wanted(programs, gpu(H200)) for programs in (1, 8, 64, 132, 5000)] == [132, 16, 2, 1, 1]
-    assert segments_wanted(8, gpu(H200), resident=2) == 33
 
 
 @pytest.mark.parametrize("target", ["cuda:80", "cuda:90", "cuda:100", "hip:gfx942"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,7 +22,8 @@ from weft.options import Options
 from weft.plan.gpu_schedules import Blocks, Part, choices, launches, parts, schedule
 from weft.plan.gpu_select import Ways
 from weft.plan.select import Example, select
-from weft.plan.tune import tuned
+from weft.plan.tune import compiled, tuned
+from weft.run.cache import CacheFolder
 from weft.run.gpu import Assembled, Job, assemble
 from weft.schedule import LevelPlace, apply, kernels
 from weft.target import Target
@@ -124,6 +126,16 @@ def test_a_candidate_that_cannot_be_compiled_loses_to_the_next() -> None:
     assert taken.chosen is selection.others[0]
     assert len(taken.considered) == len(selection.considered) + 1
     assert taken.considered[-1].seconds is None
+
+
+def test_candidates_are_compiled_with_the_options_in_force(tmp_path: Path) -> None:
+    program = programs.linear_relu(DType.bfloat16)
+    selection = select(program, Example({"M": 64, "N": 64, "K": 64}, {}, 1, H200), Options())
+    impossible = replace(selection.chosen, schedule=replace(selection.chosen.schedule, warps=3))
+    with weft.options(cache_dir=str(tmp_path)):
+        found = compiled(program, (impossible, selection.chosen), selection.example)
+    assert [isinstance(each, CompilerError) for each in found] == [True, False]
+    assert len(list(CacheFolder(tmp_path).entries())) == 3  # two texts, one binary
 
 
 def test_kernels_that_triton_refuses_cost_their_region_alone(monkeypatch: pytest.MonkeyPatch) -> None:

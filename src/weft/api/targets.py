@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, Never
@@ -11,6 +10,7 @@ import torch
 
 from weft.errors import TargetError
 from weft.plan import home, of_device
+from weft.run.gpu import interpreted
 from weft.target import ARCHITECTURES, CPU, Target
 
 
@@ -42,14 +42,9 @@ def target_for(target: str | torch.device | None, inputs: Sequence[Any]) -> Targ
     return of_device(torch.device(name))
 
 
-def interpreted() -> bool:
-    """Whether kernels for GPUs run on the CPU, in Triton's interpreter: as the environment says, TRITON_INTERPRET=1."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
-
-
 def runs_here(target: Target, where: Target) -> bool:
     """Whether kernels for `target` can be called with tensors that live at `where`."""
-    return target == where or (target.is_gpu and where == CPU and interpreted())
+    return target == where or (target.is_gpu and where == CPU and interpreted.is_asked_for())
 
 
 def elsewhere(target: Target) -> Callable[..., Never]:

@@ -7,7 +7,7 @@ operations in closed form, equal to what the interpreter counts; and `estimate`,
 
 from weft.cost.corrections import Corrections, corrected, correcting, dependents, fused_at, in_levels
 from weft.cost.estimate import Cost, cost_of, estimate, total
-from weft.cost.gpu_limits import Resources, resources, segments_wanted, unfit
+from weft.cost.gpu_limits import Resources, resources, unfit
 from weft.cost.gpu_model import Launch, estimate_gpu, launches_of
 from weft.cost.gpus import Gpu, gpu, machine_of
 from weft.cost.machine import Level, Machine
@@ -41,7 +41,6 @@ __all__ = [
     "machine_of",
     "on_chip_bytes",
     "resources",
-    "segments_wanted",
     "total",
     "traffic",
     "unfit",

@@ -117,15 +117,6 @@ def unfit(found: Resources, gpu: Gpu) -> str | None:
     return None
 
 
-def segments_wanted(programs: int, gpu: Gpu, resident: int = 1) -> int:
-    """Into how many segments a loop is to be split so that `programs` programs, each so often, fill the machine; at least 1.
-
-    Args:
-        resident: programs that a multiprocessor holds at once.
-    """
-    return max(1, gpu.multiprocessors * resident // max(1, programs))
-
-
 def pipelined(region: Region, stages: int) -> bool:
     """Whether the compiler has several iterations of the loop under way: an innermost one that multiplies blocks it loads."""
     return region.loop and stages > 1 and not region.inner and any(load.products for load in region.loads)

@@ -38,7 +38,7 @@ from weft.block.ranges import All, Band, First, Rest, Segment, Within
 from weft.block.residency import Frame, LoopFrame, Memory, global_lists
 from weft.cost.gpu_clocks import CONVERT, SELECT, clocks_of
 from weft.cost.traffic import Traffic
-from weft.schedule import KernelNodes, under_way
+from weft.schedule import KernelNodes, power_of_two, under_way
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
@@ -320,7 +320,7 @@ class _Walk:
         components = () if state is None else state.components
         span = self.span(node)
         self.most[node.axis] = span
-        width = _power_of_two(span)
+        width = power_of_two(span)
         inner_lanes = {
             **lanes,
             node.axis: max(width, LEAST_OF_PRODUCTS) if node.axis in self.products else 1 if node.unit else width,
@@ -476,7 +476,3 @@ def _read(graph: Graph, name: str) -> tuple[bool, bool, bool]:
 
 def _elements(dims: Iterable[Axis], lanes: _Lanes) -> int:
     return prod(lanes[a] for a in dims)
-
-
-def _power_of_two(number: int) -> int:
-    return 1 << max(0, number - 1).bit_length()

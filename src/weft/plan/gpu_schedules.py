@@ -15,7 +15,7 @@ from weft.block.program import BlockProgram, Broadcast, Final, Graph, Map, Stack
 from weft.block.ranges import Band
 from weft.cost import Gpu
 from weft.plan.choose import find_products, outer_reductions, repeating
-from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, begins_where, grid_maps, tied
+from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, begins_where, grid_maps, power_of_two, tied
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 
@@ -178,17 +178,13 @@ def schedule(program: BlockProgram, known: Parts, blocks: Blocks, sizes: Mapping
         if part is Part.whole or on_chip:
             levels = (Level(LevelPlace.whole),)
         elif part is not Part.unit and place is LevelPlace.grid:
-            levels = (Level(place, min(size, _power_of_two(length))),)
+            levels = (Level(place, min(size, power_of_two(length))),)
         if blocks.segments > 1 and node.name in known.split and length >= 2 * blocks.segments:
             levels = (Level(LevelPlace.split, blocks.segments), *levels)
         peel = isinstance(node.range, Band) and levels[-1].place is LevelPlace.loop
         loops.append((node.name, LoopSchedule(levels, peel)))
     merging = _MERGED if blocks.segments > 1 else 0
     return Schedule(tuple(loops), merging=merging, warps=blocks.warps, stages=blocks.stages)
-
-
-def _power_of_two(number: int) -> int:
-    return 1 << max(0, number - 1).bit_length()
 
 
 def choices(known: Parts, program: BlockProgram, sizes: Mapping[str, int], gpu: Gpu) -> Iterator[Blocks]:
@@ -211,7 +207,7 @@ def _products(present: Mapping[Part, int], known: Parts) -> Iterator[Blocks]:
         """Of the wanted sizes those that are no longer than the loop, and the least that is."""
         if part not in present:
             return wanted[:1]
-        most = max(_LEAST_OF_PRODUCTS, _power_of_two(present[part]))
+        most = max(_LEAST_OF_PRODUCTS, power_of_two(present[part]))
         return tuple(dict.fromkeys(min(w, most) for w in wanted))
 
     narrow = known.dtype in (DType.float32, DType.float64)
@@ -226,9 +222,9 @@ def _lanes(present: Mapping[Part, int]) -> Iterator[Blocks]:
     lanes = present.get(Part.lanes, 1)
     wanted = [0, *(n for n in _LANES if n < lanes)] if lanes <= _LONGEST_ROW else list(_LANES)
     for each in wanted:
-        row = min(each or _LONGEST_ROW, _power_of_two(lanes))
+        row = min(each or _LONGEST_ROW, power_of_two(lanes))
         for few in (1, 2, 4, 8, 16, 32, 64, 128):
-            if few == 1 or (few <= _power_of_two(present.get(Part.few, 1)) and few * row <= _LANES[-1]):
+            if few == 1 or (few <= power_of_two(present.get(Part.few, 1)) and few * row <= _LANES[-1]):
                 yield Blocks(few=few, lanes=each, depth=min(128, max(16, 4096 // max(1, few))))
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from weft.plan.graphs import cache_filler, replayed
 from weft.plan.select import Candidate, Considered, Example, Selection
 from weft.run.cache import CacheFolder, Json
 from weft.run.gpu.alone import alone
+from weft.run.gpu.assemble import side_by_side
 from weft.run.gpu.build import gpu_parts
 from weft.run.key import cache_key
 from weft.schedule import tensor_of
@@ -88,8 +89,7 @@ def _first_that_compiles(selection: Selection) -> Selection:
     failure: WeftError | None = None
     for candidate in (selection.chosen, *selection.others):
         try:
-            for each in built(selection.program, candidate, selection.example):
-                each.assembled(_COMPILING)
+            _assembled(built(selection.program, candidate, selection.example))
         except WeftError as error:
             failure = failure or error
             failed.append(Considered(_name(candidate), None, error.what))
@@ -148,7 +148,7 @@ def _fastest(
     said: list[Considered] = []
     ready: list[Ready] = []
     failure: WeftError | None = None
-    for candidate, found in zip(tried, _compiled(program, tried, example), strict=True):
+    for candidate, found in zip(tried, compiled(program, tried, example), strict=True):
         if isinstance(found, WeftError):
             failure = failure or found
             said.append(Considered(_name(candidate), None, found.what))
@@ -175,22 +175,25 @@ def _fastest(
     return ready[min(times, key=lambda place: times[place])].candidate, said
 
 
-def _compiled(
-    program: TensorProgram, tried: Sequence[Candidate], example: Example
-) -> Iterator[list[Built] | WeftError]:
+def compiled(program: TensorProgram, tried: Sequence[Candidate], example: Example) -> list[list[Built] | WeftError]:
     """For each candidate its kernels, or what is wrong with one; Triton runs in processes of its own, one for each core."""
+    # Printed here: options are those of this thread.
+    printed = [_printed(program, candidate, example) for candidate in tried]
+    made = iter(side_by_side([partial(_assembled, each) for each in printed if not isinstance(each, WeftError)]))
+    return [each if isinstance(each, WeftError) else next(made) for each in printed]
 
-    def compiled(candidate: Candidate) -> list[Built] | WeftError:
-        try:
-            found = built(program, candidate, example)
-            for each in found:
-                each.assembled(_COMPILING)
-        except WeftError as error:
-            return error
-        return found
 
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        yield from pool.map(compiled, tried)
+def _printed(program: TensorProgram, candidate: Candidate, example: Example) -> list[Built] | WeftError:
+    try:
+        return built(program, candidate, example)
+    except WeftError as error:
+        return error
+
+
+def _assembled(kernels: list[Built]) -> list[Built]:
+    for each in kernels:
+        each.assembled(_COMPILING)
+    return kernels
 
 
 class _Timing:

@@ -6,6 +6,7 @@ loops have places and tiles, with splits, peeled edges, padding, staging and acc
 """
 
 from weft.schedule.apply import KernelNodes, apply, kernels, tensor_of, under_way
+from weft.schedule.lanes import power_of_two
 from weft.schedule.place import grid_maps
 from weft.schedule.schedule import Level, LevelPlace, LoopSchedule, Schedule
 from weft.schedule.ties import begins_where, tied
@@ -20,6 +21,7 @@ __all__ = [
     "begins_where",
     "grid_maps",
     "kernels",
+    "power_of_two",
     "tensor_of",
     "tied",
     "under_way",

@@ -13,6 +13,7 @@ from weft.emit.text import Names
 from weft.emit.triton.text import Writer, at_least, at_most, blocks_of, whole_blocks
 from weft.emit.triton.values import Lanes
 from weft.errors import Location, UnsupportedError
+from weft.schedule import power_of_two
 from weft.tensor.axes import Axis, Space
 
 
@@ -187,8 +188,3 @@ def spread(text: str | None, dims: Sequence[Axis], has: Sequence[Axis]) -> str:
     if len(has) == len(dims) or not has:
         return text
     return f"{text}[{', '.join(':' if a in has else 'None' for a in dims)}]"
-
-
-def power_of_two(number: int) -> int:
-    """The least power of two that is at least `number`."""
-    return 1 << max(0, number - 1).bit_length()
