@@ -94,7 +94,9 @@ def _printed(
     def emit() -> GpuSource:
         kernel = triton.emit(applied, part, name, dims, example.target, tf32=tf32_allowed())
         interface = signature(applied, part, name, dims)
-        called = GpuSignature(interface, kernel.constants, kernel.grid, schedule.warps, schedule.stages)
+        called = GpuSignature(
+            interface, kernel.constants, kernel.grid, schedule.warps, schedule.stages, early=kernel.early
+        )
         return GpuSource(kernel.text, called, {} if meta is None else meta())
 
     return build_gpu(parts, emit, example.target)

@@ -141,7 +141,16 @@ def weft_kept(x):
     return tl.clamp(x, float("-inf"), float("inf"), propagate_nan=tl.PropagateNan.ALL)
 '''
 
+_AFTER_OTHERS = '''
+@triton.jit
+def weft_after_others():
+    """Lets programs of the next kernel take the places that are free, and waits for the end of the kernel before this one."""
+    tl.extra.cuda.gdc_launch_dependents()
+    tl.extra.cuda.gdc_wait()
+'''
+
 _FUNCTIONS = {
+    "weft_after_others": _AFTER_OTHERS,
     "weft_kept": _KEPT,
     "weft_pow": _POW,
     "weft_expm1": _EXPM1,
@@ -192,6 +201,14 @@ def converts_to_e4m3(target: Target | None) -> bool:
 
 
 _FIRST_WITH_E4M3 = 89
+
+
+def starts_early(target: Target | None) -> bool:
+    """Whether a kernel's programs can take their places while the kernel before it still runs: NVIDIA's from 9.0 on."""
+    return target is not None and target.kind == "cuda" and int(target.arch) >= _FIRST_TO_START_EARLY
+
+
+_FIRST_TO_START_EARLY = 90
 
 
 def _reducer(monoid: Monoid) -> str:

@@ -20,8 +20,8 @@ Start: TypeAlias = Callable[[int, int, int, None], int]
 """`cuLaunchKernelEx`: addresses of a launch's configuration and of the list of its arguments' addresses; the result's code."""
 
 CONFIG_WORDS = 7
-"""Words of 64 bits of a `CUlaunchConfig`: its grid (x, y), grid (z) and block (x), block (y, z), shared memory, stream, and no
-attributes (two words)."""
+"""Words of 64 bits of a `CUlaunchConfig`: its grid (x, y), grid (z) and block (x), block (y, z), shared memory, stream, the address
+of its attributes and how many there are."""
 
 # The driver API's numbers, which never change (cuda.h).
 _MAX_THREADS, _STATIC_SHARED, _LOCAL_BYTES, _REGISTERS, _DYNAMIC_SHARED, _CARVEOUT = 0, 1, 3, 4, 8, 9
@@ -49,6 +49,15 @@ _FUNCTIONS = {
     "cuLaunchKernelEx": [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p],
 }
 _lock = threading.RLock()
+
+# CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, allowed: a number, room, and a value of 64 bytes.
+_early = (ctypes.c_uint32 * 18)(6, 0, 1)
+
+EARLY = (ctypes.addressof(_early), 1)
+"""The last two words of a launch whose programs may take their places while the kernel before it still runs, for whose end they
+wait themselves; of others: `NO_ATTRIBUTES`."""
+
+NO_ATTRIBUTES = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)

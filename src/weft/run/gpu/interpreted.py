@@ -19,6 +19,8 @@ from weft.run.gpu.signature import GpuSignature
 from weft.run.launch import Launcher, Output, check
 from weft.run.scratch import private_folder
 
+# What a kernel calls that begins before the one before it has ended.
+_AFTER_OTHERS = "weft_after_others"
 # The interpreter changes Triton's language for the length of a call.
 _one_at_a_time = threading.RLock()
 
@@ -140,4 +142,6 @@ def _function(text: str, name: str) -> Any:
         raise CompilerError(
             f"Triton cannot be used: {error}", todo="install Triton 3.6 or newer: pip install 'weft[gpu]'"
         ) from error
+    if hasattr(module, _AFTER_OTHERS):
+        setattr(module, _AFTER_OTHERS, lambda: None)  # nothing runs beside it, and there is no such instruction
     return getattr(module, name)

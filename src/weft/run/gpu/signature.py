@@ -33,6 +33,7 @@ class GpuSignature:
         constants: in the order of the arguments.
         grid: loops on the grid, the size of each a name in `kernel.sizes` or a number.
         warps, stages: Triton's num_warps and num_stages.
+        early: its programs may take their places while the kernel before it still runs: they wait for its end themselves.
     """
 
     kernel: KernelSignature
@@ -40,6 +41,7 @@ class GpuSignature:
     grid: tuple[GridLoop, ...] = ()
     warps: int = 4
     stages: int = 1
+    early: bool = False
 
     def __post_init__(self) -> None:
         """ValueError: a size that no argument says, or scratch tensors."""
@@ -98,6 +100,7 @@ class GpuSignature:
             "grid": [[g.size, g.block] for g in self.grid],
             "warps": self.warps,
             "stages": self.stages,
+            "early": self.early,
         }
 
     @staticmethod
@@ -110,4 +113,5 @@ class GpuSignature:
             grid=tuple(GridLoop(size, block) for size, block in found["grid"]),
             warps=int(found["warps"]),
             stages=int(found["stages"]),
+            early=bool(found["early"]),
         )
