@@ -71,6 +71,17 @@ def float8_scaled(x, w, columns):
     return torch.ops.aten._scaled_mm(q, w.t(), scale.float(), columns, out_dtype=x.dtype)
 
 
+def test_a_library_product_is_left_whole():
+    """Its own parts multiply in float32, which is not what a library is there for."""
+    x, w, columns = operands("float8_scaled", 32, 64, 48, torch.bfloat16)
+    program = weft.optimize(float8_scaled, (x, w, columns))
+    made = program.plans[0].with_library
+    assert made is not None
+    captured = made()
+    assert [str(c.target) for c in captured.calls.values()] == ["aten._scaled_mm.default"]
+    assert "_to_copy" not in str(captured.fallbacks)
+
+
 def float8_without_zeros(x, w):
     """A scale that is never 0, as libraries write it."""
     scale = x.abs().amax(-1, keepdim=True).clamp(min=1e-12) / 448.0

@@ -414,6 +414,9 @@ def _prelu(tensor: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return torch.where(tensor > 0, tensor, per_channel * tensor)
 
 
+LIBRARY = frozenset({"aten._scaled_mm.default"})
+"""Of `PARTS` those that PyTorch has a library's kernel for, which a product among the parts would not find."""
+
 PARTS: dict[str, Callable[..., Any]] = {
     "aten._scaled_mm.default": _scaled_mm,
     "aten.addbmm.default": _addbmm,

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree  # no public name
 from torch.utils._python_dispatch import TorchDispatchMode  # no public name
 
 from weft.capture.memory import STRIDED, Memory, Place, Write, storage_of
-from weft.capture.parts import PARTS
+from weft.capture.parts import LIBRARY, PARTS
 from weft.capture.picks import PICKS
 from weft.capture.recording import Call, Recording, Slot, Target, by_name
 from weft.capture.refusal import refused_by_eager
@@ -240,6 +240,10 @@ class _Recorder(TorchDispatchMode):
         except Exception:  # noqa: BLE001 - what its parts need may not be known: the call itself may run all the same
             made = NotImplemented
         if made is not NotImplemented and self._worth(self.calls[calls:]):
+            if str(func) in LIBRARY:
+                given, named = pytree.tree_map(self.placeheld, args), pytree.tree_map(self.placeheld, kwargs)
+                whole = Call(func, given, named, (self.placeheld(made),), location_of(self.node))
+                self.calls[calls:] = [replace(call, whole=whole) for call in self.calls[calls:]]
             return made
         for tensor in self._kept[tensors:]:
             self._sharers[storage_of(tensor)].discard(id(tensor))

@@ -36,6 +36,7 @@ class Call:
         pinned: a result shares memory with something that the caller gets or gave, and must go on
             doing so.
         into: of a `Write` into the memory of an input, that input.
+        whole: the call into a library that this one is a part of. Where PyTorch is to run a part, it runs the whole.
     """
 
     target: Target
@@ -46,6 +47,7 @@ class Call:
     random: bool = False
     pinned: bool = False
     into: Slot | None = None
+    whole: Call | None = None
 
     @property
     def packet(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, cast
 
@@ -77,7 +77,7 @@ def translate(recording: Recording, names: Sequence[str], left: Mapping[int, str
 class _Translation:
     """One recording on its way."""
 
-    def __init__(self, recording: Recording, names: Sequence[str], left: Mapping[int, str]) -> None:
+    def __init__(self, recording: Recording, names: Sequence[str], left: dict[int, str]) -> None:
         self.recording = recording
         self.left = left
         self.made_by: dict[str, int] = {}
@@ -105,7 +105,7 @@ class _Translation:
 
     def captured(self) -> Captured:
         """Everything, once each call has been translated."""
-        for number, call in enumerate(self.recording.calls):
+        for number, call in self._calls():
             known = self.builder.mark()
             self._translate(call, number)
             self.made_by.update(dict.fromkeys(self.builder.made_since(known), number))
@@ -118,6 +118,18 @@ class _Translation:
             raise UnsupportedError(f"weft would have to copy {foreign.dtype} numbers, which are PyTorch's")
         arguments, fallbacks, looks = tuple(self.arguments), tuple(self.fallbacks), tuple(self.looks)
         return Captured(program, arguments, self.calls, results, writes, fallbacks, views=looks, made_by=self.made_by)
+
+    def _calls(self) -> Iterator[tuple[int, Call]]:
+        """The calls with their numbers; where PyTorch is to run a part of one into a library, that one in place of its parts."""
+        calls = tuple(enumerate(self.recording.calls))
+        reasons = {id(c.whole): self.left[n] for n, c in calls if n in self.left and c.whole is not None}
+        for number, call in calls:
+            whole = call.whole
+            if whole is None or id(whole) not in reasons:
+                yield number, call
+            elif not set(whole.results).isdisjoint(call.results):
+                self.left[number] = reasons[id(whole)]
+                yield number, whole
 
     def _input(self, index: int, slot: Slot, name: str) -> None:
         fake = self.fakes[slot]

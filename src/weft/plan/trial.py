@@ -34,7 +34,8 @@ from weft.run.key import cache_key, environment_parts
 # weft's kernels run unless PyTorch is faster by more than timings of one function differ from one another.
 _MARGIN = 1.03
 # The library's products are tried where weft takes more than this share of PyTorch's time, and taken where they save this much.
-_CLEARLY, _GAIN = 0.95, 0.02
+# On a GPU PyTorch's time is mostly what lies between its products.
+_CLEARLY, _CLEARLY_ON_A_GPU, _GAIN = 0.95, 0.4, 0.02
 _SECONDS, _LEAST, _MOST = 0.1, 5, 25
 
 
@@ -45,11 +46,6 @@ class Measured:
     weft: float
     eager: float
     library: float | None = None
-
-    @property
-    def clear(self) -> bool:
-        """Whether weft's kernels are so much faster than PyTorch that a library's products change nothing."""
-        return self.weft <= _CLEARLY * self.eager
 
     @property
     def chosen(self) -> Literal["weft", "library", "PyTorch"]:
@@ -122,7 +118,9 @@ class Trial:
         """The candidates, timed."""
         first = measure((self.plan.run, self.eager), arguments)
         found = Measured(*first)
-        made = None if found.clear else self.with_library(arguments)
+        # So much faster that a library's products change nothing.
+        clearly = _CLEARLY if gpu_of(arguments) is None else _CLEARLY_ON_A_GPU
+        made = None if found.weft <= clearly * found.eager else self.with_library(arguments)
         if made is None:
             return found
         weft, eager, library = measure((self.plan.run, self.eager, made.run), arguments)
