@@ -125,6 +125,6 @@ def test_peers_are_eager_and_the_best_or_all_or_eager_alone():
     assert gpu_peers.names(row, "all") == ("weft", "eager", "inductor", "sdpa_cudnn", "sdpa_flash", "flex")
     assert gpu_peers.names(row, "eager") == ("weft", "eager")
     assert gpu_peers.names(BY_NAME["LoRA-b1"], "best") == ("weft", "eager")
-    assert gpu_peers.names(BY_NAME["Q3"], "best") == ("weft", "eager", "inductor", "inductor_fast")
+    assert gpu_peers.names(BY_NAME["Q3"], "best") == ("weft", "eager", "inductor")
     for each in ROWS:
         assert {*each.best} <= {"eager", "inductor", *each.peers}

@@ -25,7 +25,7 @@ from weft.errors import CommandError
 _LIMIT = 120.0
 # Of the time that there is, the part in which rows are compiled beforehand.
 _COMPILING = 0.5
-_COMPILED = ("weft", "inductor", "inductor_fast", "flex")
+_COMPILED = ("weft", "inductor", "flex")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from weft.api.compile import compile as compiled_by_weft
 from weft.api.compile import torch_compile
-from weft.api.workloads_gpu import Workload, scaled_linear
+from weft.api.workloads_gpu import Workload
 
 OWN = "weft"
 _ALWAYS = ("eager", "inductor")
@@ -41,16 +41,10 @@ def candidate(row: Workload, name: str) -> _Function:
             return row.fn
         case "inductor":
             return torch_compile(row.fn, dynamic=False)
-        case "inductor_fast":
-            return torch_compile(_fast, dynamic=False)
         case "flex":
             return _flex()
         case _:
             return _sdpa(name, causal=row.causal)
-
-
-def _fast(x: torch.Tensor, w: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-    return scaled_linear(x, w, columns, fast=True)
 
 
 def _sdpa(name: str, *, causal: bool) -> _Function:

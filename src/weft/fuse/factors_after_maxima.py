@@ -196,6 +196,9 @@ def _divided(expr: Scalar, known: Mapping[int, Factor]) -> tuple[Scalar, Factor]
         case Apply("where", (mask, first, second)) if _is_least(second) and not arguments(mask) & set(known):
             found = _divided(first, known)
             return None if found is None else (apply("where", mask, found[0], second), found[1])
+        case Apply("where", (mask, first, second)) if _is_least(first) and not arguments(mask) & set(known):
+            found = _divided(second, known)
+            return None if found is None else (apply("where", mask, first, found[0]), found[1])
         case _:
             return None
 

@@ -68,7 +68,7 @@ class Ways:
     _made: dict[Blocks, _Placed | str] = field(default_factory=dict[Blocks, "_Placed | str"])
 
     def probed(self) -> list[Way]:
-        """A few, the fastest first.
+        """A few, the fastest first, each with the warps and stages that the model likes best.
 
         Raises:
             UnsupportedError, ScheduleError: there is none; the reason is the first one's.
@@ -76,8 +76,8 @@ class Ways:
         return self._best(_PROBED, launched=1)
 
     def closely(self) -> list[Way]:
-        """Many, the fastest first; raises as `probed`."""
-        return self._best(_CLOSELY, launched=2)
+        """Many, the fastest first, with all warps and stages that fit; raises as `probed`."""
+        return self._best(_CLOSELY, launched=None)
 
     def given(self, wanted: Schedule) -> Way:
         """The way of a schedule that is there; raises as `apply` and the emitter do."""
@@ -85,7 +85,7 @@ class Ways:
         _demand_printable(applied, self.target)
         return self._way(wanted, _Placed(applied, launches_of(applied, self.sizes)))
 
-    def _best(self, count: int, launched: int) -> list[Way]:
+    def _best(self, count: int, launched: int | None) -> list[Way]:
         known, chip = self._parts(), gpu(self.target)
         found: list[Way] = []
         refused: str | None = None

@@ -30,8 +30,10 @@ from weft.run.key import cache_key
 from weft.schedule import tensor_of
 from weft.tensor.program import TensorProgram
 
-# How many candidates are compiled and timed.
-_TRIED = {"none": 1, "quick": 16, "full": 96}
+# How many programs with places are compiled and timed, each with the warps and stages that the model likes best; and of how
+# many of these, the fastest, all other warps and stages are.
+_TRIED = {"quick": 14, "full": 64}
+_CLOSELY = {"quick": 2, "full": 8}
 # Timed calls of a candidate; what is so much slower than the best after the first few has no more.
 _LEAST, _MOST, _SECONDS, _HOPELESS = 3, 15, 0.02, 1.3
 # Seconds after which a candidate's compiler is stopped: what takes longer is unrolled into thousands of lines, and slow.
@@ -65,7 +67,7 @@ def tuned(selection: Selection, options: Options, device: torch.device | None) -
     effort = "none" if device is None else options.effort
     if effort == "none":
         return _first_that_compiles(selection)
-    tried = _unpipelined_first((selection.chosen, *selection.others)[: _TRIED[effort]])
+    tried = (selection.chosen, *selection.others)
     if len(tried) == 1:
         return replace(selection, others=())
     folder = CacheFolder(options.cache_dir)
@@ -76,7 +78,7 @@ def tuned(selection: Selection, options: Options, device: torch.device | None) -
     if known is not None:
         return replace(selection, chosen=known[0], others=(), considered=(*selection.considered, *known[1]))
     assert device is not None
-    best, said = _fastest(selection.program, tried, selection.example, device, options)
+    best, said = _fastest(tried, selection, device, options)
     with suppress(OSError):
         lines: list[Json] = [[c.origin, c.seconds, c.reason] for c in said]
         folder.store(key, {}, {"chosen": _name(best), "considered": lines}, parts=parts)
@@ -100,13 +102,15 @@ def _first_that_compiles(selection: Selection) -> Selection:
     raise failure
 
 
-def _unpipelined_first(tried: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
-    """The candidates, and before them the first one without a pipeline: what others are compared with, since compilers were seen
-    to get pipelines wrong."""
-    if len(tried) < 2:
-        return tried
-    plain = replace(tried[0], schedule=replace(tried[0].schedule, stages=1))
-    return (plain, *(c for c in tried if c.applied is not plain.applied or c.schedule != plain.schedule))
+def _each_once(tried: Sequence[Candidate], most: int) -> tuple[Candidate, ...]:
+    """Of each program with places the likeliest candidate, and before them the first one without a pipeline: what others are
+    compared with, since compilers were seen to get pipelines wrong."""
+    firsts: dict[int, Candidate] = {}
+    for each in tried:
+        firsts.setdefault(id(each.applied), each)
+    first, *others = list(firsts.values())[:most]
+    plain = replace(first, schedule=replace(first.schedule, stages=1))
+    return (plain, *([] if first.schedule == plain.schedule else [first]), *others)
 
 
 def _parts(selection: Selection, effort: str, device: torch.device | None) -> dict[str, str]:
@@ -142,37 +146,71 @@ def _remembered(meta: Mapping[str, Json], tried: Sequence[Candidate]) -> tuple[C
 
 
 def _fastest(
-    program: TensorProgram, tried: Sequence[Candidate], example: Example, device: torch.device, options: Options
+    tried: Sequence[Candidate], selection: Selection, device: torch.device, options: Options
 ) -> tuple[Candidate, list[Considered]]:
-    deadline = math.inf if options.tune_seconds is None else time.monotonic() + options.tune_seconds
-    said: list[Considered] = []
-    ready: list[Ready] = []
-    failure: WeftError | None = None
-    for candidate, found in zip(tried, compiled(program, tried, example), strict=True):
-        if isinstance(found, WeftError):
-            failure = failure or found
-            said.append(Considered(_name(candidate), None, found.what))
-        else:
-            ready.append(Ready(candidate, found))
-    if not ready:
-        assert failure is not None
-        raise failure
-    times: dict[int, float] = {}
-    with torch.no_grad(), torch.cuda.device(device), alone(f"GPU {device}"):
-        timing = _Timing(program, example, device)
-        for place, each in enumerate(ready):
-            if times and time.monotonic() > deadline:
-                said.append(Considered(_name(each.candidate), None, "not timed: the time for tuning was over"))
-                continue
-            measured = timing.measured(each, min(times.values(), default=math.inf))
-            if isinstance(measured, str):
-                said.append(Considered(_name(each.candidate), None, measured))
+    """The candidate that measured fastest: the best programs with places first, then the best warps and stages of these."""
+    rounds = _Rounds(selection.program, selection.example, device, options)
+    first = _each_once(tried, _TRIED[options.effort])
+    rounds.run(first)
+    nearest = {id(c.applied) for c, _ in rounds.times[: _CLOSELY[options.effort]]}
+    done = {(id(c.applied), c.schedule) for c in first}
+    rounds.run([c for c in tried if id(c.applied) in nearest and (id(c.applied), c.schedule) not in done])
+    return (rounds.times[0][0] if rounds.times else rounds.compiled[0]), rounds.said
+
+
+class _Rounds:
+    """Candidates compiled and timed, round by round.
+
+    Attributes:
+        times: of candidates, in seconds, the fastest first.
+        compiled: those that have kernels.
+        said: what became of each.
+    """
+
+    def __init__(self, program: TensorProgram, example: Example, device: torch.device, options: Options) -> None:
+        self.program, self.example, self.device = program, example, device
+        self.deadline = math.inf if options.tune_seconds is None else time.monotonic() + options.tune_seconds
+        self.times: list[tuple[Candidate, float]] = []
+        self.compiled: list[Candidate] = []
+        self.said: list[Considered] = []
+        self._timing: _Timing | None = None
+
+    def run(self, candidates: Sequence[Candidate]) -> None:
+        """One round.
+
+        Raises:
+            WeftError: no candidate has kernels so far; the first one's reason.
+        """
+        if not candidates or (self.compiled and time.monotonic() > self.deadline):
+            return
+        ready: list[Ready] = []
+        failure: WeftError | None = None
+        for candidate, found in zip(candidates, compiled(self.program, candidates, self.example), strict=True):
+            if isinstance(found, WeftError):
+                failure = failure or found
+                self.said.append(Considered(_name(candidate), None, found.what))
             else:
-                times[place] = measured
-                said.append(Considered(_name(each.candidate), measured, ""))
-    if not times:
-        return ready[0].candidate, said
-    return ready[min(times, key=lambda place: times[place])].candidate, said
+                ready.append(Ready(candidate, found))
+        self.compiled += [each.candidate for each in ready]
+        if failure is not None and not self.compiled:
+            raise failure
+        with torch.no_grad(), torch.cuda.device(self.device), alone(f"GPU {self.device}"):
+            timing = self._timing = self._timing or _Timing(self.program, self.example, self.device)
+            for each in ready:
+                self._time(each, timing)
+        self.times.sort(key=lambda found: found[1])
+
+    def _time(self, ready: Ready, timing: _Timing) -> None:
+        name = _name(ready.candidate)
+        if self.times and time.monotonic() > self.deadline:
+            self.said.append(Considered(name, None, "not timed: the time for tuning was over"))
+            return
+        measured = timing.measured(ready, min((t for _, t in self.times), default=math.inf))
+        if isinstance(measured, str):
+            self.said.append(Considered(name, None, measured))
+        else:
+            self.times.append((ready.candidate, measured))
+            self.said.append(Considered(name, measured, ""))
 
 
 def compiled(program: TensorProgram, tried: Sequence[Candidate], example: Example) -> list[list[Built] | WeftError]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from weft.block.check import Scope as Around
 from weft.block.check import infer
-from weft.block.program import BlockNode, BlockProgram, BlockType, Dot, Final, Graph, Map, Place, Pointwise
-from weft.block.ranges import All, First
+from weft.block.program import BlockNode, BlockProgram, BlockType, Dot, Final, Graph, Map, Place, Pointwise, maps
+from weft.block.ranges import All, Band, First
 from weft.emit.calls import Dims, all_nodes, grid_chain, size_names, written_strides
 from weft.emit.ranges import Step, bounds, describe
 from weft.emit.text import Names, is_word, minus, plus, times
@@ -16,7 +16,7 @@ from weft.emit.triton import loops, prelude, rankings
 from weft.emit.triton.body import Body
 from weft.emit.triton.frame import Constant, Frame
 from weft.emit.triton.scalar import element, jumps
-from weft.emit.triton.text import RESERVED, at_most
+from weft.emit.triton.text import RESERVED, at_most, call
 from weft.emit.triton.values import Memory
 from weft.errors import UnsupportedError
 from weft.schedule import KernelNodes
@@ -45,6 +45,7 @@ class TritonKernel:
         text: a Python module.
         name: of the function in it.
         constants: what it is compiled for, by the sizes.
+        early: its programs may take their places while the kernel before it still runs: they wait for its end themselves.
     """
 
     text: str
@@ -54,6 +55,7 @@ class TritonKernel:
     sizes: tuple[str, ...]
     constants: tuple[Constant, ...]
     grid: tuple[GridLoop, ...]
+    early: bool
 
 
 def emit(
@@ -104,6 +106,10 @@ def emit(
     }
     top = Body(frame, {}, Around({}, applied=True), Graph((), kernel.nodes, ()), types, dict(values))
     first = kernel.nodes[0]
+    early = prelude.starts_early(target)
+    if early:
+        # Before the first program can end: who waits for this kernel relies on it having waited for those before.
+        frame.out.line(call("weft_after_others"))
     chain = grid_chain(first) if isinstance(first, Map) and first.place is Place.grid else []
     grid = _grid(frame, top, chain, places) if chain else _serial(top, places)
     parameters += [f"{c.name}: tl.constexpr" for c in frame.constants]
@@ -113,7 +119,8 @@ def emit(
         f'"""{name}, printed by weft."""', "", "import triton", "import triton.language as tl", "",
         *prelude.functions(text, target), *rankings.functions(text), "", "@triton.jit", *body, "",
     ]  # fmt: skip
-    return TritonKernel("\n".join(lines), name, kernel.reads, kernel.writes, sizes, tuple(frame.constants), tuple(grid))
+    constants = tuple(frame.constants)
+    return TritonKernel("\n".join(lines), name, kernel.reads, kernel.writes, sizes, constants, tuple(grid), early)
 
 
 def _memory(frame: Frame, base: str, kind: BlockType, strides: Mapping[Axis, str]) -> Memory:
@@ -187,6 +194,9 @@ def _grid(frame: Frame, top: Body, chain: Sequence[Map], places: Mapping[str, Me
         later = times(*counts[level + 1 :])
         number = "program" if later == "1" else f"program // {f'({later})' if '*' in later else later}"
         number = number if level == 0 else f"{number} % {counts[level]}"
+        if _grows(node):
+            # The longest first: what is left when multiprocessors run out of programs is short.
+            number = f"({minus(minus(counts[level], '1'), number)})"
         bound = bounds(frame, node, scope)
         scaled = number if node.tile == 1 else f"{number} * {node.tile}"
         base = frame.hold(scaled if bound.start == "0" else plus(bound.start, scaled), node.axis.name)
@@ -200,6 +210,12 @@ def _grid(frame: Frame, top: Body, chain: Sequence[Map], places: Mapping[str, Me
         frame.enter(node, scope[node.axis])
     _levels(top, chain, list(scope.values()), places)
     return limits
+
+
+def _grows(node: Map) -> bool:
+    """Whether later iterations of `node` have more to do: a loop in them goes from the beginning to beside their block."""
+    bands = (m.range for m in maps(node.body))
+    return any(isinstance(r, Band) and r.outer == node.axis and r.low is None and r.high is not None for r in bands)
 
 
 def _blocks(frame: Frame, node: Map, chain: Sequence[Map]) -> GridLoop:
