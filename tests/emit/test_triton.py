@@ -299,7 +299,7 @@ def test_a_dimension_of_size_one_has_a_stride_that_is_not_read() -> None:
     program = _linear(DType.float32)
     dims = dims_of(program)
     kernel = emit(program, kernels(program)[0], "kernel", {**dims, "b": (None, *dims["b"])})
-    assert "b_s1, tl.int64" in kernel.text
+    assert "* b_s1" in kernel.text
     assert kernel.text.count("b_s0") == 1
 
 

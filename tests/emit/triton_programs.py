@@ -14,7 +14,7 @@ from weft.emit.calls import Dims
 from weft.emit.triton import emit
 from weft.errors import WeftError
 from weft.plan.home import of_device
-from weft.plan.interface import signature
+from weft.plan.interface import signature, size_of
 from weft.run.cache import CacheFolder
 from weft.run.gpu import Assembled, GpuSignature, GpuSource, Job, assemble_all, build_gpu, class_of, interpreted
 from weft.run.launch import Launcher
@@ -105,7 +105,8 @@ def load(
         own = f"{name}_{number}"
         dims_ = {**known, **_of_writes(part, known)}
         kernel = emit(program, part, own, dims_, target, tf32=tf32)
-        called = GpuSignature(signature(program, part, own, dims_), kernel.constants, kernel.grid)
+        shapes = tuple(tuple(map(size_of, dims_[n])) for n in part.reads)
+        called = GpuSignature(signature(program, part, own, dims_), kernel.constants, kernel.grid, shapes=shapes)
         launches.append((part, GpuSource(kernel.text, called)))
     return TritonProgram(program, known, tuple(launches), folder)
 

@@ -21,9 +21,9 @@ def twice(x, b, out, M, N, x_s0, x_s1, b_s0, BLOCK_n: tl.constexpr):
     i = tl.program_id(0) * 16 + tl.arange(0, 16)
     j = tl.arange(0, BLOCK_n)
     ok = (i < M)[:, None] & (j < N)[None, :]
-    rows, columns = i[:, None] * tl.cast(x_s0, tl.int64), j[None, :] * tl.cast(x_s1, tl.int64)
+    rows, columns = i[:, None] * x_s0, j[None, :] * x_s1
     value = tl.load(x + rows + columns, mask=ok, other=0.0)
-    more = tl.load(b + j * tl.cast(b_s0, tl.int64), mask=j < N, other=0.0)
+    more = tl.load(b + j * b_s0, mask=j < N, other=0.0)
     tl.store(out + i[:, None] * tl.cast(N, tl.int64) + j[None, :], 2 * value + more[None, :], mask=ok)
 '''
 
@@ -36,6 +36,7 @@ TWICE = GpuSignature(
     ),
     constants=(BlockConstant("BLOCK_n", "N", 1),),
     grid=(GridLoop("M", 16),),
+    shapes=(("M", "N"), ("N",)),
 )
 
 SOURCE = GpuSource(TEXT, TWICE, {"schedule": "grid(m)"})

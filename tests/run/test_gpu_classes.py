@@ -38,9 +38,11 @@ def test_sizes_of_one_class_share_a_binary() -> None:
         assert other != known
 
 
-def test_long_strides_are_wide_and_a_size_of_one_is_no_constant() -> None:
-    kind = class_of(TWICE, [0, 0, 0], {"M": 1, "N": 1}, [2**31, 2**31 - 1, 0])
-    assert str(kind) == "*fp32:16 *fp32:16 *fp32:16 i32 i32 i64:16 i32 i32:16 =1"
+def test_far_elements_have_wide_strides_and_a_size_of_one_is_no_constant() -> None:
+    near = class_of(TWICE, [0, 0, 0], {"M": 3, "N": 1}, [2**26, 2**28 - 1, 0])
+    assert str(near) == "*fp32:16 *fp32:16 *fp32:16 i32 i32 i32:16 i32 i32:16 =1"
+    far = class_of(TWICE, [0, 0, 0], {"M": 4, "N": 1}, [2**26, 1, 0])
+    assert str(far) == "*fp32:16 *fp32:16 *fp32:16 i32 i32 i64:16 =1 i64:16 =1"
 
 
 def test_what_no_kernel_can_take_is_refused() -> None:

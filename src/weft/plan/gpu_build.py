@@ -14,7 +14,7 @@ from weft.block.listing import listing
 from weft.block.program import BlockProgram
 from weft.emit import triton
 from weft.options import current
-from weft.plan.interface import dims_of, signature
+from weft.plan.interface import dims_of, signature, size_of
 from weft.plan.select import Candidate, Example
 from weft.run.cache import Json
 from weft.run.gpu import ASSEMBLY_SECONDS, Assembled, GpuBinary, GpuSignature, GpuSource, build_gpu
@@ -92,10 +92,16 @@ def _printed(
     }
 
     def emit() -> GpuSource:
-        kernel = triton.emit(applied, part, name, dims, example.target, tf32=tf32_allowed())
+        kernel = triton.emit(applied, part, name, dims, example.target, tf32=tf32_allowed(), stages=schedule.stages)
         interface = signature(applied, part, name, dims)
         called = GpuSignature(
-            interface, kernel.constants, kernel.grid, schedule.warps, schedule.stages, early=kernel.early
+            interface,
+            kernel.constants,
+            kernel.grid,
+            schedule.warps,
+            schedule.stages,
+            early=kernel.early,
+            shapes=tuple(tuple(map(size_of, dims[n])) for n in part.reads),
         )
         return GpuSource(kernel.text, called, {} if meta is None else meta())
 

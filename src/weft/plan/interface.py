@@ -55,9 +55,10 @@ def signature(
             ((i, d) for i, n in enumerate(part.reads) for d, a in enumerate(dims[n]) if a.space.name == space), None
         )
         sizes.append(Size(space) if where is None else Size(space, *where))
-    outputs = tuple(Output(tuple(_size(a) for a in dims[n]), types[n].dtype) for n in part.writes)
+    outputs = tuple(Output(tuple(map(size_of, dims[n])), types[n].dtype) for n in part.writes)
     return KernelSignature(name, reads, tuple(sizes), outputs, given=given(part))
 
 
-def _size(axis: Axis) -> str | int:
+def size_of(axis: Axis) -> str | int:
+    """The length of a dimension: the name of a size, or a number."""
     return axis.space.name if axis.space.fixed is None else axis.space.fixed

@@ -32,8 +32,10 @@ from weft.tensor.program import TensorProgram
 
 # How many programs with places are compiled and timed, each with the warps and stages that the model likes best; and of how
 # many of these, the fastest, all other warps and stages are.
-_TRIED = {"quick": 14, "full": 64}
-_CLOSELY = {"quick": 2, "full": 8}
+_TRIED = {"quick": 12, "full": 64}
+_CLOSELY = {"quick": 4, "full": 8}
+# The most warps and stages, the likeliest, that are tried of one of these.
+_VARIANTS = 5
 # Timed calls of a candidate; what is so much slower than the best after the first few has no more.
 _LEAST, _MOST, _SECONDS, _HOPELESS = 3, 15, 0.02, 1.3
 # Seconds after which a candidate's compiler is stopped: what takes longer is unrolled into thousands of lines, and slow.
@@ -152,9 +154,13 @@ def _fastest(
     rounds = _Rounds(selection.program, selection.example, device, options)
     first = _each_once(tried, _TRIED[options.effort])
     rounds.run(first)
-    nearest = {id(c.applied) for c, _ in rounds.times[: _CLOSELY[options.effort]]}
     done = {(id(c.applied), c.schedule) for c in first}
-    rounds.run([c for c in tried if id(c.applied) in nearest and (id(c.applied), c.schedule) not in done])
+    more: list[Candidate] = []
+    for best, _ in rounds.times[: _CLOSELY[options.effort]]:
+        others = [c for c in tried if c.applied is best.applied and (id(c.applied), c.schedule) not in done]
+        more += others[:_VARIANTS]
+        done.update((id(c.applied), c.schedule) for c in others)
+    rounds.run(more)
     return (rounds.times[0][0] if rounds.times else rounds.compiled[0]), rounds.said
 
 

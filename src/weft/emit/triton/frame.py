@@ -61,6 +61,7 @@ class Frame:
         least: for axes of items that products of blocks read or make, the fewest elements that such a product takes.
         tf32: products of float32 may round their factors to tf32.
         exact: something is rounded to few numbers, so that the last bit of a quotient may be seen.
+        stages: iterations of a loop without products whose operands are on their way at a time.
         lanes: for the axis of each loop entered so far, the elements of its current block.
         constants: what is known of the sizes when the kernel is launched.
         dividing: for the axis of a loop entered so far, a number of elements: where it divides the size of the axis's space, each
@@ -72,6 +73,7 @@ class Frame:
     least: Mapping[Axis, int]
     tf32: bool = False
     exact: bool = False
+    stages: int = 1
     out: Writer = field(default_factory=lambda: Writer(1))
     lanes: dict[Axis, Lanes] = field(default_factory=dict[Axis, Lanes])
     constants: list[Constant] = field(default_factory=list[Constant])

@@ -66,6 +66,7 @@ def emit(
     target: Target | None = None,
     *,
     tf32: bool = False,
+    stages: int = 1,
 ) -> TritonKernel:
     """One launch as a Triton kernel.
 
@@ -76,6 +77,8 @@ def emit(
         dims: for each tensor read or written, its dimensions in memory order; None for one of size 1.
         target: a GPU, whose own conversions are used where they are weft's; None: the text is good for all that have its types.
         tf32: products of float32 may round their factors to tf32, 10 bits behind the point.
+        stages: iterations of a loop without products whose operands are on their way at a time; of loops with products Triton is
+            told when it compiles.
 
     Raises:
         UnsupportedError: something that Triton kernels do not do: float64, products of integers other than int8, a list that one
@@ -91,7 +94,8 @@ def emit(
     pointwise = [n for n in all_nodes(kernel.nodes) if isinstance(n, Pointwise)]
     for dtype in {n.dtype for n in pointwise} | {types[each].dtype for each in (*kernel.reads, *kernel.writes)}:
         _demand_type(dtype, target)
-    frame = Frame(names, spelled, _least(kernel.nodes, types), tf32, any(jumps(n.expr) for n in pointwise))
+    exact = any(jumps(n.expr) for n in pointwise)
+    frame = Frame(names, spelled, _least(kernel.nodes, types), tf32, exact, stages)
     parameters = [*pointers.values(), *spelled.values()]
     values: dict[str, Memory] = {}
     for read in kernel.reads:
@@ -99,9 +103,12 @@ def emit(
         parameters += [
             names.make(f"{pointers[read]}_s{i}") if a is None else strides[a] for i, a in enumerate(dims[read])
         ]
-        values[read] = _memory(frame, pointers[read], types[read], strides)
+        # As wide as they are passed, and offsets with them: 64 bits in a loop cost registers, and order among its products.
+        values[read] = Memory(
+            pointers[read], types[read].dtype, strides, types[read].dims, (), not types[read].buffered
+        )
     places = {
-        n: _memory(frame, pointers[n], types[n], written_strides(n, types[n], dims[n], frame.size))
+        n: _written(frame, pointers[n], types[n], written_strides(n, types[n], dims[n], frame.size))
         for n in kernel.writes
     }
     top = Body(frame, {}, Around({}, applied=True), Graph((), kernel.nodes, ()), types, dict(values))
@@ -123,8 +130,8 @@ def emit(
     return TritonKernel("\n".join(lines), name, kernel.reads, kernel.writes, sizes, constants, tuple(grid), early)
 
 
-def _memory(frame: Frame, base: str, kind: BlockType, strides: Mapping[Axis, str]) -> Memory:
-    """The tensor at `base`. Its strides are made 64 bits wide, so that offsets in large tensors are."""
+def _written(frame: Frame, base: str, kind: BlockType, strides: Mapping[Axis, str]) -> Memory:
+    """The tensor at `base`. Its strides, products of sizes, are made 64 bits wide, so that offsets in large tensors are."""
     wide: dict[Axis, str] = {}
     for axis, stride in strides.items():
         first, *rest = stride.split(" * ")

@@ -10,8 +10,10 @@ from typing import assert_never
 from weft.block.check import body_types, infer
 from weft.block.program import (
     Access,
+    BlockNode,
     Broadcast,
     Collapse,
+    Dot,
     Final,
     Graph,
     Grouped,
@@ -27,6 +29,7 @@ from weft.block.program import (
     operands,
 )
 from weft.block.ranges import All, First, Part
+from weft.emit.calls import all_nodes
 from weft.emit.kinds import kind_of
 from weft.emit.ranges import Bounds, Scope, Step, bounds, describe, part_of, tile
 from weft.emit.text import factor, is_word, minus, plus, times
@@ -196,15 +199,22 @@ def _iterations(frame: Frame, node: Map, limits: Bounds) -> Generator[Step]:
         case _:
             assert_never(part_of(node))
     base = frame.names.make(node.axis.name)
-    together = under_way(node)
-    unrolled = call("tl.range", first, last, block, f"loop_unroll_factor={together}")
-    counted = call("range", first, last, block) if together == 1 else unrolled
+    options = [f"loop_unroll_factor={under_way(node)}"] if under_way(node) > 1 else []
+    inner = all_nodes(node.body.nodes)
+    if frame.stages > 1 and not options and not any(_is_pipelined(n) for n in inner):
+        options = [f"num_stages={frame.stages}"]
+    counted = call("tl.range" if options else "range", first, last, block, *options)
     with frame.out.block(f"for {base} in {counted}"):
         known = node.tile == 1 or part_of(node) is Part.full
         valid = str(node.tile) if known else frame.hold(at_most(block, minus(limits.stop, base)), f"{base}_len")
         step = Step(base, valid, most)
         frame.enter(node, step)
         yield step
+
+
+def _is_pipelined(node: BlockNode) -> bool:
+    """Whether Triton makes a pipeline where it finds `node` in a loop, or in it itself."""
+    return (isinstance(node, Dot) and len(node.dims) == 2) or (isinstance(node, Map) and not runs_once(node))
 
 
 def _seen(frame: Frame, node: Map, access: Access, value: Value, scope: Scope, *, item: bool) -> Value:

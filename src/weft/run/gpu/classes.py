@@ -1,8 +1,8 @@
 """The class of a call: what Triton compiles for, beside the text. One binary serves every call of a class.
 
-A class says of each pointer whether its address is divisible by 16 bytes, of each size and stride whether it is divisible by 16
-and how wide it is, and which strides are 1 (a constant then, so that reads of neighbours are wide); and it has the constants'
-values. Sizes stay run-time arguments.
+A class says of each pointer whether its address is divisible by 16 bytes, of each size and stride whether it is divisible by 16,
+and which strides are 1 (a constant then, so that reads of neighbours are wide); whether strides have 64 bits, in which kernels then
+compute offsets, or 32; and it has the constants' values. Sizes stay run-time arguments.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.errors import UnsupportedError
-from weft.run.gpu.signature import LONGEST, GpuSignature
+from weft.run.gpu.signature import GpuSignature
 from weft.tensor.dtypes import DType
 
 _POINTEES = {
@@ -103,10 +103,11 @@ def class_of(
     signature.demand_sizes(sizes)
     if len(strides) != signature.stride_count:
         raise ValueError(f"{len(strides)} strides for a kernel with {signature.stride_count}")
+    wide = signature.reaches_far(sizes, strides)
     return KernelClass((
         *pointers,
         *(Argument("i32", n % 16 == 0) for n in numbers),
-        *map(_stride, strides),
+        *(_stride(stride, wide=wide) for stride in strides),
         *(Argument("constexpr", value=value) for value in signature.constants_at(sizes)),
     ))  # fmt: skip
 
@@ -117,7 +118,7 @@ def _pointer(dtype: DType) -> str:
     return f"*{_POINTEES[dtype]}"
 
 
-def _stride(stride: int) -> Argument:
+def _stride(stride: int, *, wide: bool) -> Argument:
     if stride == 1:
         return Argument("constexpr", value=1)
-    return Argument("i32" if stride < LONGEST else "i64", stride % 16 == 0)
+    return Argument("i64" if wide else "i32", stride % 16 == 0)

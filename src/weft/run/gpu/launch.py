@@ -28,7 +28,7 @@ from weft.errors import TargetError, UnsupportedError
 from weft.run.gpu import driver
 from weft.run.gpu.assemble import Assembled
 from weft.run.gpu.classes import KernelClass, class_of
-from weft.run.gpu.signature import GpuSignature
+from weft.run.gpu.signature import FAR, GpuSignature
 from weft.run.launch import Launcher, allocation, check, sizes_and_strides, tuple_of
 from weft.target import Target
 
@@ -269,10 +269,17 @@ class _Text:
         parts += [f"{n} & 15" for n in self.size_of.values()]
         parts += [f"{s} & 15 if {s} != 1 else 16" for s in self.strides]
         parts += [f"constants{i}[{self.size_of[space]}]" for i, space in enumerate(self.spaces)]
+        if reach := self._reach():
+            parts.append(f"({reach}) >= {FAR}")
         return tuple_of(["device", *([f"({self._wide()}) >> 31"] if self._wide() else []), *parts])
 
     def _wide(self) -> str:
         return " | ".join([*self.size_of.values(), *self.strides])
+
+    def _reach(self) -> str:
+        """How far the dimensions of the inputs reach, in elements: at least `FAR` where the class says so (`reaches_far`)."""
+        lengths = [str(n) if isinstance(n, int) else self.size_of[n] for s in self.signature.shapes for n in s]
+        return " | ".join(f"{n} * {s}" for n, s in zip(lengths, self.strides, strict=True))
 
     def _key_of(self) -> list[str]:
         """The key under which a call is remembered; None for one that is not."""

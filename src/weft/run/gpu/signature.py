@@ -13,7 +13,13 @@ from weft.run.cache import Json
 from weft.run.launch import KernelSignature
 
 LONGEST = 2**31
-"""Sizes are less: Triton kernels number elements with 31 bits. Strides from here on are 64 bits wide."""
+"""Sizes are less: Triton kernels number elements with 31 bits."""
+
+FAR = 2**28
+"""Where a dimension of an input reaches so many elements, offsets may need more than 31 bits: all strides are passed with 64."""
+
+# So many dimensions that reach less far add up to less than 2**31.
+_MOST_NEAR = 7
 
 Constant: TypeAlias = BlockConstant | WholeConstant
 """A `tl.constexpr` argument: its `name`, the `space` whose size decides it, and `of(sizes)`, its value."""
@@ -34,6 +40,7 @@ class GpuSignature:
         grid: loops on the grid, the size of each a name in `kernel.sizes` or a number.
         warps, stages: Triton's num_warps and num_stages.
         early: its programs may take their places while the kernel before it still runs: they wait for its end themselves.
+        shapes: of each input its dimensions, each a name in `kernel.sizes` or a number.
     """
 
     kernel: KernelSignature
@@ -42,13 +49,17 @@ class GpuSignature:
     warps: int = 4
     stages: int = 1
     early: bool = False
+    shapes: tuple[tuple[str | int, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        """ValueError: a size that no argument says, or scratch tensors."""
+        """ValueError: a size that no argument says, dimensions other than the inputs', or scratch tensors."""
         known = {size.name for size in self.kernel.sizes}
         asked = [*(c.space for c in self.constants), *(g.size for g in self.grid if isinstance(g.size, str))]
+        asked += [n for shape in self.shapes for n in shape if isinstance(n, str)]
         if unknown := [name for name in asked if name not in known]:
             raise ValueError(f"sizes that are read nowhere: {unknown}")
+        if [len(shape) for shape in self.shapes] != [each.ndim for each in self.kernel.inputs]:
+            raise ValueError(f"dimensions {self.shapes} of inputs {self.kernel.inputs}")
         if self.kernel.scratch:
             raise ValueError(f"a Triton kernel has no scratch tensors: {self.kernel.scratch}")
 
@@ -66,6 +77,12 @@ class GpuSignature:
     def stride_count(self) -> int:
         """How many strides the kernel is called with."""
         return sum(each.ndim for each in self.kernel.inputs)
+
+    def reaches_far(self, sizes: Mapping[str, int], strides: Sequence[int]) -> bool:
+        """Whether offsets in an input may need more than 31 bits; `strides` as `class_of` takes them."""
+        lengths = [n if isinstance(n, int) else sizes[n] for shape in self.shapes for n in shape]
+        many = any(len(shape) > _MOST_NEAR for shape in self.shapes)
+        return many or any(n * stride >= FAR for n, stride in zip(lengths, strides, strict=True))
 
     def sizes_of(self, values: Sequence[int]) -> dict[str, int]:
         """The sizes by name, from their values in order."""
@@ -101,6 +118,7 @@ class GpuSignature:
             "warps": self.warps,
             "stages": self.stages,
             "early": self.early,
+            "shapes": [list(shape) for shape in self.shapes],
         }
 
     @staticmethod
@@ -114,4 +132,5 @@ class GpuSignature:
             warps=int(found["warps"]),
             stages=int(found["stages"]),
             early=bool(found["early"]),
+            shapes=tuple(tuple(shape) for shape in found["shapes"]),
         )
