@@ -87,6 +87,14 @@ def test_one_wrong_merge_is_refuted(small: list[Any]) -> None:
     assert not levels.proven(replaced).equal
 
 
+def test_who_exchanges_values_is_read_off_the_assembly() -> None:
+    levels, exchange = import_module("gpu_levels"), import_module("gpu_levels_ways").Exchange
+    assert levels.exchange("ld.global.v4.b32 {%r1}, [%rd1];", 128) is exchange.thread
+    assert levels.exchange("shfl.sync.bfly.b32 %r1, %r2, 16, 31, -1;", 128) is exchange.warp
+    assert levels.exchange("shfl.sync.bfly.b32 %r1, %r2, 16, 31, -1;\nbar.sync 0;", 128) is exchange.block
+    assert levels.exchange("bar.sync 0;", 32) is exchange.warp
+
+
 def test_kernels_exchange_values_where_their_level_says(programs: dict[str, Any]) -> None:
     ways, levels = import_module("gpu_levels_ways"), import_module("gpu_levels")
     cell = next(c for c in ways.CELLS if c.function == "statistics")
