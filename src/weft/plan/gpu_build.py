@@ -18,7 +18,7 @@ from weft.plan.interface import dims_of, signature, size_of
 from weft.plan.select import Candidate, Example
 from weft.run.cache import Json
 from weft.run.gpu import ASSEMBLY_SECONDS, Assembled, GpuBinary, GpuSignature, GpuSource, build_gpu
-from weft.schedule import KernelNodes, kernels
+from weft.schedule import KernelNodes, kernels, tensor_of
 from weft.tensor.axes import Axis
 from weft.tensor.program import TensorProgram
 
@@ -68,6 +68,29 @@ def built(
         strides = tuple(_strides(name, dims[name], candidate.applied, example) for name in part.reads)
         found.append(Built(part, index, binary, sizes, strides))
     return found
+
+
+def launched(
+    kernels: Sequence[Built], inputs: Mapping[str, torch.Tensor], sizes: Mapping[str, int]
+) -> dict[str, torch.Tensor]:
+    """Launch the kernels of a candidate in order.
+
+    Args:
+        kernels: all of them, as `built` gives them.
+        inputs: of the program, by name, on the GPU.
+        sizes: of every space, by name.
+
+    Returns:
+        the inputs, and every tensor that a kernel wrote, by name.
+    """
+    values = dict(inputs)
+    for each in kernels:
+        writes = [tensor_of(each.part, n)[0] for n in each.part.writes]
+        begun = [values[writes[i]] for i in each.binary.signature.kernel.given]
+        passed = [sizes[s] for s in each.binary.signature.passed]
+        made = each.binary.launch(*(values[n] for n in each.part.reads), *begun, *passed)
+        values.update(zip(writes, made, strict=True))
+    return values
 
 
 def _printed(

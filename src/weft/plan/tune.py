@@ -19,7 +19,7 @@ import torch
 
 from weft.errors import WeftError
 from weft.options import Options
-from weft.plan.gpu_build import Built, built
+from weft.plan.gpu_build import Built, built, launched
 from weft.plan.graphs import cache_filler, replayed
 from weft.plan.select import Candidate, Considered, Example, Selection
 from weft.run.cache import CacheFolder, Json
@@ -27,7 +27,6 @@ from weft.run.gpu.alone import alone
 from weft.run.gpu.assemble import side_by_side
 from weft.run.gpu.build import gpu_parts
 from weft.run.key import cache_key
-from weft.schedule import tensor_of
 from weft.tensor.program import TensorProgram
 
 # How many programs with places are compiled and timed, each with the warps and stages that the model likes best; and of how
@@ -267,13 +266,7 @@ class _Timing:
 
     def _run(self, ready: Ready) -> Run:
         def run() -> tuple[torch.Tensor, ...]:
-            values = dict(self.inputs)
-            for each in ready.kernels:
-                writes = [tensor_of(each.part, n)[0] for n in each.part.writes]
-                given = [values[writes[i]] for i in each.binary.signature.kernel.given]
-                sizes = [self.example.sizes[s] for s in each.binary.signature.passed]
-                made = each.binary.launch(*(values[n] for n in each.part.reads), *given, *sizes)
-                values.update(zip(writes, made, strict=True))
+            values = launched(ready.kernels, self.inputs, self.example.sizes)
             return tuple(values[n] for n in ready.candidate.applied.graph.outputs)
 
         return run
