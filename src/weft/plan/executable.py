@@ -17,10 +17,8 @@ from weft.capture import (
 from weft.cost import machine_of
 from weft.errors import CacheFolderError, CompilerError, UnknownOptionError, WeftError
 from weft.options import Options
-from weft.plan.cuts import Cuts
 from weft.plan.home import gpu_of, home
 from weft.plan.kernel import Kernel
-from weft.plan.laws_check import laws_refuted
 from weft.plan.layout import as_in_eager
 from weft.plan.partition import Call, Region
 from weft.plan.region import CompiledRegion
@@ -104,16 +102,14 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     """The plan; or which calls PyTorch must run in another attempt, by number, and why, where a region of the graph failed."""
     assert captured.program is not None
     program = as_in_eager(_for_the_machine(normalize(captured.program), known.options, known.target), captured.results)
-    refuted = laws_refuted(captured.program, program)
-    if refuted is not None:
-        return _in_pytorch(captured, (*captured.fallbacks, Fallback("graph", refuted)), eager)
     known.layouts = {name: _layout(t) for name, t in _inputs(captured, program, arguments).items()}
     steps: list[Step] = []
     regions: list[CompiledRegion] = []
     failed: dict[int, str] = {}
     products: dict[int, str] = {}
     try:
-        stages, in_place = with_writes_in_place(captured, program, Cuts(program, known.selection).stages())
+        stages = known.stages(captured.program, program)
+        stages, in_place = with_writes_in_place(captured, program, stages)
         there = {n.name for n in program.inputs}
         for stage in stages:
             if isinstance(stage, Call):

@@ -23,10 +23,10 @@ class Kernel:
         source: the whole translation unit, or Triton module.
         block_program: the applied program that it is printed from; of a split, all of it.
         schedule: what `block_program` was given.
-        cost: bytes, operations, floor and prediction, at the example sizes.
         verdict: of `block_program` (with small tiles) against the tensor program of its region, after the laws.
         reads, writes: values of the tensor program.
         sizes: names of spaces of that program whose sizes no tensor read shows.
+        cost_of: works out `cost`.
         launch: takes the tensors read and those sizes, gives the tensors written.
         from_cache: neither emitted nor compiled now.
         key: of its entry in the cache.
@@ -38,7 +38,7 @@ class Kernel:
     source: str
     block_program: BlockProgram
     schedule: Schedule
-    cost: Cost
+    cost_of: Callable[[], Cost]
     verdict: Verdict
     reads: tuple[str, ...]
     writes: tuple[str, ...]
@@ -48,6 +48,11 @@ class Kernel:
     key: str
     target: Target = CPU
     assembled: Callable[[], Assembled] | None = None
+
+    @property
+    def cost(self) -> Cost:
+        """Bytes, operations, floor and prediction, at the example sizes."""
+        return self.cost_of()
 
     @property
     def binary(self) -> bytes | None:
