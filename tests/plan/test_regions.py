@@ -108,15 +108,14 @@ def test_another_process_selects_nothing_whatever_its_sizes_in_the_class_and_its
     assert [k.key for k in first.kernels] == [k.key for k in second.kernels]
     assert sum(k.cost.flops for k in second.kernels) > 1.5 * sum(k.cost.flops for k in first.kernels)
     assert str(first.trace) == str(second.trace)
-    assert {n.location.line for r in second.plans[0].regions for n in r.program.nodes if n.location} == {9}
-    assert {n.location.line for n in maps_of(second) if n.location} == {9}
+    written = [n for r in second.plans[0].regions for n in r.program.nodes]
+    inner = [n for k in second.kernels for m in maps(k.block_program.graph) for n in m.body.nodes]
+    assert lines(written) == lines(inner) == {9}
 
 
-def maps_of(program):
-    """The operators within the loops of all kernels."""
-    return [
-        n for k in program.kernels for m in maps(k.block_program.graph) for n in m.body.nodes if hasattr(n, "location")
-    ]
+def lines(nodes: Any) -> set[int]:
+    """The user's lines that these come from."""
+    return {where.line for where in (getattr(n, "location", None) for n in nodes) if where is not None}
 
 
 def test_a_region_without_candidates_is_not_asked_about_again(selections, monkeypatch):

@@ -48,6 +48,8 @@ class Plan:
         with_library: captures the graph again with the products that are alone in their kernels left to PyTorch's library; None
             where there are none.
         in_place: the calls, by name, that write into arguments in place.
+        steps: what `run` does, in order; none where that is PyTorch's.
+        arguments: how many the graph has.
     """
 
     captured: Captured
@@ -57,6 +59,8 @@ class Plan:
     run: Runner
     with_library: Callable[[], Captured] | None = None
     in_place: frozenset[str] = frozenset()
+    steps: tuple[Step, ...] = ()
+    arguments: int = 0
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -126,7 +130,7 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
             there.update(stage.results)
         if failed:
             return failed
-        run = runner(captured, program, steps, len(arguments), last_values(captured, program, in_place))
+        run = running(captured, program, steps, len(arguments), in_place, eager)
     except (CompilerError, CacheFolderError, UnknownOptionError):
         raise
     except Exception as error:  # noqa: BLE001 - a defect of weft's must not stop what eager can run; it is reported
@@ -134,8 +138,21 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     leaving = captured.leaving
     with_library = functools.partial(leaving, products) if leaving is not None and products else None
     captured = replace(captured, leaving=None)  # it holds the whole recording
-    run = guarded(captured, run, eager)
-    return Plan(captured, program, tuple(regions), captured.fallbacks, run, with_library, in_place)
+    made = tuple(regions), captured.fallbacks, run, with_library, in_place, tuple(steps), len(arguments)
+    return Plan(captured, program, *made)
+
+
+def running(
+    captured: Captured,
+    program: TensorProgram,
+    steps: Sequence[Step],
+    arguments: int,
+    in_place: frozenset[str],
+    eager: Runner,
+) -> Runner:
+    """What runs `steps` on so many arguments of the graph; `eager`, where one that is written into shares memory with another."""
+    run = runner(captured, program, steps, arguments, last_values(captured, program, in_place))
+    return guarded(captured, run, eager)
 
 
 def _for_the_machine(program: TensorProgram, options: Options, target: Target) -> TensorProgram:

@@ -7,8 +7,8 @@ again. Only the forms that are named here can be in it: reading builds these and
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar, cast
 
@@ -29,8 +29,18 @@ from weft.tensor.program import TensorProgram
 
 T = TypeVar("T")
 
-# What stands first in a row that is no dataclass: a tuple, a set, a mapping, a member of an enumeration, what the reader brings.
-_TUPLE, _SET, _MAPPING, _MEMBER, _BROUGHT = "t", "s", "m", "e", "@"
+# What stands first in a row that is no dataclass: a tuple, a list, a set, a mapping, a member of an enumeration, what the reader
+# brings, an atom.
+_TUPLE, _LIST, _SET, _MAPPING, _MEMBER, _BROUGHT, _ATOM = "t", "l", "s", "m", "e", "@", "a"
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """A form that has a text of its own: `write` gives it, `read` takes it; `kind` are its values."""
+
+    kind: type
+    write: Callable[[Any], str]
+    read: Callable[[str], Any]
 
 
 def _forms_of(module: Any) -> list[type]:
@@ -52,11 +62,11 @@ def name_of(form: type) -> str:
     return f"{form.__module__}.{form.__qualname__}"
 
 
-FORMS: Mapping[str, type] = {name_of(form): form for form in _FORMS}
+FORMS: Mapping[str, type | Atom] = {name_of(form): form for form in _FORMS}
 """What the cache's entries are made of."""
 
 
-def packed(value: Any, forms: Mapping[str, type] = FORMS, brought: Sequence[Any] = ()) -> bytes:
+def packed(value: Any, forms: Mapping[str, type | Atom] = FORMS, brought: Sequence[Any] = ()) -> bytes:
     """`value` as text.
 
     Args:
@@ -73,14 +83,14 @@ def packed(value: Any, forms: Mapping[str, type] = FORMS, brought: Sequence[Any]
     return json.dumps(text, separators=(",", ":")).encode()
 
 
-def unpacked(data: bytes, kind: type[T], forms: Mapping[str, type] = FORMS, brought: Sequence[Any] = ()) -> T:
+def unpacked(data: bytes, kind: type[T], forms: Mapping[str, type | Atom] = FORMS, brought: Sequence[Any] = ()) -> T:
     """What `packed` wrote, which must be a `kind`; what was written as a number is that of `brought`.
 
     Raises:
         LookupError, TypeError, ValueError: it is something else.
     """
     text = cast("dict[str, Any]", json.loads(data))
-    known = [forms[name] for name in text["forms"]]
+    known = cast("list[Any]", [forms[name] for name in text["forms"]])
     made: list[Any] = []
     for tag, *rest in text["rows"]:
         items = [made[item[0]] if item.__class__ is list else item for item in rest]
@@ -89,13 +99,17 @@ def unpacked(data: bytes, kind: type[T], forms: Mapping[str, type] = FORMS, brou
         elif tag == _TUPLE:
             made.append(tuple(items))
         elif tag == _MEMBER:
-            made.append(cast("Any", known[items[0]])[items[1]])
+            made.append(known[items[0]][items[1]])
         elif tag == _BROUGHT:
             made.append(brought[items[0]])
         elif tag == _MAPPING:
             made.append(dict(zip(items[::2], items[1::2], strict=True)))
         elif tag == _SET:
             made.append(frozenset(items))
+        elif tag == _LIST:
+            made.append(items)
+        elif tag == _ATOM:
+            made.append(known[items[0]].read(items[1]))
         else:
             raise ValueError(f"no row begins with {tag!r}")
     found = made[text["root"][0]]
@@ -107,8 +121,9 @@ def unpacked(data: bytes, kind: type[T], forms: Mapping[str, type] = FORMS, brou
 class _Writer:
     """Writes values as rows, each once: `rows[n]` is written `[n]` in later rows."""
 
-    def __init__(self, forms: Mapping[str, type], brought: Mapping[Any, int]) -> None:
+    def __init__(self, forms: Mapping[str, type | Atom], brought: Mapping[Any, int]) -> None:
         self.names = {form: name for name, form in forms.items()}
+        self.atoms = [form for form in forms.values() if isinstance(form, Atom)]
         self.brought = brought
         self.rows: list[list[Any]] = []
         self.named: dict[str, int] = {}
@@ -138,6 +153,11 @@ class _Writer:
             return [_MEMBER, self._number(type(value)), value.name]
         if value.__class__ is tuple:
             return [_TUPLE, *map(self.item, value)]
+        if value.__class__ is list:
+            return [_LIST, *map(self.item, value)]
+        atom = next((each for each in self.atoms if isinstance(value, each.kind)), None)
+        if atom is not None:
+            return [_ATOM, self._number(atom), atom.write(value)]
         if isinstance(value, frozenset):
             return [_SET, *sorted(map(self.item, cast("frozenset[Any]", value)), key=str)]
         if isinstance(value, Mapping):
@@ -145,10 +165,11 @@ class _Writer:
         number = self._number(value.__class__)
         return [number, *(self.item(getattr(value, each.name)) for each in fields(value) if each.init)]
 
-    def _number(self, form: type) -> int:
+    def _number(self, form: type | Atom) -> int:
         name = self.names.get(form)
         if name is None:
-            raise TypeError(f"{name_of(form)} has no form in text")
+            assert isinstance(form, type)
+            raise TypeError(f"a {name_of(form)} has no form in text")
         return self.named.setdefault(name, len(self.named))
 
 

@@ -191,20 +191,8 @@ def _build(
 
     binary = build(parts, emit)
     verdict = checked.of(binary.meta)
-    return Kernel(
-        name=name,
-        source=binary.text,
-        block_program=applied,
-        schedule=schedule,
-        cost_of=functools.partial(_cost, costs, index),
-        verdict=verdict,
-        reads=reads,
-        writes=writes,
-        sizes=binary.signature.passed,
-        launch=binary.launch,
-        from_cache=binary.from_cache,
-        key=binary.key,
-    )
+    cost = functools.partial(_cost, costs, index)
+    return Kernel(applied, schedule, cost, verdict, reads, writes, binary, binary.launch)
 
 
 def _built_for_a_gpu(
@@ -215,18 +203,14 @@ def _built_for_a_gpu(
         each.assembled()
         reads, writes = _passed(each.part)
         kernel = Kernel(
-            name=each.binary.signature.name,
-            source=each.binary.text,
             block_program=chosen.applied,
             schedule=chosen.schedule,
             cost_of=functools.partial(_cost, costs, each.index),
             verdict=checked.of(each.binary.meta),
             reads=reads,
             writes=writes,
-            sizes=each.binary.signature.passed,
+            made=each.binary,
             launch=each.binary.launch,
-            from_cache=each.binary.from_cache,
-            key=each.binary.key,
             target=example.target,
             assembled=each.assembled,
         )
