@@ -37,6 +37,7 @@ def parts_of(what: str, program: TensorProgram, given: Example, options: Options
     """
     environment = gpu_parts(given.target) if given.target.is_gpu else environment_parts()
     own = {"chosen": what, "program": repr(program), "given": given.kind, "debug checks": str(options.debug_checks)}
+    own["model"] = repr(given.machine)  # caches and clock, which decide and are no part of what binaries depend on
     return {**environment, "options": options.key(), **own}
 
 
