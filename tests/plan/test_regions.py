@@ -24,8 +24,8 @@ def reordered(x, w, v):
 
 
 @pytest.fixture
-def selections(monkeypatch, tmp_path):
-    """The sizes of every selection that is made; nothing is remembered or kept from before."""
+def selections(monkeypatch):
+    """The sizes of every selection that is made; no choice is remembered or kept from before."""
     made = []
 
     def counted(program, example, options):
@@ -35,9 +35,15 @@ def selections(monkeypatch, tmp_path):
 
     select = regions.select
     monkeypatch.setattr(regions, "select", counted)
-    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
+    for entry in choices():
+        CacheFolder().remove(entry.key)
     another_process()
     return made
+
+
+def choices():
+    """What is kept of choices."""
+    return [entry for entry in CacheFolder().entries() if "chosen" in entry.parts]
 
 
 def another_process():
@@ -138,7 +144,7 @@ def test_damaged_choices_are_made_anew(selections, damage):
     weft.optimize(chained, given)
     known = len(selections)
     folder = CacheFolder()
-    chosen = [e for e in folder.entries() if "chosen" in e.parts]
+    chosen = choices()
     other = {e.parts["chosen"]: e.files["chosen.json"].read_bytes() for e in chosen}
     assert set(other) == {"selection", "cuts"}
     for entry in chosen:
