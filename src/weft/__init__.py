@@ -6,7 +6,7 @@
 from importlib.metadata import PackageNotFoundError, version
 
 from weft import errors
-from weft.api import Program, Report, compile, equivalent, optimize  # noqa: A004 - as torch.compile
+from weft.api import Program, Report, compile, equivalent, load, optimize  # noqa: A004 - as torch.compile
 from weft.options import options
 from weft.run.stats import snapshot as stats
 from weft.verify import Draws, Judgement, Verdict, judge
@@ -27,6 +27,7 @@ __all__ = [
     "equivalent",
     "errors",
     "judge",
+    "load",
     "optimize",
     "options",
     "stats",

@@ -113,6 +113,12 @@ class UnsupportedError(WeftError):
     advice = "nothing: this part runs in PyTorch; program.fallbacks lists it"
 
 
+class ProgramFileError(WeftError, ValueError):
+    """A file that is no program of weft's, is damaged, or was made by another weft or for another machine; or cannot be made."""
+
+    advice = "save the program anew, with program.save, where it is to run or for what is there"
+
+
 class InvalidProgramError(WeftError):
     """The checker found a malformed program. Names the `node` and the `condition` it violates."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,9 +20,10 @@ from weft.errors import CompilerError, UnsupportedError
 from weft.fuse import fuse
 from weft.fuse.safety import make_safe
 from weft.options import Options
+from weft.plan import tune
 from weft.plan.gpu_schedules import Blocks, Part, choices, launches, parts, schedule
 from weft.plan.gpu_select import Ways
-from weft.plan.select import Example, select
+from weft.plan.select import Considered, Example, select
 from weft.plan.tune import compiled, tuned
 from weft.run.cache import CacheFolder
 from weft.run.gpu import Assembled, Job, assemble
@@ -123,9 +125,38 @@ def test_a_candidate_that_cannot_be_compiled_loses_to_the_next() -> None:
     selection = select(program, Example({"M": 64, "N": 64, "K": 64}, {}, 1, H200), Options())
     impossible = replace(selection.chosen, schedule=replace(selection.chosen.schedule, warps=3))
     taken = tuned(replace(selection, chosen=impossible), Options(), None)
+    assert selection.others
     assert taken.chosen is selection.others[0]
     assert len(taken.considered) == len(selection.considered) + 1
     assert taken.considered[-1].seconds is None
+
+
+def test_what_was_tuned_is_kept_with_its_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[int] = []
+
+    def fastest(tried: Any, *_: Any) -> Any:
+        timed.append(len(tried))
+        return tried[2], [Considered("one", 1e-3, ""), Considered("other", None, "too slow")]
+
+    monkeypatch.setattr(tune, "_fastest", fastest)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    program, options = programs.linear_relu(DType.bfloat16), Options(cache_dir=str(tmp_path))
+    selection = select(program, Example({"M": 64, "N": 64, "K": 64}, {}, 1, H200), options)
+    first = tuned(selection, options, torch.device("cuda"))
+    assert first.chosen.schedule != selection.chosen.schedule
+    monkeypatch.setattr(tune, "select", lambda *_: pytest.fail("nothing is enumerated again"))
+    kept = replace(selection, others=None)
+    second = tuned(kept, options, torch.device("cuda"))
+    assert selection.others
+    assert timed == [1 + len(selection.others)]
+    assert (second.chosen.applied, second.chosen.schedule) == (first.chosen.applied, first.chosen.schedule)
+    assert second.considered == first.considered
+    larger = replace(kept, example=replace(kept.example, sizes={"M": 50, "N": 64, "K": 64}))  # of the same class
+    assert tuned(larger, options, torch.device("cuda")).chosen.cost.flops < second.chosen.cost.flops
+    monkeypatch.setattr(tune, "select", lambda *_: selection)
+    other = replace(kept, example=replace(kept.example, sizes={"M": 640, "N": 64, "K": 64}))
+    assert tuned(other, options, torch.device("cuda")).chosen is first.chosen
+    assert len(timed) == 2
 
 
 def test_candidates_are_compiled_with_the_options_in_force(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -55,8 +57,9 @@ def test_two_kernels_write_one_tensor(size: int) -> None:
     applied, options = apply(program, schedule), Options()
     checked = region._Checked(make(), applied, options)
     example = region.Example(sizes, {n: 1 for n, _ in program.inputs}, 2)
+    costs = partial(example.costs, applied, schedule)
     built = [
-        region._build(make(), applied, part, schedule, example, checked, i) for i, part in enumerate(kernels(applied))
+        region._build(make(), applied, part, schedule, costs, checked, i) for i, part in enumerate(kernels(applied))
     ]
     assert [k.writes[-1:] for k in built] == [built[0].writes[-1:]] * 2
     values = {"q": torch.randn(16) / 4, "kt": torch.randn(100, 16), "vt": torch.randn(size, 100)}

@@ -1,14 +1,18 @@
-"""What is known of a region is not worked out again: in another trace of a graph, or another plan of it."""
+"""What is known of a region is not worked out again: in another trace of a graph, another plan of it, or another process."""
 
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import pytest
 import torch
 
 import weft
+from weft.block.program import maps
+from weft.errors import UnsupportedError
 from weft.plan import regions
+from weft.run.cache import CacheFolder
 
 
 def chained(x, w, v):
@@ -21,7 +25,7 @@ def reordered(x, w, v):
 
 @pytest.fixture
 def selections(monkeypatch):
-    """The sizes of every selection that is made; nothing is remembered from before."""
+    """The sizes of every selection that is made; no choice is remembered or kept from before."""
     made = []
 
     def counted(program, example, options):
@@ -31,9 +35,21 @@ def selections(monkeypatch):
 
     select = regions.select
     monkeypatch.setattr(regions, "select", counted)
-    monkeypatch.setattr(regions, "_remembered", {})
-    torch._dynamo.reset()
+    for entry in choices():
+        CacheFolder().remove(entry.key)
+    another_process()
     return made
+
+
+def choices():
+    """What is kept of choices."""
+    return [entry for entry in CacheFolder().entries() if "chosen" in entry.parts]
+
+
+def another_process():
+    """What this process remembers is gone; the cache is as it is."""
+    regions._remembered.clear()
+    torch._dynamo.reset()
 
 
 def called(fast, function, rows, width=24):
@@ -77,8 +93,71 @@ def test_another_program_and_other_options_are_selected_for(selections):
 
 def test_only_so_many_are_remembered(selections, monkeypatch):
     monkeypatch.setattr(regions, "_MOST_REMEMBERED", 1)
-    for _ in range(2):
-        torch._dynamo.reset()
-        called(weft.compile(chained), chained, 96)
+    called(weft.compile(chained), chained, 96)
+    assert len(selections) > 1
     assert len(regions._remembered) == 1
-    assert len(selections) > len(set(selections))
+
+
+def test_another_process_selects_nothing_whatever_its_sizes_in_the_class_and_its_lines(selections, monkeypatch):
+    first = weft.optimize(chained, [torch.randn(s) for s in ((70, 24), (24, 40), (40, 16))])
+    known = len(selections)
+    assert known > 0
+    another_process()
+    monkeypatch.setattr(regions, "laws_refuted", lambda *_: pytest.fail("the laws were checked before"))
+    moved = "\n" * 7 + "def chained(x, w, v):\n    return torch.relu(torch.softmax(x @ w, -1) @ v) + 1\n"
+    scope: dict[str, Any] = {"torch": torch}
+    exec(compile(moved, "elsewhere.py", "exec"), scope)
+    given = [torch.randn(s) for s in ((128, 24), (24, 40), (40, 16))]
+    second = weft.optimize(scope["chained"], given)
+    torch.testing.assert_close(second(*given), chained(*given))
+    assert len(selections) == known
+    assert [k.key for k in first.kernels] == [k.key for k in second.kernels]
+    assert sum(k.cost.flops for k in second.kernels) > 1.5 * sum(k.cost.flops for k in first.kernels)
+    assert str(first.trace) == str(second.trace)
+    written = [n for r in second.plans[0].regions for n in r.program.nodes]
+    inner = [n for k in second.kernels for m in maps(k.block_program.graph) for n in m.body.nodes]
+    assert lines(written) == lines(inner) == {9}
+
+
+def lines(nodes: Any) -> set[int]:
+    """The user's lines that these come from."""
+    return {where.line for where in (getattr(n, "location", None) for n in nodes) if where is not None}
+
+
+def test_a_region_without_candidates_is_not_asked_about_again(selections, monkeypatch):
+    def refusing(program, example, options):
+        selections.append(())
+        raise UnsupportedError("no such loop", todo="nothing")
+
+    monkeypatch.setattr(regions, "select", refusing)
+    given = torch.randn(64)
+    for _ in range(2):
+        another_process()
+        program = weft.optimize(lambda x: torch.exp(x) + 3, (given,))
+        assert [f.reason for f in program.fallbacks] == ["no such loop"] * 2
+        assert len(selections) == 1
+
+
+@pytest.mark.parametrize("damage", ["bytes", "content", "other program"])
+def test_damaged_choices_are_made_anew(selections, damage):
+    given = [torch.randn(s) for s in ((96, 24), (24, 40), (40, 16))]
+    weft.optimize(chained, given)
+    known = len(selections)
+    folder = CacheFolder()
+    chosen = choices()
+    other = {e.parts["chosen"]: e.files["chosen.json"].read_bytes() for e in chosen}
+    assert set(other) == {"selection", "cuts"}
+    for entry in chosen:
+        if damage == "bytes":
+            path = entry.files["chosen.json"]
+            path.write_bytes(path.read_bytes().replace(b"1", b"2", 1))
+        else:
+            text = b'{"forms":[],"rows":[["t"]],"root":[0]}' if damage == "content" else other["selection"]
+            folder.store(entry.key, {"chosen.json": text}, entry.meta, parts=entry.parts)
+    another_process()
+    torch.testing.assert_close(weft.optimize(chained, given)(*given), chained(*given))
+    kept = 0 if damage != "other program" else 1  # one is that of its own program
+    assert len(selections) == 2 * known - kept
+    another_process()
+    weft.optimize(chained, given)
+    assert len(selections) == 2 * known - kept

@@ -7,7 +7,7 @@ can be run and asked (`optimize`): kernels, fallbacks, trace, explain. Options a
 from weft.api.compile import compile  # noqa: A004 - the public name, as torch.compile
 from weft.api.equivalent import equivalent
 from weft.api.optimize import optimize
-from weft.api.program import Program
+from weft.api.program import Program, load
 from weft.api.report import Report
 
-__all__ = ["Program", "Report", "compile", "equivalent", "optimize"]
+__all__ = ["Program", "Report", "compile", "equivalent", "load", "optimize"]

@@ -123,6 +123,7 @@ def stats(as_json: bool) -> None:
         "kernels": kinds["kernel"],
         "binaries for GPUs": kinds["binary"],
         "measurements": kinds["measurement"],
+        "choices": kinds["choice"],
         "damaged": len(found) - len(entries),
         "of other sources": sum(not _is_of_this_weft(e) for e in entries),
         "oldest": min((e.created for e in entries), default=None),
@@ -150,10 +151,12 @@ def _row(entry: Entry) -> dict[str, object]:
 
 
 def _kind(entry: Entry) -> str:
-    """A kernel (for a GPU: its text), the binary of one for a GPU and a class of calls, or what was measured."""
+    """A kernel (for a GPU: its text), the binary of one for a GPU and a class of calls, what was measured, or else chosen."""
     if "assembled" in entry.meta:
         return "binary"
-    return "measurement" if {"trial", "tuned"} & entry.parts.keys() else "kernel"
+    if {"trial", "tuned"} & entry.parts.keys():
+        return "measurement"
+    return "choice" if "chosen" in entry.parts else "kernel"
 
 
 def _name(entry: Entry) -> str:
@@ -163,7 +166,7 @@ def _name(entry: Entry) -> str:
         case {"assembled": {"name": str(name), "target": str(target)}}:
             return f"{name}, {target}"
         case _:
-            return "measurement" if _kind(entry) == "measurement" else "-"
+            return {"measurement": "measurement", "choice": entry.parts.get("chosen", "")}.get(_kind(entry), "-")
 
 
 def _meta(entry: Entry) -> Mapping[str, Json]:

@@ -11,12 +11,13 @@ import torch
 from torch._dynamo.exc import TorchDynamoException
 
 from weft.api.backend import compile_graph, in_pytorch, saying_where
+from weft.api.calling import changes_objects, learned
 from weft.api.compile import OWN, dynamo_compile, eagerly, translating, without_log_inside
-from weft.api.program import Program
+from weft.api.program import Program, Saved
 from weft.api.targets import elsewhere, runs_here, target_for
-from weft.errors import Location, UnsupportedError, WeftError
+from weft.errors import Location, ProgramFileError, UnsupportedError, WeftError
 from weft.options import options as in_force
-from weft.plan import Plan, home
+from weft.plan import Plan, Runner, home
 
 Inputs = Sequence[Any] | torch.Tensor
 
@@ -47,6 +48,8 @@ def optimize(
         plans: list[Plan] = []
         failures: list[WeftError] = []
         done: list[bool] = []
+        noted: list[tuple[Sequence[Any], Sequence[Any]]] = []
+        beyond: list[str] = []  # what the function does beside its graph
 
         def collect(gm: torch.fx.GraphModule, example: Sequence[Any]) -> Callable[..., Any]:
             # An exception must not cross Dynamo, which would wrap it beyond recognition. Called again for other shapes, later.
@@ -58,22 +61,61 @@ def optimize(
                     warnings.warn(f"weft runs this graph in PyTorch: {error}", RuntimeWarning, stacklevel=2)
                 failures.append(error)
                 return saying_where(in_pytorch(gm), gm)
-            return saying_where(plans[-1].run if here else in_pytorch(gm), gm, plans[-1])
+            run = saying_where(plans[-1].run if here else in_pytorch(gm), gm, plans[-1])
+            if done:
+                return run
+            if changes_objects():
+                beyond.append("the function changes objects of Python's, which calls of its graph alone do not")
+            return noting(run)
+
+        def noting(run: Runner) -> Runner:
+            """`run`; its first call, which is here, is noted."""
+
+            def call(*arguments: Any) -> Sequence[Any]:
+                results = run(*arguments)
+                if not done:
+                    noted.append((arguments, results))
+                return results
+
+            return call
 
         call = dynamo_compile(own_code(fn), collect)
         with torch.no_grad():
             try:
-                call(*inputs)
+                result = call(*inputs)
             except TorchDynamoException as error:
                 eagerly(fn, inputs, {})
                 raise _untraceable(error) from error
         if failures:
             raise failures[0]
         done.append(True)
-        return Program(plans, translating(call, fn) if here else elsewhere(place))
+        return Program(
+            plans, translating(call, fn) if here else elsewhere(place), _calling(inputs, noted, result, beyond)
+        )
 
 
 without_log_inside(optimize)
+
+
+def _calling(
+    inputs: Sequence[Any], noted: list[tuple[Sequence[Any], Sequence[Any]]], result: Any, beyond: Sequence[str]
+) -> Saved | ProgramFileError:
+    """How the one graph of a function is called, from the call that was noted; or why it cannot be saved."""
+    calls = list(noted)
+    noted.clear()
+    if len(calls) != 1:
+        return ProgramFileError(
+            f"the function is {len(calls)} graphs with Python between them"
+            if calls
+            else "the function computes nothing",
+            todo="save the parts that are one graph each: TORCH_LOGS=graph_breaks says where the graph breaks",
+        )
+    if beyond:
+        return ProgramFileError(beyond[0], todo="return what the function is to change, and change it outside")
+    try:
+        return learned(inputs, *calls[0], result)
+    except ProgramFileError as error:
+        return error
 
 
 def _untraceable(error: TorchDynamoException) -> UnsupportedError:

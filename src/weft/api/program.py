@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Never
+from pathlib import Path
+from typing import Any, Never, TypeAlias
 
 import torch
 
+from weft.api.calling import Calling
 from weft.api.report import Report, report
+from weft.api.save import read, save
 from weft.capture import Fallback
+from weft.errors import ProgramFileError
 from weft.fuse import Step
 from weft.plan import Kernel, Plan
+
+Saved: TypeAlias = tuple[Calling, tuple[torch.Tensor, ...]]
+"""How the first plan of a program is called, and the tensors it holds."""
 
 
 class Trace(tuple[Step, ...]):
@@ -34,6 +41,7 @@ class Program:
 
     plans: Sequence[Plan]
     _call: Callable[..., Any]
+    _calling: Saved | ProgramFileError
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run it; for inference: no gradients are recorded. Other shapes are compiled for as they come."""
@@ -56,8 +64,8 @@ class Program:
     def __reduce__(self) -> Never:
         """Not pickled: its kernels are loaded into this process."""
         raise TypeError(
-            "a program of weft.optimize cannot be pickled, its kernels are loaded into this process: pickle the function or "
-            "module and call weft.optimize where it is loaded; the kernels come from the cache there"
+            "a program of weft.optimize cannot be pickled, its kernels are loaded into this process: write it with program.save "
+            "and read it with weft.load; or pickle the function or module and call weft.optimize where it is loaded"
         )
 
     def __deepcopy__(self, memo: object) -> Program:
@@ -67,6 +75,28 @@ class Program:
     def __copy__(self) -> Program:
         """Itself, as of a function."""
         return self
+
+    def save(self, path: str | Path) -> Path:
+        """Write what was compiled for the example inputs to a file that `weft.load` runs, where no compiler needs to be.
+
+        It holds kernels as machine code with their sources, programs and proofs, the calls left to PyTorch by name, and the tensors
+        that the function holds: parameters, buffers, what it closes over.
+
+        Args:
+            path: of the file; one that is there is replaced.
+
+        Returns:
+            The path.
+
+        Raises:
+            ProgramFileError: there is more to the function than one graph and these: Python between graphs, objects that it
+                changes, arguments that are no tensors, numbers or text; or all of it, or a call with an argument that has no
+                text, is left to PyTorch. It says which.
+            OSError: the file cannot be written, or a kernel's library is gone from the cache.
+        """
+        if isinstance(self._calling, ProgramFileError):
+            raise self._calling
+        return save(Path(path), self.plans[0], *self._calling)
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -86,3 +116,27 @@ class Program:
     def explain(self) -> Report:
         """The whole story as text: captured program, rewrites, block programs, schedule, verdict, fallbacks."""
         return report(self.plans)
+
+
+def load(path: str | Path, device: str | torch.device | None = None) -> Program:
+    """The program that `Program.save` wrote: it runs without tracing, tuning or a compiler.
+
+    A file holds machine code and the names of PyTorch's operations: whoever made it decides what calling the program does, and
+    loading a CPU's library runs code of its maker's. Load files of those whom you would let run a program as you. What says how the
+    parts go together is JSON, and no pickle.
+
+    Args:
+        path: of the file.
+        device: where it runs and what it holds goes, for a program for a GPU: "cuda", "cuda:1"; None: the current GPU.
+
+    Raises:
+        ProgramFileError: it is no such file, or damaged; or another version of weft, or for a CPU of PyTorch, made it.
+        TargetError: it is for another machine: no such GPU is here, or the CPU lacks instructions. It says which.
+        OSError: the file cannot be read.
+
+    A call raises ShapeError for arguments of other shapes, strides, element types or devices than those it was saved for.
+    """
+    found = read(Path(path), device)
+    return Program(
+        (found.plan,), found.calling.calls(found.plan.run, found.constants), (found.calling, found.constants)
+    )

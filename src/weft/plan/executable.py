@@ -17,10 +17,8 @@ from weft.capture import (
 from weft.cost import machine_of
 from weft.errors import CacheFolderError, CompilerError, UnknownOptionError, WeftError
 from weft.options import Options
-from weft.plan.cuts import Cuts
 from weft.plan.home import gpu_of, home
 from weft.plan.kernel import Kernel
-from weft.plan.laws_check import laws_refuted
 from weft.plan.layout import as_in_eager
 from weft.plan.partition import Call, Region
 from weft.plan.region import CompiledRegion
@@ -50,6 +48,8 @@ class Plan:
         with_library: captures the graph again with the products that are alone in their kernels left to PyTorch's library; None
             where there are none.
         in_place: the calls, by name, that write into arguments in place.
+        steps: what `run` does, in order; none where that is PyTorch's.
+        arguments: how many the graph has.
     """
 
     captured: Captured
@@ -59,6 +59,8 @@ class Plan:
     run: Runner
     with_library: Callable[[], Captured] | None = None
     in_place: frozenset[str] = frozenset()
+    steps: tuple[Step, ...] = ()
+    arguments: int = 0
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -104,16 +106,14 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     """The plan; or which calls PyTorch must run in another attempt, by number, and why, where a region of the graph failed."""
     assert captured.program is not None
     program = as_in_eager(_for_the_machine(normalize(captured.program), known.options, known.target), captured.results)
-    refuted = laws_refuted(captured.program, program)
-    if refuted is not None:
-        return _in_pytorch(captured, (*captured.fallbacks, Fallback("graph", refuted)), eager)
     known.layouts = {name: _layout(t) for name, t in _inputs(captured, program, arguments).items()}
     steps: list[Step] = []
     regions: list[CompiledRegion] = []
     failed: dict[int, str] = {}
     products: dict[int, str] = {}
     try:
-        stages, in_place = with_writes_in_place(captured, program, Cuts(program, known.selection).stages())
+        stages = known.stages(captured.program, program)
+        stages, in_place = with_writes_in_place(captured, program, stages)
         there = {n.name for n in program.inputs}
         for stage in stages:
             if isinstance(stage, Call):
@@ -130,7 +130,7 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
             there.update(stage.results)
         if failed:
             return failed
-        run = runner(captured, program, steps, len(arguments), last_values(captured, program, in_place))
+        run = running(captured, program, steps, len(arguments), in_place, eager)
     except (CompilerError, CacheFolderError, UnknownOptionError):
         raise
     except Exception as error:  # noqa: BLE001 - a defect of weft's must not stop what eager can run; it is reported
@@ -138,8 +138,21 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     leaving = captured.leaving
     with_library = functools.partial(leaving, products) if leaving is not None and products else None
     captured = replace(captured, leaving=None)  # it holds the whole recording
-    run = guarded(captured, run, eager)
-    return Plan(captured, program, tuple(regions), captured.fallbacks, run, with_library, in_place)
+    made = tuple(regions), captured.fallbacks, run, with_library, in_place, tuple(steps), len(arguments)
+    return Plan(captured, program, *made)
+
+
+def running(
+    captured: Captured,
+    program: TensorProgram,
+    steps: Sequence[Step],
+    arguments: int,
+    in_place: frozenset[str],
+    eager: Runner,
+) -> Runner:
+    """What runs `steps` on so many arguments of the graph; `eager`, where one that is written into shares memory with another."""
+    run = runner(captured, program, steps, arguments, last_values(captured, program, in_place))
+    return guarded(captured, run, eager)
 
 
 def _for_the_machine(program: TensorProgram, options: Options, target: Target) -> TensorProgram:

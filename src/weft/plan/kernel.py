@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from weft.block.program import BlockProgram
 from weft.cost import Cost
-from weft.run.gpu import Assembled
+from weft.run.build import Binary
+from weft.run.gpu import Assembled, GpuBinary
 from weft.run.launch import Launcher
 from weft.schedule import Schedule
 from weft.target import CPU, Target
@@ -19,35 +20,57 @@ class Kernel:
     """One kernel of a compiled program.
 
     Attributes:
-        name: of the function.
-        source: the whole translation unit, or Triton module.
         block_program: the applied program that it is printed from; of a split, all of it.
         schedule: what `block_program` was given.
-        cost: bytes, operations, floor and prediction, at the example sizes.
+        cost_of: works out `cost`.
         verdict: of `block_program` (with small tiles) against the tensor program of its region, after the laws.
         reads, writes: values of the tensor program.
-        sizes: names of spaces of that program whose sizes no tensor read shows.
+        made: its text, its interface, and what it was compiled to.
         launch: takes the tensors read and those sizes, gives the tensors written.
-        from_cache: neither emitted nor compiled now.
-        key: of its entry in the cache.
         target: what it is compiled for.
         assembled: on a GPU, gives what it was compiled to for calls like the example.
     """
 
-    name: str
-    source: str
     block_program: BlockProgram
     schedule: Schedule
-    cost: Cost
+    cost_of: Callable[[], Cost]
     verdict: Verdict
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    sizes: tuple[str, ...]
+    made: Binary | GpuBinary
     launch: Launcher
-    from_cache: bool
-    key: str
     target: Target = CPU
     assembled: Callable[[], Assembled] | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the function."""
+        return self.made.signature.name
+
+    @property
+    def source(self) -> str:
+        """The whole translation unit, or Triton module."""
+        return self.made.text
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """Names of spaces of that program whose sizes no tensor read shows."""
+        return self.made.signature.passed
+
+    @property
+    def from_cache(self) -> bool:
+        """Neither emitted nor compiled now."""
+        return self.made.from_cache
+
+    @property
+    def key(self) -> str:
+        """Of its entry in the cache."""
+        return self.made.key
+
+    @property
+    def cost(self) -> Cost:
+        """Bytes, operations, floor and prediction, at the example sizes."""
+        return self.cost_of()
 
     @property
     def binary(self) -> bytes | None:

@@ -53,6 +53,14 @@ class Call:
 
 Stage: TypeAlias = Region | Call
 
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A program in stages, in the order in which they run."""
+
+    stages: tuple[Stage, ...]
+
+
 # Fusing looks at all pairs of operators, again after each rewrite: a region with more takes longer to find than it saves.
 MOST_NODES = 64
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 
 from weft.block.listing import listing
 from weft.block.program import BlockProgram
 from weft.cascade import Approximation
+from weft.cost import Cost
 from weft.emit import cpp
 from weft.errors import VerificationError
 from weft.fuse import Step
@@ -26,6 +29,9 @@ from weft.run.cache import Json
 from weft.schedule import KernelNodes, Schedule, kernels, tensor_of
 from weft.tensor.program import TensorProgram
 from weft.verify import Verdict, verify
+
+Costs: TypeAlias = Callable[[], tuple[Cost, ...]]
+"""Works out the cost of each launch of a program."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,11 +99,12 @@ def _built(
 ) -> CompiledRegion:
     program, applied, example = selection.program, chosen.applied, selection.example
     checked = _Checked(program, chosen.applied, options, chosen.approximation)
+    costs = functools.cache(functools.partial(example.costs, applied, chosen.schedule))  # for whoever asks
     if example.target.is_gpu:
-        made = _built_for_a_gpu(program, chosen, example, checked)
+        made = _built_for_a_gpu(program, chosen, example, checked, costs)
     else:
         made = tuple(
-            _build(program, applied, part, chosen.schedule, example, checked, index)
+            _build(program, applied, part, chosen.schedule, costs, checked, index)
             for index, part in enumerate(kernels(applied))
         )
     return CompiledRegion(
@@ -161,7 +168,7 @@ def _build(
     applied: BlockProgram,
     part: KernelNodes,
     schedule: Schedule,
-    example: Example,
+    costs: Costs,
     checked: _Checked,
     index: int,
 ) -> Kernel:
@@ -184,49 +191,35 @@ def _build(
 
     binary = build(parts, emit)
     verdict = checked.of(binary.meta)
-    cost = example.costs(applied, schedule)[index]
-    return Kernel(
-        name=name,
-        source=binary.text,
-        block_program=applied,
-        schedule=schedule,
-        cost=cost,
-        verdict=verdict,
-        reads=reads,
-        writes=writes,
-        sizes=binary.signature.passed,
-        launch=binary.launch,
-        from_cache=binary.from_cache,
-        key=binary.key,
-    )
+    cost = functools.partial(_cost, costs, index)
+    return Kernel(applied, schedule, cost, verdict, reads, writes, binary, binary.launch)
 
 
 def _built_for_a_gpu(
-    program: TensorProgram, chosen: Candidate, example: Example, checked: _Checked
+    program: TensorProgram, chosen: Candidate, example: Example, checked: _Checked, costs: Costs
 ) -> tuple[Kernel, ...]:
-    costs = example.costs(chosen.applied, chosen.schedule)
     made: list[Kernel] = []
     for each in built(program, chosen, example, checked.meta):
         each.assembled()
         reads, writes = _passed(each.part)
         kernel = Kernel(
-            name=each.binary.signature.name,
-            source=each.binary.text,
             block_program=chosen.applied,
             schedule=chosen.schedule,
-            cost=costs[each.index],
+            cost_of=functools.partial(_cost, costs, each.index),
             verdict=checked.of(each.binary.meta),
             reads=reads,
             writes=writes,
-            sizes=each.binary.signature.passed,
+            made=each.binary,
             launch=each.binary.launch,
-            from_cache=each.binary.from_cache,
-            key=each.binary.key,
             target=example.target,
             assembled=each.assembled,
         )
         made.append(kernel)
     return tuple(made)
+
+
+def _cost(costs: Costs, index: int) -> Cost:
+    return costs()[index]
 
 
 def _passed(part: KernelNodes) -> tuple[tuple[str, ...], tuple[str, ...]]:

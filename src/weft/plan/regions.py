@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
 from weft.capture import Captured
-from weft.cost import total
-from weft.errors import Location, WeftError
+from weft.errors import Location, ScheduleError, UnsupportedError, VerificationError, WeftError
 from weft.options import Options
-from weft.plan.partition import Region
+from weft.plan.cuts import Cuts
+from weft.plan.kept import keep, parts_of, recalled
+from weft.plan.laws_check import laws_refuted
+from weft.plan.packed import unplaced
+from weft.plan.partition import Cut, Region, Stage
 from weft.plan.region import CompiledRegion, build_region
-from weft.plan.select import Example, Selection, select
+from weft.plan.select import Example, Refusal, Selection, select
+from weft.run.key import cache_key
 from weft.target import CPU, Target
 from weft.tensor.axes import Axis, Space
 from weft.tensor.laws import View, numbered, views
@@ -68,6 +73,31 @@ class Regions:
     _selected: dict[str, Selection | WeftError] = field(default_factory=dict[str, "Selection | WeftError"])
     _built: dict[str, CompiledRegion] = field(default_factory=dict[str, CompiledRegion])
 
+    def stages(self, written: TensorProgram, program: TensorProgram) -> tuple[Stage, ...]:
+        """The stages of `program`, which the laws made of `written`: as another process cut them, or cut now.
+
+        Raises:
+            VerificationError: the laws changed what is computed.
+        """
+        plain, brought = unplaced(program)
+        parts = parts_of("cuts", plain, self.example(program), self.options) | {"written": repr(unplaced(written)[0])}
+        found = None if self.options.verify == "always" else recalled(parts, Cut, self.options, brought)
+        if found is not None:
+            return found[0].stages
+        refuted = laws_refuted(written, program)
+        if refuted is not None:
+            raise VerificationError(refuted)
+        stages = Cuts(program, self.selection).stages()
+        keep(parts, Cut(stages), self.options, brought)
+        return stages
+
+    def example(self, program: TensorProgram) -> Example:
+        """Sizes and layouts of the graph's example, for all of it or a part; what the graph is not called with lies densely."""
+        # A space without an example is taken for a large one.
+        sizes = {s.name: s.example or 1024 for s in program.spaces()}
+        innermost = {n.name: self.layouts.get(n.name, len(n.axes) - 1) for n in program.inputs}
+        return Example(sizes, innermost, self.options.threads or torch.get_num_threads(), self.target)
+
     def prepared(self, region: Region) -> Prepared:
         """`region`, ready to be compiled."""
         found = self._prepared.get(id(region))
@@ -99,38 +129,66 @@ class Regions:
     def _prepare(self, region: Region) -> Prepared:
         viewed, made = views(region.program)
         program = numbered(replace(viewed, derived=()), self.layouts)  # a view shows its own size
-        # A space without an example is taken for a large one.
-        sizes = {s.name: s.example or 1024 for s in program.spaces()}
         own = {v.name for v in made}
         innermost = {
             node.name: None if old.name in own else self.layouts.get(old.name, len(node.axes) - 1)
             for node, old in zip(program.inputs, viewed.inputs, strict=True)
         }
-        threads = self.options.threads or torch.get_num_threads()
-        example = Example(sizes, innermost, threads, self.target)
+        example = replace(self.example(program), innermost=innermost)
         return Prepared(region, program, viewed, made, example, form_of(program, example))
 
 
 # A graph is traced for its first sizes, then for all, and planned once more with the library's products.
 _MOST_REMEMBERED = 256
-_remembered: dict[tuple[str, str, Options], Selection] = {}
+_remembered: dict[tuple[str, tuple[Any, ...]], Selection | Refusal] = {}
 
 
 def _selected_before(prepared: Prepared, options: Options) -> Selection:
-    """The candidate for a region: chosen anew, or where one was for the same program at sizes of these magnitudes, that one."""
+    """The candidate for a region: the one that was chosen for the same program at sizes of these magnitudes, else chosen now.
+
+    In another trace of this process, or in another process, which left it in the cache.
+    """
     program, example = prepared.program, prepared.example
-    magnitudes = {name: (size - 1).bit_length() for name, size in example.sizes.items()}
-    key = repr(program), form_of(program, replace(example, sizes=magnitudes)), options
+    plain, brought = unplaced(program)
+    parts = parts_of("selection", plain, example, options)
+    key = cache_key(parts), brought
     found = _remembered.pop(key, None)
     if found is None:
-        with _uncollected():
-            found = select(program, example, options)
-    else:
-        cost = total(example.costs(found.chosen.applied, found.chosen.schedule))
-        found = replace(found, example=example, chosen=replace(found.chosen, cost=cost))
+        found = _kept(parts, program, options, brought) or _selected_now(parts, program, example, options, brought)
     _remembered[key] = found  # the last ones stay
     while len(_remembered) > _MOST_REMEMBERED:
         _remembered.pop(next(iter(_remembered)), None)
+    if isinstance(found, Refusal):
+        raise found.error()
+    return found.at(example)
+
+
+def _kept(
+    parts: Mapping[str, str], program: TensorProgram, options: Options, brought: Sequence[Any]
+) -> Selection | Refusal | None:
+    """What another process chose for `program`."""
+    found = recalled(parts, object, options, brought)
+    match found:
+        case (Selection() as selection, _) if selection.program == program:
+            return replace(selection, program=program)
+        case (Refusal() as refusal, _):
+            return refusal
+        case _:
+            return None
+
+
+def _selected_now(
+    parts: Mapping[str, str], program: TensorProgram, example: Example, options: Options, brought: Sequence[Any]
+) -> Selection | Refusal:
+    """What is chosen for `program` now, and kept for other processes."""
+    with _uncollected():
+        try:
+            found = select(program, example, options)
+        except (UnsupportedError, ScheduleError) as error:
+            found = Refusal.of(error)
+        # What is for the tuner alone is found anew where it tunes anew.
+        kept = found if isinstance(found, Refusal) else replace(found, others=None if found.others else ())
+        keep(parts, kept, options, brought)
     return found
 
 

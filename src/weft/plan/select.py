@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from weft.block import lower
 from weft.block.check import Scope, infer
@@ -14,7 +15,7 @@ from weft.block.program import BlockProgram, maps
 from weft.block.ranges import Rest
 from weft.cascade import Approximation, Chains, chains
 from weft.cost import Cost, Machine, estimate, estimate_gpu, machine_of, total
-from weft.errors import ScheduleError, UnsupportedError
+from weft.errors import Location, ScheduleError, UnsupportedError
 from weft.fuse import RULES_IN_PLANS, RULES_THAT_KEEP_PRECISION, Fusion, Step, fuse
 from weft.fuse.coarse_where_kept_in_16_bits import coarse_where_kept_in_16_bits
 from weft.fuse.factors_after_maxima import factors_after_maxima
@@ -54,6 +55,13 @@ class Example:
     innermost: Mapping[str, int | None]
     threads: int
     target: Target = CPU
+
+    @property
+    def kind(self) -> str:
+        """As text, its class: magnitudes of sizes, and the rest. What is chosen for one example serves all of a class."""
+        magnitudes = {name: (size - 1).bit_length() if size else -1 for name, size in self.sizes.items()}
+        layouts = sorted(self.innermost.items())
+        return f"sizes up to 2**{sorted(magnitudes.items())}, innermost {layouts}, threads {self.threads}"
 
     @property
     def machine(self) -> Machine:
@@ -101,12 +109,35 @@ class Considered:
         return f"{self.origin}: {self.reason if self.seconds is None else f'{self.seconds * 1e3:.3g} ms'}"
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a region has no candidate: what `select` raised, `kind` by name."""
+
+    kind: Literal["UnsupportedError", "ScheduleError"]
+    what: str
+    where: Location | str | None
+    todo: str
+
+    @staticmethod
+    def of(error: UnsupportedError | ScheduleError) -> Refusal:
+        """What `error` says."""
+        kind = "ScheduleError" if isinstance(error, ScheduleError) else "UnsupportedError"
+        return Refusal(kind, error.what, error.where, error.todo)
+
+    def error(self) -> UnsupportedError | ScheduleError:
+        """An error that says the same."""
+        kind = ScheduleError if self.kind == "ScheduleError" else UnsupportedError
+        found = kind(self.what, where=self.where, todo=self.todo)
+        found.where = self.where  # None is no line, not that of whoever asks
+        return found
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Selection:
     """The candidate to build, of a region `program` at `example`; `lowered` is what all candidates started from.
 
     `written` is the one that keeps every rounding, where that is another: it is built where no field can check the chosen one.
-    `others` are more for a GPU's tuner to time, the likeliest first.
+    `others` are more for a GPU's tuner to time, the likeliest first; None where they were not kept, and would be found anew.
     """
 
     program: TensorProgram
@@ -115,7 +146,14 @@ class Selection:
     chosen: Candidate
     considered: tuple[Considered, ...]
     written: Candidate | None = None
-    others: tuple[Candidate, ...] = ()
+    others: tuple[Candidate, ...] | None = ()
+
+    def at(self, example: Example) -> Selection:
+        """The same for another example of its class, with the cost there."""
+        if example == self.example:
+            return self
+        cost = total(example.costs(self.chosen.applied, self.chosen.schedule))
+        return replace(self, example=example, chosen=replace(self.chosen, cost=cost))
 
     @property
     def work_seconds(self) -> float:

@@ -29,6 +29,7 @@ from weft.plan.writes import spare
 from weft.run import stats
 from weft.run.cache import CacheFolder
 from weft.run.forked import threads_are_gone
+from weft.run.gpu.build import gpu_parts
 from weft.run.key import cache_key, environment_parts
 
 # weft's kernels run unless PyTorch is faster by more than timings of one function differ from one another.
@@ -160,7 +161,16 @@ def faster(plan: Plan, eager: Runner, options: Options, changing: tuple[int, ...
         return eager
     if options.measure == "never" or not repeatable:
         return plan.run
-    return Trial(plan, eager, options, environment_parts(), changing)
+    return Trial(plan, eager, options, _environment(plan), changing)
+
+
+def _environment(plan: Plan) -> dict[str, str]:
+    """The parts of a trial's key that are the same for every graph; a GPU's kernels need no C++ compiler."""
+    target = plan.kernels[0].target
+    if not target.is_gpu:
+        return environment_parts()
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
+    return gpu_parts(target) | {"torch": torch.__version__, "gpu": name}
 
 
 def changing_sizes(gm: torch.fx.GraphModule) -> tuple[int, ...]:

@@ -9,24 +9,24 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 
+from weft.cost import total
 from weft.errors import WeftError
 from weft.options import Options
-from weft.plan.gpu_build import Built, built, launched
+from weft.plan.gpu_build import Built, built, launched, tf32_allowed
 from weft.plan.graphs import cache_filler, replayed
-from weft.plan.select import Candidate, Considered, Example, Selection
-from weft.run.cache import CacheFolder, Json
+from weft.plan.kept import keep, parts_of, recalled
+from weft.plan.packed import unplaced
+from weft.plan.select import Candidate, Considered, Example, Selection, select
+from weft.run.cache import Json
 from weft.run.gpu.alone import alone
 from weft.run.gpu.assemble import side_by_side
-from weft.run.gpu.build import gpu_parts
-from weft.run.key import cache_key
 from weft.tensor.program import TensorProgram
 
 # How many programs with places are compiled and timed, each with the warps and stages that the model likes best; and of how
@@ -66,31 +66,38 @@ def tuned(selection: Selection, options: Options, device: torch.device | None) -
         WeftError: no candidate has kernels; the first one's reason.
     """
     effort = "none" if device is None else options.effort
-    if effort == "none":
-        return _first_that_compiles(selection)
-    tried = (selection.chosen, *selection.others)
+    if device is None or effort == "none":
+        return _first_that_compiles(selection, options)
+    plain, brought = unplaced(selection.program)
+    gpu = {"tuned": effort, "gpu": torch.cuda.get_device_name(device), "tf32": str(tf32_allowed())}
+    parts = parts_of("schedule", plain, selection.example, options) | gpu
+    known = recalled(parts, Candidate, options, brought)
+    considered = None if known is None else _considered(known[1])
+    if known is not None and considered is not None:
+        # At these sizes, not at those of then.
+        cost = total(selection.example.costs(known[0].applied, known[0].schedule))
+        chosen = replace(known[0], cost=cost)
+        return replace(selection, chosen=chosen, others=(), considered=(*selection.considered, *considered))
+    selection = _with_others(selection, options)
+    tried = (selection.chosen, *(selection.others or ()))
     if len(tried) == 1:
         return replace(selection, others=())
-    folder = CacheFolder(options.cache_dir)
-    parts = _parts(selection, effort, device)
-    key = cache_key(parts)
-    entry = folder.lookup(key, counted=False)
-    known = None if entry is None else _remembered(entry.meta, tried)
-    if known is not None:
-        return replace(selection, chosen=known[0], others=(), considered=(*selection.considered, *known[1]))
-    assert device is not None
     best, said = _fastest(tried, selection, device, options)
-    with suppress(OSError):
-        lines: list[Json] = [[c.origin, c.seconds, c.reason] for c in said]
-        folder.store(key, {}, {"chosen": _name(best), "considered": lines}, parts=parts)
+    lines: list[Json] = [[c.origin, c.seconds, c.reason] for c in said]
+    keep(parts, best, options, brought, {"chosen": _name(best), "considered": lines})
     return replace(selection, chosen=best, others=(), considered=(*selection.considered, *said))
 
 
-def _first_that_compiles(selection: Selection) -> Selection:
+def _with_others(selection: Selection, options: Options) -> Selection:
+    """`selection` with all that a tuner may try, found anew where it was not kept."""
+    return selection if selection.others is not None else select(selection.program, selection.example, options)
+
+
+def _first_that_compiles(selection: Selection, options: Options) -> Selection:
     """`selection` with the likeliest candidate that has kernels."""
     failed: list[Considered] = []
     failure: WeftError | None = None
-    for candidate in (selection.chosen, *selection.others):
+    for candidate in _likeliest(selection, options):
         try:
             _assembled(built(selection.program, candidate, selection.example))
         except WeftError as error:
@@ -101,6 +108,12 @@ def _first_that_compiles(selection: Selection) -> Selection:
         return replace(selection, chosen=candidate, others=(), considered=considered)
     assert failure is not None
     raise failure
+
+
+def _likeliest(selection: Selection, options: Options) -> Iterator[Candidate]:
+    """The candidates in order; the others are found only where the first does not do."""
+    yield selection.chosen
+    yield from _with_others(selection, options).others or ()
 
 
 def _each_once(tried: Sequence[Candidate], most: int) -> tuple[Candidate, ...]:
@@ -114,27 +127,14 @@ def _each_once(tried: Sequence[Candidate], most: int) -> tuple[Candidate, ...]:
     return (plain, *([] if first.schedule == plain.schedule else [first]), *others)
 
 
-def _parts(selection: Selection, effort: str, device: torch.device | None) -> dict[str, str]:
-    example = selection.example
-    magnitudes = {name: (size - 1).bit_length() for name, size in example.sizes.items()}
-    return {
-        **gpu_parts(example.target),
-        "tuned": effort,
-        "program": str(selection.program),
-        "sizes": str(sorted(magnitudes.items())),
-        "innermost": str(sorted(example.innermost.items())),
-        "gpu": "" if device is None else torch.cuda.get_device_name(device),
-    }
-
-
 def _name(candidate: Candidate) -> str:
     return f"{candidate.origin}: {candidate.schedule}".replace("\n", "; ")
 
 
-def _remembered(meta: Mapping[str, Json], tried: Sequence[Candidate]) -> tuple[Candidate, list[Considered]] | None:
-    chosen, lines = meta.get("chosen"), meta.get("considered")
-    found = next((c for c in tried if _name(c) == chosen), None)
-    if found is None or not isinstance(lines, list):
+def _considered(meta: Mapping[str, Json]) -> list[Considered] | None:
+    """What was measured, as it was said beside the choice; None where it is something else."""
+    lines = meta.get("considered")
+    if not isinstance(lines, list):
         return None
     considered: list[Considered] = []
     for line in lines:
@@ -143,7 +143,7 @@ def _remembered(meta: Mapping[str, Json], tried: Sequence[Candidate]) -> tuple[C
                 considered.append(Considered(origin, seconds, reason))
             case _:
                 return None
-    return found, considered
+    return considered
 
 
 def _fastest(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import cast
 from weft.errors import CompilerError
 from weft.options import current
 from weft.run import stats
-from weft.run.cache import CacheFolder, Json
+from weft.run.cache import CacheFolder, Json, write_file
 from weft.run.compiler import compile_shared_library
 from weft.run.key import cache_key, environment_parts
 from weft.run.launch import KernelSignature, Launcher, make_launcher
 from weft.run.load import NativeFunction, load
+from weft.run.scratch import private_folder
 
 _BINARY, _SOURCE = "kernel.so", "kernel.cpp"
 
@@ -47,6 +49,7 @@ class Binary:
         meta: as the `KernelSource` stated it.
         key: of its cache entry.
         from_cache: it was neither emitted nor compiled now.
+        library: where the shared library lies.
     """
 
     launch: Launcher
@@ -55,6 +58,7 @@ class Binary:
     meta: Mapping[str, Json]
     key: str
     from_cache: bool
+    library: Path
 
 
 def build(
@@ -90,9 +94,22 @@ def build(
         if known is not None:
             return known
         source = emit()
-        function = _compile(folder, key, every_part, source)
+        function, library = _compile(folder, key, every_part, source)
     launch = make_launcher(source.signature, function, current().threads)
-    return Binary(launch, source.signature, source.text, source.meta, key, from_cache=False)
+    return Binary(launch, source.signature, source.text, source.meta, key, from_cache=False, library=library)
+
+
+def restored(signature: KernelSignature, text: str, library: bytes, key: str) -> Binary:
+    """The kernel that was compiled before, elsewhere, from `text` to `library`.
+
+    Raises:
+        CompilerError: the library has no such function.
+        OSError: there is no room for the library, or the system does not load it.
+    """
+    path = private_folder() / f"{hashlib.sha256(library).hexdigest()}.so"
+    write_file(path, library)
+    launch = make_launcher(signature, load(path, signature.name), current().threads)
+    return Binary(launch, signature, text, {}, key, from_cache=True, library=path)
 
 
 def _known(folder: CacheFolder, key: str) -> Binary | None:
@@ -111,10 +128,12 @@ def _known(folder: CacheFolder, key: str) -> Binary | None:
             None  # gone since the look; on a file system that forbids execution; another entry's content: built again
         )
     stats.count("cache_hits")
-    return Binary(launch, signature, text, meta, key, from_cache=True)
+    return Binary(launch, signature, text, meta, key, from_cache=True, library=entry.files[_BINARY])
 
 
-def _compile(folder: CacheFolder, key: str, parts: Mapping[str, str], source: KernelSource) -> NativeFunction:
+def _compile(
+    folder: CacheFolder, key: str, parts: Mapping[str, str], source: KernelSource
+) -> tuple[NativeFunction, Path]:
     stats.count("compiles")
     library = compile_shared_library(source.text, source.include_dirs)
     stats.count("binaries_emitted")
@@ -123,10 +142,10 @@ def _compile(folder: CacheFolder, key: str, parts: Mapping[str, str], source: Ke
     try:
         entry = folder.store(key, files, meta, parts=parts)
         try:
-            return load(entry.files[_BINARY], source.signature.name)
+            return load(entry.files[_BINARY], source.signature.name), entry.files[_BINARY]
         except OSError:
             entry = folder.store(key, files, meta, parts=parts, private=True)
-            return load(entry.files[_BINARY], source.signature.name)
+            return load(entry.files[_BINARY], source.signature.name), entry.files[_BINARY]
     except OSError as error:
         raise CompilerError(
             f"the compiled kernel could not be loaded: {error}",

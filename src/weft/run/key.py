@@ -31,6 +31,25 @@ _CPU_FIELDS = frozenset(
 )
 
 
+# What the names of x86's instructions begin with; its other flags say nothing of what a compiler prints.
+_INSTRUCTIONS = (
+    "sse",
+    "ssse",
+    "avx",
+    "amx",
+    "fma",
+    "f16c",
+    "bmi",
+    "popcnt",
+    "abm",
+    "movbe",
+    "adx",
+    "vaes",
+    "gfni",
+    "sha_",
+)
+
+
 def cache_key(parts: Mapping[str, str]) -> str:
     """64 hex digits: SHA-256 over the canonical JSON (sorted names, ASCII) of `parts`."""
     text = json.dumps(dict(parts), sort_keys=True, separators=(",", ":"))
@@ -96,6 +115,18 @@ def cpu_identity() -> str:
         features = platform.processor()
     digest = hashlib.sha256(features.encode()).hexdigest()
     return f"{platform.system()} {platform.machine()} {digest}"
+
+
+@functools.cache
+def cpu_features() -> frozenset[str]:
+    """What instructions this machine's CPU has beyond the least, by the names x86 and Arm kernels give them; empty if unknown."""
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
+            fields = dict(line.split(":", 1) for line in _first_cpu(lines).splitlines())
+    except OSError:
+        return frozenset()
+    words = f"{fields.get('flags', '')} {fields.get('Features', '')}".split()
+    return frozenset(word for word in words if "Features" in fields or word.startswith(_INSTRUCTIONS))
 
 
 def _first_cpu(lines: Iterable[str]) -> str:

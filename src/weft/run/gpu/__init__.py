@@ -7,7 +7,7 @@ many, `assemble_kernels` what many calls will need.
 """
 
 from weft.run.gpu.assemble import ASSEMBLY_SECONDS, Assembled, Job, assemble, assemble_all
-from weft.run.gpu.build import GpuBinary, GpuSource, assemble_kernels, build_gpu
+from weft.run.gpu.build import GpuBinary, GpuSource, assemble_kernels, build_gpu, restored_gpu
 from weft.run.gpu.classes import KernelClass, class_of
 from weft.run.gpu.signature import GpuSignature
 
@@ -24,4 +24,5 @@ __all__ = [
     "assemble_kernels",
     "build_gpu",
     "class_of",
+    "restored_gpu",
 ]

@@ -127,10 +127,10 @@ def assemble_kernels(
 class Classes:
     """The binaries of one kernel by class of calls: of this process, of the cache, or compiled now."""
 
-    def __init__(self, source: GpuSource, target: Target, folder: CacheFolder) -> None:
-        """Binaries are entries of `folder`."""
+    def __init__(self, source: GpuSource, target: Target, folder: CacheFolder, known: Sequence[Assembled] = ()) -> None:
+        """Binaries are entries of `folder`, but for those that are `known`."""
         self._source, self._target, self._folder = source, target, folder
-        self._met: dict[KernelClass, Assembled] = {}
+        self._met = {each.kind: each for each in known}
         self._making: dict[KernelClass, threading.Lock] = {}
         self._lock = threading.Lock()
 
@@ -235,6 +235,14 @@ def build_gpu(
     classes = Classes(source, target, folder)
     launch = _launcher(source, target, classes)
     return GpuBinary(launch, source.signature, source.text, source.meta, key, from_cache, target, classes)
+
+
+def restored_gpu(source: GpuSource, target: Target, binaries: Sequence[Assembled], key: str) -> GpuBinary:
+    """The kernel of `source` with binaries that were made before, elsewhere; for other classes of calls they are made as ever."""
+    classes = Classes(source, target, CacheFolder(), binaries)
+    return GpuBinary(
+        _launcher(source, target, classes), source.signature, source.text, source.meta, key, True, target, classes
+    )
 
 
 def gpu_parts(target: Target) -> dict[str, str]:

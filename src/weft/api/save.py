@@ -1,0 +1,464 @@
+"""Programs in files: a zip archive of JSON, tensors and machine code, with all that runs a plan and can be asked of it.
+
+manifest.json    what made the file, what it is for
+program.json     how it is called; its plan: programs, steps, kernels, calls into PyTorch (`weft.plan.packed`)
+constants/N      the elements of a tensor that the function holds
+kernels/N        a shared library, a cubin, its PTX
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch._ops import OpOverload  # no public name
+
+from weft.api import calling
+from weft.api.calling import Calling
+from weft.block.program import BlockProgram
+from weft.capture import (
+    Captured,
+    Fallback,
+    FromArgument,
+    FromNothing,
+    FromProgram,
+    FromSizes,
+    Number,
+    OpaqueCall,
+    Operand,
+    Result,
+    Write,
+)
+from weft.cascade import Approximation
+from weft.cost import Cost
+from weft.errors import ProgramFileError, TargetError, WeftError
+from weft.fuse import Step as Rewrite
+from weft.plan import CompiledRegion, Considered, Kernel, Plan
+from weft.plan.executable import running
+from weft.plan.packed import FORMS, Atom, name_of, packed, unpacked
+from weft.plan.runner import CallStep, RegionStep, Step, ViewStep
+from weft.plan.sizes import Found
+from weft.run.build import Binary, restored
+from weft.run.gpu import Assembled, GpuBinary, GpuSignature, GpuSource, interpreted, restored_gpu
+from weft.run.key import cpu_features, source_hash
+from weft.run.launch import KernelSignature
+from weft.schedule import Schedule
+from weft.target import CPU, Target
+from weft.tensor.laws import View
+from weft.tensor.program import TensorProgram
+from weft.verify import Verdict
+
+_FORMAT = 1
+_MANIFEST, _PROGRAM = "manifest.json", "program.json"
+_ANEW = "save the program anew with this one, or load it with that one"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SavedKernel:
+    """A `Kernel` as data; `binaries`: for a CPU a member of the archive, for a GPU class by class what is known, cubin and PTX."""
+
+    block_program: BlockProgram
+    schedule: Schedule
+    cost: Cost
+    verdict: Verdict
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    text: str
+    signature: str
+    key: str
+    binaries: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SavedRegion:
+    """A `CompiledRegion` as data."""
+
+    program: TensorProgram
+    lowered: BlockProgram
+    fused: BlockProgram
+    trace: tuple[Rewrite, ...]
+    kernels: tuple[SavedKernel, ...]
+    origin: str
+    considered: tuple[Considered, ...]
+    approximation: Approximation | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SavedRegionStep:
+    """A `RegionStep` as data."""
+
+    region: SavedRegion
+    reads: tuple[tuple[str, str], ...]
+    writes: tuple[tuple[str, str], ...]
+    sizes: Mapping[str, Found]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SavedProgram:
+    """A plan and how it is called, as data; attributes as those of `Captured`, `Plan` and `Calling`.
+
+    `constants`: of each tensor its shape, strides, element type.
+    """
+
+    written: TensorProgram
+    inputs: tuple[int, ...]
+    calls: Mapping[str, OpaqueCall]
+    results: tuple[Result, ...]
+    writes: tuple[tuple[int, int], ...]
+    fallbacks: tuple[Fallback, ...]
+    views: tuple[Fallback, ...]
+    program: TensorProgram
+    steps: tuple[CallStep | ViewStep | SavedRegionStep, ...]
+    in_place: frozenset[str]
+    arguments: int
+    calling: Calling
+    constants: tuple[tuple[tuple[int, ...], tuple[int, ...], torch.dtype], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loaded:
+    """What a file holds, ready to run."""
+
+    plan: Plan
+    calling: Calling
+    constants: tuple[torch.Tensor, ...]
+
+
+def _operation(name: str) -> OpOverload[..., Any]:
+    namespace, _, rest = name.partition("::")
+    packet, _, overload = rest.partition(".")
+    try:
+        return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
+    except (AttributeError, RuntimeError) as error:
+        raise ProgramFileError(
+            f"the program calls {name}, which PyTorch does not know here",
+            todo="import the library that defines the operation before weft.load",
+        ) from error
+
+
+def _torch_name(value: object) -> str:
+    return str(value).removeprefix("torch.")
+
+
+def _of_torch(kind: type, name: str) -> Any:
+    found = getattr(torch, name)
+    if not isinstance(found, kind):
+        raise TypeError(f"torch.{name} is no {kind.__name__}")
+    return found
+
+
+_ATOMS = {
+    "operation": Atom(OpOverload, OpOverload.name, _operation),
+    "device": Atom(torch.device, str, torch.device),
+    **{
+        kind.__name__: Atom(kind, _torch_name, functools.partial(_of_torch, kind))
+        for kind in (torch.dtype, torch.layout, torch.memory_format)
+    },
+}
+_OWN = (
+    *(SavedKernel, SavedRegion, SavedRegionStep, SavedProgram, CallStep, ViewStep, Found, View, Verdict),
+    *(Fallback, FromArgument, FromNothing, FromProgram, FromSizes, OpaqueCall, Operand, Number, Write),
+    *(Calling, calling.TensorLeaf, calling.Plain, calling.Leaf, calling.Constant, calling.Output),
+)
+_FORMS = {**FORMS, **_ATOMS, **{name_of(form): form for form in _OWN}}
+
+
+@dataclass(eq=False)
+class _Writer:
+    """What goes into the archive, by name."""
+
+    files: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    regions: dict[int, SavedRegion] = field(default_factory=dict[int, SavedRegion])
+
+    def put(self, folder: str, content: bytes) -> str:
+        """Its name in the archive."""
+        name = f"{folder}/{len(self.files)}"
+        self.files[name] = content
+        return name
+
+    def step(self, step: Step) -> CallStep | ViewStep | SavedRegionStep:
+        """`step` as data; one region for steps that share one."""
+        if not isinstance(step, RegionStep):
+            return step
+        region = self.regions.get(id(step.region))
+        if region is None:
+            region = self.regions[id(step.region)] = self.region(step.region)
+        return SavedRegionStep(region, step.reads, step.writes, step.sizes)
+
+    def region(self, region: CompiledRegion) -> SavedRegion:
+        """`region` as data."""
+        return SavedRegion(
+            region.program,
+            region.lowered,
+            region.fused,
+            region.trace,
+            tuple(map(self.kernel, region.kernels)),
+            region.origin,
+            region.considered,
+            region.approximation,
+        )
+
+    def kernel(self, kernel: Kernel) -> SavedKernel:
+        """`kernel` as data, and its binaries as files."""
+        made = kernel.made
+        if isinstance(made, Binary):
+            binaries = ((self.put("kernels", made.library.read_bytes()),),)
+        else:
+            binaries = tuple(map(self.assembled, made.assembled))
+        return SavedKernel(
+            kernel.block_program,
+            kernel.schedule,
+            kernel.cost,
+            kernel.verdict,
+            kernel.reads,
+            kernel.writes,
+            kernel.source,
+            json.dumps(made.signature.to_json()),
+            kernel.key,
+            binaries,
+        )
+
+    def assembled(self, one: Assembled) -> tuple[str, ...]:
+        """What is known of a binary, and the names of it and of its assembly."""
+        names = self.put("kernels", one.binary), self.put("kernels", one.assembly.encode())
+        return json.dumps(one.to_json()), *names
+
+    def constant(self, tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
+        """Shape, strides and type of a tensor, whose elements become a file."""
+        held = tensor.detach().cpu().contiguous()
+        self.put("constants", held.reshape(-1).view(torch.uint8).numpy().tobytes())
+        return tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype
+
+
+def save(path: Path, plan: Plan, called: Calling, constants: Sequence[torch.Tensor]) -> Path:
+    """Write a plan; as `Program.save`."""
+    captured, program = plan.captured, plan.program
+    if captured.program is None or program is None or not plan.kernels:
+        reasons = "; ".join(map(str, plan.fallbacks)) or "it has no kernel"
+        raise ProgramFileError(f"PyTorch runs all of this program: {reasons}", todo="run the function itself")
+    _demand_text(captured)
+    writer = _Writer()
+    held = tuple(map(writer.constant, constants))
+    saved = SavedProgram(
+        captured.program,
+        captured.arguments,
+        captured.calls,
+        captured.results,
+        captured.writes,
+        captured.fallbacks,
+        captured.views,
+        program,
+        tuple(map(writer.step, plan.steps)),
+        plan.in_place,
+        plan.arguments,
+        called,
+        held,
+    )
+    target = plan.kernels[0].target
+    manifest = {
+        "format": _FORMAT,
+        **_versions(),
+        "target": str(target),
+        "features": sorted(cpu_features()) if target == CPU else [],
+    }
+    beside = path.with_name(f".{path.name}.{os.getpid()}")  # renamed in: no reader meets half a file
+    try:
+        with zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(_MANIFEST, json.dumps(manifest, indent=1))
+            archive.writestr(_PROGRAM, packed(saved, _FORMS))
+            for name, content in writer.files.items():
+                archive.writestr(name, content)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+    return path
+
+
+def _versions() -> dict[str, str]:
+    import weft
+
+    return {"weft": weft.__version__, "source": source_hash(), "torch": torch.__version__}
+
+
+def _demand_text(captured: Captured) -> None:
+    """Raise ProgramFileError, naming the operation, for a call into PyTorch that cannot be written."""
+    for call in captured.calls.values():
+        try:
+            packed(call, _FORMS)
+        except TypeError as error:
+            raise ProgramFileError(
+                f"{call.target} is left to PyTorch, and cannot be saved: {error}",
+                todo="compute that part outside of the function",
+            ) from error
+    for result in captured.results:
+        try:
+            packed(result, _FORMS)
+        except TypeError as error:
+            raise ProgramFileError(f"a result cannot be saved: {error}") from error
+
+
+def read(path: Path, device: str | torch.device | None) -> Loaded:
+    """What `save` wrote; as `load`."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            if _MANIFEST not in names:
+                raise ProgramFileError(f"{path} is no program of weft's", todo="name a file that program.save wrote")
+            manifest = cast("dict[str, Any]", json.loads(archive.read(_MANIFEST)))
+            target = _demand_fit(path, manifest)
+            files = {name: archive.read(name) for name in names}
+        place = _place(target, device)
+        # A graph's tensors are all on one device, which need not be the one that it was traced on.
+        forms = _FORMS | {"device": Atom(torch.device, str, lambda _: place)}
+        return _Reader(files, unpacked(files[_PROGRAM], SavedProgram, forms), target, place).loaded()
+    except WeftError:
+        raise
+    except (zipfile.BadZipFile, EOFError, LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise ProgramFileError(f"{path} is damaged, or no program of weft's: {error}") from error
+
+
+def _demand_fit(path: Path, manifest: Mapping[str, Any]) -> Target:
+    """The target of a file that fits this weft, this PyTorch and this machine."""
+    own, target = _versions(), Target.parse(manifest["target"])
+    if (manifest["format"], manifest["source"]) != (_FORMAT, own["source"]):
+        raise ProgramFileError(
+            f"{path} was written by weft {manifest['weft']}, format {manifest['format']}, source {manifest['source'][:12]}; "
+            f"this is weft {own['weft']}, format {_FORMAT}, source {own['source'][:12]}",
+            todo=_ANEW,
+        )
+    if target != CPU:
+        return target
+    if manifest["torch"] != own["torch"]:
+        raise ProgramFileError(
+            f"{path} has kernels that are linked with libraries of PyTorch {manifest['torch']}; this is {own['torch']}",
+            todo=_ANEW,
+        )
+    if lacking := set(manifest["features"]) - cpu_features():
+        raise TargetError(
+            f"{path} is for a CPU with {', '.join(sorted(lacking))}, which this one has not",
+            todo="save the program anew on a machine like this one",
+        )
+    return target
+
+
+def _place(target: Target, device: str | torch.device | None) -> torch.device:
+    """Where a program for `target` runs here."""
+    from weft.plan import of_device
+
+    if not target.is_gpu or interpreted.is_asked_for():
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise TargetError(f"the program is for {target}, and there is no GPU here", todo="load it where such a GPU is")
+    place = torch.device(device or "cuda")
+    if of_device(place) != target:
+        raise TargetError(
+            f"the program is for {target}, and {place} is {of_device(place)}",
+            todo="load it on such a GPU, or save the program anew on this one",
+        )
+    return place
+
+
+@dataclass(eq=False)
+class _Reader:
+    """Makes a plan of what an archive holds."""
+
+    files: Mapping[str, bytes]
+    saved: SavedProgram
+    target: Target
+    device: torch.device
+    regions: dict[int, CompiledRegion] = field(default_factory=dict[int, CompiledRegion])
+
+    def loaded(self) -> Loaded:
+        """The plan, and what it is called with."""
+        saved = self.saved
+        captured = Captured(
+            saved.written,
+            saved.inputs,
+            saved.calls,
+            saved.results,
+            saved.writes,
+            saved.fallbacks,
+            views=saved.views,
+        )
+        steps = tuple(map(self.step, saved.steps))
+        run = running(captured, saved.program, steps, saved.arguments, saved.in_place, _shared_memory)
+        regions = tuple(step.region for step in steps if isinstance(step, RegionStep))
+        rest = None, saved.in_place, steps, saved.arguments
+        plan = Plan(captured, saved.program, regions, saved.fallbacks, run, *rest)
+        return Loaded(plan, saved.calling.on(self.device), self.constants())
+
+    def constants(self) -> tuple[torch.Tensor, ...]:
+        """The tensors that the function holds."""
+        found: list[torch.Tensor] = []
+        for number, (shape, stride, dtype) in enumerate(self.saved.constants):
+            content = bytearray(self.files[f"constants/{number}"])
+            dense = torch.frombuffer(content, dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
+            held = torch.empty_strided(shape, stride, dtype=dtype)
+            found.append(held.copy_(dense.view(dtype).reshape(shape)).to(self.device))
+        return tuple(found)
+
+    def step(self, step: CallStep | ViewStep | SavedRegionStep) -> Step:
+        """The step that `step` is the data of."""
+        if not isinstance(step, SavedRegionStep):
+            return step
+        region = self.regions.get(id(step.region))
+        if region is None:
+            region = self.regions[id(step.region)] = self.region(step.region)
+        return RegionStep(region, step.reads, step.writes, step.sizes)
+
+    def region(self, saved: SavedRegion) -> CompiledRegion:
+        """The region that `saved` is the data of, its kernels loaded."""
+        made = tuple(map(self.kernel, saved.kernels))
+        rest = saved.origin, saved.considered, saved.approximation
+        return CompiledRegion(saved.program, saved.lowered, saved.fused, saved.trace, made, *rest)
+
+    def kernel(self, saved: SavedKernel) -> Kernel:
+        """The kernel that `saved` is the data of."""
+        made, first = self.gpu_binary(saved) if self.target.is_gpu else (self.binary(saved), None)
+        return Kernel(
+            saved.block_program,
+            saved.schedule,
+            lambda: saved.cost,
+            saved.verdict,
+            saved.reads,
+            saved.writes,
+            made,
+            made.launch,
+            self.target,
+            first,
+        )
+
+    def binary(self, saved: SavedKernel) -> Binary:
+        """A CPU's."""
+        ((name,),) = saved.binaries
+        signature = KernelSignature.from_json(json.loads(saved.signature))
+        try:
+            return restored(signature, saved.text, self.files[name], saved.key)
+        except OSError as error:
+            raise TargetError(
+                f"kernel {signature.name} cannot be loaded here: {error}",
+                todo="save the program anew on this machine; where the folder for temporary files forbids execution, set TMPDIR",
+            ) from error
+
+    def gpu_binary(self, saved: SavedKernel) -> tuple[GpuBinary, Callable[[], Assembled]]:
+        """A GPU's, and its first binary."""
+        source = GpuSource(saved.text, GpuSignature.from_json(json.loads(saved.signature)))
+        binaries = [
+            Assembled.from_json(json.loads(known), self.files[binary], self.files[assembly].decode())
+            for known, binary, assembly in saved.binaries
+        ]
+        return restored_gpu(source, self.target, binaries, saved.key), lambda: binaries[0]
+
+
+def _shared_memory(*_: Any) -> Sequence[Any]:
+    raise ProgramFileError(
+        "an argument that the program writes into shares memory with another one",
+        todo="hand over a copy of one of them",
+    )

@@ -1,0 +1,70 @@
+"""What was chosen, kept in the cache: another process that plans the same program chooses nothing anew.
+
+An entry's key covers the program, sizes by magnitude, layouts, target, options and all that weft's own choice depends on. What an
+entry holds is taken only where it is whole and is a choice for the very program that is asked about; else it is made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from weft.options import Options
+from weft.plan.packed import packed, unpacked
+from weft.plan.select import Example
+from weft.run.cache import CacheFolder, Json
+from weft.run.gpu.build import gpu_parts
+from weft.run.key import cache_key, environment_parts
+from weft.tensor.program import TensorProgram
+
+T = TypeVar("T")
+
+_FILE = "chosen.json"
+
+
+def parts_of(what: str, program: TensorProgram, given: Example, options: Options) -> dict[str, str]:
+    """What the key of a choice is made of.
+
+    Args:
+        what: kind of choice.
+        program: it is for, its lines of the user's numbered (`packed.unplaced`).
+        given: sizes and layouts.
+        options: in force.
+
+    Raises:
+        CompilerError: for a CPU, where there is no compiler.
+    """
+    environment = gpu_parts(given.target) if given.target.is_gpu else environment_parts()
+    own = {"chosen": what, "program": repr(program), "given": given.kind, "debug checks": str(options.debug_checks)}
+    own["model"] = repr(given.machine)  # caches and clock, which decide and are no part of what binaries depend on
+    return {**environment, "options": options.key(), **own}
+
+
+def recalled(
+    parts: Mapping[str, str], kind: type[T], options: Options, brought: Sequence[Any] = ()
+) -> tuple[T, Mapping[str, Json]] | None:
+    """What was kept under a key that is made of `parts`, with what was said beside it; None where it is not there or damaged.
+
+    `brought` is what `unplaced` gave for the program: lines and sizes may be others than in the process that kept it.
+    """
+    entry = CacheFolder(options.cache_dir).lookup(cache_key(parts), counted=False)
+    if entry is None:
+        return None
+    try:
+        return unpacked(entry.files[_FILE].read_bytes(), kind, brought=brought), entry.meta
+    except (OSError, LookupError, TypeError, ValueError, AttributeError):
+        return None  # gone since the look, or another entry's content
+
+
+def keep(
+    parts: Mapping[str, str],
+    value: object,
+    options: Options,
+    brought: Sequence[Any] = (),
+    meta: Mapping[str, Json] | None = None,
+) -> None:
+    """Keep `value` under a key that is made of `parts`; where there is no room anywhere, another process makes it anew."""
+    with suppress(OSError):
+        folder = CacheFolder(options.cache_dir)
+        folder.store(cache_key(parts), {_FILE: packed(value, brought=brought)}, meta, parts=parts)

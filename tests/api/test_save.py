@@ -1,0 +1,215 @@
+"""Programs in files: what runs elsewhere without a compiler, what is refused and why."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import weft
+from weft.api import save
+from weft.errors import ProgramFileError, ShapeError, TargetError
+from weft.target import Target
+
+ELSEWHERE = """
+import sys, torch, weft
+assert weft.stats().compiles == 0
+given, wanted, rows, twice = torch.load(sys.argv[2])
+program = weft.load(sys.argv[1] + "/layer.weft")
+found = program(*given)
+assert found["x"] is given[0]["x"] and found["n"] == 3
+torch.testing.assert_close({**found, "x": 0}, {**wanted, "x": 0}, rtol=0, atol=0)
+assert given[1].eq(5).all()
+program = weft.load(sys.argv[1] + "/rows.weft")
+torch.testing.assert_close(program(rows), twice)
+assert weft.stats().compiles == 0
+"""
+
+
+class Layer(torch.nn.Module):
+    """A product with parameters, a call that is left to PyTorch, a write into an argument, a result as it came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(24, 40)
+
+    def forward(self, tensors: dict[str, torch.Tensor], counts: torch.Tensor, times: float) -> dict[str, Any]:
+        x = tensors["x"]
+        counts.fill_(5)
+        return {"y": torch.relu(self.linear(x)) * times, "sorted": torch.sort(x, -1)[0] + 1, "x": x, "n": 3}
+
+
+def exponentials(x: torch.Tensor) -> torch.Tensor:
+    return torch.exp(x) * 2
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the programs `layer.weft` and, for a GPU, `rows.weft`."""
+    folder = tmp_path_factory.mktemp("saved")
+    given = ({"x": torch.randn(20, 24)}, torch.zeros(3), 2.0)
+    layer = Layer()
+    program = weft.optimize(layer, given)
+    assert {f.operation for f in program.fallbacks} >= {"aten.sort"}
+    assert program.save(folder / "layer.weft") == folder / "layer.weft"
+    rows = torch.randn(8, 24)
+    weft.optimize(exponentials, (rows,), target="cuda:90").save(folder / "rows.weft")
+    with torch.no_grad():
+        wanted = program(*given)
+    torch.save((given, wanted, rows, exponentials(rows)), folder / "tensors.pt")
+    return folder
+
+
+def test_a_program_runs_elsewhere_without_a_compiler(saved: Path, tmp_path: Path) -> None:
+    own = {"WEFT_CXX": "/no/compiler", "WEFT_CACHE_DIR": str(tmp_path / "cache"), "TRITON_INTERPRET": "1"}
+    script = [sys.executable, "-c", ELSEWHERE, str(saved), str(saved / "tensors.pt")]
+    done = subprocess.run(script, check=False, env={**os.environ, **own}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_what_is_loaded_can_be_asked_and_saved_again(saved: Path, tmp_path: Path) -> None:
+    program = weft.load(saved / "layer.weft")
+    again = weft.load(program.save(tmp_path / "again.weft"))
+    for one in (program, again):
+        kernel = one.kernels[0]
+        assert "extern" in kernel.source
+        assert kernel.cost.flops > 0
+        assert kernel.verdict.equal
+        assert "contract over" in str(one.explain())
+        assert {f.operation for f in one.fallbacks} >= {"aten.sort"}
+        assert len(one.trace) == len(program.trace)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda x, c, t: (({"x": x[:10]}, c, t)), r"shape \(10, 24\).*shape \(20, 24\)"),
+        (lambda x, c, t: (({"x": x.double()}, c, t)), r"torch.float64.*torch.float32"),
+        (lambda x, c, t: (({"x": x.t().contiguous().t()}, c, t)), r"strides \(1, 20\)"),
+        (lambda x, c, t: (({"x": x.to("meta")}, c, t)), "on meta"),
+        (lambda x, c, t: (({"x": x}, c, 3.0)), r"value=3.0.*value=2.0"),
+        (lambda x, c, t: (({"x": x}, c, 2)), r"value=2\).*value=2.0"),
+        (lambda x, c, t: (({"z": x}, c, t)), "structure"),
+        (lambda x, c, t: (({"x": None}, c, t)), "None"),
+    ],
+)
+def test_other_arguments_are_refused(saved: Path, change: Any, said: str) -> None:
+    program = weft.load(saved / "layer.weft")
+    with pytest.raises(ShapeError, match=said):
+        program(*change(torch.randn(20, 24), torch.zeros(3), 2.0))
+
+
+def test_damaged_files_are_refused(saved: Path, tmp_path: Path) -> None:
+    whole, path = (saved / "layer.weft").read_bytes(), tmp_path / "damaged.weft"
+    middle = len(whole) // 2
+    damaged = [
+        whole[:middle],
+        whole[: len(whole) - 9],
+        b"",
+        b"no archive",
+        whole[:middle] + b"\xff\x00" + whole[middle + 2 :],
+    ]
+    for content in damaged:
+        path.write_bytes(content)
+        with pytest.raises(ProgramFileError, match="damaged"):
+            weft.load(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("other.json", "{}")
+    with pytest.raises(ProgramFileError, match="no program of weft's"):
+        weft.load(path)
+    with pytest.raises(FileNotFoundError):
+        weft.load(tmp_path / "not there")
+
+
+def with_manifest(path: Path, to: Path, **changes: object) -> Path:
+    """A copy of the file with another manifest."""
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(to, "w") as new:
+        for name in old.namelist():
+            content = old.read(name)
+            new.writestr(name, json.dumps(json.loads(content) | changes) if name == save._MANIFEST else content)
+    return to
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "said"),
+    [
+        ({"format": 0}, ProgramFileError, "format 0"),
+        ({"source": "f" * 64, "weft": "9.9"}, ProgramFileError, "weft 9.9"),
+        ({"torch": "1.0"}, ProgramFileError, "PyTorch 1.0"),
+        ({"features": ["avx9000"]}, TargetError, "avx9000"),
+        ({"target": "tpu"}, TargetError, "tpu"),
+    ],
+)
+def test_files_for_other_machines_are_refused(
+    saved: Path, tmp_path: Path, changes: dict[str, object], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        weft.load(with_manifest(saved / "layer.weft", tmp_path / "other.weft", **changes))
+
+
+def test_programs_for_gpus_need_one(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(TargetError, match="no GPU here"):
+        weft.load(saved / "rows.weft")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("weft.plan.of_device", lambda _: Target("cuda", "80"))
+    with pytest.raises(TargetError, match="cuda is cuda:80"):
+        weft.load(saved / "rows.weft")
+    monkeypatch.setattr("weft.plan.of_device", lambda _: Target("cuda", "90"))
+    kernel = weft.load(saved / "rows.weft").kernels[0]
+    assert kernel.binary
+    assert ".entry" in str(kernel.assembly)
+
+
+class Counting(torch.nn.Module):
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x.exp() + 1
+
+
+def broken(x: torch.Tensor) -> torch.Tensor:
+    x = x.exp() + 1
+    torch._dynamo.graph_break()
+    return x.sin() + 1
+
+
+def named(x: torch.Tensor, kind: object) -> torch.Tensor:
+    return x.exp() + 1
+
+
+def viewed_as_complex(x: torch.Tensor) -> torch.Tensor:
+    return torch.full((8, 2), 2j).real + x.exp() + 1
+
+
+@pytest.mark.parametrize(
+    ("function", "more", "said"),
+    [
+        (Counting(), (), "changes objects"),
+        (broken, (), "2 graphs"),
+        (named, (object(),), "an argument is a object"),
+        (torch.linalg.inv, (), "PyTorch runs all of this program: .*inv"),
+        (viewed_as_complex, (), r"aten.full.* cannot be saved: a builtins.complex"),
+    ],
+)
+def test_what_cannot_be_saved_is_refused(tmp_path: Path, function: Any, more: tuple[Any, ...], said: str) -> None:
+    program = weft.optimize(function, (torch.eye(8)[:, : 2 if function is viewed_as_complex else 8], *more))
+    with pytest.raises(ProgramFileError, match=said):
+        program.save(tmp_path / "refused.weft")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_same_tensor_twice_stays_the_same(tmp_path: Path) -> None:
+    x, y = torch.randn(8), torch.randn(8)
+    program = weft.load(weft.optimize(lambda a, b: a.exp() + b, (x, x)).save(tmp_path / "twice.weft"))
+    torch.testing.assert_close(program(y, y), y.exp() + y)
+    with pytest.raises(ShapeError, match="the same tensor"):
+        program(x, y)
