@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from weft.capture import Captured
-from weft.cost import total
+from weft.cost import least_seconds, machine_of, total
 from weft.errors import Location, WeftError
 from weft.options import Options
 from weft.plan.partition import Region
@@ -89,6 +89,21 @@ class Regions:
             raise found
         return found
 
+    @property
+    def launch_seconds(self) -> float:
+        """Of one kernel, beyond its work."""
+        return machine_of(self.target, self._threads).launch_seconds
+
+    @property
+    def fine(self) -> bool:
+        """Whether kernels may end before products: each program of a GPU makes their operands again."""
+        return self.target.is_gpu
+
+    def least(self, region: Region) -> float:
+        """Seconds that the model predicts no kernels of `region` to improve on, without launches."""
+        machine = machine_of(self.target, self._threads)
+        return least_seconds(region.program, _sizes(region.program), machine, cached=not self.target.is_gpu)
+
     def built(self, region: Region) -> CompiledRegion:
         """The kernels of `region`; raises as `build_region`. Names are those of the first region of this form."""
         form = self.prepared(region).form
@@ -99,16 +114,23 @@ class Regions:
     def _prepare(self, region: Region) -> Prepared:
         viewed, made = views(region.program)
         program = numbered(replace(viewed, derived=()), self.layouts)  # a view shows its own size
-        # A space without an example is taken for a large one.
-        sizes = {s.name: s.example or 1024 for s in program.spaces()}
+        sizes = _sizes(program)
         own = {v.name for v in made}
         innermost = {
             node.name: None if old.name in own else self.layouts.get(old.name, len(node.axes) - 1)
             for node, old in zip(program.inputs, viewed.inputs, strict=True)
         }
-        threads = self.options.threads or torch.get_num_threads()
-        example = Example(sizes, innermost, threads, self.target)
+        example = Example(sizes, innermost, self._threads, self.target)
         return Prepared(region, program, viewed, made, example, form_of(program, example))
+
+    @property
+    def _threads(self) -> int:
+        return self.options.threads or torch.get_num_threads()
+
+
+def _sizes(program: TensorProgram) -> dict[str, int]:
+    """A space without an example is taken for a large one."""
+    return {s.name: s.example or 1024 for s in program.spaces()}
 
 
 # A graph is traced for its first sizes, then for all, and planned once more with the library's products.
@@ -217,6 +239,12 @@ def lone_products(captured: Captured, region: Region) -> frozenset[int]:
         if depends or isinstance(node, Contraction):
             made_of.add(node.name)
     return frozenset(captured.made_by[name] for name in products if name in captured.made_by)
+
+
+def call_of(captured: Captured, name: str) -> int | None:
+    """The number of the ATen call that `name`, a value of the program after the laws, is a part of; None: no call is known."""
+    assert captured.program is not None
+    return captured.made_by.get(_root(name, captured.program.values()))
 
 
 def _root(name: str, written: Mapping[str, Node]) -> str:
