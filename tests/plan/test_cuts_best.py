@@ -140,6 +140,39 @@ def test_three_products_are_one_kernel_where_two_of_them_are() -> None:
         assert len(cuts.stages()) == count
 
 
+def test_a_product_beside_a_chain_of_two_may_be_one_kernel_with_what_adds_them_up() -> None:
+    """x @ w + (x @ a) @ b: in a row, one of two of the products is between the other one and the sum."""
+    m, k, r, n = programs.axes("m", "k", "r", "n")
+    rows = Use("x", (m, k))
+    nodes = (
+        matmul("wide", rows, Use("w", (k, n)), k),
+        matmul("down", rows, Use("a", (k, r)), k),
+        matmul("up", Use("down", (m, r)), Use("b", (r, n)), r),
+        Elementwise("out", (m, n), F32, programs.ADD, (Use("wide", (m, n)), Use("up", (m, n)))),
+    )
+    inputs = (
+        programs.tensor("x", m, k),
+        programs.tensor("w", k, n),
+        programs.tensor("a", k, r),
+        programs.tensor("b", r, n),
+    )
+    program = TensorProgram(inputs, nodes, ("out",))
+
+    @dataclass
+    class Best(Invented):
+        together: frozenset[str] = frozenset()
+
+        def _seconds(self, region: Region) -> tuple[float, float]:
+            names = {n.name for n in region.program.nodes}
+            work = 1.0 if names == self.together else 10.0 * len(names)
+            return work, work
+
+    for first, other in (("wide", "down"), ("down", "wide")):
+        cuts = Cuts(program, Best(random.Random(0), together=frozenset((first, "up", "out"))))
+        stages = [{n.name for n in s.program.nodes} for s in cuts.stages() if isinstance(s, Region)]
+        assert stages == [{other}, {first, "up", "out"}]
+
+
 @dataclass
 class Predicted:
     """The model's prices on a CPU of two threads, at the given sizes."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import inf
+from typing import TypeAlias
 
-Interval = tuple[int, int]
-"""Elements `first` up to, but without, `end` of a chain."""
+Interval: TypeAlias = tuple[int, ...]
+"""Elements `first` up to, but without, `end` of a chain; where these may be taken in several ways, which one comes third."""
 
 
 def cheapest(
@@ -20,7 +21,7 @@ def cheapest(
 
     Args:
         count: of elements.
-        bounds: for each interval that may be one, a number that its price is not below. Intervals that are not there are none.
+        bounds: for each interval that may be one, in each way, a number that its price is not below. What is not there may not.
         price: of an interval, `inf` where it is none after all; asked for once each, in order of need.
 
     Raises:

@@ -174,7 +174,7 @@ def linear(stages: Sequence[Stage]) -> tuple[Stage, ...]:
     """`stages` as a chain: each after those whose values it reads, and right after the one that most of them lead to.
 
     Of what a stage reads, what the longest path of stages leads to comes last: a chain with short branches into it stays together.
-    Views are no step of a path.
+    Views are no step of a path, and those of inputs come before all else.
     """
     maker = {name: i for i, s in enumerate(stages) for name in s.results}
     reads = [sorted({maker[v] for v in s.uses if v in maker}) for s in stages]
@@ -183,7 +183,8 @@ def linear(stages: Sequence[Stage]) -> tuple[Stage, ...]:
         step = not (isinstance(stage, Region) and stage.looks)
         height.append(step + max((height[i] for i in own), default=0))
     read = {i for own in reads for i in own}
-    done, order = set[int](), list[int]()
+    order = [i for i, steps in enumerate(height) if not steps]
+    done = set(order)
     waiting = [i for i in reversed(range(len(stages))) if i not in read]
     while waiting:
         place = waiting[-1]
