@@ -163,7 +163,7 @@ def test_a_product_beside_a_chain_of_two_may_be_one_kernel_with_what_adds_them_u
         together: frozenset[str] = frozenset()
 
         def _seconds(self, region: Region) -> tuple[float, float]:
-            names = {n.name for n in region.program.nodes}
+            names = frozenset(n.name for n in region.program.nodes)
             work = 1.0 if names == self.together else 10.0 * len(names)
             return work, work
 
