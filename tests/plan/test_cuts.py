@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import pytest
 
 from block import paper, programs
 from emit import special
+from weft.cost import least_seconds, machine_of
 from weft.errors import UnsupportedError
 from weft.options import current
 from weft.plan.choose import off_the_grid
@@ -15,27 +17,44 @@ from weft.plan.cuts import Cuts
 from weft.plan.partition import Region, Stage, partition
 from weft.plan.select import Example, Selection, select
 from weft.schedule import LevelPlace, kernels
+from weft.target import CPU
 from weft.tensor.program import Contraction, Elementwise, Monoid, Reduction, TensorProgram
 
+MACHINE = machine_of(CPU, 2)
 
-def cuts(program: TensorProgram, size: int, seconds: float = 1.0) -> Cuts:
-    """The cuts of `program` where every size is `size`; joined regions are predicted to take `seconds` times what they do."""
 
-    def prepare(region: Region) -> Selection:
-        known = program.spaces()
-        spaces = {s.name: size for s in known}
+@dataclass
+class Predicted:
+    """The cost model's prices on a CPU where every size is `size`; joined products are predicted to take `seconds` times what they
+    do, and regions of which `impossible` is true have no kernel."""
+
+    program: TensorProgram
+    size: int
+    seconds: float = 1.0
+    impossible: Callable[[TensorProgram], bool] = lambda _: False
+    fine: bool = False
+    launch_seconds: float = MACHINE.launch_seconds
+
+    def selection(self, region: Region) -> Selection:
+        if self.impossible(region.program):
+            raise UnsupportedError("no kernel")
         innermost = {n.name: len(n.axes) - 1 for n in region.program.inputs}
-        found = select(region.program, Example(spaces, innermost, 2), current())
+        found = select(region.program, Example(self.sizes, innermost, 2), current())
         if sum(isinstance(n, Contraction) for n in region.program.nodes) < 2:
             return found
-        cost = replace(found.chosen.cost, predicted_seconds=found.chosen.cost.predicted_seconds * seconds)
+        cost = replace(found.chosen.cost, predicted_seconds=found.chosen.cost.predicted_seconds * self.seconds)
         return replace(found, chosen=replace(found.chosen, cost=cost))
 
-    return Cuts(program, prepare)
+    def least(self, region: Region) -> float:
+        return least_seconds(region.program, self.sizes, MACHINE, cached=True) * min(1.0, self.seconds)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {s.name: self.size for s in self.program.spaces()}
 
 
 def stages(program: TensorProgram, size: int, seconds: float = 1.0) -> tuple[Stage, ...]:
-    return cuts(program, size, seconds).stages()
+    return Cuts(program, Predicted(program, size, seconds)).stages()
 
 
 @pytest.mark.parametrize("size", [2, 7, 64, 130, 513])
@@ -58,14 +77,11 @@ def test_rows_that_are_only_contracted_are_joined_for_a_clear_gain_alone(size):
 def test_rows_that_no_kernel_can_hold_are_made_by_one_and_reduced_by_another():
     """softmax(x @ w) of rows too long to stay on chip beside their product: no region of both has a kernel."""
     program = special.softmax()
-    possible = cuts(program, 64).prepare
 
-    def prepare(region: Region) -> Selection:
-        if {Contraction, Reduction} <= {type(n) for n in region.program.nodes}:
-            raise UnsupportedError("too long a row")
-        return possible(region)
+    def impossible(region: TensorProgram) -> bool:
+        return {Contraction, Reduction} <= {type(n) for n in region.nodes}
 
-    first, second = Cuts(program, prepare).stages()
+    first, second = Cuts(program, Predicted(program, 64, impossible=impossible)).stages()
     assert isinstance(first, Region)
     assert isinstance(second, Region)
     assert [n.name for n in first.program.nodes] == ["s"]
@@ -78,14 +94,8 @@ def test_results_of_rows_are_added_up_by_a_kernel_of_their_own_where_one_cannot_
     rows = Reduction("rows", (m,), programs.F32, Monoid.sum, paper.Use("x", (m, n)), (n,))
     whole = Reduction("whole", (), programs.F32, Monoid.sum, paper.Use("rows", (m,)), (m,))
     program = TensorProgram((programs.tensor("x", m, n),), (rows, whole), ("whole",))
-    possible = cuts(program, 64).prepare
-
-    def prepare(region: Region) -> Selection:
-        if len(region.program.nodes) > 1:
-            raise UnsupportedError("too many registers")
-        return possible(region)
-
-    assert [s.results for s in Cuts(program, prepare).stages()] == [("rows",), ("whole",)]
+    prices = Predicted(program, 64, impossible=lambda region: len(region.nodes) > 1)
+    assert [s.results for s in Cuts(program, prices).stages()] == [("rows",), ("whole",)]
 
 
 def single_query() -> TensorProgram:

@@ -171,7 +171,7 @@ def compiled_as_measured(fn, arguments, takes: tuple[float, float, float]):
 
 
 def test_a_lone_product_is_tried_in_pytorchs_library(cache):
-    x, w = torch.randn(64, 48), torch.randn(48, 32)
+    x, w = torch.randn(64, 256), torch.randn(256, 256)
     before = weft.stats()
     made, timed, results = compiled_as_measured(normalised_product, (x, w), (1.0, 1.0, 0.9))
     assert timed == [2, 3]
@@ -180,14 +180,14 @@ def test_a_lone_product_is_tried_in_pytorchs_library(cache):
     assert runs is made.library.run
     assert [call.target for call in made.library.captured.calls.values()] == [torch.ops.aten.matmul.default]
     assert made.library.kernels, "weft still normalises"
-    assert torch.allclose(results[0], normalised_product(x, w)[0], atol=1e-5)
+    assert torch.allclose(results[0], normalised_product(x, w)[0], atol=1e-4)
     assert (weft.stats().library, weft.stats().fallbacks) == (before.library + 1, before.fallbacks)
     # As another process: it measures nothing and makes the same choice.
     again, timed, results = compiled_as_measured(normalised_product, (x, w), (0.0, 0.0, 0.0))
     assert timed == []
     assert again.library is not None
     assert list(again.chosen.values()) == [again.library.run]
-    assert torch.allclose(results[0], normalised_product(x, w)[0], atol=1e-5)
+    assert torch.allclose(results[0], normalised_product(x, w)[0], atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_a_lone_product_is_tried_in_pytorchs_library(cache):
     ],
 )
 def test_the_library_must_save_something_and_all_must_keep_up_with_pytorch(cache, takes, tried, winner):
-    made, timed, _ = compiled_as_measured(normalised_product, (torch.randn(64, 48), torch.randn(48, 32)), takes)
+    made, timed, _ = compiled_as_measured(normalised_product, (torch.randn(64, 256), torch.randn(256, 256)), takes)
     assert timed == tried
     library = None if made.library is None else made.library.run
     assert list(made.chosen.values()) == [{"weft": made.plan.run, "PyTorch": made.eager, "library": library}[winner]]

@@ -10,6 +10,7 @@ from weft.cost.estimate import Cost, cost_of, estimate, total
 from weft.cost.gpu_limits import Resources, resources, unfit
 from weft.cost.gpu_model import Launch, estimate_gpu, launches_of
 from weft.cost.gpus import Gpu, gpu, machine_of
+from weft.cost.least import least_seconds
 from weft.cost.machine import Level, Machine
 from weft.cost.on_chip import LONGEST, fits_whole, held_whole, longest_whole, on_chip_bytes
 from weft.cost.traffic import Traffic, by_kernel, traffic
@@ -37,6 +38,7 @@ __all__ = [
     "held_whole",
     "in_levels",
     "launches_of",
+    "least_seconds",
     "longest_whole",
     "machine_of",
     "on_chip_bytes",

@@ -1,118 +1,287 @@
-"""Which regions become one: two that follow each other are joined where the cost model says that it pays."""
+"""Which operations become one kernel: the cuts of a graph for which the cost model predicts the least time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
+from typing import Protocol
 
-from weft.plan.partition import Call, Region, Stage, apart, before_products, before_reductions, joined, partition
+from weft.plan.chain import Interval, cheapest
+from weft.plan.partition import (
+    Call,
+    Region,
+    Stage,
+    apart,
+    before_products,
+    before_reductions,
+    in_order,
+    linear,
+    partition,
+    united,
+)
 from weft.plan.select import Selection
-from weft.tensor.program import Contraction, Reduction, TensorProgram
+from weft.tensor.program import Contraction, Reduction, TensorProgram, uses
 
-# A join must be predicted to save this share: the model is a model, and two kernels are what is known to work.
+# A product in one kernel with the product that makes its operand must be predicted to save this share, and the launch besides:
+# the model is a model, and two kernels are what is known to work.
 _GAIN = 0.1
-# But where the second contracts what the first reduces along, the first has whole rows in one kernel as it is: a join takes
-# no loop off the grid. It saves a launch and the list between; where that is a product's, as large as all that is read, it is left
-# only where it is predicted clearly slower. A list of rows that are only normalised is small beside the product that reads it.
+# But where it sums along what was reduced, the kernel of the first has whole rows as it is: together they take no loop off the
+# grid. That saves a launch and a list as large as all that is read: they are cut only where this is predicted clearly faster.
 _LOSS = 0.1
 # Fusing looks at every pair of operators, again after every rewrite: beyond this many, a join costs more to find than it saves.
 _MOST_NODES, _MOST_CONTRACTIONS = 40, 4
+# Products of products are not looked at in one kernel of a GPU where they would have to reach more than this of the machine's rates
+# to pay: lone ones are predicted to reach 0.89 at best, joined ones 0.42 (RMSNorm + SwiGLU of 8192 rows).
+_REACHED = 0.8
+# Seconds of a region that has no kernel, and no parts either: any other way is better, and where there is none, PyTorch runs it.
+_NONE = 1e3
+
+
+class Prices(Protocol):
+    """What is known of regions."""
+
+    @property
+    def launch_seconds(self) -> float:
+        """Of one kernel, beyond its work."""
+        ...
+
+    @property
+    def fine(self) -> bool:
+        """Whether kernels may end between a product and what makes its operands."""
+        ...
+
+    def selection(self, region: Region) -> Selection:
+        """What was chosen for `region`, at the example's sizes; raises where there is nothing. This may take seconds."""
+        ...
+
+    def least(self, region: Region) -> float:
+        """Seconds that no kernels of `region` improve on, without launches."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """A stage that is not cut.
+
+    Attributes:
+        stage: the operations.
+        home: the number of the stage of the partition that it is of.
+        inside: the regions that it is a part of, and that are only cut where they have no kernel as they are.
+    """
+
+    stage: Stage
+    home: int
+    inside: tuple[Region, ...] = ()
 
 
 @dataclass
 class Cuts:
-    """The stages of `program`, with the selection for each region.
+    """The stages of `program` that are predicted to take the least time together.
 
     Attributes:
-        prepare: the selection for a region, at the example's sizes; raises where there is none.
-        known, apart: what was found out before of regions, and of pairs that stay apart; by id, with what has that id.
+        prices: of regions.
+        known: what was found out before, by the names of a region's values.
     """
 
     program: TensorProgram
-    prepare: Callable[[Region], Selection]
-    known: dict[int, tuple[Region, Selection | None]] = field(
-        default_factory=dict[int, "tuple[Region, Selection | None]"]
-    )
-    apart: dict[tuple[int, int], tuple[Region, Region]] = field(
-        default_factory=dict[tuple[int, int], tuple[Region, Region]]
+    prices: Prices
+    known: dict[frozenset[str], tuple[Region, float]] = field(
+        default_factory=dict[frozenset[str], tuple[Region, float]]
     )
 
     def stages(self) -> tuple[Stage, ...]:
-        """The stages in order, after every join that pays: the cuts between contractions are where kernels may end, not must."""
-        stages = tuple(part for stage in partition(self.program) for part in self._possible(stage))
-        while (better := self._joined(stages)) is not None:
-            stages = better
-        return stages
+        """The stages in order. A kernel may end wherever two atoms meet."""
+        stages = linear(partition(self.program))
+        return in_order(_Chain(self, [atom for i, stage in enumerate(stages) for atom in self._atoms(stage, i)]).best())
 
-    def _possible(self, stage: Stage) -> tuple[Stage, ...]:
-        """`stage`, or where it has no candidate, in parts that may have one; on a GPU also where the parts are faster."""
-        if isinstance(stage, Call):
-            return (stage,)
-        whole = self._known(stage)
-        cut = self._operands_apart(stage, whole)
-        if whole is not None or len(cut) > 1:
-            return cut
-        for split in (apart, before_reductions):
-            parts = split(self.program, stage)
-            if len(parts) > 1:
-                return tuple(piece for part in parts for piece in self._possible(part))
-        return (stage,)
-
-    def _operands_apart(self, stage: Region, whole: Selection | None) -> tuple[Stage, ...]:
-        """`stage`, or what its products read and its products: each program of a GPU makes its operands again."""
-        if whole is not None and not whole.example.target.is_gpu:
-            return (stage,)
-        parts = before_products(self.program, stage)
-        known = [self._known(part) for part in parts] if len(parts) > 1 else [None]
-        if any(each is None for each in known):
-            return (stage,)
-        seconds = sum(each.chosen.cost.predicted_seconds for each in known if each is not None)
-        return parts if whole is None or seconds < whole.chosen.cost.predicted_seconds else (stage,)
-
-    def _joined(self, stages: Sequence[Stage]) -> tuple[Stage, ...] | None:
-        makers = {name: s for s in stages if isinstance(s, Region) for name in s.results}
-        for second in stages:
-            if isinstance(second, Call):
-                continue
-            firsts = {id(makers[name]): makers[name] for name in second.uses if name in makers}
-            for first in firsts.values():
-                if (id(first), id(second)) in self.apart:
-                    continue
-                found = joined(self.program, stages, first, second)
-                if found is not None and self._pays(first, second, found):
-                    return found
-                if found is not None:
-                    self.apart[id(first), id(second)] = first, second
-        return None
-
-    def _pays(self, first: Region, second: Region, found: Sequence[Stage]) -> bool:
-        size = len(first.program.nodes) + len(second.program.nodes)
-        products = [n for r in (first, second) for n in r.program.nodes if isinstance(n, Contraction)]
-        if size > _MOST_NODES or len(products) > _MOST_CONTRACTIONS:
-            return False
-        names = {n.name for n in first.program.nodes} | {n.name for n in second.program.nodes}
-        region = next(s for s in found if isinstance(s, Region) and {n.name for n in s.program.nodes} == names)
-        parts = [self._known(r) for r in (first, second)]
-        whole = self._known(region)
-        if whole is None or any(p is None for p in parts):
-            return whole is not None  # what cannot run apart has no other way
-        if _contracts_what_is_reduced(first.program, second.program):
-            apart = sum(p.chosen.cost.predicted_seconds for p in parts if p is not None)
-            products_first = any(isinstance(n, Contraction) for n in first.program.nodes)
-            return whole.chosen.cost.predicted_seconds < (1 + (_LOSS if products_first else 0.0)) * apart
-        return whole.work_seconds < (1 - _GAIN) * sum(p.work_seconds for p in parts if p is not None)
-
-    def _known(self, region: Region) -> Selection | None:
-        if id(region) not in self.known:
+    def price(self, region: Region) -> float:
+        """What `region` takes, in seconds, as it counts here; `inf` where it has no kernel."""
+        names = frozenset(n.name for n in region.program.nodes)
+        if names not in self.known:
             try:
-                found = self.prepare(region)
-            except Exception:  # noqa: BLE001 - no join then; where a region fails that is no join, building it says why
-                found = None
-            self.known[id(region)] = region, found
-        return self.known[id(region)][1]
+                found = self.prices.selection(region)
+                work = found.work_seconds
+                seconds = self.counted(region.program, work, found.chosen.cost.predicted_seconds - work)
+            except Exception:  # noqa: BLE001 - no kernel then; where such a region stays, building it says why
+                seconds = inf
+            self.known[names] = region, seconds
+        return self.known[names][1]
+
+    def bound(self, region: Region) -> float:
+        """What its price is not below."""
+        names = frozenset(n.name for n in region.program.nodes)
+        if names in self.known:
+            return self.known[names][1]
+        launch = 0.0 if region.looks else self.prices.launch_seconds
+        reached = _REACHED if self.prices.fine and joins(region.program)[0] else 1.0
+        return self.counted(region.program, self.prices.least(region) / reached, launch)
+
+    def counted(self, program: TensorProgram, work: float, launches: float) -> float:
+        """Seconds of a region that works so long and whose launches take so long, as they count against those of other cuts."""
+        doubtful, whole_rows = joins(program)
+        seconds = work / (1 - _GAIN) ** doubtful + launches + doubtful * self.prices.launch_seconds
+        return seconds / (1 + _LOSS) ** whole_rows
+
+    def _atoms(self, stage: Stage, home: int) -> tuple[Atom, ...]:
+        if isinstance(stage, Call):
+            return (Atom(stage, home),)
+        parts = before_products(self.program, stage) if self.prices.fine else (stage,)
+        return tuple(atom for part in parts for atom in self._pieces(part, home, ()))
+
+    def _pieces(self, region: Region, home: int, inside: tuple[Region, ...]) -> tuple[Atom, ...]:
+        """`region` in the parts that may have a kernel where it has none."""
+        for split in (apart, before_reductions):
+            parts = split(self.program, region)
+            if len(parts) > 1:
+                return tuple(atom for part in parts for atom in self._pieces(part, home, (*inside, region)))
+        return (Atom(region, home, inside),)
 
 
-def _contracts_what_is_reduced(first: TensorProgram, second: TensorProgram) -> bool:
-    """Whether a contraction of `second` runs along a space that a reduction of `first` runs along."""
-    reduced = {a.space for n in first.nodes if isinstance(n, Reduction) for a in n.over}
-    return any(a.space in reduced for n in second.nodes if isinstance(n, Contraction) for a in n.over)
+class _Chain:
+    """The atoms of a graph in a row, and what intervals of the row cost: the connected parts of each, one by one."""
+
+    def __init__(self, cuts: Cuts, atoms: Sequence[Atom]) -> None:
+        self.cuts, self.atoms = cuts, atoms
+        maker = {name: i for i, atom in enumerate(atoms) for name in atom.stage.results}
+        self.reads = [{maker[v] for v in atom.stage.uses if v in maker} for atom in atoms]
+        self.of: dict[int, set[int]] = {}  # the atoms of each region that is only cut where it has no kernel
+        for i, atom in enumerate(atoms):
+            for region in atom.inside:
+                self.of.setdefault(id(region), set()).add(i)
+        self.made: dict[tuple[int, ...], Region] = {}
+        self.paying: set[tuple[int, ...]] = set()
+
+    def best(self) -> tuple[Stage, ...]:
+        """The stages of the best cut, in no order.
+
+        More than one doubtful join in a region is looked at only where a part of it with one less is a region of the best cut.
+        """
+        while True:
+            parts = self._intervals()
+            bounds = {interval: sum(map(self._bound, own)) for interval, own in parts.items()}
+
+            def price(interval: Interval, parts: dict[Interval, list[tuple[int, ...]]] = parts) -> float:
+                return sum(map(self._price, parts[interval]))
+
+            intervals, _ = cheapest(len(self.atoms), bounds, price)
+            chosen = [own for interval in intervals for own in parts[interval]]
+            paying = {own for own in chosen if len(own) > 1 and joins(self._region(own).program)[0]}
+            if paying <= self.paying:
+                return tuple(self._stage(own) for own in sorted(chosen, key=lambda own: own[-1]))
+            self.paying |= paying
+
+    def _intervals(self) -> dict[Interval, list[tuple[int, ...]]]:
+        """The intervals that may be cut off, with their connected parts; or with one atom of a part by itself."""
+        found: dict[Interval, list[tuple[int, ...]]] = {}
+        for first in range(len(self.atoms)):
+            parts: list[tuple[int, ...]] = []
+            for place in range(first, len(self.atoms)):
+                touching = [own for own in parts if not self.reads[place].isdisjoint(own)]
+                grown = tuple(sorted((place, *(i for own in touching for i in own))))
+                if not self._possible(first, place, grown):
+                    break
+                parts = [*(own for own in parts if own not in touching), grown]
+                ways = [parts] if _interleaved(parts) else []
+                ways += [[*(own for own in parts if own != grown), *pair] for pair in self._one_apart(grown)]
+                for number, way in enumerate(ways):
+                    if all(map(self._looked_at, way)):
+                        found[first, place + 1, number] = way
+        return found
+
+    def _one_apart(self, own: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """`own` in two: one atom between others in the row that can run before or after the rest, and the rest, still connected."""
+        for place in own[1:-1]:
+            rest = tuple(i for i in own if i != place)
+            before, after = not self.reads[place].isdisjoint(rest), any(place in self.reads[i] for i in rest)
+            if not (before and after) and self._connected(rest):
+                yield (place,), rest
+
+    def _connected(self, own: tuple[int, ...]) -> bool:
+        parts: list[set[int]] = []
+        for place in own:
+            touching = [part for part in parts if not self.reads[place].isdisjoint(part)]
+            parts = [*(part for part in parts if part not in touching), {place}.union(*touching)]
+        return len(parts) == 1
+
+    def _possible(self, first: int, last: int, own: tuple[int, ...]) -> bool:
+        """Whether the atoms `own` of an interval may be one region; if not, then no larger interval is looked at either."""
+        joined = [self.atoms[i].stage for i in own] if len(own) > 1 else []
+        if any(isinstance(stage, Call) or stage.looks for stage in joined):
+            return False
+        if len({atom.home for atom in self.atoms[first : last + 1]}) == 1:
+            return True
+        stages = [atom.stage for atom in self.atoms[first : last + 1]]
+        nodes = sum(len(stage.program.nodes) for stage in stages if isinstance(stage, Region))
+        products = sum(isinstance(n, Contraction) for n in self._region(own).program.nodes)
+        return nodes <= _MOST_NODES and products <= _MOST_CONTRACTIONS
+
+    def _looked_at(self, own: tuple[int, ...]) -> bool:
+        if len(own) == 1:
+            return True
+        doubtful = joins(self._region(own).program)[0]
+        return doubtful < 2 or any(
+            set(part) < set(own) and joins(self._region(part).program)[0] == doubtful - 1 for part in self.paying
+        )
+
+    def _region(self, own: tuple[int, ...]) -> Region:
+        if own not in self.made:
+            stages = [self.atoms[i].stage for i in own]
+            self.made[own] = united(self.cuts.program, [s for s in stages if isinstance(s, Region)])
+        return self.made[own]
+
+    def _stage(self, own: tuple[int, ...]) -> Stage:
+        stage = self.atoms[own[0]].stage
+        return stage if isinstance(stage, Call) else self._region(own)
+
+    def _bound(self, own: tuple[int, ...]) -> float:
+        stage = self._stage(own)
+        found = 0.0 if isinstance(stage, Call) else self.cuts.bound(stage)
+        return min(found, _NONE) if len(own) == 1 else found
+
+    def _price(self, own: tuple[int, ...]) -> float:
+        stage = self._stage(own)
+        if isinstance(stage, Call):
+            return 0.0
+        cut = [region for i in own for region in self.atoms[i].inside if not self.of[id(region)].issubset(own)]
+        if any(self.cuts.price(region) < inf for region in cut):
+            return inf
+        found = self.cuts.price(stage)
+        return min(found, _NONE) if len(own) == 1 else found
+
+
+def _interleaved(parts: Sequence[tuple[int, ...]]) -> bool:
+    """Whether no cut of the interval leaves all its connected parts whole; else two shorter intervals say the same."""
+    ends = sorted((own[0], own[-1]) for own in parts)
+    reach = ends[0][1]
+    for first, last in ends[1:]:
+        if first > reach:
+            return False
+        reach = max(reach, last)
+    return True
+
+
+def joins(program: TensorProgram) -> tuple[int, int]:
+    """How many products of `program` read what others of its products made: those that the model must be clear about, and those
+    that sum along what is reduced before them."""
+    before: dict[str, bool] = {}
+    for node in program.nodes:
+        before[node.name] = isinstance(node, Contraction) or any(before.get(v, False) for v in uses(node))
+    doubtful = whole_rows = 0
+    for node in program.nodes:
+        if isinstance(node, Contraction) and any(before.get(v, False) for v in uses(node)):
+            summed = {a.space for a in node.over}
+            own = _reading(program, node.name)
+            known = {a.space for n in program.nodes if isinstance(n, Reduction) and n.name not in own for a in n.over}
+            whole_rows += not summed.isdisjoint(known)
+            doubtful += summed.isdisjoint(known)
+    return doubtful, whole_rows
+
+
+def _reading(program: TensorProgram, name: str) -> set[str]:
+    """The values that depend on `name`."""
+    found = {name}
+    for node in program.nodes:
+        if not found.isdisjoint(uses(node)):
+            found.add(node.name)
+    return found

@@ -20,6 +20,7 @@ from weft.options import Options
 from weft.plan.home import gpu_of, home
 from weft.plan.kernel import Kernel
 from weft.plan.layout import as_in_eager
+from weft.plan.library import for_the_library
 from weft.plan.partition import Call, Region
 from weft.plan.region import CompiledRegion
 from weft.plan.regions import Prepared, Regions, calls_of, lone_products
@@ -45,8 +46,8 @@ class Plan:
         regions: in launch order.
         fallbacks: what PyTorch runs, and why.
         run: takes the graph's arguments, gives its outputs.
-        with_library: captures the graph again with the products that are alone in their kernels left to PyTorch's library; None
-            where there are none.
+        with_library: captures the graph again with products left to PyTorch's library, those that it is predicted to gain by if the
+            library is at its best, and gives None where there are none; None where no product is alone in its kernel.
         in_place: the calls, by name, that write into arguments in place.
         steps: what `run` does, in order; none where that is PyTorch's.
         arguments: how many the graph has.
@@ -57,7 +58,7 @@ class Plan:
     regions: tuple[CompiledRegion, ...]
     fallbacks: tuple[Fallback, ...]
     run: Runner
-    with_library: Callable[[], Captured] | None = None
+    with_library: Callable[[], Captured | None] | None = None
     in_place: frozenset[str] = frozenset()
     steps: tuple[Step, ...] = ()
     arguments: int = 0
@@ -110,7 +111,7 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     steps: list[Step] = []
     regions: list[CompiledRegion] = []
     failed: dict[int, str] = {}
-    products: dict[int, str] = {}
+    cut: list[Region] = []
     try:
         stages = known.stages(captured.program, program)
         stages, in_place = with_writes_in_place(captured, program, stages)
@@ -124,7 +125,7 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
                     region = known.built(stage)
                     steps += _region_steps(known.prepared(stage), region, program, there)
                     regions.append(region)
-                    products |= dict.fromkeys(lone_products(captured, stage), _FASTER_ALONE)
+                    cut.append(stage)
                 except Exception as error:  # noqa: BLE001 - whatever it is, this region alone goes to PyTorch
                     failed |= _left_to_pytorch(captured, stage, error)
             there.update(stage.results)
@@ -135,8 +136,9 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
         raise
     except Exception as error:  # noqa: BLE001 - a defect of weft's must not stop what eager can run; it is reported
         return _in_pytorch(captured, (*captured.fallbacks, Fallback("graph", reason_of(error))), eager)
-    leaving = captured.leaving
-    with_library = functools.partial(leaving, products) if leaving is not None and products else None
+    products = captured.leaving is not None and any(lone_products(captured, region) for region in cut)
+    fresh = Regions(known.options, known.layouts, known.target)  # without all that is not needed once this is built
+    with_library = functools.partial(_with_library, captured, program, cut, fresh) if products else None
     captured = replace(captured, leaving=None)  # it holds the whole recording
     made = tuple(regions), captured.fallbacks, run, with_library, in_place, tuple(steps), len(arguments)
     return Plan(captured, program, *made)
@@ -153,6 +155,14 @@ def running(
     """What runs `steps` on so many arguments of the graph; `eager`, where one that is written into shares memory with another."""
     run = runner(captured, program, steps, arguments, last_values(captured, program, in_place))
     return guarded(captured, run, eager)
+
+
+def _with_library(
+    captured: Captured, program: TensorProgram, regions: Sequence[Region], known: Regions
+) -> Captured | None:
+    """The graph captured again with the products left to PyTorch's library that are worth a trial; None where none are."""
+    calls = for_the_library(captured, program, regions, known)
+    return captured.leaving(dict.fromkeys(calls, _FASTER_ALONE)) if calls and captured.leaving is not None else None
 
 
 def _for_the_machine(program: TensorProgram, options: Options, target: Target) -> TensorProgram:

@@ -41,6 +41,11 @@ class Region:
         """What it makes for others, values of the whole program."""
         return self.program.outputs
 
+    @property
+    def looks(self) -> bool:
+        """Whether it only looks at elements: it has no kernel."""
+        return all(isinstance(n, Reindex) for n in self.program.nodes)
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -69,8 +74,8 @@ def partition(program: TensorProgram) -> tuple[Stage, ...]:
     """Cut `program` into stages, each after those whose values it reads.
 
     Connected operations stay together up to three cuts: an opaque operation is a stage of its own, a contraction that would
-    read, in its own region, what another contraction made starts a new region (one accumulating loop nest a kernel; a later
-    part chooses the cuts by cost), and a region has at most `MOST_NODES` operations.
+    read, in its own region, what another contraction made starts a new region (one accumulating loop nest a kernel; `Cuts` joins
+    regions where that is cheaper), and a region has at most `MOST_NODES` operations.
     """
     values = program.values()
     depth = _depths(program)
@@ -85,21 +90,12 @@ def partition(program: TensorProgram) -> tuple[Stage, ...]:
     return tuple(stage for _, _, stage in sorted(stages, key=lambda s: s[:2]))
 
 
-def joined(program: TensorProgram, stages: Sequence[Stage], first: Region, second: Region) -> tuple[Stage, ...] | None:
-    """`stages` with `first` and `second`, which reads what `first` makes, as one region.
-
-    None where a third stage lies between them: it would have to run in the middle of the kernel.
-    """
-    reached = set(first.results)
-    for stage in stages:
-        if stage is not first and stage is not second and reached.intersection(stage.uses):
-            reached.update(stage.results)
-    if not set(first.results).intersection(second.uses) or (reached - set(first.results)).intersection(second.uses):
-        return None
-    own = {n.name for r in (first, second) for n in r.program.nodes}
-    region = _region(program, [n for n in program.nodes if n.name in own], _local(program), program.values())
-    rest = [region if s is second else s for s in stages if s is not first]
-    return _in_order(rest, {n.name for n in program.inputs})
+def united(program: TensorProgram, regions: Sequence[Region]) -> Region:
+    """`regions` as one."""
+    if len(regions) == 1:
+        return regions[0]
+    own = {n.name for r in regions for n in r.program.nodes}
+    return _region(program, [n for n in program.nodes if n.name in own], _local(program), program.values())
 
 
 def apart(program: TensorProgram, region: Region) -> tuple[Region, ...]:
@@ -111,6 +107,13 @@ def apart(program: TensorProgram, region: Region) -> tuple[Region, ...]:
         return (region,)
     ends = [*starts, len(members)]
     return tuple(_with_local(program, members[a:b], local, values) for a, b in zip([0, *starts], ends, strict=True))
+
+
+def taken_apart(program: TensorProgram, region: Region, names: Collection[str]) -> tuple[Region, ...]:
+    """Of `region` the operations that make `names`, as a region; none where every region makes these for itself."""
+    local = _local(program)
+    members = [n for n in region.program.nodes if n.name in names and n.name not in local]
+    return (_with_local(program, members, local, program.values()),) if members else ()
 
 
 def before_reductions(program: TensorProgram, region: Region) -> tuple[Region, ...]:
@@ -163,9 +166,9 @@ def _with_local(
     return _region(program, [n for n in program.nodes if n.name in own], local, values)
 
 
-def _in_order(stages: Sequence[Stage], given: set[str]) -> tuple[Stage, ...]:
+def in_order(stages: Sequence[Stage]) -> tuple[Stage, ...]:
     """`stages`, each after those whose values it reads; otherwise in their order."""
-    rest, ready, done = list(stages), set(given), list[Stage]()
+    rest, ready, done = list(stages), set[str](), list[Stage]()
     made = {name for s in stages for name in s.results}
     while rest:
         stage = next(s for s in rest if ready.issuperset(made.intersection(s.uses)))
@@ -173,6 +176,35 @@ def _in_order(stages: Sequence[Stage], given: set[str]) -> tuple[Stage, ...]:
         done.append(stage)
         ready.update(stage.results)
     return tuple(done)
+
+
+def linear(stages: Sequence[Stage]) -> tuple[Stage, ...]:
+    """`stages` as a chain: each after those whose values it reads, and right after the one that most of them lead to.
+
+    Of what a stage reads, what the longest path of stages leads to comes last: a chain with short branches into it stays together.
+    Views are no step of a path, and those of inputs come before all else.
+    """
+    maker = {name: i for i, s in enumerate(stages) for name in s.results}
+    reads = [sorted({maker[v] for v in s.uses if v in maker}) for s in stages]
+    height: list[int] = []
+    for stage, own in zip(stages, reads, strict=True):
+        step = not (isinstance(stage, Region) and stage.looks)
+        height.append(step + max((height[i] for i in own), default=0))
+    read = {i for own in reads for i in own}
+    order = [i for i, steps in enumerate(height) if not steps]
+    done = set(order)
+    waiting = [i for i in reversed(range(len(stages))) if i not in read]
+    while waiting:
+        place = waiting[-1]
+        missing = sorted((i for i in reads[place] if i not in done), key=lambda i: (height[i], i))
+        if missing:
+            waiting += reversed(missing)
+            continue
+        waiting.pop()
+        if place not in done:
+            done.add(place)
+            order.append(place)
+    return tuple(stages[i] for i in order)
 
 
 def _depths(program: TensorProgram) -> dict[str, int]:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from weft.capture import Captured
+from weft.cost import least_seconds, machine_of
 from weft.errors import Location, ScheduleError, UnsupportedError, VerificationError, WeftError
 from weft.options import Options
 from weft.plan.cuts import Cuts
@@ -87,16 +88,14 @@ class Regions:
         refuted = laws_refuted(written, program)
         if refuted is not None:
             raise VerificationError(refuted)
-        stages = Cuts(program, self.selection).stages()
+        stages = Cuts(program, self).stages()
         keep(parts, Cut(stages), self.options, brought)
         return stages
 
     def example(self, program: TensorProgram) -> Example:
         """Sizes and layouts of the graph's example, for all of it or a part; what the graph is not called with lies densely."""
-        # A space without an example is taken for a large one.
-        sizes = {s.name: s.example or 1024 for s in program.spaces()}
         innermost = {n.name: self.layouts.get(n.name, len(n.axes) - 1) for n in program.inputs}
-        return Example(sizes, innermost, self.options.threads or torch.get_num_threads(), self.target)
+        return Example(_sizes(program), innermost, self._threads, self.target)
 
     def prepared(self, region: Region) -> Prepared:
         """`region`, ready to be compiled."""
@@ -119,6 +118,21 @@ class Regions:
             raise found
         return found
 
+    @property
+    def launch_seconds(self) -> float:
+        """Of one kernel, beyond its work."""
+        return machine_of(self.target, self._threads).launch_seconds
+
+    @property
+    def fine(self) -> bool:
+        """Whether kernels may end before products: each program of a GPU makes their operands again."""
+        return self.target.is_gpu
+
+    def least(self, region: Region) -> float:
+        """Seconds that the model predicts no kernels of `region` to improve on, without launches."""
+        machine = machine_of(self.target, self._threads)
+        return least_seconds(region.program, _sizes(region.program), machine, cached=not self.target.is_gpu)
+
     def built(self, region: Region) -> CompiledRegion:
         """The kernels of `region`; raises as `build_region`. Names are those of the first region of this form."""
         form = self.prepared(region).form
@@ -136,6 +150,15 @@ class Regions:
         }
         example = replace(self.example(program), innermost=innermost)
         return Prepared(region, program, viewed, made, example, form_of(program, example))
+
+    @property
+    def _threads(self) -> int:
+        return self.options.threads or torch.get_num_threads()
+
+
+def _sizes(program: TensorProgram) -> dict[str, int]:
+    """A space without an example is taken for a large one."""
+    return {s.name: s.example or 1024 for s in program.spaces()}
 
 
 # A graph is traced for its first sizes, then for all, and planned once more with the library's products.
@@ -275,6 +298,12 @@ def lone_products(captured: Captured, region: Region) -> frozenset[int]:
         if depends or isinstance(node, Contraction):
             made_of.add(node.name)
     return frozenset(captured.made_by[name] for name in products if name in captured.made_by)
+
+
+def call_of(captured: Captured, name: str) -> int | None:
+    """The number of the ATen call that `name`, a value of the program after the laws, is a part of; None: no call is known."""
+    assert captured.program is not None
+    return captured.made_by.get(_root(name, captured.program.values()))
 
 
 def _root(name: str, written: Mapping[str, Node]) -> str:

@@ -1,7 +1,7 @@
 """A compiled graph against PyTorch, on its first arguments of each size class: whichever is faster runs from then on.
 
-There is one more candidate where weft's kernels do not win clearly and a product has one of them to itself: the same graph with
-such products left to PyTorch's library, which multiplies as fast or faster, and weft's kernels for what comes between.
+There is one more candidate where weft's kernels do not win clearly: the same graph with those products left to PyTorch's library
+that are predicted to gain by it where the library is at its best (`weft.plan.library`), and weft's kernels for what comes between.
 """
 
 from __future__ import annotations
@@ -128,11 +128,14 @@ class Trial:
         return Measured(weft, eager, library)
 
     def with_library(self, arguments: Sequence[Any]) -> Plan | None:
-        """The plan whose lone products the library runs, made once; None where it cannot be."""
+        """The plan in which the library runs products, made once; None where it cannot be, or none is worth it."""
         if self.library is None and self.plan.with_library is not None:
             try:
                 with in_force(**asdict(self.options)):
-                    self.library = plan(self.plan.with_library(), arguments, self.eager, self.options)
+                    captured = self.plan.with_library()
+                    if captured is None:
+                        return None
+                    self.library = plan(captured, arguments, self.eager, self.options)
             except WeftError:  # what there is runs
                 return None
         return self.library

@@ -1,0 +1,52 @@
+"""What a tensor program takes at least, before it has a block program: a bound below what the model predicts of any schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import prod
+
+from weft.cost.machine import Machine
+from weft.tensor.axes import Axis
+from weft.tensor.program import Contraction, Iota, Reindex, TensorProgram, axes_of, uses
+
+
+def least_seconds(program: TensorProgram, sizes: Mapping[str, int], machine: Machine, *, cached: bool) -> float:
+    """The seconds that the inputs and outputs of `program`, or its products, take at full rate, whichever is longer; no launch.
+
+    Comparisons of indices may leave out parts of inputs and of products: with indices, only what is written counts.
+
+    Args:
+        program: one region.
+        sizes: elements of each space, by name.
+        machine: whose rates count.
+        cached: inputs may be in any level of the memory that has room for them; else they come from the last one.
+    """
+    values = program.values()
+
+    def moving(size: int) -> float:
+        levels = [level for level in machine.levels if size <= level.bytes] if cached else []
+        return size / max(level.bytes_per_second for level in levels or machine.levels[-1:])
+
+    written = [
+        values[v] for v in dict.fromkeys(program.outputs) if not isinstance(values[v], Reindex)
+    ]  # those are views
+    moved = sum(moving(_size(node.axes, sizes) * node.dtype.bytes) for node in written)
+    if any(isinstance(n, Iota) for n in program.nodes):
+        return moved
+    read = {n.name: _size(n.axes, sizes) for n in program.inputs}
+    parts = dict.fromkeys(read, 0)
+    for node in program.nodes:  # of an input that is only looked at in part, no more is read
+        for value in set(uses(node)).intersection(read):
+            parts[value] += _size(node.axes, sizes) if isinstance(node, Reindex) else read[value]
+    if written:
+        moved += sum(moving(min(read[n.name], parts[n.name]) * n.dtype.bytes) for n in program.inputs)
+    working = 0.0
+    for node in program.nodes:
+        if isinstance(node, Contraction):
+            rates = [machine.matrix_rate(values[use.value].dtype) for use in (node.left, node.right)]
+            working += 2 * _size(axes_of(node), sizes) / max(*rates, machine.vector_flops)
+    return max(moved, working)
+
+
+def _size(axes: Iterable[Axis], sizes: Mapping[str, int]) -> int:
+    return prod(axis.space.size(sizes) for axis in dict.fromkeys(axes))

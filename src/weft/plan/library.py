@@ -1,0 +1,118 @@
+"""Products for PyTorch's library to run: where a region is predicted to gain if the library takes what the machine needs at least.
+
+The library is a candidate for each product that no other product of its region feeds, at a share of its floor: what that leaves
+out is what the model errs by. The best cut of each region is found with these candidates; what wins so is timed, by the trial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+from weft.capture import Captured
+from weft.errors import WeftError
+from weft.plan.chain import Interval, cheapest
+from weft.plan.partition import Region, taken_apart, united
+from weft.plan.regions import Regions, call_of, lone_products
+from weft.tensor.program import Node, TensorProgram, uses
+
+# Of the seconds that a product takes at the machine's rates. Not 1: the model is 30 % off and more.
+_OF_FLOOR = 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of a region; `call`: the number of the ATen call that the library can run in its place."""
+
+    region: Region
+    call: int | None = None
+
+
+def for_the_library(captured: Captured, program: TensorProgram, regions: Sequence[Region], known: Regions) -> list[int]:
+    """The ATen calls of `captured`, by number, whose products are worth a trial in PyTorch's library.
+
+    Launches count nothing here: what they cost differs most from machine to machine, and they are part of what is timed.
+
+    Args:
+        captured, program: the graph as written, and after the laws.
+        regions: of `program`, as they were cut.
+        known: of this graph; regions that were not selected for are selected for now, in seconds each.
+    """
+    calls: list[int] = []
+    for region in regions:
+        products = lone_products(captured, region)
+        parts = _parts(captured, program, region, products) if products else ()
+        if parts:
+            calls += _best(program, parts, known)
+    return calls
+
+
+def _best(program: TensorProgram, parts: Sequence[_Part], known: Regions) -> list[int]:
+    """The calls that the library runs in the best cut of `parts`, one after the other."""
+    joined: dict[Interval, Region] = {}
+    for first in range(len(parts)):
+        for end in range(first + 1, len(parts) + 1):
+            own = [part.region for part in parts[first:end]]
+            if _connected(own):
+                joined[first, end] = united(program, own)
+
+    def is_call(interval: Interval) -> bool:
+        return interval[1] == interval[0] + 1 and parts[interval[0]].call is not None
+
+    def price(interval: Interval) -> float:
+        if is_call(interval):
+            return bounds[interval]
+        try:
+            return known.selection(joined[interval]).work_seconds
+        except WeftError:  # no kernel for this part alone
+            return inf
+
+    bounds = {i: known.least(region) * (_OF_FLOOR if is_call(i) else 1.0) for i, region in joined.items()}
+    best, _ = cheapest(len(parts), bounds, price)
+    return [call for i in best if is_call(i) and (call := parts[i[0]].call) is not None]
+
+
+def _parts(captured: Captured, program: TensorProgram, region: Region, products: frozenset[int]) -> tuple[_Part, ...]:
+    """`region` as what the calls of its products read, each of these calls, and the rest; none where that is no order."""
+    calls: dict[int, set[str]] = {}
+    for node in region.program.nodes:
+        call = call_of(captured, node.name)
+        if call in products:
+            calls.setdefault(call, set()).add(node.name)
+    own = set[str]().union(*calls.values())
+    early = _leading_to(region.program.nodes, own) - own
+    rest = {n.name for n in region.program.nodes} - own - early
+    groups = [(early, None), *((names, call) for call, names in calls.items()), (rest, None)]
+    parts = [_Part(part, call) for names, call in groups for part in taken_apart(program, region, names)]
+    made = set[str]()
+    for part in parts:
+        inside = {v for other in parts for v in other.region.results} - made
+        if not inside.isdisjoint(part.region.uses):
+            return ()
+        made.update(part.region.results)
+    return tuple(parts)
+
+
+def _leading_to(nodes: Sequence[Node], names: set[str]) -> set[str]:
+    """`names`, and the values of `nodes` that they are made of."""
+    found = set(names)
+    for node in reversed(nodes):
+        if node.name in found:
+            found.update(uses(node))
+    return found.intersection(n.name for n in nodes)
+
+
+def _connected(regions: Sequence[Region]) -> bool:
+    """Whether what each of `regions` makes or reads of the others, directly or through others, makes them one."""
+    groups: list[tuple[set[str], set[str]]] = []  # what is read and what is made by regions that are connected
+    for region in regions:
+        used, made = set(region.uses), set(region.results)
+        apart: list[tuple[set[str], set[str]]] = []
+        for group in groups:
+            if used.isdisjoint(group[1]) and made.isdisjoint(group[0]):
+                apart.append(group)
+            else:
+                used, made = used | group[0], made | group[1]
+        groups = [*apart, (used, made)]
+    return len(groups) == 1

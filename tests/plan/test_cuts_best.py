@@ -1,0 +1,301 @@
+"""The cuts that are chosen, beside all cuts of a chain of operators, and those of programs whose answer is known."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import inf, isclose, prod
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from block import programs
+from block.programs import matmul
+from capture.conftest import Collector
+from weft.api import workloads
+from weft.api.workloads_gpu import ROWS
+from weft.cost import least_seconds, machine_of
+from weft.options import current
+from weft.plan.cuts import Cuts, joins
+from weft.plan.library import for_the_library
+from weft.plan.partition import Region, linear, partition, united
+from weft.plan.regions import Regions
+from weft.plan.select import Example, Selection, select
+from weft.schedule import kernels
+from weft.target import CPU, Target
+from weft.tensor.axes import Axis, Space
+from weft.tensor.laws import normalize
+from weft.tensor.program import Contraction, Elementwise, Monoid, Node, Reduction, TensorProgram, Use
+from weft.tensor.scalar import Arg, apply
+
+F32 = programs.F32
+_MOST_PRODUCTS = 4
+
+
+def chain(kinds: Sequence[str]) -> TensorProgram:
+    """Operators on rows, one after the other: "product" with a matrix, "scale" by a column of sums, "exp" of each element."""
+    m, wide = Axis("m", Space("M")), Axis("n0", Space("N0"))
+    inputs, nodes = [programs.tensor("x", m, wide)], list[Node]()
+    last = "x"
+    for i, kind in enumerate(kinds):
+        name, row = f"{kind}{i}", (m, wide)
+        match kind:
+            case "product":
+                into = Axis(f"n{i + 1}", Space(f"N{i + 1}"))
+                inputs.append(programs.tensor(f"w{i}", wide, into))
+                nodes.append(matmul(name, Use(last, row), Use(f"w{i}", (wide, into)), wide))
+                wide = into
+            case "scale":
+                nodes.append(Reduction(f"sum{i}", (m,), F32, Monoid.sum, Use(last, row), (wide,)))
+                scaled = apply("div", Arg(0), Arg(1))
+                nodes.append(Elementwise(name, row, F32, scaled, (Use(last, row), Use(f"sum{i}", (m,)))))
+            case _:
+                nodes.append(Elementwise(name, row, F32, apply("exp", Arg(0)), (Use(last, row),)))
+        last = name
+    return TensorProgram(tuple(inputs), tuple(nodes), (last,))
+
+
+@dataclass
+class Invented:
+    """Random prices of regions: of a joined one about what its parts take. `asked` says which were asked for."""
+
+    rng: random.Random
+    launch_seconds: float = 1.0
+    fine: bool = False
+    asked: list[frozenset[str]] = field(default_factory=list[frozenset[str]])
+    known: dict[frozenset[str], tuple[float, float]] = field(
+        default_factory=dict[frozenset[str], "tuple[float, float]"]
+    )
+
+    def selection(self, region: Region) -> Selection:
+        self.asked.append(frozenset(n.name for n in region.program.nodes))
+        work = self._seconds(region)[0]
+        cost = SimpleNamespace(predicted_seconds=work + self.launch_seconds)
+        return cast("Selection", SimpleNamespace(work_seconds=work, chosen=SimpleNamespace(cost=cost)))
+
+    def least(self, region: Region) -> float:
+        return self._seconds(region)[1]
+
+    def _seconds(self, region: Region) -> tuple[float, float]:
+        names = frozenset(n.name for n in region.program.nodes)
+        if names not in self.known:
+            products = sum(isinstance(n, Contraction) for n in region.program.nodes)
+            work = (10 * products + len(names)) * self.rng.uniform(0.6, 1.2)
+            self.known[names] = work, work * self.rng.uniform(0.4, 1.0)
+        return self.known[names]
+
+
+def every_cut(cuts: Cuts, allowed: Callable[[TensorProgram], bool]) -> Iterator[float]:
+    """What every cut of a chain takes whose regions are `allowed`, at places where the partition ends a stage."""
+    stages = [s for s in linear(partition(cuts.program)) if isinstance(s, Region)]
+    for places in itertools.product((False, True), repeat=len(stages) - 1):
+        ends = [0, *(i for i, cut in enumerate(places, 1) if cut), len(stages)]
+        regions = [united(cuts.program, stages[a:b]) for a, b in itertools.pairwise(ends)]
+        if all(allowed(region.program) for region in regions):
+            yield sum(cuts.price(region) for region in regions)
+
+
+def found(cuts: Cuts) -> float:
+    return sum(cuts.price(stage) for stage in cuts.stages() if isinstance(stage, Region))
+
+
+def possible(program: TensorProgram) -> bool:
+    return sum(isinstance(n, Contraction) for n in program.nodes) <= _MOST_PRODUCTS
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_cut_of_a_chain_of_operators_is_cheaper(seed: int) -> None:
+    rng = random.Random(seed)
+    kinds = [*rng.choices(("product", "scale", "exp"), (3, 1, 1), k=rng.randint(2, 9)), "product"]
+    program = chain(kinds)
+    prices = Invented(rng)
+    chosen = found(Cuts(program, prices))
+    asked = len(prices.asked)
+    every = Cuts(program, prices)
+    near = min(every_cut(every, lambda p: possible(p) and joins(p)[0] < 2))
+    assert chosen <= near or isclose(chosen, near)
+    assert chosen >= min(every_cut(every, possible)) - 1e-9
+    assert asked <= len(set(prices.asked)), "less than all, and none twice"
+
+
+def test_three_products_are_one_kernel_where_two_of_them_are() -> None:
+    """A second join that the model must be clear about is looked at where a first one pays."""
+
+    @dataclass
+    class Cheap(Invented):
+        together: float = 1.0
+
+        def _seconds(self, region: Region) -> tuple[float, float]:
+            products = sum(isinstance(n, Contraction) for n in region.program.nodes)
+            work = 10.0 * products if products == 1 else 10.0 * products * self.together
+            return work, work
+
+    program = chain(["product", "exp", "product", "exp", "product"])
+    for together, count in ((0.4, 1), (1.0, 3)):
+        cuts = Cuts(program, Cheap(random.Random(0), together=together))
+        assert len(cuts.stages()) == count
+
+
+def test_a_product_beside_a_chain_of_two_may_be_one_kernel_with_what_adds_them_up() -> None:
+    """x @ w + (x @ a) @ b: in a row, one of two of the products is between the other one and the sum."""
+    m, k, r, n = programs.axes("m", "k", "r", "n")
+    rows = Use("x", (m, k))
+    nodes = (
+        matmul("wide", rows, Use("w", (k, n)), k),
+        matmul("down", rows, Use("a", (k, r)), k),
+        matmul("up", Use("down", (m, r)), Use("b", (r, n)), r),
+        Elementwise("out", (m, n), F32, programs.ADD, (Use("wide", (m, n)), Use("up", (m, n)))),
+    )
+    inputs = (
+        programs.tensor("x", m, k),
+        programs.tensor("w", k, n),
+        programs.tensor("a", k, r),
+        programs.tensor("b", r, n),
+    )
+    program = TensorProgram(inputs, nodes, ("out",))
+
+    @dataclass
+    class Best(Invented):
+        together: frozenset[str] = frozenset()
+
+        def _seconds(self, region: Region) -> tuple[float, float]:
+            names = frozenset(n.name for n in region.program.nodes)
+            work = 1.0 if names == self.together else 10.0 * len(names)
+            return work, work
+
+    for first, other in (("wide", "down"), ("down", "wide")):
+        cuts = Cuts(program, Best(random.Random(0), together=frozenset((first, "up", "out"))))
+        stages = [{n.name for n in s.program.nodes} for s in cuts.stages() if isinstance(s, Region)]
+        assert stages == [{other}, {first, "up", "out"}]
+
+
+@dataclass
+class Predicted:
+    """The model's prices on a CPU of two threads, at the given sizes."""
+
+    sizes: dict[str, int]
+    fine: bool = False
+    launch_seconds: float = machine_of(CPU, 2).launch_seconds
+
+    def selection(self, region: Region) -> Selection:
+        innermost = {n.name: len(n.axes) - 1 for n in region.program.inputs}
+        return select(region.program, Example(self.sizes, innermost, 2), current())
+
+    def least(self, region: Region) -> float:
+        return least_seconds(region.program, self.sizes, machine_of(CPU, 2), cached=True)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "widths"),
+    [
+        (("product", "scale", "product", "exp", "product"), (256, 128, 512, 64)),
+        (("exp", "product", "exp", "product", "scale"), (2048, 16, 2048)),
+    ],
+    ids=["wide", "narrow"],
+)
+def test_nor_by_the_cost_model_and_no_price_is_below_its_bound(kinds, widths) -> None:
+    program = chain(kinds)
+    names = ["M", *dict.fromkeys(s.name for s in program.spaces() if s.name != "M")]
+    prices = Predicted(dict(zip(names, (512, *widths), strict=True)))
+    cuts = Cuts(program, prices)
+    chosen = found(cuts)
+    every = Cuts(program, prices)
+    assert isclose(chosen, min(every_cut(every, lambda p: joins(p)[0] < 2)))
+    for region, seconds in every.known.values():
+        assert seconds == inf or Cuts(program, prices).bound(region) <= seconds
+
+
+def cut_for(name: str, target: Target) -> list[tuple[Region, Selection]]:
+    """The regions of a row of the benchmark on a GPU, at full size: nothing runs, and no operand's memory is touched."""
+    row = next(row for row in ROWS if row.name == name)
+    inputs = [torch.empty(o.shape, dtype=o.kept or row.dtype) for o in row.example.operands(row.example.full)]
+    program, _ = captured(row.fn, inputs)
+    known = Regions(current(), {i.name: len(i.axes) - 1 for i in program.inputs}, target)
+    stages = [s for s in Cuts(program, known).stages() if isinstance(s, Region)]
+    return [(s, known.selection(s)) for s in stages]
+
+
+class _Seen(Exception):
+    """The graph was captured; it need not run."""
+
+
+def captured(function: Callable[..., object], inputs: Sequence[torch.Tensor]) -> tuple[TensorProgram, Any]:
+    """The program of `function` after the laws, and what was captured."""
+    collector = Collector()
+
+    def only_captured(gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor]) -> Callable[..., object]:
+        collector(gm, example_inputs)
+
+        def stop(*_: object) -> object:
+            raise _Seen
+
+        return stop
+
+    torch.compiler.reset()
+    with torch.no_grad(), pytest.raises(_Seen):
+        torch.compile(function, backend=only_captured, dynamic=False)(*inputs)
+    program = collector.only.program
+    assert program is not None
+    return normalize(program), collector.only
+
+
+def test_rmsnorm_and_swiglu_of_16_rows_are_two_kernels_of_a_gpu() -> None:
+    """Half of the weights are read by each: what lies between, 16 rows, is nothing beside them."""
+    first, second = cut_for("RMS-SwiGLU-decode", Target("cuda", "90"))
+    assert [len(kernels(s.chosen.applied)) for _, s in (first, second)] == [1, 1]
+    assert [sum(isinstance(n, Contraction) for n in r.program.nodes) for r, _ in (first, second)] == [2, 1]
+    assert any(isinstance(n, Reduction) for n in first[0].program.nodes)
+
+
+def test_attention_of_one_token_is_one_region_of_a_gpu() -> None:
+    ((region, selection),) = cut_for("H9", Target("cuda", "90"))
+    assert sum(isinstance(n, Contraction) for n in region.program.nodes) == 2
+    assert len(kernels(selection.chosen.applied)) == 1
+
+
+def test_many_rows_that_are_normalised_for_a_product_have_a_kernel_of_their_own_on_a_gpu() -> None:
+    norm, product = cut_for("LN-mm-large", Target("cuda", "90"))
+    assert not any(isinstance(n, Contraction) for n in norm[0].program.nodes)
+    assert any(isinstance(n, Contraction) for n in product[0].program.nodes)
+
+
+def outer_sums(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Sums of the rows of a large product of small matrices: written out it takes longer than it takes to be made."""
+    return torch.exp(x @ w).sum(-1)
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "count"),
+    [
+        (workloads.layernorm_matmul, ((512, 1024), (1024, 1024)), 1),
+        (lambda x, w: x @ w, ((512, 256), (256, 512)), 1),
+        (outer_sums, ((4096, 4), (4, 4096)), 0),
+        (lambda x, w: torch.softmax(x @ w, -1) @ w.T, ((64, 32), (32, 48)), 0),
+    ],
+    ids=["after a norm", "alone", "never written", "read by a product"],
+)
+def test_products_are_tried_in_the_library_where_its_best_would_be_faster(function, shapes, count) -> None:
+    inputs = [torch.empty(shape) for shape in shapes]
+    program, graph = captured(function, inputs)
+    known = Regions(current(), {i.name: len(i.axes) - 1 for i in program.inputs})
+    regions = [s for s in Cuts(program, known).stages() if isinstance(s, Region)]
+    calls = for_the_library(graph, program, regions, known)
+    assert len(calls) == count
+    products = [n.name for n in graph.program.nodes if isinstance(n, Contraction)]
+    assert set(calls) <= {graph.made_by[name] for name in products}
+
+
+def test_the_bound_counts_what_must_be_moved_and_multiplied() -> None:
+    m, k, n = programs.axes("m", "k", "n")
+    product = matmul("y", Use("x", (m, k)), Use("w", (k, n)), k)
+    program = TensorProgram((programs.tensor("x", m, k), programs.tensor("w", k, n)), (product,), ("y",))
+    machine = machine_of(Target("cuda", "90"), 1)
+    for rows, inner, columns in ((16, 4096, 4096), (8192, 8192, 8192)):
+        sizes = {"M": rows, "K": inner, "N": columns}
+        moved = 4 * (rows * inner + inner * columns + rows * columns) / machine.levels[-1].bytes_per_second
+        worked = 2 * prod(sizes.values()) / machine.matrix_rate(F32)
+        assert isclose(least_seconds(program, sizes, machine, cached=False), max(moved, worked))
