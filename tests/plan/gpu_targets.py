@@ -170,8 +170,9 @@ def _one(given: tuple[str, str]) -> Compiled:
 
 
 def _read(file: Path) -> Compiled:
-    known = json.loads(file.read_text())
-    return Compiled(**{**known, "left": tuple(known["left"])})
+    known: dict[str, Any] = json.loads(file.read_text())
+    known["left"] = tuple(known["left"])
+    return Compiled(**known)
 
 
 def table(found: Sequence[Compiled]) -> Table:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from weft.capture import capture, refusal
 from weft.errors import CacheFolderError, UnknownOptionError
 from weft.options import current
 from weft.options import options as in_force
-from weft.plan import Plan, Runner, changing_sizes, faster, plan
+from weft.plan import Plan, Runner, changing_sizes, faster, plan, warn
 from weft.run import stats
 from weft.target import Target
 
@@ -56,7 +55,7 @@ def fastest(
             raise  # the user's own setting, and only the user can mend it
         except Exception as error:  # noqa: BLE001 - whatever is wrong, eager still runs; and it is said
             stats.count("fallbacks")
-            warnings.warn(f"weft runs this graph in PyTorch: {error}", RuntimeWarning, stacklevel=3)
+            warn("this graph", error)
             made, run = None, (eager := in_pytorch(gm))
         if noted is not None:
             noted(run, eager)

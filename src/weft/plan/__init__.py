@@ -6,7 +6,8 @@ its reason.
 """
 
 from weft.plan.executable import Plan, plan
-from weft.plan.home import home, of_device
+from weft.plan.home import home, of_device, runs
+from weft.plan.instead import warn
 from weft.plan.kernel import Kernel
 from weft.plan.region import CompiledRegion, compile_region
 from weft.plan.runner import Runner
@@ -29,4 +30,6 @@ __all__ = [
     "home",
     "of_device",
     "plan",
+    "runs",
+    "warn",
 ]

@@ -18,7 +18,8 @@ from weft.cost import machine_of
 from weft.errors import CacheFolderError, CompilerError, UnknownOptionError, WeftError
 from weft.options import Options
 from weft.plan.cuts import Cuts
-from weft.plan.home import gpu_of, home
+from weft.plan.home import demand_running, gpu_of, home
+from weft.plan.instead import Instead
 from weft.plan.kernel import Kernel
 from weft.plan.laws_check import laws_refuted
 from weft.plan.layout import as_in_eager
@@ -84,12 +85,16 @@ def plan(
         target: of the kernels; None: where the arguments live.
 
     Raises:
-        CompilerError: there is no working compiler. Everything else that weft cannot do runs in PyTorch, with its reason.
+        CompilerError: there is no working compiler.
+        TargetError: weft has no kernels for where the arguments live, or runs none there.
+        Everything else that weft cannot do runs in PyTorch, with its reason.
     """
     if captured.program is None or captured.empty:
         refused = (captured.refused,) if captured.refused is not None else ()
         return _in_pytorch(captured, tuple(dict.fromkeys((*captured.fallbacks, *refused))), eager)
     place = home(arguments)
+    if target is None:
+        demand_running(place)
     target = target or place
     known = Regions(options, {}, target, gpu_of(arguments) if target == place else None)
     while True:
@@ -130,7 +135,10 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
             there.update(stage.results)
         if failed:
             return failed
-        run = runner(captured, program, steps, len(arguments), last_values(captured, program, in_place))
+        # Of what writes into arguments, a part may have been done when a kernel refuses.
+        instead = Instead(eager) if known.target.is_gpu and not captured.writes else None
+        last = last_values(captured, program, in_place)
+        run = runner(captured, program, steps, len(arguments), last, instead)
     except (CompilerError, CacheFolderError, UnknownOptionError):
         raise
     except Exception as error:  # noqa: BLE001 - a defect of weft's must not stop what eager can run; it is reported

@@ -22,7 +22,7 @@ from weft.errors import WeftError
 from weft.options import Options
 from weft.options import options as in_force
 from weft.plan.executable import Plan, plan
-from weft.plan.graphs import cache_filler, replayed
+from weft.plan.graphs import cache_filler, capturing, replayed
 from weft.plan.home import gpu_of
 from weft.plan.runner import Runner
 from weft.plan.writes import spare
@@ -82,6 +82,8 @@ class Trial:
         """The graph's results."""
         sizes = tuple([arguments[i].numel().bit_length() for i in self.changing])
         run = self.chosen.get(sizes)
+        if run is None and capturing():
+            return self.plan.run(*arguments)
         if run is None:
             size_class = tuple(a.numel().bit_length() for a in arguments if isinstance(a, torch.Tensor))
             run = self.chosen[sizes] = self.choose(size_class, arguments)
@@ -96,7 +98,9 @@ class Trial:
         key = cache_key(parts)
         entry = folder.lookup(key, counted=False)
         known = None if entry is None else _read(entry.meta)
-        measured = known or self.measured(spare(self.plan.captured, arguments))
+        measured = known or self.measured_in_memory(arguments)
+        if measured is None:
+            return self.plan.run
         if known is None:
             with suppress(OSError):  # no room anywhere: measured again in the next process
                 times = {"weft": measured.weft, "eager": measured.eager, "library": measured.library}
@@ -113,6 +117,13 @@ class Trial:
                 stats.count("library")
                 made = self.with_library(arguments)
                 return self.plan.run if made is None else made.run
+
+    def measured_in_memory(self, arguments: Sequence[Any]) -> Measured | None:
+        """The candidates, timed; None where the GPU's memory does not suffice for that: what is timed is held beside the user's."""
+        with suppress(torch.OutOfMemoryError):
+            return self.measured(spare(self.plan.captured, arguments))
+        torch.cuda.empty_cache()
+        return None
 
     def measured(self, arguments: Sequence[Any]) -> Measured:
         """The candidates, timed."""
