@@ -6,6 +6,7 @@ its reason.
 """
 
 from weft.plan.executable import Plan, plan
+from weft.plan.graphed import graphed
 from weft.plan.home import home, of_device, runs
 from weft.plan.instead import warn
 from weft.plan.kernel import Kernel
@@ -27,6 +28,7 @@ __all__ = [
     "compile_region",
     "described",
     "faster",
+    "graphed",
     "home",
     "of_device",
     "plan",

@@ -165,13 +165,16 @@ def faster(plan: Plan, eager: Runner, options: Options, changing: tuple[int, ...
     A graph that draws random numbers is not tried, since each run draws others; nor is one that calls operations of other
     libraries, which may do more than return a result. What a graph writes into is copied for the trial.
     """
-    calls = plan.captured.calls.values()
-    repeatable = all(not c.random and c.target.namespace in ("aten", "weft") for c in calls)
     if not plan.kernels:
         return eager
-    if options.measure == "never" or not repeatable:
+    if options.measure == "never" or not repeatable(plan):
         return plan.run
     return Trial(plan, eager, options, environment_parts(), changing)
+
+
+def repeatable(plan: Plan) -> bool:
+    """Whether another run of `plan` does the same again: it draws no random numbers, and calls no other libraries."""
+    return all(not c.random and c.target.namespace in ("aten", "weft") for c in plan.captured.calls.values())
 
 
 def changing_sizes(gm: torch.fx.GraphModule) -> tuple[int, ...]:
