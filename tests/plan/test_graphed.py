@@ -1,4 +1,4 @@
-"""Replays of captured calls, beside a stand-in for CUDA graphs that does on the CPU what they do: the same again, at the same places."""
+"""Replays of captured calls, with a stand-in for CUDA graphs: it does the same again, at the same places."""
 
 from __future__ import annotations
 
