@@ -201,7 +201,7 @@ def test_the_mode_asks_for_it(monkeypatch: pytest.MonkeyPatch, how: str) -> None
         return torch.exp(x) * 3
 
     x = torch.randn(8)
-    monkeypatch.setattr(backends, "graphed", noted)
+    monkeypatch.setattr(backends, "in_graphs", noted)
     with torch.no_grad():
         weft.compile(fn)(x)
         assert not asked

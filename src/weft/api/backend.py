@@ -15,7 +15,7 @@ from weft.capture import capture, refusal
 from weft.errors import CacheFolderError, UnknownOptionError
 from weft.options import current
 from weft.options import options as in_force
-from weft.plan import Plan, Runner, changing_sizes, faster, graphed, plan, warn
+from weft.plan import Plan, Runner, changing_sizes, faster, in_graphs, plan, warn
 from weft.run import stats
 from weft.target import Target
 
@@ -66,7 +66,7 @@ def fastest(
 
 def replayed(made: Plan, run: Runner, example_inputs: Sequence[Any], gm: torch.fx.GraphModule) -> Runner:
     """`run`, from CUDA graphs where the option `mode` asks for that."""
-    return graphed(made, run, example_inputs, changing_sizes(gm)) if current().mode == "reduce-overhead" else run
+    return in_graphs(made, run, example_inputs, changing_sizes(gm)) if current().mode == "reduce-overhead" else run
 
 
 def compile_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], target: Target | None = None) -> Plan:

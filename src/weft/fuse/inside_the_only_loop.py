@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from weft.block.program import (
@@ -55,7 +56,7 @@ def _filled(outer: Map) -> Map:
     return sealed(replace(outer, body=_in(outer.body)))
 
 
-def _may_go_inside(outer: Map, inner: Map, beside: list[BlockNode]) -> bool:
+def _may_go_inside(outer: Map, inner: Map, beside: Sequence[BlockNode]) -> bool:
     made = set(results(inner))
     return (
         inner.state is None
@@ -65,7 +66,7 @@ def _may_go_inside(outer: Map, inner: Map, beside: list[BlockNode]) -> bool:
     )
 
 
-def _with(inner: Map, beside: list[BlockNode]) -> Map:
+def _with(inner: Map, beside: Sequence[BlockNode]) -> Map:
     """`inner`, which computes `beside` itself."""
     make = fresh(values_of(inner.body))
     made = {name for n in beside for name in results(n)}

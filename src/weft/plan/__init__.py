@@ -6,7 +6,7 @@ its reason.
 """
 
 from weft.plan.executable import Plan, plan
-from weft.plan.graphed import graphed
+from weft.plan.graphed import in_graphs
 from weft.plan.home import home, of_device, runs
 from weft.plan.instead import warn
 from weft.plan.kernel import Kernel
@@ -28,8 +28,8 @@ __all__ = [
     "compile_region",
     "described",
     "faster",
-    "graphed",
     "home",
+    "in_graphs",
     "of_device",
     "plan",
     "runs",

@@ -142,16 +142,16 @@ class Graphed:
                     given.shape, given.stride(), dtype=given.dtype, device=given.device
                 )
         found.places = [arguments[i].data_ptr() for i in tensors]
-        given = [found.copied.get(i, a) for i, a in enumerate(arguments)]
+        read = [found.copied.get(i, a) for i, a in enumerate(arguments)]
         found.refused = not self._can_be(found, [arguments[i] for i in tensors])
         if found.refused:
             return
         try:
-            replay, results = self.cuda.capture(self.run, given, self.device)
+            replay, results = self.cuda.capture(self.run, read, self.device)
         except RuntimeError:  # it waits for the GPU, or its memory does not suffice
             found.refused = True
             return
-        kept = _kept(results, given)
+        kept = _kept(results, read)
         found.refused = kept is None
         if kept is not None:
             found.replay, found.results = replay, kept
@@ -183,7 +183,7 @@ def _kept(results: Sequence[Any], given: Sequence[Any]) -> list[Any] | None:
     return found
 
 
-def graphed(plan: Plan, run: Runner, arguments: Sequence[Any], changing: tuple[int, ...]) -> Runner:
+def in_graphs(plan: Plan, run: Runner, arguments: Sequence[Any], changing: tuple[int, ...]) -> Runner:
     """`run`, which stands for a graph, captured and replayed where that changes nothing but the time.
 
     A graph stays as it is that runs on no GPU, that has none of weft's kernels, that writes into arguments, draws random numbers,
