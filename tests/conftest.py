@@ -44,3 +44,5 @@ def _fresh_state() -> Iterator[None]:
     yield
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()
+    if "weft.plan.instead" in sys.modules:
+        sys.modules["weft.plan.instead"].SAID.clear()

@@ -203,6 +203,7 @@ def test_the_key_holds_what_a_kernel_depends_on_and_nothing_else() -> None:
         "measure": "never",
         "effort": "full",
         "tune_seconds": 7,
+        "mode": "reduce-overhead",
         "log": "info",
         "debug_checks": True,
     }

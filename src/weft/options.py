@@ -107,6 +107,11 @@ class Options:
     tune_seconds: int | None = _option(
         None, _integer(1, optional=True), "no further schedule of a region is timed after so many seconds"
     )
+    mode: Literal["default", "reduce-overhead"] = _option(
+        "default",
+        _choice("default", "reduce-overhead"),
+        '"reduce-overhead": on a GPU, calls are replayed from CUDA graphs, one for each set of sizes; results are copied',
+    )
     brgemm: Literal["auto", "off"] = _option(
         "auto", _choice("auto", "off"), "libtorch's blocked matrix products in kernels", in_key=True
     )
@@ -146,7 +151,8 @@ class Options:
         """Stable text for cache keys: the options on which a cached kernel or verdict depends.
 
         That is compiler, threads, verify_trials, dynamic, seed, brgemm, float32_products and rounding. Left out, since an entry
-        is as good under another value of them: cache_dir, verify, measure, effort, tune_seconds, log, debug_checks.
+        is as good under another value of them: cache_dir, verify, measure, effort, tune_seconds, mode, log,
+        debug_checks.
         """
         in_key = sorted(entry.name for entry in fields(self) if entry.metadata["in_key"])
         return ";".join(f"{name}={getattr(self, name)!r}" for name in in_key)

@@ -10,7 +10,7 @@ from weft.errors import TargetError
 
 _KINDS = ("cpu", "cuda", "hip")
 ARCHITECTURES = {"cuda": ("80", "90", "100"), "hip": ("gfx942",)}
-"""Those that kernels are tested for, oldest first, by kind; compiling for others of the kind is up to Triton."""
+"""Those that kernels are tested for, oldest first, by kind; `weft.cost.gpu` knows others of the kind that they are like."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 import weft
-from walk import share
+from plan.gpu_targets import TARGETS, Compiled, cases, compiled
+from walk import WALK_ALL, share
 from weft.api.workloads_gpu import ROWS, small
 from weft.cost import gpu
 from weft.errors import TargetError
@@ -21,7 +23,8 @@ from weft.target import Target
 NAMES = tuple(row.name for row in ROWS if row.group)
 # A ranking, a product of 8 bits, heads that share keys.
 ALWAYS = ("R8", "Q8", "GQA-inc-b1")
-TARGETS = ("cuda:80", "cuda:90", "cuda:100", "hip:gfx942")
+# At full size; python -m plan.gpu_targets prints them all as a table.
+FULL = [(row, target) for row in cases() for target in TARGETS] if WALK_ALL else [("RMSLinear-b1", "cuda:80")]
 
 
 def test_rows_are_right_in_the_interpreter(tmp_path: Path) -> None:
@@ -55,6 +58,36 @@ def test_a_program_is_compiled_for_a_gpu_that_is_not_here(target: str) -> None:
         assert kernel.verdict.equal
     with pytest.raises(TargetError, match=target):
         program(*inputs)
+
+
+@pytest.mark.parametrize(("row", "target"), FULL)
+def test_rows_at_full_size_are_compiled_within_the_targets_limits(row: str, target: str) -> None:
+    found = compiled(row, cases()[row], target)
+    assert found.ok, str(found)
+    assert found.kernels or "no e4m3" in str(found)
+    assert found.registers is None or 0 < found.registers <= 512
+
+
+def test_what_counts_as_compiled() -> None:
+    fits = Compiled("Q1", "cuda:80", kernels=1, shared=10, most_shared=20)
+    left = (
+        "aten.exp: cuda:80 has no float8_e4m3fn: it came later",
+        "aten.mul: cuda:80 has no float8_e4m3fn: it came later",
+    )
+    assert fits.ok
+    assert Compiled("Q1", "cuda:80", left=left).ok
+    for wrong in (
+        replace(fits, shared=21),
+        replace(fits, left=("aten.cat: not in the table",)),
+        replace(fits, failed="an error"),
+        replace(fits, kernels=0),
+        Compiled("Q1", "cuda:90", left=left),
+        Compiled("Q1", "cuda:80", left=(*left, "aten.cat: not in the table")),
+    ):
+        assert not wrong.ok, wrong
+    assert "aten.exp, aten.mul: no room" in str(
+        Compiled("Q1", "cuda:90", left=("aten.exp: no room", "aten.mul: no room"))
+    )
 
 
 def test_a_kernel_of_the_cpu_has_no_binary_to_show() -> None:

@@ -112,8 +112,8 @@ def test_too_much_shared_memory_is_refused() -> None:
 
 
 def test_what_triton_cannot_do_is_said() -> None:
-    with pytest.raises(CompilerError, match="kernel twice for cuda:999"):
-        assemble(replace(JOB, target=Target("cuda", "999")))
+    with pytest.raises(CompilerError, match="kernel twice for cuda:90, 3 warps"):
+        assemble(replace(JOB, warps=3))
     with pytest.raises(TargetError, match="no kernels for hip:gfx900"):
         assemble(replace(JOB, target=Target("hip", "gfx900")))
 
@@ -131,6 +131,7 @@ def other_triton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("raise ImportError('no such library')", "no such library"),
         ("raise ModuleNotFoundError('No module named triton')", "No module named triton"),
+        ("raise OSError('libcuda is gone')", "importing it failed with OSError: libcuda is gone"),
         ("__version__ = '3.5.1'", "Triton 3.5.1 is older than 3.6"),
     ],
 )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+import torch
 
 from run.gpu_kernels import TWICE
 from weft.errors import TargetError, UnsupportedError
@@ -115,6 +116,21 @@ def test_a_gpu_of_another_architecture(library: Library) -> None:
         driver.load(BINARY, 0)
     library.codes["cuModuleLoadData"] = 700
     with pytest.raises(RuntimeError, match=r"CUDA error: code 700 \(CUDA_ERROR_SOMETHING\)"):
+        driver.load(BINARY, 0)
+
+
+@pytest.mark.parametrize("code", [200, 218, 222, 300])
+def test_a_driver_that_is_too_old_for_a_binary(library: Library, code: int) -> None:
+    library.codes["cuModuleLoadData"] = code
+    with pytest.raises(TargetError, match="does not take the binary that Triton made for cuda:90") as caught:
+        driver.load(BINARY, 0)
+    assert "update the driver" in caught.value.todo
+    assert library.of("cuCtxPopCurrent_v2")
+
+
+def test_no_memory_for_a_binary_is_what_pytorch_raises_too(library: Library) -> None:
+    library.codes["cuModuleLoadData"] = 2
+    with pytest.raises(torch.OutOfMemoryError, match="CUDA_ERROR_SOMETHING"):
         driver.load(BINARY, 0)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from weft.capture import capture, refusal
 from weft.errors import CacheFolderError, UnknownOptionError
 from weft.options import current
 from weft.options import options as in_force
-from weft.plan import Plan, Runner, changing_sizes, faster, plan
+from weft.plan import Plan, Runner, changing_sizes, faster, in_graphs, plan, warn
 from weft.run import stats
 from weft.target import Target
 
@@ -31,13 +30,14 @@ def backend(
 ) -> Callable[..., Any]:
     """Compile one graph of Dynamo's: `torch.compile(fn, backend="weft", options={"threads": 1})`.
 
-    `options` are fields of `weft.options`; torch.compile's modes ask for nothing that weft does otherwise.
+    `options` are fields of `weft.options`; of torch.compile's modes "reduce-overhead" is one, others ask for nothing that weft
+    does otherwise.
 
     Never fails where eager works: what cannot be compiled runs in PyTorch, and a missing compiler is a warning. Only an option
     that does not exist and a cache folder that is not safe are errors.
     """
-    del mode
-    return fastest(gm, example_inputs, {**(options or {}), **more})
+    known = {"mode": mode} if mode == "reduce-overhead" else {}
+    return fastest(gm, example_inputs, {**known, **(options or {}), **more})
 
 
 def fastest(
@@ -52,15 +52,21 @@ def fastest(
             made = compile_graph(gm, example_inputs)
             eager = in_pytorch(gm)
             run = faster(made, eager, current(), changing_sizes(gm))
+            run = replayed(made, run, example_inputs, gm)
         except (CacheFolderError, UnknownOptionError):
             raise  # the user's own setting, and only the user can mend it
         except Exception as error:  # noqa: BLE001 - whatever is wrong, eager still runs; and it is said
             stats.count("fallbacks")
-            warnings.warn(f"weft runs this graph in PyTorch: {error}", RuntimeWarning, stacklevel=3)
+            warn("this graph", error)
             made, run = None, (eager := in_pytorch(gm))
         if noted is not None:
             noted(run, eager)
         return saying_where(run, gm, made)
+
+
+def replayed(made: Plan, run: Runner, example_inputs: Sequence[Any], gm: torch.fx.GraphModule) -> Runner:
+    """`run`, from CUDA graphs where the option `mode` asks for that."""
+    return in_graphs(made, run, example_inputs, changing_sizes(gm)) if current().mode == "reduce-overhead" else run
 
 
 def compile_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], target: Target | None = None) -> Plan:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._dynamo.exc import TorchDynamoException
 
-from weft.api.backend import compile_graph, in_pytorch, saying_where
+from weft.api.backend import compile_graph, in_pytorch, replayed, saying_where
 from weft.api.calling import changes_objects, learned
 from weft.api.compile import OWN, dynamo_compile, eagerly, translating, without_log_inside
 from weft.api.program import Program, Saved
@@ -56,12 +56,13 @@ def optimize(
             try:
                 with in_force(**options):
                     plans.append(compile_graph(gm, example, place))
+                    run = replayed(plans[-1], plans[-1].run, example, gm) if here else in_pytorch(gm)
             except WeftError as error:
                 if done:
                     warnings.warn(f"weft runs this graph in PyTorch: {error}", RuntimeWarning, stacklevel=2)
                 failures.append(error)
                 return saying_where(in_pytorch(gm), gm)
-            run = saying_where(plans[-1].run if here else in_pytorch(gm), gm, plans[-1])
+            run = saying_where(run, gm, plans[-1])
             if done:
                 return run
             if changes_objects():

@@ -9,7 +9,7 @@ from typing import Any, Never
 import torch
 
 from weft.errors import TargetError
-from weft.plan import home, of_device
+from weft.plan import home, of_device, runs
 from weft.run.gpu import interpreted
 from weft.target import ARCHITECTURES, CPU, Target
 
@@ -44,7 +44,7 @@ def target_for(target: str | torch.device | None, inputs: Sequence[Any]) -> Targ
 
 def runs_here(target: Target, where: Target) -> bool:
     """Whether kernels for `target` can be called with tensors that live at `where`."""
-    return target == where or (target.is_gpu and where == CPU and interpreted.is_asked_for())
+    return (target == where and runs(target)) or (target.is_gpu and where == CPU and interpreted.is_asked_for())
 
 
 def elsewhere(target: Target) -> Callable[..., Never]:

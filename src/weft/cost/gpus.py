@@ -10,7 +10,7 @@ Clocks, widths and products a clock are published ones. Latencies are rules of t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft.cost.machine import Level, Machine
 from weft.errors import TargetError
@@ -120,19 +120,32 @@ _GPUS = {
 }  # fmt: skip
 
 
+# Compute capabilities that have what another one has, but for shared memory: KiB of a program and of a multiprocessor. Those of
+# 8.6, 8.9 and 12.x have less of it, and 12.x multiplies with its warps' own units.
+_LIKE = {
+    **dict.fromkeys(("86", "89", "120", "121"), ("80", 99, 100)),
+    "87": ("80", 163, 164),
+    "103": ("100", 227, 228),
+}
+
+
 def gpu(target: Target) -> Gpu:
-    """The GPU that `target` is taken to be: of an architecture without an entry, the next older one of its kind.
+    """The GPU that `target` is taken to be: of an architecture without rates of its own, the one that it is like.
 
     Raises:
-        TargetError: it is no GPU, or older than all that are known.
+        TargetError: weft makes no kernels for it.
     """
     known = _GPUS.get(target)
     if known is not None:
         return known
-    older = [t for t in _GPUS if t.kind == target.kind == "cuda" and int(t.arch) <= int(target.arch)]
-    if not older:
-        raise TargetError(f"weft makes no kernels for {target}", todo=f"use one of {', '.join(map(str, _GPUS))}")
-    return _GPUS[max(older, key=lambda t: int(t.arch))]
+    if target.kind != "cuda" or target.arch not in _LIKE:
+        older = target.kind == "cuda" and int(target.arch) < 80
+        why = ": Triton's kernels need compute capability 8.0" if older else ""
+        kinds = ", ".join(map(str, (*_GPUS, *(Target("cuda", arch) for arch in _LIKE))))
+        raise TargetError(f"weft makes no kernels for {target}{why}", todo=f"use the CPU, or one of {kinds}")
+    like, program, multiprocessor = _LIKE[target.arch]
+    chip = _GPUS[Target("cuda", like)]
+    return replace(chip, name=f"{chip.name}-like", program_bytes=program << 10, shared_bytes=multiprocessor << 10)
 
 
 def machine_of(target: Target, threads: int) -> Machine:

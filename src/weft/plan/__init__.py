@@ -6,7 +6,9 @@ its reason.
 """
 
 from weft.plan.executable import Plan, plan
-from weft.plan.home import home, of_device
+from weft.plan.graphed import in_graphs
+from weft.plan.home import home, of_device, runs
+from weft.plan.instead import warn
 from weft.plan.kernel import Kernel
 from weft.plan.region import CompiledRegion, compile_region
 from weft.plan.runner import Runner
@@ -27,6 +29,9 @@ __all__ = [
     "described",
     "faster",
     "home",
+    "in_graphs",
     "of_device",
     "plan",
+    "runs",
+    "warn",
 ]

@@ -17,7 +17,8 @@ from weft.capture import (
 from weft.cost import machine_of
 from weft.errors import CacheFolderError, CompilerError, UnknownOptionError, WeftError
 from weft.options import Options
-from weft.plan.home import gpu_of, home
+from weft.plan.home import demand_running, gpu_of, home
+from weft.plan.instead import Instead
 from weft.plan.kernel import Kernel
 from weft.plan.layout import as_in_eager
 from weft.plan.library import for_the_library
@@ -87,12 +88,16 @@ def plan(
         target: of the kernels; None: where the arguments live.
 
     Raises:
-        CompilerError: there is no working compiler. Everything else that weft cannot do runs in PyTorch, with its reason.
+        CompilerError: there is no working compiler.
+        TargetError: weft has no kernels for where the arguments live, or runs none there.
+        Everything else that weft cannot do runs in PyTorch, with its reason.
     """
     if captured.program is None or captured.empty:
         refused = (captured.refused,) if captured.refused is not None else ()
         return _in_pytorch(captured, tuple(dict.fromkeys((*captured.fallbacks, *refused))), eager)
     place = home(arguments)
+    if target is None:
+        demand_running(place)
     target = target or place
     known = Regions(options, {}, target, gpu_of(arguments) if target == place else None)
     while True:
@@ -131,7 +136,9 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
             there.update(stage.results)
         if failed:
             return failed
-        run = running(captured, program, steps, len(arguments), in_place, eager)
+        # Of what writes into arguments, a part may have been done when a kernel refuses.
+        instead = Instead(eager) if known.target.is_gpu and not captured.writes else None
+        run = running(captured, program, steps, len(arguments), in_place, eager, instead)
     except (CompilerError, CacheFolderError, UnknownOptionError):
         raise
     except Exception as error:  # noqa: BLE001 - a defect of weft's must not stop what eager can run; it is reported
@@ -151,9 +158,13 @@ def running(
     arguments: int,
     in_place: frozenset[str],
     eager: Runner,
+    instead: Instead | None = None,
 ) -> Runner:
-    """What runs `steps` on so many arguments of the graph; `eager`, where one that is written into shares memory with another."""
-    run = runner(captured, program, steps, arguments, last_values(captured, program, in_place))
+    """What runs `steps` on so many arguments of the graph; `eager`, where one that is written into shares memory with another.
+
+    `instead` runs calls that kernels refuse.
+    """
+    run = runner(captured, program, steps, arguments, last_values(captured, program, in_place), instead)
     return guarded(captured, run, eager)
 
 

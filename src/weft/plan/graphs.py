@@ -33,6 +33,12 @@ def _replay(graph: Any, results: Any) -> Any:
     return results
 
 
+def capturing() -> bool:
+    """Whether the current stream is being captured: nothing may wait for the GPU then, and nothing can be timed."""
+    cuda: Any = torch.cuda
+    return bool(cuda.is_available() and cuda.is_current_stream_capturing())
+
+
 def cache_filler(device: torch.device) -> torch.Tensor:
     """A tensor that, once it is written to, leaves nothing else in the second-level cache of `device`."""
     found: Any = vars(torch.cuda)["get_device_properties"](device)

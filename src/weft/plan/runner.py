@@ -26,6 +26,7 @@ from weft.capture import (
     in_order,
     with_dims,
 )
+from weft.plan.instead import REFUSALS, Instead
 from weft.plan.region import CompiledRegion
 from weft.plan.sizes import Found, found
 from weft.tensor.axes import Affine
@@ -93,10 +94,12 @@ def runner(
     steps: Sequence[Step],
     arguments: int,
     writes: Mapping[int, int] | None = None,
+    instead: Instead | None = None,
 ) -> Runner:
     """The function that runs `steps` on the graph's arguments, of which there are so many, and hands its results out.
 
-    In the end it copies outputs of the program into arguments, as `writes` says: by argument, the output.
+    In the end it copies outputs of the program into arguments, as `writes` says: by argument, the output. `instead` runs calls
+    that kernels refuse.
     """
     text = _Text([f"a{i}" for i in range(arguments)])
     for node, index in zip(program.inputs, captured.arguments, strict=True):
@@ -116,7 +119,7 @@ def runner(
                 assert_never(step)
     text.write({argument: text.output(program, output) for argument, output in (writes or {}).items()})
     text.lines.append(f"return [{', '.join(text.results(captured, program))}]")
-    return text.function()
+    return text.function(instead)
 
 
 @dataclass
@@ -244,7 +247,7 @@ class _Text:
                     assert_never(result)
         return found
 
-    def function(self) -> Runner:
+    def function(self, instead: Instead | None) -> Runner:
         """What was written, compiled; each variable goes after the last line that has it."""
         last = {name: number for number, line in enumerate(self.lines) for name in _VARIABLE.findall(line)}
         text = [f"def run({', '.join(self.arguments)}):"]
@@ -252,6 +255,15 @@ class _Text:
             text.append(f"    {line}")
             gone = sorted(name for name, place in last.items() if place == number < len(self.lines) - 1)
             text += [f"    del {', '.join(gone)}"] if gone else []
+        if instead is not None:
+            given = _tuple(self.arguments)
+            self.scope |= {"gone": instead.gone, "note": instead.note, "eager": instead.eager, "REFUSALS": REFUSALS}
+            # What was made so far is let go of: PyTorch needs the memory.
+            freed = " = ".join([*(f"v{number + 1}" for number in range(self.variables)), "None"])
+            text = [
+                text[0], "    if gone:", f"        return eager(*{given})", "    try:", *(f"    {line}" for line in text[1:]),
+                "    except REFUSALS as error:", "        note(error)", f"    {freed}", f"    return eager(*{given})",
+            ]  # fmt: skip
         exec(compile("\n".join(text), "<runner of a plan>", "exec"), self.scope)  # noqa: S102 - our own text
         return self.scope["run"]
 

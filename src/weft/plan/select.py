@@ -19,6 +19,7 @@ from weft.errors import Location, ScheduleError, UnsupportedError
 from weft.fuse import RULES_IN_PLANS, RULES_THAT_KEEP_PRECISION, Fusion, Step, fuse
 from weft.fuse.coarse_where_kept_in_16_bits import coarse_where_kept_in_16_bits
 from weft.fuse.factors_after_maxima import factors_after_maxima
+from weft.fuse.inside_the_only_loop import inside_the_only_loop
 from weft.fuse.round_where_made import round_where_made
 from weft.fuse.safety import Safe, make_safe
 from weft.masks import limit
@@ -185,7 +186,7 @@ def select(program: TensorProgram, example: Example, options: Options, schedule:
             continue
         origin, fused, trace, approximation = made
         if example.target.is_gpu:
-            fused = canonical(factors_after_maxima(fused))
+            fused = canonical(inside_the_only_loop(factors_after_maxima(fused)))
         if _elements(fused) != wanted:
             considered.append(
                 Considered(origin, None, "its results would have other element types than what was written")

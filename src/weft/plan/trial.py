@@ -22,7 +22,7 @@ from weft.errors import WeftError
 from weft.options import Options
 from weft.options import options as in_force
 from weft.plan.executable import Plan, plan
-from weft.plan.graphs import cache_filler, replayed
+from weft.plan.graphs import cache_filler, capturing, replayed
 from weft.plan.home import gpu_of
 from weft.plan.runner import Runner
 from weft.plan.writes import spare
@@ -83,6 +83,8 @@ class Trial:
         """The graph's results."""
         sizes = tuple([arguments[i].numel().bit_length() for i in self.changing])
         run = self.chosen.get(sizes)
+        if run is None and capturing():
+            return self.plan.run(*arguments)
         if run is None:
             size_class = tuple(a.numel().bit_length() for a in arguments if isinstance(a, torch.Tensor))
             run = self.chosen[sizes] = self.choose(size_class, arguments)
@@ -97,7 +99,9 @@ class Trial:
         key = cache_key(parts)
         entry = folder.lookup(key, counted=False)
         known = None if entry is None else _read(entry.meta)
-        measured = known or self.measured(spare(self.plan.captured, arguments))
+        measured = known or self.measured_in_memory(arguments)
+        if measured is None:
+            return self.plan.run
         if known is None:
             with suppress(OSError):  # no room anywhere: measured again in the next process
                 times = {"weft": measured.weft, "eager": measured.eager, "library": measured.library}
@@ -114,6 +118,13 @@ class Trial:
                 stats.count("library")
                 made = self.with_library(arguments)
                 return self.plan.run if made is None else made.run
+
+    def measured_in_memory(self, arguments: Sequence[Any]) -> Measured | None:
+        """The candidates, timed; None where the GPU's memory does not suffice for that: what is timed is held beside the user's."""
+        with suppress(torch.OutOfMemoryError):
+            return self.measured(spare(self.plan.captured, arguments))
+        torch.cuda.empty_cache()
+        return None
 
     def measured(self, arguments: Sequence[Any]) -> Measured:
         """The candidates, timed."""
@@ -158,11 +169,9 @@ def faster(plan: Plan, eager: Runner, options: Options, changing: tuple[int, ...
     A graph that draws random numbers is not tried, since each run draws others; nor is one that calls operations of other
     libraries, which may do more than return a result. What a graph writes into is copied for the trial.
     """
-    calls = plan.captured.calls.values()
-    repeatable = all(not c.random and c.target.namespace in ("aten", "weft") for c in calls)
     if not plan.kernels:
         return eager
-    if options.measure == "never" or not repeatable:
+    if options.measure == "never" or not repeatable(plan):
         return plan.run
     return Trial(plan, eager, options, _environment(plan), changing)
 
@@ -174,6 +183,11 @@ def _environment(plan: Plan) -> dict[str, str]:
         return environment_parts()
     name = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
     return gpu_parts(target) | {"torch": torch.__version__, "gpu": name}
+
+
+def repeatable(plan: Plan) -> bool:
+    """Whether another run of `plan` does the same again: it draws no random numbers, and calls no other libraries."""
+    return all(not c.random and c.target.namespace in ("aten", "weft") for c in plan.captured.calls.values())
 
 
 def changing_sizes(gm: torch.fx.GraphModule) -> tuple[int, ...]:

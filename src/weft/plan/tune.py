@@ -10,6 +10,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,7 +21,7 @@ from weft.cost import total
 from weft.errors import WeftError
 from weft.options import Options
 from weft.plan.gpu_build import Built, built, launched, tf32_allowed
-from weft.plan.graphs import cache_filler, replayed
+from weft.plan.graphs import cache_filler, capturing, replayed
 from weft.plan.kept import keep, parts_of, recalled
 from weft.plan.packed import unplaced
 from weft.plan.select import Candidate, Considered, Example, Selection, select
@@ -42,6 +43,7 @@ _COMPILING = 20.0
 # What two right kernels may differ by, of the largest result: random operands may cancel. What is compiled wrongly differs by more.
 _CLOSE = {torch.float32: 1e-3, torch.float64: 1e-3}
 _OTHERS_CLOSE = 0.03
+_NO_MEMORY = "the GPU's memory did not suffice"
 
 Run = Callable[[], tuple[torch.Tensor, ...]]
 
@@ -60,12 +62,13 @@ def tuned(selection: Selection, options: Options, device: torch.device | None) -
     Args:
         selection: for a GPU, the candidates likeliest first.
         options: `effort` says how many are tried, `tune_seconds` for how long.
-        device: where they are timed; None where the target is not here: then the first that can be compiled is taken.
+        device: where they are timed; None where the target is not here: then the first that can be compiled is taken, as it is
+            while a CUDA graph is captured.
 
     Raises:
         WeftError: no candidate has kernels; the first one's reason.
     """
-    effort = "none" if device is None else options.effort
+    effort = "none" if device is None or capturing() else options.effort
     if device is None or effort == "none":
         return _first_that_compiles(selection, options)
     plain, brought = unplaced(selection.program)
@@ -83,6 +86,8 @@ def tuned(selection: Selection, options: Options, device: torch.device | None) -
     if len(tried) == 1:
         return replace(selection, others=())
     best, said = _fastest(tried, selection, device, options)
+    if best is None:  # perhaps the next process has the memory to time them
+        return _first_that_compiles(replace(selection, considered=(*selection.considered, *said)), options)
     lines: list[Json] = [[c.origin, c.seconds, c.reason] for c in said]
     keep(parts, best, options, brought, {"chosen": _name(best), "considered": lines})
     return replace(selection, chosen=best, others=(), considered=(*selection.considered, *said))
@@ -148,8 +153,11 @@ def _considered(meta: Mapping[str, Json]) -> list[Considered] | None:
 
 def _fastest(
     tried: Sequence[Candidate], selection: Selection, device: torch.device, options: Options
-) -> tuple[Candidate, list[Considered]]:
-    """The candidate that measured fastest: the best programs with places first, then the best warps and stages of these."""
+) -> tuple[Candidate | None, list[Considered]]:
+    """The candidate that measured fastest: the best programs with places first, then the best warps and stages of these.
+
+    None where none could be measured.
+    """
     rounds = _Rounds(selection.program, selection.example, device, options)
     first = _each_once(tried, _TRIED[options.effort])
     rounds.run(first)
@@ -160,7 +168,7 @@ def _fastest(
         more += others[:_VARIANTS]
         done.update((id(c.applied), c.schedule) for c in others)
     rounds.run(more)
-    return (rounds.times[0][0] if rounds.times else rounds.compiled[0]), rounds.said
+    return (rounds.times[0][0] if rounds.times else None), rounds.said
 
 
 class _Rounds:
@@ -200,13 +208,16 @@ class _Rounds:
         if failure is not None and not self.compiled:
             raise failure
         with torch.no_grad(), torch.cuda.device(self.device), alone(f"GPU {self.device}"):
-            timing = self._timing = self._timing or _Timing(self.program, self.example, self.device)
+            timing = self._timing = self._timing or _timing(self.program, self.example, self.device)
             for each in ready:
                 self._time(each, timing)
         self.times.sort(key=lambda found: found[1])
 
-    def _time(self, ready: Ready, timing: _Timing) -> None:
+    def _time(self, ready: Ready, timing: _Timing | None) -> None:
         name = _name(ready.candidate)
+        if timing is None:
+            self.said.append(Considered(name, None, f"not timed: {_NO_MEMORY}"))
+            return
         if self.times and time.monotonic() > self.deadline:
             self.said.append(Considered(name, None, "not timed: the time for tuning was over"))
             return
@@ -239,6 +250,14 @@ def _assembled(kernels: list[Built]) -> list[Built]:
     return kernels
 
 
+def _timing(program: TensorProgram, example: Example, device: torch.device) -> _Timing | None:
+    """What times candidates; None where the GPU has no memory for other operands beside the user's."""
+    with suppress(torch.OutOfMemoryError):
+        return _Timing(program, example, device)
+    torch.cuda.empty_cache()
+    return None
+
+
 class _Timing:
     """Runs candidates on the same random inputs and times them, the second-level cache emptied before each call."""
 
@@ -262,7 +281,11 @@ class _Timing:
         except WeftError as error:
             return error.what
         except torch.OutOfMemoryError:
-            return "the GPU's memory did not suffice"
+            pass
+        except RuntimeError as error:  # the driver's word
+            return str(error).partition("\n")[0]
+        torch.cuda.empty_cache()  # the next candidate, and the user, may have what this one took
+        return _NO_MEMORY
 
     def _run(self, ready: Ready) -> Run:
         def run() -> tuple[torch.Tensor, ...]:

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import torch
+
 from weft.errors import TargetError, UnsupportedError
 from weft.run.gpu.assemble import Assembled
 
@@ -29,7 +31,9 @@ _MOST_SHARED_OF_DEVICE = 97
 _ALL_SHARED = 100
 _SHARED_WITHOUT_ASKING = 48 << 10
 _RELAXED = 2
-_NO_CONTEXT, _WRONG_BINARY, _OUT_OF_RESOURCES = 201, 209, 701
+_OUT_OF_MEMORY, _NO_CONTEXT, _WRONG_BINARY, _OUT_OF_RESOURCES = 2, 201, 209, 701
+# An image, PTX or source that is no such thing to this driver, or made for a newer one.
+_UNREADABLE = frozenset({200, 218, 222, 300})
 
 _FUNCTIONS = {
     "cuInit": [ctypes.c_uint],
@@ -84,8 +88,9 @@ def load(assembled: Assembled, device: int) -> Loaded:
     """A binary into the memory of the GPU number `device` (PyTorch's number). May be called while a CUDA graph is captured.
 
     Raises:
-        TargetError: there is no driver, or the GPU is of another architecture.
+        TargetError: there is no driver, it is too old for the binary, or the GPU is of another architecture.
         UnsupportedError: the GPU has less shared memory, or fewer registers, than the binary needs.
+        OutOfMemoryError: the GPU's memory has no room for it.
         RuntimeError: the driver has failed.
     """
     with _lock, _context(device):
@@ -97,6 +102,13 @@ def load(assembled: Assembled, device: int) -> Loaded:
                     f"GPU {device} does not run kernels for {assembled.target}",
                     todo="compile for the architecture that torch.cuda.get_device_capability() names",
                 ) from error
+            if error.code in _UNREADABLE:
+                raise TargetError(
+                    f"the CUDA driver does not take the binary that Triton made for {assembled.target}: {error}",
+                    todo="update the driver, or use a Triton that is made for this one's version of CUDA",
+                ) from error
+            if error.code == _OUT_OF_MEMORY:
+                raise torch.OutOfMemoryError(str(error)) from error
             raise
 
 

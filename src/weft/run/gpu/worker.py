@@ -24,7 +24,10 @@ _LONGEST_MESSAGE = 20_000
 
 def compiled(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The kernel of `job`, compiled: its binary, its assembly, and what Triton says of them. Raises whatever Triton does."""
-    triton, compiler = import_module("triton"), import_module("triton.compiler")
+    try:
+        triton, compiler = import_module("triton"), import_module("triton.compiler")
+    except Exception as error:  # what is installed may fail in any way, for every kernel alike
+        raise ImportError(f"importing it failed with {type(error).__name__}: {error}") from error
     if tuple(int(n) for n in triton.__version__.split(".")[:2]) < OLDEST:
         raise ImportError(f"Triton {triton.__version__} is older than {'.'.join(map(str, OLDEST))}")
     function = _function(job["text"], job["name"], folder)

@@ -1,0 +1,290 @@
+"""GPUs, Tritons, drivers and memory that do not do: an error for who asks ahead of time, PyTorch and its reason for others."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import weft
+from block import programs
+from weft.api.backend import compile_graph
+from weft.errors import CompilerError, TargetError, UnsupportedError
+from weft.options import Options
+from weft.plan import Plan, trial, tune
+from weft.plan.select import Candidate, Example, Selection, select
+from weft.plan.tune import tuned
+from weft.target import Target
+from weft.tensor.dtypes import DType
+
+H200 = Target("cuda", "90")
+
+
+def linear(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x @ w)
+
+
+def inputs(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(shape or (8, 8)), torch.randn(8, 8)
+
+
+# Architectures.
+
+
+@pytest.mark.parametrize("target", ["cuda:75", "cuda:999", "hip:gfx90a"])
+def test_an_architecture_that_weft_has_no_kernels_for(target: str) -> None:
+    with pytest.raises(TargetError, match=f"no kernels for {target}") as caught:
+        weft.optimize(linear, inputs(), target=target)
+    assert "cuda:80" in caught.value.todo
+    assert "gfx942" in caught.value.todo
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("cuda:75", "compute capability 8.0"),
+        ("cuda:130", "no kernels for cuda:130"),
+        ("hip:gfx942", "does not run them"),
+    ],
+)
+def test_on_such_a_gpu_pytorch_runs_what_is_compiled_lazily(
+    monkeypatch: pytest.MonkeyPatch, target: str, said: str
+) -> None:
+    monkeypatch.setattr("weft.plan.executable.home", lambda arguments: Target.parse(target))
+    before = weft.stats().fallbacks
+    given = inputs()
+    with torch.no_grad(), pytest.warns(RuntimeWarning, match=said):
+        torch.testing.assert_close(weft.compile(linear)(*given), linear(*given))
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")  # said once
+        torch.testing.assert_close(weft.compile(lambda x, w: x + w)(*given), given[0] + given[1])
+    assert weft.stats().fallbacks == before + 2
+
+
+def test_gpus_of_known_architectures_with_less_shared_memory() -> None:
+    program = weft.optimize(linear, inputs(), target="cuda:89")
+    (kernel,) = program.kernels
+    assert kernel.assembled is not None
+    assert kernel.assembled().shared <= 99 << 10
+
+
+# What a call finds out.
+
+
+def planned(fn: Callable[..., Any], given: tuple[torch.Tensor, ...]) -> Plan:
+    """The plan of `fn` for a GPU, although `given` are on the CPU."""
+    plans: list[Plan] = []
+
+    def keep(gm: torch.fx.GraphModule, example: list[Any]) -> Callable[..., Any]:
+        plans.append(compile_graph(gm, example, H200))
+        return gm.forward
+
+    with torch.no_grad():
+        torch.compile(fn, backend=keep)(*given)
+    return plans[0]
+
+
+class Launch:
+    """Stands for a kernel: refuses its calls."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error, self.calls = error, 0
+
+    def __call__(self, *arguments: Any) -> Any:
+        self.calls += 1
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "asked_again"),
+    [
+        (UnsupportedError("Triton kernels number elements with 31 bits"), True),
+        (torch.OutOfMemoryError("CUDA out of memory"), True),
+        (CompilerError("Triton cannot be used: no module named triton"), False),
+        (TargetError("the CUDA driver does not take the binary"), False),
+    ],
+)
+def test_a_call_that_a_kernel_refuses_runs_in_pytorch(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, *, asked_again: bool
+) -> None:
+    launch = Launch(error)
+    monkeypatch.setattr("weft.run.gpu.build._launcher", lambda *_: launch)
+    given = inputs()
+    plan = planned(linear, given)
+    assert plan.kernels
+    before = weft.stats().fallbacks
+    with pytest.warns(RuntimeWarning, match=str(error).splitlines()[0][:30]) as caught:
+        (found,) = plan.run(*given)
+    torch.testing.assert_close(found, linear(*given))
+    assert len(caught) == 1
+    assert weft.stats().fallbacks == before + 1
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        (found,) = plan.run(*given)
+    torch.testing.assert_close(found, linear(*given))
+    assert launch.calls == (2 if asked_again else 1)
+
+
+def test_what_writes_into_arguments_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        x.copy_(torch.relu(x @ w))
+        return x
+
+    monkeypatch.setattr("weft.run.gpu.build._launcher", lambda *_: Launch(UnsupportedError("too long")))
+    given = inputs()
+    plan = planned(write, given)
+    assert plan.kernels
+    with pytest.raises(UnsupportedError, match="too long"):
+        plan.run(*given)
+
+
+def test_other_errors_of_a_kernel_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.run.gpu.build._launcher", lambda *_: Launch(RuntimeError("CUDA error: illegal address")))
+    given = inputs()
+    plan = planned(linear, given)
+    with pytest.raises(RuntimeError, match="illegal address"):
+        plan.run(*given)
+
+
+# Tuning.
+
+
+@functools.cache
+def candidates() -> Selection:
+    program = programs.linear_relu(DType.bfloat16)
+    return select(program, Example({"M": 64, "N": 64, "K": 64}, {}, 1, H200), Options())
+
+
+@pytest.fixture
+def selection(monkeypatch: pytest.MonkeyPatch) -> Selection:
+    """Candidates for a GPU that is said to be here."""
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    monkeypatch.setitem(tune._TRIED, "quick", 4)
+    return candidates()
+
+
+def timing(seconds: Callable[[Candidate], float], made: list[Candidate]) -> type:
+    """Stands for what times candidates on a GPU: `seconds` gives a time, or raises."""
+
+    class Timing(tune._Timing):
+        def __init__(self, *_: Any) -> None:
+            self.device = torch.device("cpu")
+            self.expected = ()
+
+        def _run(self, ready: tune.Ready) -> Callable[[], tuple[torch.Tensor, ...]]:
+            self.now = ready.candidate
+            made.append(ready.candidate)
+            return lambda: ()
+
+        def _timed(self, run: Any, best: float) -> float:
+            return seconds(self.now)
+
+    return Timing
+
+
+def tune_it(monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any, made: type) -> Selection:
+    monkeypatch.setattr(tune, "_Timing", made)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
+    options = Options(cache_dir=str(tmp_path))
+    with weft.options(cache_dir=str(tmp_path)):
+        return tuned(selection, options, torch.device("cuda", 0))
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (torch.OutOfMemoryError("no room"), "memory did not suffice"),
+        (RuntimeError("CUDA error: invalid argument (CUDA_ERROR_INVALID_VALUE)\nmore"), "CUDA error: invalid argument"),
+        (UnsupportedError("too few registers"), "too few registers"),
+    ],
+)
+def test_a_candidate_that_fails_when_it_is_timed_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any, error: Exception, said: str
+) -> None:
+    freed: list[int] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append(1))
+    *_, failing, best = tune._each_once((selection.chosen, *(selection.others or ())), 4)
+
+    def seconds(candidate: Candidate) -> float:
+        if candidate is failing:
+            raise error
+        return 1e-6 if candidate is best else 2e-6
+
+    found = tune_it(monkeypatch, selection, tmp_path, timing(seconds, []))
+    assert found.chosen is best
+    said_of = {c.origin: c.reason for c in found.considered if c.reason}
+    assert any(said in reason for reason in said_of.values())
+    assert "\nmore" not in str(list(said_of.values()))
+    assert bool(freed) == isinstance(error, torch.OutOfMemoryError)
+
+
+def test_no_memory_to_time_any_takes_the_likeliest_and_remembers_nothing(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any
+) -> None:
+    def none(candidate: Candidate) -> float:
+        raise torch.OutOfMemoryError("no room")
+
+    class NoRoom(tune._Timing):
+        def __init__(self, *_: Any) -> None:
+            raise torch.OutOfMemoryError("no room for operands")
+
+    for made in (timing(none, []), NoRoom):
+        found = tune_it(monkeypatch, selection, tmp_path, made)
+        assert found.chosen is selection.chosen
+        assert sum("memory did not suffice" in c.reason for c in found.considered) >= 4
+    timed: list[Candidate] = []
+    tune_it(monkeypatch, selection, tmp_path, timing(lambda candidate: 1e-6, timed))
+    assert timed  # now that there is room
+
+
+def test_while_a_graph_is_captured_nothing_is_timed(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any
+) -> None:
+    monkeypatch.setattr(tune, "capturing", lambda: True)
+    timed: list[Candidate] = []
+    found = tune_it(monkeypatch, selection, tmp_path, timing(lambda candidate: 1e-6, timed))
+    assert found.chosen is selection.chosen
+    assert not timed
+
+
+# The trial against PyTorch.
+
+
+def test_without_memory_for_a_trial_and_while_a_graph_is_captured_wefts_kernels_run_untried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timed: list[int] = []
+    room, captured = [False], [False]
+
+    def measured(candidates: tuple[Any, ...], arguments: Any) -> tuple[float, ...]:
+        timed.append(len(candidates))
+        if not room[0]:
+            raise torch.OutOfMemoryError("no room")
+        return (2.0, 1.0, 2.0)[: len(candidates)]
+
+    monkeypatch.setenv("WEFT_MEASURE", "auto")
+    monkeypatch.setattr(trial, "measure", measured)
+    monkeypatch.setattr(trial, "capturing", lambda: captured[0])
+
+    def called_twice() -> int:
+        torch.compiler.reset()
+        fast, x, before = weft.compile(lambda x: torch.exp(x) * 7.125), torch.randn(64), weft.stats().slower
+        with torch.no_grad():
+            for _ in range(2):
+                torch.testing.assert_close(fast(x), torch.exp(x) * 7.125)
+        return weft.stats().slower - before
+
+    assert called_twice() == 0
+    assert len(timed) == 1
+    captured[0] = room[0] = True
+    assert called_twice() == 0
+    assert len(timed) == 1
+    captured[0] = False
+    assert called_twice() == 1  # PyTorch is said to be faster
+    assert len(timed) > 1
