@@ -24,7 +24,7 @@ from weft.errors import ScheduleError
 from weft.options import current
 from weft.plan.gpu_schedules import Blocks, parts, schedule
 from weft.plan.gpu_select import Ways
-from weft.plan.partition import Region, joined, partition
+from weft.plan.partition import Region, partition, united
 from weft.plan.regions import Regions
 from weft.plan.select import Candidate, Example, select
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
@@ -224,7 +224,7 @@ def fused(name: str) -> Fused:
     made = Fused(prepared.program, inputs, prepared.example.innermost, ())
     selection = select(prepared.program, made.example(own), current())
     distinct: dict[BlockProgram, Candidate] = {}
-    for each in (selection.chosen, *selection.others):
+    for each in (selection.chosen, *(selection.others or ())):
         distinct.setdefault(each.fused, replace(each, trace=()))
     return replace(made, candidates=tuple(distinct.values()))
 
@@ -243,15 +243,7 @@ def _captured(fn: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> Regio
     traced(*inputs)
     program = normalize(programs[0])
     stages = partition(program)
-    while len(stages) > 1:
-        first, second = stages[:2]
-        assert isinstance(first, Region)
-        assert isinstance(second, Region)
-        found = joined(program, stages, first, second)
-        assert found is not None
-        stages = found
-    assert isinstance(stages[0], Region)
-    return stages[0]
+    return united(program, [stage for stage in stages if isinstance(stage, Region)])
 
 
 # The forms of programs.
