@@ -301,7 +301,9 @@ def test_autocast() -> None:
     fast, given = weft.compile(layer), operands(dtype=torch.float32)
     for dtype in (BF16, torch.float16):
         with torch.autocast("cuda", dtype=dtype):
-            close(fast(*given), layer(*given))
+            found, wanted = fast(*given), layer(*given)
+            assert found.dtype == wanted.dtype == torch.float32  # the sum's; the product rounds to 16 bits in eager
+            torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2)
     close(fast(*given), layer(*given))
 
 
