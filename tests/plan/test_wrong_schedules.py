@@ -97,7 +97,7 @@ BUGS: dict[str, tuple[Schedule, Callable[[BlockNode], BlockNode] | None]] = {
 
 
 @pytest.fixture(params=BUGS)
-def planted(request, monkeypatch) -> Iterator[Schedule]:
+def planted(request, monkeypatch, tmp_path) -> Iterator[Schedule]:
     """A schedule that is applied with a bug from here on."""
     schedule, change = BUGS[request.param]
     made: list[bool] = []
@@ -108,7 +108,9 @@ def planted(request, monkeypatch) -> Iterator[Schedule]:
         made.append(wrong != right)
         return wrong
 
-    monkeypatch.setattr(regions, "_remembered", {})  # what was selected before, and what is selected now
+    # What was selected before, and what is selected now.
+    monkeypatch.setattr(regions, "_remembered", {})
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(select, "apply", wrongly)
     monkeypatch.setattr(select, "choose", lambda *_: schedule)
     yield schedule
