@@ -31,6 +31,13 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+// A function that is compiled once, wherever it is called from: what is copied to its callers costs compilers more than it gains.
+#if defined(__clang__)
+#define WEFT_APART __attribute__((noinline))
+#else
+#define WEFT_APART __attribute__((noinline, noclone))
+#endif
+
 namespace weft {
 
 using i64 = int64_t;  // sizes, strides, positions
@@ -763,7 +770,7 @@ static inline void transpose_tile(char* dst, i64 ldd, const char* src, i64 lds) 
 
 // The same for any number of rows and columns.
 template <class W>
-static void transpose(char* dst, i64 ldd, const char* src, i64 lds, i64 rows, i64 columns) {
+static WEFT_APART void transpose(char* dst, i64 ldd, const char* src, i64 lds, i64 rows, i64 columns) {
   const i64 size = sizeof(typename W::type);
   const i64 full_rows = rows / kTile * kTile, full_columns = columns / kTile * kTile;
   const auto move = [&](i64 r, i64 c) { __builtin_memcpy(dst + (c * ldd + r) * size, src + (r * lds + c) * size, size); };
@@ -1021,7 +1028,7 @@ static inline void pair_step(float (&sum)[Rows][kColumns], const T* a, i64 lda, 
   }
 }
 template <int Rows, bool Pairs, class T>
-static void plain_rows(Sum<T>* c, i64 ldc, bool add, const T* a, i64 lda, Panel<T> panel, i64 nb, i64 kb) {
+static WEFT_APART void plain_rows(Sum<T>* c, i64 ldc, bool add, const T* a, i64 lda, Panel<T> panel, i64 nb, i64 kb) {
   for (i64 n0 = 0; n0 < nb; n0 += kColumns) {
     const int columns = (int)min_index(kColumns, nb - n0);
     const T* from = panel.base + (Pairs ? 2 * n0 : n0);
@@ -1045,7 +1052,7 @@ static void plain_rows(Sum<T>* c, i64 ldc, bool add, const T* a, i64 lda, Panel<
 
 // dot() without a library.
 template <bool Pairs, class T>
-static void plain_dot(Sum<T>* c, i64 ldc, bool add, const T* a, i64 lda, Panel<T> panel, i64 mb, i64 nb, i64 kb) {
+static WEFT_APART void plain_dot(Sum<T>* c, i64 ldc, bool add, const T* a, i64 lda, Panel<T> panel, i64 mb, i64 nb, i64 kb) {
   if (sizeof(T) == 1 && kb > kFew) {
     for (i64 k = 0; k < kb; k += kFew)
       plain_dot<Pairs>(c, ldc, add || k > 0, a + k, lda, panel.at(k), mb, nb, min_index(kFew, kb - k));
@@ -1155,11 +1162,9 @@ static inline void dot(float* c, i64 ldc, bool add, const f16* a, i64 lda, Panel
 
 // A vector of elements as they are summed. Sums over k run in as many lanes: their chains of additions are short, so that
 // they are as exact as eager's, whatever a compiler makes of a simd reduction.
-typedef float FloatLanes __attribute__((vector_size(64)));
-typedef double DoubleLanes __attribute__((vector_size(64)));
-typedef uint64_t WholeLanes __attribute__((vector_size(64)));
-typedef uint16_t Halves __attribute__((vector_size(32)));
-typedef uint32_t Words __attribute__((vector_size(64)));
+typedef float FloatLanes __attribute__((vector_size(4 * kTile)));
+typedef double DoubleLanes __attribute__((vector_size(4 * kTile)));
+typedef uint64_t WholeLanes __attribute__((vector_size(4 * kTile)));
 
 static inline FloatLanes load_lanes(const float* at) {
   FloatLanes v;
@@ -1167,18 +1172,18 @@ static inline FloatLanes load_lanes(const float* at) {
   return v;
 }
 static inline FloatLanes load_lanes(const bf16* at) {
-  Halves v;
+  Lanes16 v;
   __builtin_memcpy(&v, at, sizeof v);
-  return (FloatLanes)(__builtin_convertvector(v, Words) << 16);
+  return (FloatLanes)(__builtin_convertvector(v, Lanes32) << 16);
 }
 static inline FloatLanes load_lanes(const f16* at) {
   FloatLanes v;
-#ifdef __AVX512F__
-  Halves bits;
+#ifdef __F16C__
+  Lanes16 bits;
   __builtin_memcpy(&bits, at, sizeof bits);
   __asm__("vcvtph2ps %1, %0" : "=v"(v) : "v"(bits));
 #else
-  for (int i = 0; i < 16; ++i) v[i] = load(at[i]);
+  for (int i = 0; i < kTile; ++i) v[i] = load(at[i]);
 #endif
   return v;
 }
@@ -1190,11 +1195,11 @@ static inline DoubleLanes load_lanes(const double* at) {
 template <class T>
 static inline WholeLanes load_lanes(const T* at) {
   WholeLanes v;
-  for (int i = 0; i < 8; ++i) v[i] = factor(at[i]);
+  for (int i = 0; i < kTile / 2; ++i) v[i] = factor(at[i]);
   return v;
 }
 static inline FloatLanes fma(FloatLanes a, FloatLanes b, FloatLanes c) {
-#ifdef __AVX512F__
+#ifdef __FMA__
   __asm__("vfmadd231ps %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
   return c;
 #else
@@ -1206,7 +1211,7 @@ static inline FloatLanes fma(FloatLanes a, FloatLanes b, FloatLanes c) {
 template <int Streams, class T>
 static inline void row_products(Sum<T>* c, bool add, const T* x, const T* b, i64 stride, i64 kb) {
   using Lanes = decltype(load_lanes(x));
-  constexpr int kWidth = 64 / sizeof(Sum<T>);
+  constexpr int kWidth = sizeof(Lanes) / sizeof(Sum<T>);
   Lanes sums[Streams] = {};
   i64 k = 0;
   for (; k + kWidth <= kb; k += kWidth) {
@@ -1227,31 +1232,25 @@ template <class C>
 static constexpr bool is_float(C) {
   return false;
 }
-// Sixteen such sums in float at once: one vector for each s, and shuffles instead of sixteen sums of lanes at the end. Lane s of the result
-// is the sum of all lanes of sums[s]: each step adds halves of two vectors, lanes of both interleaved.
-typedef int32_t LaneOrder __attribute__((vector_size(64)));
-struct Sixteen {
-  using order = LaneOrder;
-};
-static inline FloatLanes sums_of_sixteen(FloatLanes (&sums)[16]) {
+// As many such sums in float at once as a vector has lanes: one vector for each s, and shuffles instead of sums of lanes at the end.
+// Lane s of the result is the sum of all lanes of sums[s]: each step adds halves of two vectors, lanes of both interleaved.
+static inline FloatLanes sums_of_all(FloatLanes (&sums)[kTile]) {
 #pragma GCC unroll 4
-  for (int half = 8; half; half /= 2)
+  for (int half = kTile / 2; half; half /= 2)
 #pragma GCC unroll 8
     for (int s = 0; s < half; ++s)
-      sums[s] =
-          WEFT_SHUFFLE(Sixteen, sums[s], sums[s + half], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23) +
-          WEFT_SHUFFLE(Sixteen, sums[s], sums[s + half], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+      sums[s] = WEFT_SHUFFLE(Word<4>, sums[s], sums[s + half], WEFT_LOW) + WEFT_SHUFFLE(Word<4>, sums[s], sums[s + half], WEFT_HIGH);
   return sums[0];
 }
 // Adds to sums[s] the products of x[k] and b[s * stride + k] for k from `k` on, as long as there are whole vectors; gives the first
-// k that is left. Sixteen rows are too many streams for a machine to see what comes next: it is told.
+// k that is left. So many rows are too many streams for a machine to see what comes next: it is told.
 template <class T>
-static inline i64 add_products(FloatLanes (&sums)[16], const T* x, const T* b, i64 stride, i64 k, i64 kb) {
-  for (; k + 16 <= kb; k += 16) {
+static inline i64 add_products(FloatLanes (&sums)[kTile], const T* x, const T* b, i64 stride, i64 k, i64 kb) {
+  for (; k + kTile <= kb; k += kTile) {
     const FloatLanes y = load_lanes(x + k);
 #pragma GCC unroll 16
-    for (int s = 0; s < 16; ++s) {
-      __builtin_prefetch(b + (s + 16) * stride + k);
+    for (int s = 0; s < kTile; ++s) {
+      __builtin_prefetch(b + (s + kTile) * stride + k);
       sums[s] = fma(y, load_lanes(b + s * stride + k), sums[s]);
     }
   }
@@ -1263,20 +1262,20 @@ struct Couple {
 };
 template <class T>
 static inline Couple load_couple(const T* at) {
-  return Couple{load_lanes(at), load_lanes(at + 16)};
+  return Couple{load_lanes(at), load_lanes(at + kTile)};
 }
 static inline Couple load_couple(const bf16* at) {
-  Words v;
+  Lanes32 v;
   __builtin_memcpy(&v, at, sizeof v);
   return Couple{(FloatLanes)(v << 16), (FloatLanes)(v & 0xffff0000u)};
 }
 // The machine's own product of pairs is no faster where memory is waited for, and takes numbers below the normal ones for 0.
-static inline i64 add_products(FloatLanes (&sums)[16], const bf16* x, const bf16* b, i64 stride, i64 k, i64 kb) {
-  for (; k + 32 <= kb; k += 32) {
+static inline i64 add_products(FloatLanes (&sums)[kTile], const bf16* x, const bf16* b, i64 stride, i64 k, i64 kb) {
+  for (; k + 2 * kTile <= kb; k += 2 * kTile) {
     const Couple y = load_couple(x + k);
 #pragma GCC unroll 16
-    for (int s = 0; s < 16; ++s) {
-      __builtin_prefetch(b + (s + 16) * stride + k);
+    for (int s = 0; s < kTile; ++s) {
+      __builtin_prefetch(b + (s + kTile) * stride + k);
       const Couple z = load_couple(b + s * stride + k);
       sums[s] = fma(y.second, z.second, fma(y.first, z.first, sums[s]));
     }
@@ -1284,11 +1283,11 @@ static inline i64 add_products(FloatLanes (&sums)[16], const bf16* x, const bf16
   return add_products<bf16>(sums, x, b, stride, k, kb);
 }
 template <class T>
-static inline void sixteen_products(float* c, bool add, const T* x, const T* b, i64 stride, i64 kb) {
-  FloatLanes sums[16] = {};
+static WEFT_APART void tile_products(float* c, bool add, const T* x, const T* b, i64 stride, i64 kb) {
+  FloatLanes sums[kTile] = {};
   const i64 done = add_products(sums, x, b, stride, 0, kb);
-  const FloatLanes whole = sums_of_sixteen(sums);
-  for (int s = 0; s < 16; ++s) {
+  const FloatLanes whole = sums_of_all(sums);
+  for (int s = 0; s < kTile; ++s) {
     float sum = whole[s];
     for (i64 k = done; k < kb; ++k) sum += load(x[k]) * load(b[s * stride + k]);
     c[s] = add ? c[s] + sum : sum;
@@ -1321,24 +1320,24 @@ static inline Couple in_order(const T*, Couple c) {
   return c;
 }
 static inline Couple in_order(const bf16*, Couple c) {
-  return Couple{WEFT_SHUFFLE(Sixteen, c.first, c.second, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23),
-                WEFT_SHUFFLE(Sixteen, c.first, c.second, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)};
+  return Couple{WEFT_SHUFFLE(Word<4>, c.first, c.second, WEFT_LOW), WEFT_SHUFFLE(Word<4>, c.first, c.second, WEFT_HIGH)};
 }
-// out[n] += sum over k of x[k] * b[k * k_stride + n] for n < 32 * Couples. The sums stay in registers, and the machine is told of
+// out[n] += sum over k of x[k] * b[k * k_stride + n] for n < kCouple * Couples. The sums stay in registers, and the machine is told of
 // the rows that lie 2 KiB of such rows ahead: short rows end too soon for it to see what comes next.
+constexpr int kCouple = 2 * kTile;
 template <int Couples, class T>
-static inline void add_short_rows(float* out, const T* x, const T* b, i64 k_stride, i64 kb) {
-  constexpr int kChains = 8 / Couples;  // enough sums at a time to hide how long an addition takes
-  constexpr i64 kAhead = 2048 / (32 * Couples * (i64)sizeof(T));
+static WEFT_APART void add_short_rows(float* out, const T* x, const T* b, i64 k_stride, i64 kb) {
+  constexpr int kChains = kTile / 2 / Couples;  // enough sums at a time to hide how long an addition takes
+  constexpr i64 kAhead = 2048 / (kCouple * Couples * (i64)sizeof(T));
   Couple sums[kChains][Couples] = {};
   const auto step = [&](Couple (&sum)[Couples], i64 k) {
     const FloatLanes by = load(x[k]) - FloatLanes{};
     const T* const row = b + k * k_stride;
 #pragma GCC unroll 4
     for (int c = 0; c < Couples; ++c) {
-      __builtin_prefetch(row + kAhead * k_stride + 32 * c);
-      if (sizeof(T) == 4) __builtin_prefetch(row + kAhead * k_stride + 32 * c + 16);
-      const Couple y = load_couple(row + 32 * c);
+      __builtin_prefetch(row + kAhead * k_stride + kCouple * c);
+      if (sizeof(T) == 4) __builtin_prefetch(row + kAhead * k_stride + kCouple * c + kTile);
+      const Couple y = load_couple(row + kCouple * c);
       sum[c].first = fma(by, y.first, sum[c].first);
       sum[c].second = fma(by, y.second, sum[c].second);
     }
@@ -1355,26 +1354,26 @@ static inline void add_short_rows(float* out, const T* x, const T* b, i64 k_stri
       sums[0][c].second += sums[chain][c].second;
     }
     const Couple sum = in_order(b, sums[0][c]);
-    float* const at = out + 32 * c;
-    const FloatLanes first = load_lanes(at) + sum.first, second = load_lanes(at + 16) + sum.second;
+    float* const at = out + kCouple * c;
+    const FloatLanes first = load_lanes(at) + sum.first, second = load_lanes(at + kTile) + sum.second;
     __builtin_memcpy(at, &first, sizeof first);
-    __builtin_memcpy(at + 16, &second, sizeof second);
+    __builtin_memcpy(at + kTile, &second, sizeof second);
   }
 }
 // The same for the whole couples of `nb` columns; gives the first column that is left.
 template <class T>
 static inline i64 add_short_rows(float* out, const T* x, const T* b, i64 k_stride, i64 nb, i64 kb) {
   i64 n = 0;
-  for (; n + 128 <= nb; n += 128) add_short_rows<4>(out + n, x, b + n, k_stride, kb);
-  for (; n + 64 <= nb; n += 64) add_short_rows<2>(out + n, x, b + n, k_stride, kb);
-  for (; n + 32 <= nb; n += 32) add_short_rows<1>(out + n, x, b + n, k_stride, kb);
+  for (; n + 4 * kCouple <= nb; n += 4 * kCouple) add_short_rows<4>(out + n, x, b + n, k_stride, kb);
+  for (; n + 2 * kCouple <= nb; n += 2 * kCouple) add_short_rows<2>(out + n, x, b + n, k_stride, kb);
+  for (; n + kCouple <= nb; n += kCouple) add_short_rows<1>(out + n, x, b + n, k_stride, kb);
   return n;
 }
 
 // The product with a block whose columns lie dense, b[n * n_stride + k]: turned, so that the block's columns are dot()'s rows and
 // need no copy. What is copied instead is a, and the result: less where a has few rows. kb is not 0.
 template <class T>
-static void dot_turned(float* c, i64 ldc, bool add, const T* a, i64 lda, const T* b, i64 n_stride, i64 mb, i64 nb, i64 kb) {
+static WEFT_APART void dot_turned(float* c, i64 ldc, bool add, const T* a, i64 lda, const T* b, i64 n_stride, i64 mb, i64 nb, i64 kb) {
   constexpr i64 kRows = 64, kColumns = 128, kDepth = 1024 / sizeof(T);
   alignas(kLine) T rows[kRows * kDepth];
   alignas(kLine) float turned[kColumns * kRows];
@@ -1396,7 +1395,7 @@ static void dot_turned(float* c, i64 ldc, bool add, const T* a, i64 lda, const T
 // The product with a block that is not staged, element (k, n) at b[k * k_stride + n * n_stride]: where staging would cost more than
 // the product. One of the two strides should be 1; for more than a few rows, k_stride.
 template <class T>
-static void dot_direct(Sum<T>* c, i64 ldc, bool add, const T* a, i64 lda, const T* b, i64 k_stride, i64 n_stride,
+static WEFT_APART void dot_direct(Sum<T>* c, i64 ldc, bool add, const T* a, i64 lda, const T* b, i64 k_stride, i64 n_stride,
                        i64 mb, i64 nb, i64 kb) {
   if (k_stride == 1 && n_stride != 1) {
     if constexpr (is_float(Sum<T>{})) {
@@ -1405,8 +1404,8 @@ static void dot_direct(Sum<T>* c, i64 ldc, bool add, const T* a, i64 lda, const 
     }
     i64 n = 0;
     if constexpr (is_float(Sum<T>{}))
-      for (; n + 16 <= nb; n += 16)
-        for (i64 i = 0; i < mb; ++i) sixteen_products(c + i * ldc + n, add, a + i * lda, b + n * n_stride, n_stride, kb);
+      for (; n + kTile <= nb; n += kTile)
+        for (i64 i = 0; i < mb; ++i) tile_products(c + i * ldc + n, add, a + i * lda, b + n * n_stride, n_stride, kb);
     for (; n + 4 <= nb; n += 4)  // four streams of b at a time keep more of memory busy
       for (i64 i = 0; i < mb; ++i) row_products<4>(c + i * ldc + n, add, a + i * lda, b + n * n_stride, n_stride, kb);
     for (; n < nb; ++n)
