@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from hypothesis import settings
+
+from weft.cost.machine import Processor
+from weft.tensor.dtypes import DType
 
 # One example sequence for everyone: a failure seen in CI is seen at home.
 settings.register_profile("weft", deadline=None, derandomize=True, print_blob=True)
@@ -28,13 +31,27 @@ def _clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
 
 
 @pytest.fixture(scope="session", autouse=True)
+def this_processor() -> Iterator[Callable[[], Processor]]:
+    """Schedules are chosen for one processor (a server with AVX-512 and AMX), whichever machine the tests run on.
+
+    WEFT_TESTS_PROCESSOR=here has them chosen for this machine's; tests of a choice may then fail. Gives what reads this machine's.
+    """
+    read = Processor.here
+    with pytest.MonkeyPatch.context() as patch:
+        if os.environ.get("WEFT_TESTS_PROCESSOR") != "here":
+            caches = (48 << 10, 2 << 20, 105 << 20)
+            server = Processor(2.7e9, 64, frozenset({DType.bfloat16, DType.int8}), caches)
+            patch.setattr(Processor, "here", lambda: server)
+        yield read
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _threads() -> None:
     # The first multi-threaded torch.exp of a process may be imprecise (a race in PyTorch): have it
     # behind us before any test compares numbers.
     torch.set_num_threads(max(2, torch.get_num_threads()))
     torch.exp(torch.zeros(1 << 20))
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
+    torch.set_num_threads(1)  # not by the number of workers: which schedule is chosen depends on it
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import weft
+from cascade.forcing import derived, derived_loops
 from weft.verify.judge import Draws
 
 
@@ -51,3 +52,18 @@ def test_columns_far_from_0(function, shape):
 def test_points_far_from_the_origin():
     judgement = judged(moments, lambda: (torch.rand(8, 1000), torch.randn(8, 1000, 3) + 1e4))
     assert judgement.ok, str(judgement)
+
+
+@pytest.mark.parametrize("shape", [(64, 128), (5000, 64), (20000, 24)], ids=str)
+def test_covariance_in_one_loop_is_no_worse_than_eager(shape):
+    """A mean of numbers far from 0 is off by what its sum is rounded by, and a covariance about it by the square of that."""
+    with derived_loops():
+        program = weft.optimize(covariance, (torch.randn(shape),))
+    assert derived(program)
+    worst = {"weft": 0.0, "eager": 0.0}
+    for _ in range(8):
+        x = torch.randn(shape) + 1e4
+        exact = covariance(x.double())
+        for name, function in (("weft", program), ("eager", covariance)):
+            worst[name] = max(worst[name], (function(x) - exact).abs().max().item())
+    assert worst["weft"] <= 1.2 * worst["eager"]

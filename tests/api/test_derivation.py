@@ -13,10 +13,11 @@ import torch.nn.functional as F
 from click.testing import CliRunner
 
 import weft
+from afresh import chosen_afresh
 from weft.api.cli import main
 from weft.api.left_out import left_out
 from weft.api.report import report
-from weft.plan import CompiledRegion, regions, select
+from weft.plan import CompiledRegion, select
 from weft.plan.select import Considered
 
 GOLDEN = Path(__file__).parents[1] / "fuse" / "golden"
@@ -139,10 +140,10 @@ def test_what_cancels_is_left_out_with_its_reason(fn, shapes, says):
     assert not says or "ill-conditioned far from zero" in lines[-1]
 
 
-def test_explain_lists_every_candidate_and_what_the_chosen_one_began_with(monkeypatch):
-    monkeypatch.setattr(select, "_CLOSE", 1.0)
-    monkeypatch.setattr(regions, "_remembered", {})
-    program = weft.optimize(attention, [torch.randn(256, 64) for _ in "qkv"])
+def test_explain_lists_every_candidate_and_what_the_chosen_one_began_with():
+    with chosen_afresh() as patch:
+        patch.setattr(select, "_CLOSE", 1.0)
+        program = weft.optimize(attention, [torch.randn(256, 64) for _ in "qkv"], threads=1)
     (region,) = program.plans[0].regions
     known = dict(report(program.plans).sections)
     lines = known["candidates"].splitlines()

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 import weft
+from afresh import chosen_afresh
 from api.test_quantised import FUNCTIONS, exact, operands
 from walk import share
 from weft.api.program import Program
 from weft.block.program import Iterate, maps
-from weft.plan import regions, select
+from weft.plan import select
 from weft.tensor.program import TensorProgram
 from weft.verify.judge import Draws
 
@@ -97,7 +98,7 @@ def test_explain_says_why_there_is_no_running_form():
 
 
 @pytest.mark.parametrize("name", ["int8", "float8_both"])
-def test_without_the_option_the_kernel_is_what_it_is_without_the_form(name, monkeypatch):
+def test_without_the_option_the_kernel_is_what_it_is_without_the_form(name):
     torch.manual_seed(0)
     inputs = operands(name, 33, 700, 40, torch.float32)
     running = compiled(name, inputs)
@@ -108,9 +109,9 @@ def test_without_the_option_the_kernel_is_what_it_is_without_the_form(name, monk
         return chains(program)
 
     chains = select.chains
-    monkeypatch.setattr(select, "chains", never)
-    monkeypatch.setattr(regions, "_remembered", {})
-    before = compiled(name, inputs, "exact")
+    with chosen_afresh() as patch:
+        patch.setattr(select, "chains", never)
+        before = compiled(name, inputs, "exact")
     assert "scale so far" in section(default, "candidates")
     assert "scale so far" not in section(before, "candidates")
     assert [k.source for k in before.kernels] == [k.source for k in default.kernels]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 
-import pytest
-
-from weft.plan import regions, select
+from afresh import chosen_afresh
+from weft.plan import select
 
 CHEAPEST = select._cheapest
 
@@ -25,7 +24,6 @@ def derived(program):
 @contextmanager
 def derived_loops(choice=one_loop) -> Generator[None]:
     """What is compiled inside is the derived loop, where there is one, or what another `choice` takes; afresh."""
-    with pytest.MonkeyPatch.context() as patch:
+    with chosen_afresh() as patch:
         patch.setattr(select, "_cheapest", choice)
-        patch.setattr(regions, "_remembered", {})
         yield

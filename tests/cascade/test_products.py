@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import weft
+from afresh import chosen_afresh
 from cascade.chains import one_loop
 from cascade.folding import Folding, cutting
 from cascade.programs import captured, prepared
@@ -18,7 +19,7 @@ from cascade.workloads import product_below_max, product_by_mean, product_by_sum
 from walk import WALK_ALL
 from weft.api.measure import Standard
 from weft.cascade import folds
-from weft.plan import regions, select
+from weft.plan import select
 from weft.tensor.fp64 import Fp64Domain
 
 ROWS = 16
@@ -100,11 +101,10 @@ ALL = tuple(itertools.product(FUNCTIONS, (7, 65, 4099), (torch.float32, torch.bf
 def _derived_loops():
     """Of the candidates the derived loop is built."""
     cheapest = select._cheapest
-    with pytest.MonkeyPatch.context() as patch:
+    with chosen_afresh() as patch:
         patch.setattr(
             select, "_cheapest", lambda found: cheapest([c for c in found if c.origin.startswith("one loop")] or found)
         )
-        patch.setattr(regions, "_remembered", {})
         yield
 
 

@@ -107,10 +107,11 @@ def test_kernels_add_up() -> None:
     assert "floor" in str(one)
 
 
-def test_this_machine_is_described_the_same_each_time() -> None:
-    here = Machine.here()
-    assert here == Machine.here()
-    assert here.cores == torch.get_num_threads()
+def test_this_machine_is_described_the_same_each_time(this_processor) -> None:
+    processor = this_processor()
+    assert processor == this_processor()
+    assert Machine.here().cores == torch.get_num_threads()
+    here = Machine.of(processor, 2)
     assert 1e9 < here.vector_flops / here.cores < 1e12
     assert here.matrix_rate(DType.bfloat16) >= here.matrix_rate(DType.float32)
     sizes = [level.bytes for level in here.levels]
@@ -118,4 +119,4 @@ def test_this_machine_is_described_the_same_each_time() -> None:
     assert sizes[-1] == INF
     rates = [level.bytes_per_second for level in here.levels]
     assert rates == sorted(rates, reverse=True)
-    assert Machine.here(8).vector_flops == pytest.approx(4 * Machine.here(2).vector_flops)
+    assert Machine.of(processor, 8).vector_flops == pytest.approx(4 * here.vector_flops)

@@ -9,13 +9,14 @@ import pytest
 import torch
 
 import weft
+from afresh import chosen_afresh
 from block import programs
 from weft.block.program import BlockNode, BlockProgram, Dot, Fill, Graph, Map, Pointwise
 from weft.block.ranges import Part, Segment
 from weft.block.rename import rename_body
 from weft.errors import VerificationError
 from weft.options import current
-from weft.plan import Example, compile_region, regions, select
+from weft.plan import Example, compile_region, select
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 
 GRID, LOOP, SPLIT = LevelPlace.grid, LevelPlace.loop, LevelPlace.split
@@ -97,7 +98,7 @@ BUGS: dict[str, tuple[Schedule, Callable[[BlockNode], BlockNode] | None]] = {
 
 
 @pytest.fixture(params=BUGS)
-def planted(request, monkeypatch, tmp_path) -> Iterator[Schedule]:
+def planted(request) -> Iterator[Schedule]:
     """A schedule that is applied with a bug from here on."""
     schedule, change = BUGS[request.param]
     made: list[bool] = []
@@ -108,12 +109,10 @@ def planted(request, monkeypatch, tmp_path) -> Iterator[Schedule]:
         made.append(wrong != right)
         return wrong
 
-    # What was selected before, and what is selected now.
-    monkeypatch.setattr(regions, "_remembered", {})
-    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(select, "apply", wrongly)
-    monkeypatch.setattr(select, "choose", lambda *_: schedule)
-    yield schedule
+    with chosen_afresh() as patch:
+        patch.setattr(select, "apply", wrongly)
+        patch.setattr(select, "choose", lambda *_: schedule)
+        yield schedule
     assert made
     assert all(made), "the bug was not planted"
 

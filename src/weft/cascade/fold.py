@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
 from weft.block.fold import Fold
 from weft.block.program import operands
@@ -195,7 +195,7 @@ def _mean(found: Decomposition, shift: Shift, values: Mapping[str, Node]) -> Cen
     data = one.factors[0].data
     if data in (shift.data if other.factors[0].trivial else product(weight, shift.data), product(shift.data, weight)):
         if never_negative(weight):
-            return Centre(shift, one, other)
+            return Centre(shift, one, other, mean=not isinstance(divisor, Lit))
         size = apply("abs", weight)
         return Centre(shift, Carried((Factor(product(size, shift.data)),), (None,)), Carried((Factor(size),), (None,)))
     return None
@@ -452,16 +452,30 @@ class _Folding:
     def _settled(self, key: Carried) -> Scalar:
         """The carried sum relative to what its differences subtract, in place of the running means."""
         moved = frozenset(shift for shift, _ in key.shifts)
+        parts = tuple(expansion(key, moved))
+        beside = {part for _, _, part in parts}
         result: Scalar = Lit(0.0)
-        for coefficient, moves, part in expansion(key, moved):
+        for coefficient, moves, part in parts:
             summand: Scalar = self._component(part)
             for shift, exponent in moves:
-                centre = self._component(self.centres[shift])
-                by = self._apart(shift, centre)
-                apart = self._arg(self.after.point("by", by, self.args))
+                apart = self._arg(self.after.point("by", self._from_centre(shift, beside), self.args))
                 summand = product(power(apart, exponent), summand)
             result = total(result, product(Lit(float(coefficient)), summand))
         return result
+
+    def _from_centre(self, shift: Shift, parts: Collection[Carried]) -> Scalar:
+        """How far what `shift` subtracts lies from its running value; `parts` is what is carried beside it.
+
+        A mean lies from any centre as far as the mean of the differences to it, sum(w * (g - c)) / sum(w): small numbers. The mean
+        less the centre is two large ones, and the first has lost as much as a long sum of numbers far from 0 loses.
+        """
+        centre = self.centres[shift]
+        if isinstance(centre, Centre) and centre.mean:
+            (weight,) = centre.below.factors
+            moment = Carried((replace(weight, powers=((shift, 1),)),), (None,))
+            if moment in parts:
+                return quotient(self._component(moment), self._component(centre.below))
+        return self._apart(shift, self._component(centre))
 
     def _plain(self, of: _Scaled) -> Scalar:
         """The value itself: brought back from what it is relative to."""

@@ -77,11 +77,16 @@ class Exponent:
 
 @dataclass(frozen=True, slots=True)
 class Centre:
-    """A mean so far, which the difference `of` is relative to: one carried sum, `above`, by another, `below`."""
+    """A mean so far, which the difference `of` is relative to: one carried sum, `above`, by another, `below`.
+
+    Attributes:
+        mean: whether it ends as what `of` subtracts, but for rounding.
+    """
 
     of: Shift
     above: Carried
     below: Carried
+    mean: bool = False
 
 
 @dataclass(frozen=True, slots=True)

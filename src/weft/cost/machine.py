@@ -37,6 +37,41 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
+class Processor:
+    """What the system says of its CPU.
+
+    Attributes:
+        hertz: the clock, cycles per second.
+        vector_bytes: the width of its vectors.
+        tiles: the types of which it has a unit for products of tiles.
+        caches: bytes of one core's L1 for data and L2, and of the L3 that cores share (0: not described).
+    """
+
+    hertz: float
+    vector_bytes: int
+    tiles: frozenset[DType]
+    caches: tuple[int, int, int]
+
+    @staticmethod
+    def here() -> Processor:
+        """This machine's.
+
+        Caches come from the system's description of its first core, the width of vectors from
+        PyTorch, the clock and the tile unit from the processor's. What is not described is taken
+        to be modest: 32 KiB, 512 KiB and 2 MiB a core, 2.5 GHz.
+        """
+        units = {"amx_bf16": DType.bfloat16, "amx_int8": DType.int8}
+        flags = _cpu_description().get("flags", "").split()
+        found = _cache_bytes()
+        return Processor(
+            _hertz(),
+            _vector_bytes(),
+            frozenset(dtype for unit, dtype in units.items() if unit in flags),
+            (found.get(1, 32 << 10), found.get(2, 512 << 10), found.get(3, 0)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Machine:
     """Rates of all `cores` together.
 
@@ -71,19 +106,18 @@ class Machine:
 
     @staticmethod
     def here(cores: int | None = None) -> Machine:
-        """This machine's CPU, for `cores` threads (default: as many as PyTorch uses now).
+        """This machine's CPU, for `cores` threads (default: as many as PyTorch uses now)."""
+        return Machine.of(Processor.here(), torch.get_num_threads() if cores is None else cores)
 
-        Caches come from the system's description of its first core, the width of vectors from
-        PyTorch, the clock and the tile unit from the processor's. What is not described is taken
-        to be modest: 32 KiB, 512 KiB and 2 MiB a core, 2.5 GHz.
-        """
-        cores = torch.get_num_threads() if cores is None else cores
-        clock = cores * _hertz()
-        vector = _vector_bytes()
+    @staticmethod
+    def of(processor: Processor, cores: int) -> Machine:
+        """`cores` cores of such a processor."""
+        clock = cores * processor.hertz
+        vector = processor.vector_bytes
         flops = 4.0 * vector / 4 * clock  # two units, each one multiplication and one addition
         tiles = max(flops, _TILE_FLOPS_PER_CYCLE * clock)
-        half, bytes_ = (tiles if unit in _flags() else flops for unit in ("amx_bf16", "amx_int8"))
-        l1, l2, l3 = (_cache_bytes().get(i, d) for i, d in ((1, 32 << 10), (2, 512 << 10), (3, 0)))
+        half, bytes_ = (tiles if d in processor.tiles else flops for d in (DType.bfloat16, DType.int8))
+        l1, l2, l3 = processor.caches
         return Machine(
             cores,
             flops,
@@ -119,10 +153,6 @@ def _cpu_description() -> Mapping[str, str]:
         return {}
     fields = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())
     return {name.strip(): value.strip() for name, _, value in fields}
-
-
-def _flags() -> frozenset[str]:
-    return frozenset(_cpu_description().get("flags", "").split())
 
 
 def _hertz() -> float:
