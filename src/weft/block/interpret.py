@@ -220,7 +220,8 @@ class _Interpreter(Generic[V]):
                 shape = tuple(scope[a].lanes for a in node.dims)
                 args = [self.aligned(self.item(values, n), node.dims) for n in node.args]
                 array = domain.elementwise(node.expr, args, node.dtype)
-                return _Item(domain.lift(broadcast(shape), array), node.dims, node.dtype)
+                array = array if domain.shape(array) == shape else domain.lift(broadcast(shape), array)
+                return _Item(array, node.dims, node.dtype)
             case Dot():
                 left, right = self.item(values, node.left), self.item(values, node.right)
                 label = {a: i for i, a in enumerate(dict.fromkeys((*left.dims, *right.dims)))}
@@ -293,12 +294,17 @@ class _Interpreter(Generic[V]):
 
     def aligned(self, item: _Item[V], dims: tuple[Axis, ...]) -> V:
         """The item's array with one dimension per axis of `dims`, of size 1 where the item lacks it."""
+        if item.dims == dims:
+            return item.array
         order = tuple(item.dims.index(a) for a in dims if a in item.dims)
         present = tuple(slice(None) if a in item.dims else None for a in dims)
-        return self.domain.lift(at(present), self.domain.lift(transposed(order), item.array))
+        array = item.array if order == tuple(range(len(order))) else self.domain.lift(transposed(order), item.array)
+        return self.domain.lift(at(present), array)
 
     def filled(self, item: _Item[V], scope: _Scope, padding: V) -> _Item[V]:
         """`item` with its padding replaced by that of `padding`, an array of the same lanes."""
+        if all(scope[a].valid == scope[a].lanes for a in item.dims):
+            return item
         window = tuple(slice(0, scope[a].valid) for a in item.dims)
 
         valid = self.domain.lift(at(window), item.array)
@@ -496,7 +502,8 @@ class _Interpreter(Generic[V]):
             self.traffic.rename(value.name, name)
             return value
         window = tuple(slice(0, scope[a].valid) for a in value.dims)
-        array = self.domain.lift(at(window), value.array)
+        whole = all(scope[a].valid == scope[a].lanes for a in value.dims)
+        array = value.array if whole else self.domain.lift(at(window), value.array)
         self.traffic.stored[name] += int(np.prod(self.domain.shape(array), dtype=np.int64)) * value.dtype.bytes
         return _List(array, value.dims, (), value.dims, {}, value.dtype, name)
 

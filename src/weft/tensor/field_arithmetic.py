@@ -7,6 +7,7 @@ minus infinity and NaN are no residues; they are kept beside them and follow IEE
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -94,6 +95,8 @@ class FieldArithmetic:
         self._seed = seed
         self._tables: dict[int, tuple[Array, Array]] = {}
         self._constants: dict[int, float] = {}
+        self._known = np.zeros(0, np.int64), np.zeros(0)  # the same, in order
+        self._literals: dict[tuple[float, float], FieldValue] = {}
         self._order_key = np.uint64(modular.key(seed, "order"))
 
     # Elements from numbers, and back
@@ -115,10 +118,15 @@ class FieldArithmetic:
 
     def literal(self, value: float) -> FieldValue:
         """A number that stands in the program; from now on `known` knows it."""
-        if np.isfinite(value):
-            for number in (value, -value):
-                self._constants.setdefault(int(self.from_floats(np.asarray(number)).last), number)
-        return self.from_floats(np.asarray(value))
+        key = (value, math.copysign(1.0, value))
+        if key not in self._literals:
+            if math.isfinite(value):
+                for number in (value, -value):
+                    self._constants.setdefault(int(self.from_floats(np.asarray(number)).last), number)
+                residues = np.array(sorted(self._constants), np.int64)
+                self._known = residues, np.array([self._constants[int(r)] for r in residues])
+            self._literals[key] = self.from_floats(np.asarray(value))
+        return self._literals[key]
 
     def known(self, a: FieldValue) -> Array:
         """The real numbers that elements stand for where that is known, else NaN.
@@ -130,8 +138,7 @@ class FieldArithmetic:
         small = (np.abs(centred) <= _SMALL_INTEGER) & (a.codes == 0)
         numbers = np.where(small, centred, np.nan)
         if self._constants:
-            residues = np.array(sorted(self._constants), np.int64)
-            reals = np.array([self._constants[int(r)] for r in residues])
+            residues, reals = self._known
             at = np.minimum(np.searchsorted(residues, a.last), len(residues) - 1)
             found = (residues[at] == a.last) & (a.codes == 0) & ~small
             numbers = np.where(found, reals[at], numbers)
