@@ -9,7 +9,7 @@ import ctypes
 import functools
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -73,9 +73,12 @@ def attributes(*, early: bool) -> tuple[int, int]:
 
 @functools.cache
 def _version() -> int:
-    """The driver's, 12030 for CUDA 12.3; 0 where it does not say."""
+    """The driver's, 12030 for CUDA 12.3; 0 where there is none (launchers are made there too) or it does not say."""
     found = ctypes.c_int(0)
-    return found.value if _library().cuDriverGetVersion(ctypes.byref(found)) == 0 else 0
+    with suppress(TargetError):
+        if _library().cuDriverGetVersion(ctypes.byref(found)) == 0:
+            return found.value
+    return 0
 
 
 @dataclass(frozen=True, slots=True)
