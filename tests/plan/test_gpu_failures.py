@@ -6,6 +6,8 @@ import contextlib
 import functools
 import warnings
 from collections.abc import Callable
+from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -186,6 +188,67 @@ def timing(seconds: Callable[[Candidate], float], made: list[Candidate]) -> type
             return seconds(self.now)
 
     return Timing
+
+
+def of(stages: int, origin: str) -> Candidate:
+    """The likeliest candidate with other stages, under another name: another program."""
+    chosen = candidates().chosen
+    schedule = replace(chosen.schedule, stages=stages)
+    return replace(chosen, applied=copy(chosen.applied), schedule=schedule, origin=origin)
+
+
+def results(values: dict[tuple[str, bool], float], made: list[Candidate]) -> type:
+    """Stands for what times candidates: by origin, and whether there is a pipeline, each has this result; without one it fails."""
+
+    class Timing(tune._Timing):
+        def __init__(self, *_: Any) -> None:
+            self.device, self.expected = torch.device("cpu"), None
+
+        def _run(self, ready: tune.Ready) -> Callable[[], tuple[torch.Tensor, ...]]:
+            one = ready.candidate
+            made.append(one)
+            value = values.get((one.origin, one.schedule.stages > 1))
+
+            def run() -> tuple[torch.Tensor, ...]:
+                if value is None:
+                    raise RuntimeError("an illegal instruction")
+                return (torch.full((4,), value),)
+
+            return run
+
+        def _timed(self, run: Any, best: float) -> float:
+            return 1.0 / len(made)  # the last is the fastest
+
+    return Timing
+
+
+@pytest.mark.parametrize(
+    ("values", "taken"),
+    [
+        # The likeliest is wrong with a pipeline.
+        ({("a", False): 1.0, ("a", True): 9.0, ("b", True): 1.0}, {("a", 1), ("b", 3)}),
+        # It cannot be run without: one that has none anyway is what others are compared with, although it is tried last.
+        ({("a", True): 9.0, ("b", True): 1.0, ("c", False): 1.0}, {("c", 1), ("b", 3)}),
+        # No other has none: then the others are tried without theirs.
+        ({("a", True): 9.0, ("b", True): 1.0, ("b", False): 1.0}, {("b", 1), ("b", 3)}),
+        ({("a", True): 9.0, ("b", True): 9.0}, set()),
+    ],
+    ids=["wrong pipeline", "another plain one", "another made plain", "no plain one"],
+)
+def test_no_pipeline_counts_but_beside_a_candidate_without_one(
+    monkeypatch: pytest.MonkeyPatch,
+    selection: Selection,
+    tmp_path: Any,
+    values: dict[tuple[str, bool], float],
+    taken: set[tuple[str, int]],
+) -> None:
+    a, b = of(3, "a"), of(3, "b")
+    others = (b, of(1, "c")) if ("c", False) in values else (b,)
+    made: list[Candidate] = []
+    found = tune_it(monkeypatch, replace(selection, chosen=a, others=others), tmp_path, results(values, made))
+    seconds = {c.origin: c.seconds for c in found.considered if c.origin[1] == ":"}
+    assert {(name[0], 3 if "stages 3" in name else 1) for name, s in seconds.items() if s is not None} == taken
+    assert not taken or (found.chosen.origin, found.chosen.schedule.stages) != ("a", 3)
 
 
 def tune_it(monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any, made: type) -> Selection:

@@ -128,8 +128,12 @@ def _each_once(tried: Sequence[Candidate], most: int) -> tuple[Candidate, ...]:
     for each in tried:
         firsts.setdefault(id(each.applied), each)
     first, *others = list(firsts.values())[:most]
-    plain = replace(first, schedule=replace(first.schedule, stages=1))
+    plain = _without_pipeline(first)
     return (plain, *([] if first.schedule == plain.schedule else [first]), *others)
+
+
+def _without_pipeline(candidate: Candidate) -> Candidate:
+    return replace(candidate, schedule=replace(candidate.schedule, stages=1))
 
 
 def _name(candidate: Candidate) -> str:
@@ -161,6 +165,12 @@ def _fastest(
     rounds = _Rounds(selection.program, selection.example, device, options)
     first = _each_once(tried, _TRIED[options.effort])
     rounds.run(first)
+    if rounds.unchecked:  # what others are compared with did not run: that of another program, then
+        plain, *others = first
+        first = tuple(
+            _without_pipeline(c) for c in others if c.applied is not plain.applied and c.schedule.stages != 1
+        )
+        rounds.run(first)
     done = {(id(c.applied), c.schedule) for c in first}
     more: list[Candidate] = []
     for best, _ in rounds.times[: _CLOSELY[options.effort]]:
@@ -188,6 +198,11 @@ class _Rounds:
         self.said: list[Considered] = []
         self._timing: _Timing | None = None
 
+    @property
+    def unchecked(self) -> bool:
+        """Whether candidates could be timed but for one without a pipeline, to compare them with."""
+        return self._timing is not None and self._timing.expected is None
+
     def run(self, candidates: Sequence[Candidate]) -> None:
         """One round.
 
@@ -209,7 +224,8 @@ class _Rounds:
             raise failure
         with torch.no_grad(), torch.cuda.device(self.device), alone(f"GPU {self.device}"):
             timing = self._timing = self._timing or _timing(self.program, self.example, self.device)
-            for each in ready:
+            # Those without a pipeline first: the others are compared with one of them.
+            for each in sorted(ready, key=lambda each: each.candidate.schedule.stages != 1):
                 self._time(each, timing)
         self.times.sort(key=lambda found: found[1])
 
@@ -259,7 +275,12 @@ def _timing(program: TensorProgram, example: Example, device: torch.device) -> _
 
 
 class _Timing:
-    """Runs candidates on the same random inputs and times them, the second-level cache emptied before each call."""
+    """Runs candidates on the same random inputs and times them, the second-level cache emptied before each call.
+
+    Attributes:
+        expected: the results of the first candidate without a pipeline that ran: all others are compared with these, and none
+            with a pipeline counts before there are some.
+    """
 
     def __init__(self, program: TensorProgram, example: Example, device: torch.device) -> None:
         self.program, self.example, self.device = program, example, device
@@ -269,13 +290,16 @@ class _Timing:
 
     def measured(self, ready: Ready, best: float) -> float | str:
         """Median seconds of a call; or why it cannot be taken."""
+        if self.expected is None and ready.candidate.schedule.stages != 1:
+            return "not timed: no candidate without a pipeline ran, to compare it with"
         try:
             run = self._run(ready)
             outputs = run()
             torch.cuda.synchronize(self.device)
-            differs = self._differs(outputs)
-            if differs is not None:
-                return differs
+            if self.expected is None:
+                self.expected = outputs
+            elif _differ(self.expected, outputs):
+                return "its results differ from those of a candidate without a pipeline"
             del outputs
             return self._timed(run, best)
         except WeftError as error:
@@ -294,26 +318,6 @@ class _Timing:
 
         return run
 
-    def _differs(self, outputs: tuple[torch.Tensor, ...]) -> str | None:
-        """Why `outputs` are not those of the candidates before; those of the first are taken."""
-        if self.expected is None:
-            self.expected = outputs
-            return None
-        for one, other in zip(self.expected, outputs, strict=True):
-            if not one.is_floating_point():
-                if (one == other).double().mean() < 0.99:
-                    return "its results differ from other candidates'"
-                continue
-            first, second = one.double(), other.double()
-            finite = torch.isfinite(first)
-            largest = first[finite].abs().amax() if bool(finite.any()) else torch.zeros(())
-            allowed = _CLOSE.get(one.dtype, _OTHERS_CLOSE) * float(largest)
-            if not torch.equal(finite, torch.isfinite(second)) or bool(
-                ((first - second)[finite].abs() > allowed).any()
-            ):
-                return "its results differ from other candidates'"
-        return None
-
     def _timed(self, run: Run, best: float) -> float:
         taken: list[float] = []
         run = replayed(run)  # what starting several kernels costs the host would hide what they cost
@@ -330,6 +334,22 @@ class _Timing:
             if len(taken) == _LEAST and min(taken) > _HOPELESS * best:
                 break
         return statistics.median(taken)
+
+
+def _differ(expected: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
+    """Whether `outputs` are further from those that are expected than two right kernels are from one another."""
+    for one, other in zip(expected, outputs, strict=True):
+        if not one.is_floating_point():
+            if (one == other).double().mean() < 0.99:
+                return True
+            continue
+        first, second = one.double(), other.double()
+        finite = torch.isfinite(first)
+        largest = first[finite].abs().amax() if bool(finite.any()) else torch.zeros(())
+        allowed = _CLOSE.get(one.dtype, _OTHERS_CLOSE) * float(largest)
+        if not torch.equal(finite, torch.isfinite(second)) or bool(((first - second)[finite].abs() > allowed).any()):
+            return True
+    return False
 
 
 def _random(name: str, dtype: str, axes: Sequence[Any], example: Example, device: torch.device) -> torch.Tensor:
