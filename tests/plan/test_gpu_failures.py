@@ -169,6 +169,7 @@ def selection(monkeypatch: pytest.MonkeyPatch) -> Selection:
     """Candidates for a GPU that is said to be here."""
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="GPU-1"))
     monkeypatch.setitem(tune._TRIED, "quick", 4)
     return candidates()
 

@@ -26,7 +26,7 @@ from weft.plan.kept import keep, parts_of, recalled
 from weft.plan.packed import unplaced
 from weft.plan.select import Candidate, Considered, Example, Selection, select
 from weft.run.cache import Json
-from weft.run.gpu.alone import alone
+from weft.run.gpu.alone import alone_on
 from weft.run.gpu.assemble import side_by_side
 from weft.tensor.program import TensorProgram
 
@@ -233,7 +233,7 @@ class _Rounds:
             if over:  # with more time another one may have had kernels
                 return
             raise failure
-        with torch.no_grad(), torch.cuda.device(self.device), alone(f"GPU {self.device}"):
+        with torch.no_grad(), torch.cuda.device(self.device), alone_on(self.device):
             timing = self._timing = self._timing or _timing(self.program, self.example, self.device)
             # Those without a pipeline first: the others are compared with one of them.
             for each in sorted(ready, key=lambda each: each.candidate.schedule.stages != 1):
