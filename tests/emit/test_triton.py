@@ -82,6 +82,11 @@ def test_floats_of_8_bits_are_rounded_as_weft_says(interpreted: dict[str, float 
     assert not any(wrong.values()), wrong
 
 
+def test_numbers_are_rounded_to_integers_as_pytorch_does(interpreted: dict[str, float | str]) -> None:
+    """Halves to even up to where there are none, 2**23; a sign stays, that of 0 too."""
+    assert not {name: got for name, got in interpreted.items() if name.startswith("rounding ")}
+
+
 def test_quotients_that_are_rounded_to_few_numbers_are_eagers() -> None:
     assert "weft_to_e4m3(tl.div_rn(x3, 0.01))" in _only(CASES["quantised"]).text
     assert "div_rn" not in _only(CASES["online_attention"]).text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,7 +32,7 @@ class Recorded:
         return SimpleNamespace(replay=lambda: self.asked.append("replay"))
 
     @contextlib.contextmanager
-    def graph(self, _: Any, capture_error_mode: str = "global") -> Iterator[None]:
+    def graph(self, _: Any, capture_error_mode: str = "global") -> Generator[None]:
         self.asked.append(capture_error_mode)
         yield
         self.asked.append("captured")
