@@ -105,7 +105,7 @@ class Options:
         "how many schedules of a GPU's kernels are compiled and timed: the one that the model puts first, a few, many",
     )
     tune_seconds: int | None = _option(
-        None, _integer(1, optional=True), "no further schedule of a region is timed after so many seconds"
+        None, _integer(1, optional=True), "no further schedule of a region is compiled or timed after so many seconds"
     )
     mode: Literal["default", "reduce-overhead"] = _option(
         "default",

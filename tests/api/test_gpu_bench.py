@@ -27,6 +27,7 @@ from weft.api.gpu_workers import LostError, Watched, Worker, compile_all
 from weft.api.measure import Timing
 from weft.api.workloads_gpu import ROWS
 from weft.options import current
+from weft.plan import graphs
 from weft.run import stats
 
 BY_NAME = {row.name: row for row in ROWS}
@@ -111,7 +112,8 @@ class Recorded:
     def CUDAGraph(self):
         return SimpleNamespace(replay=lambda: self.note("replay"))
 
-    def graph(self, _):
+    def graph(self, _, *, capture_error_mode):
+        assert capture_error_mode == "thread_local", "other threads may use the GPU meanwhile"
         return self.block("capture")
 
     def Event(self, *, enable_timing):
@@ -128,6 +130,7 @@ class Recorded:
 def test_a_graph_is_captured_after_calls_on_the_side_and_replayed_with_the_cache_emptied(monkeypatch):
     device = Recorded()
     monkeypatch.setattr(gpu_clock, "_CUDA", device)
+    monkeypatch.setattr(graphs, "_CUDA", device)
     monkeypatch.setattr(gpu_clock, "_FLUSHED", 64)
     clock = gpu_clock.CudaClock("cpu")
     flushed: Any = SimpleNamespace(zero_=lambda: device.note("flush"))

@@ -82,6 +82,11 @@ def test_floats_of_8_bits_are_rounded_as_weft_says(interpreted: dict[str, float 
     assert not any(wrong.values()), wrong
 
 
+def test_numbers_are_rounded_to_integers_as_pytorch_does(interpreted: dict[str, float | str]) -> None:
+    """Halves to even up to where there are none, 2**23; a sign stays, that of 0 too."""
+    assert not {name: got for name, got in interpreted.items() if name.startswith("rounding ")}
+
+
 def test_quotients_that_are_rounded_to_few_numbers_are_eagers() -> None:
     assert "weft_to_e4m3(tl.div_rn(x3, 0.01))" in _only(CASES["quantised"]).text
     assert "div_rn" not in _only(CASES["online_attention"]).text
@@ -221,8 +226,24 @@ def test_a_constant_says_that_blocks_are_whole() -> None:
     covering = {c.space: c for c in _only(CASES["attention"]).constants if isinstance(c, WholeConstant)}
     assert [covering["L"].of({"L": n}) for n in (24, 32)] == [0, 1]
     assert [covering["D"].of({"D": n}) for n in (8, 16)] == [0, 1], "products take no fewer than 16"
-    fixed = {n: _of_fixed_size(n) for n in (48, 50)}
+    fixed = {n: _only(_copy(n, n)).text for n in (48, 50)}
     assert ["_ok" in text for text in fixed.values()] == [False, True], "nothing is left to ask of a size that is known"
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "far"), [(None, 4096, True), (2**20, 4096, True), (2**18, 4096, False), (64, 48, False)]
+)
+def test_offsets_of_results_have_64_bits_where_the_program_does_not_say_that_31_do(
+    rows: int | None, columns: int, far: bool, tmp_path: Path
+) -> None:
+    """A row's length may be a number of the program: then its product with a row's number is no longer one of two sizes."""
+    case = _copy(rows, columns)
+    text = _only(case).text
+    assert ("y_by_m = tl.cast(4096, tl.int64)" in text) is far
+    assert (f"{columns} * m" in text) is not far
+    (made,) = _loaded(case, tmp_path).compile_for("cuda", 90, {"m": rows or 64, "n": columns})
+    # A row is 16384 bytes.
+    assert bool(re.search(r"mad\.wide\.[us]32\s[^;]*, 16384, ", made.assembly)) is far
 
 
 @pytest.mark.parametrize(("rows", "masked"), [(512, False), (500, True)])
@@ -317,11 +338,12 @@ def _launches(case: Case) -> list[TritonKernel]:
     return [emit(case.program, nodes, "kernel", dims_of(case.program)) for nodes in kernels(case.program)]
 
 
-def _of_fixed_size(size: int) -> str:
-    m, n = (Axis(name, Space(name, size)) for name in "mn")
+def _copy(rows: int | None, columns: int) -> Case:
+    """y = x of so many rows, None for a size of the run, and columns."""
+    m, n = (Axis(name, Space(name, size)) for name, size in (("m", rows), ("n", columns)))
     made = Elementwise("y", (m, n), DType.float32, Arg(0), (Use("x", (m, n)),))
     program = fused(TensorProgram((programs.tensor("x", m, n),), (made,), ("y",)))
-    return _only(Case(placed(program, m=levels((GRID, 16)), n=levels((GRID, 16))), {})).text
+    return Case(placed(program, m=levels((GRID, 16)), n=levels((GRID, 16))), {"m": 64} if rows is None else {})
 
 
 def _loaded(case: Case, folder: Path, target: Target | None = None) -> TritonProgram:

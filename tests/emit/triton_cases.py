@@ -343,6 +343,29 @@ def poisoned(shape: list[int], *, dtype: torch.dtype, device: torch.device) -> t
     return torch.full(shape, float("nan") if dtype.is_floating_point else 77, dtype=dtype, device=device)
 
 
+def roundings(folder: Path) -> dict[str, float]:
+    """What the numbers are rounded to that are not rounded as PyTorch does it, to the bit of a sign."""
+    m = handmade.M
+    halves = np.array(
+        [0.5, 1.5, 2.5, 2.0**22 - 0.5, 2.0**22 + 0.5, 2.0**22 + 1.5, 5000001.5, 2.0**23 - 1.5, 2.0**23 - 0.5]
+    )
+    others = np.array(
+        [0.0, 1e-40, 0.3, 0.50000006, 0.49999997, 7.0, 2.0**23, 2.0**23 + 1, 2.0**24, 3e38, np.inf, np.nan]
+    )
+    near = np.concatenate([halves, np.nextafter(halves, 0, dtype=np.float32), others])
+    x = torch.from_numpy(np.concatenate([near, -near]).astype(np.float32))
+    given = handmade.inputs(x=(m,))
+    node = Pointwise("y", Apply("round", (Arg(0),)), ("x",), (m,), F32)
+    over = handmade.loop(m, given, (node,), (Stacked("r_y", "y"),))
+    kind = BlockType(given["x"], given["x"], F32)
+    program = BlockProgram((("x", kind),), Graph(("x",), (over,), ("r_y",)), ((m,),))
+    applied, sizes = placed(program, m=levels((GRID, 32))), {"M": len(x)}
+    (found,) = load(applied, dims_of(applied), folder).prepare({"x": x}, sizes, allocate=poisoned)()
+    wanted = torch.round(x)
+    same = (found.view(torch.int32) == wanted.view(torch.int32)) | (found.isnan() & wanted.isnan())
+    return {str(n): float(y) for n, y in zip(x[~same].tolist(), found[~same], strict=True)}
+
+
 def main(folder: Path) -> None:
     """Run every case; print a JSON object by case: an error in units of rounding, or why there is none."""
     mend_narrow_floats()
@@ -353,6 +376,7 @@ def main(folder: Path) -> None:
         except UnsupportedError as why:
             found[name] = f"unsupported: {why.what}"
     found.update({f"conversion {name}": count for name, count in conversions(folder).items()})
+    found.update({f"rounding {name}": got for name, got in roundings(folder).items()})
     found.update({f"operation {name}": off for name, off in operation_errors(folder).items()})
     print(json.dumps(found))
 

@@ -6,6 +6,9 @@ import contextlib
 import functools
 import warnings
 from collections.abc import Callable
+from copy import copy
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +22,7 @@ from weft.options import Options
 from weft.plan import Plan, trial, tune
 from weft.plan.select import Candidate, Example, Selection, select
 from weft.plan.tune import tuned
+from weft.run.gpu import Assembled, Job, assemble
 from weft.target import Target
 from weft.tensor.dtypes import DType
 
@@ -165,6 +169,7 @@ def selection(monkeypatch: pytest.MonkeyPatch) -> Selection:
     """Candidates for a GPU that is said to be here."""
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="GPU-1"))
     monkeypatch.setitem(tune._TRIED, "quick", 4)
     return candidates()
 
@@ -188,10 +193,73 @@ def timing(seconds: Callable[[Candidate], float], made: list[Candidate]) -> type
     return Timing
 
 
-def tune_it(monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any, made: type) -> Selection:
+def of(stages: int, origin: str) -> Candidate:
+    """The likeliest candidate with other stages, under another name: another program."""
+    chosen = candidates().chosen
+    schedule = replace(chosen.schedule, stages=stages)
+    return replace(chosen, applied=copy(chosen.applied), schedule=schedule, origin=origin)
+
+
+def results(values: dict[tuple[str, bool], float], made: list[Candidate]) -> type:
+    """Stands for what times candidates: by origin, and whether there is a pipeline, each has this result; without one it fails."""
+
+    class Timing(tune._Timing):
+        def __init__(self, *_: Any) -> None:
+            self.device, self.expected = torch.device("cpu"), None
+
+        def _run(self, ready: tune.Ready) -> Callable[[], tuple[torch.Tensor, ...]]:
+            one = ready.candidate
+            made.append(one)
+            value = values.get((one.origin, one.schedule.stages > 1))
+
+            def run() -> tuple[torch.Tensor, ...]:
+                if value is None:
+                    raise RuntimeError("an illegal instruction")
+                return (torch.full((4,), value),)
+
+            return run
+
+        def _timed(self, run: Any, best: float) -> float:
+            return 1.0 / len(made)  # the last is the fastest
+
+    return Timing
+
+
+@pytest.mark.parametrize(
+    ("values", "taken"),
+    [
+        # The likeliest is wrong with a pipeline.
+        ({("a", False): 1.0, ("a", True): 9.0, ("b", True): 1.0}, {("a", 1), ("b", 3)}),
+        # It cannot be run without: one that has none anyway is what others are compared with, although it is tried last.
+        ({("a", True): 9.0, ("b", True): 1.0, ("c", False): 1.0}, {("c", 1), ("b", 3)}),
+        # No other has none: then the others are tried without theirs.
+        ({("a", True): 9.0, ("b", True): 1.0, ("b", False): 1.0}, {("b", 1), ("b", 3)}),
+        ({("a", True): 9.0, ("b", True): 9.0}, set()),
+    ],
+    ids=["wrong pipeline", "another plain one", "another made plain", "no plain one"],
+)
+def test_no_pipeline_counts_but_beside_a_candidate_without_one(
+    monkeypatch: pytest.MonkeyPatch,
+    selection: Selection,
+    tmp_path: Any,
+    values: dict[tuple[str, bool], float],
+    taken: set[tuple[str, int]],
+) -> None:
+    a, b = of(3, "a"), of(3, "b")
+    others = (b, of(1, "c")) if ("c", False) in values else (b,)
+    made: list[Candidate] = []
+    found = tune_it(monkeypatch, replace(selection, chosen=a, others=others), tmp_path, results(values, made))
+    seconds = {c.origin: c.seconds for c in found.considered if c.origin[1] == ":"}
+    assert {(name[0], 3 if "stages 3" in name else 1) for name, s in seconds.items() if s is not None} == taken
+    assert not taken or (found.chosen.origin, found.chosen.schedule.stages) != ("a", 3)
+
+
+def tune_it(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any, made: type, tune_seconds: int | None = None
+) -> Selection:
     monkeypatch.setattr(tune, "_Timing", made)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
-    options = Options(cache_dir=str(tmp_path))
+    options = Options(cache_dir=str(tmp_path), tune_seconds=tune_seconds)
     with weft.options(cache_dir=str(tmp_path)):
         return tuned(selection, options, torch.device("cuda", 0))
 
@@ -241,6 +309,60 @@ def test_no_memory_to_time_any_takes_the_likeliest_and_remembers_nothing(
     timed: list[Candidate] = []
     tune_it(monkeypatch, selection, tmp_path, timing(lambda candidate: 1e-6, timed))
     assert timed  # now that there is room
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The tuner's clock, which moves where a test moves it."""
+    found = [100.0]
+    monkeypatch.setattr(tune, "time", SimpleNamespace(monotonic=lambda: found[0]))
+    return found
+
+
+def test_a_tuning_that_was_cut_short_is_kept_for_those_with_as_little_time(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any, now: list[float]
+) -> None:
+    timed: list[Candidate] = []
+
+    def slowly(candidate: Candidate) -> float:
+        now[0] += 6.0
+        return 1.0 / len(timed)  # the last one is the fastest
+
+    def tuned_in(seconds: int | None) -> tuple[int, Candidate]:
+        timed.clear()
+        found = tune_it(monkeypatch, selection, tmp_path, timing(slowly, timed), seconds)
+        return len(timed), found.chosen
+
+    count, half = tuned_in(10)
+    assert count == 2
+    assert tuned_in(10)[0] == 0
+    assert tuned_in(11)[0] == 2
+    count, whole = tuned_in(None)
+    assert count > 4
+    assert whole.schedule != half.schedule
+    assert [tuned_in(seconds)[0] for seconds in (None, 9)] == [0, 0], "a whole tuning is good for all"
+    assert tuned_in(9)[1].schedule == whole.schedule
+
+
+def test_the_time_for_tuning_bounds_compiling_but_for_one_candidate(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any, now: list[float]
+) -> None:
+    given: list[float] = []
+
+    def slow(job: Job, seconds: float) -> Assembled:
+        given.append(seconds)
+        if seconds < tune._COMPILING:
+            now[0] += 10.0
+        return assemble(job, seconds if seconds <= 0 else tune._COMPILING)
+
+    monkeypatch.setattr("weft.run.gpu.build.assemble", slow)
+    monkeypatch.setattr(tune, "side_by_side", functools.partial(tune.side_by_side, workers=1))
+    found = tune_it(monkeypatch, selection, tmp_path, timing(lambda candidate: 1e-6, []), 5)
+    assert given[:2] == [tune._COMPILING, 5.0]
+    assert given[2:]
+    assert all(left < 0 for left in given[2:])
+    assert found.chosen.schedule.stages == 1
+    assert any("the time for it was over" in c.reason for c in found.considered)
 
 
 def test_while_a_graph_is_captured_nothing_is_timed(

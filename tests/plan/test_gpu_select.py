@@ -136,7 +136,7 @@ def test_what_was_tuned_is_kept_with_its_program(tmp_path: Path, monkeypatch: py
 
     def fastest(tried: Any, *_: Any) -> Any:
         timed.append(len(tried))
-        return tried[2], [Considered("one", 1e-3, ""), Considered("other", None, "too slow")]
+        return tried[2], [Considered("one", 1e-3, ""), Considered("other", None, "too slow")], True
 
     monkeypatch.setattr(tune, "_fastest", fastest)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")

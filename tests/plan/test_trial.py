@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -214,6 +215,29 @@ def test_products_of_products_are_not_taken_apart(cache):
     made, timed, _ = compiled_as_measured(attention, arguments, (1.0, 1.0, 0.1))
     assert timed == [2]
     assert made.plan.with_library is None
+
+
+def test_nobody_else_measures_on_the_gpu_during_a_trial(monkeypatch):
+    """But first calls, which may compile, keep no one waiting."""
+    device, did, times = torch.device("cuda", 1), [], {"weft": 1.0, "eager": 2.0}
+
+    @contextmanager
+    def alone_on(where):
+        did.append(f"alone on {where}")
+        yield True
+        did.append("no longer")
+
+    def on_a_gpu(calls, where):
+        did.append("captured")
+        return [lambda name=call.func: times[name()] for call in calls]
+
+    monkeypatch.setattr(trial, "gpu_of", lambda arguments: device)
+    monkeypatch.setattr(trial, "alone_on", alone_on)
+    monkeypatch.setattr(trial, "_on_a_gpu", on_a_gpu)
+    found = trial.measure([lambda name=name: did.append("called") or name for name in times], ())
+    assert found == (1.0, 2.0)
+    first = ["called", "called", "alone on cuda:1", "captured"]
+    assert (did[:4], did[-1]) == (first, "no longer")
 
 
 class Layer(torch.nn.Module):

@@ -6,8 +6,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
+from types import SimpleNamespace
 
-from weft.run.gpu.alone import alone
+import torch
+
+from weft.run.gpu import alone as module
+from weft.run.gpu.alone import alone, alone_on
 
 OTHER = """
 from weft.run.gpu.alone import alone
@@ -44,6 +49,23 @@ def test_it_excludes_another_process_and_ends_with_it(tmp_path, monkeypatch):
         process.wait()
         with alone("a GPU", 10.0) as held:
             assert held
+
+
+def test_a_gpu_is_the_same_one_by_whatever_number(tmp_path, monkeypatch):
+    """Processes that see one GPU each call it the first."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    known = {0: "GPU-a", 1: "GPU-b"}
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda d: SimpleNamespace(uuid=known[d.index]))
+    monkeypatch.setattr(module, "alone", partial(alone, seconds=0.0))
+    first, second = torch.device("cuda", 0), torch.device("cuda", 1)
+    with alone_on(first) as held, alone_on(second) as other:
+        assert (held, other) == (True, True)
+        known[1] = "GPU-a"
+        with alone_on(second) as again:
+            assert not again
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda d: SimpleNamespace())
+    with alone_on(first) as held, alone_on(second) as other:  # a PyTorch that does not say
+        assert (held, other) == (True, True)
 
 
 def test_without_a_folder_it_goes_on(tmp_path, monkeypatch):

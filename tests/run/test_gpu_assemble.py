@@ -91,6 +91,17 @@ def test_jobs_side_by_side_fail_alone() -> None:
     assert (after.compiles - before.compiles, after.binaries_emitted - before.binaries_emitted) == (5, 3)
 
 
+def test_without_time_nothing_is_compiled_and_with_little_it_is_said_to_have_been_too_little(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    workers.retire()
+    with pytest.raises(CompilerError, match=r"had not finished after 0.01 s and was stopped"):
+        assemble(JOB, 0.01)  # a new process has not even begun by then
+    monkeypatch.setattr(workers, "ask", lambda *_: pytest.fail("Triton is asked"))
+    with pytest.raises(CompilerError, match="the time for it was over"):
+        assemble(JOB, -1.0)
+
+
 def test_a_job_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
     """And what it has started, as Triton starts ptxas."""
     said = tmp_path / "number"

@@ -10,6 +10,7 @@ from run.gpu_kernels import TWICE
 from weft.emit.triton import BlockConstant, GridLoop, WholeConstant
 from weft.errors import UnsupportedError
 from weft.run.gpu import GpuSignature, KernelClass, class_of
+from weft.run.gpu.signature import LONGEST
 from weft.run.launch import Input, Output, Size
 from weft.tensor.dtypes import DType
 
@@ -46,8 +47,12 @@ def test_far_elements_have_wide_strides_and_a_size_of_one_is_no_constant() -> No
 
 
 def test_what_no_kernel_can_take_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="31 bits"):
-        class_of(TWICE, [0, 0, 0], {"M": 2**31, "N": 1}, [1, 1, 1])
+    for size in (2**31, 2**31 - 64, LONGEST):  # the end of the last block, or segment, has a number too
+        with pytest.raises(UnsupportedError, match=f"31 bits: less than {2**31 - 2**24} of them"):
+            class_of(TWICE, [0, 0, 0], {"M": size, "N": 1}, [1, 1, 1])
+        with pytest.raises(UnsupportedError, match="31 bits"):
+            replace(TWICE, grid=(GridLoop(size, 64),)).demand_sizes(SIZES)
+    class_of(TWICE, [0, 0, 0], {"M": LONGEST - 1, "N": 1}, [1, 1, 1])
     with pytest.raises(UnsupportedError, match="N without elements"):
         class_of(TWICE, [0, 0, 0], {"M": 1, "N": 0}, [1, 1, 1])
     complex_input = TWICE.kernel._replace(inputs=(Input("x", 2, DType.complex64), TWICE.kernel.inputs[1]))

@@ -181,6 +181,20 @@ def test_wide_strides_are_told_apart() -> None:
     assert [[a.bytes for a in k.arguments[5:7]] for k in gpu.made] == [[8, 8], [4, 4]]
 
 
+def test_sizes_that_are_too_long_are_refused_whatever_calls_went_before() -> None:
+    class Roomy(Gpu):
+        def allocate(self, sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+            return torch.empty(16, dtype=dtype)
+
+    gpu = Roomy()
+    launch, row = gpu.launcher(), OnGpu(torch.zeros(16))
+    launch(OnGpu(torch.zeros(1, 16).expand(16, 16)), row)
+    for rows in (2**31 - 2**24, 2**31 - 64):  # of the same class but for that
+        with pytest.raises(UnsupportedError, match="31 bits"):
+            launch(OnGpu(torch.zeros(1, 16).expand(rows, 16)), row)
+    assert len(gpu.started) == 1
+
+
 def test_calls_after_one_another_write_to_the_same_memory() -> None:
     gpu = Gpu()
     launch = gpu.launcher()

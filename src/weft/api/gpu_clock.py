@@ -16,6 +16,7 @@ import torch
 
 from weft.api.measure import Timing, orders
 from weft.api.workloads_gpu import scaled_mm
+from weft.plan.graphs import called_aside, captured
 
 _LEAST, _WARM = 10, 3
 _FLUSHED = 256 << 20  # bytes: more than any second-level cache
@@ -100,17 +101,10 @@ class CudaClock:
         Raises:
             RuntimeError: it cannot be captured.
         """
-        side = _CUDA.Stream()
-        side.wait_stream(_CUDA.current_stream())
-        with _CUDA.stream(side):
-            for _ in range(_WARM):
-                call(*inputs)
-        _CUDA.current_stream().wait_stream(side)
+        run = partial(call, *inputs)
+        called_aside(run, _WARM)
         self.wait()
-        graph = _CUDA.CUDAGraph()
-        with _CUDA.graph(graph):
-            out = call(*inputs)
-        return Replay(graph.replay, out)
+        return Replay(*captured(run))
 
     def one(self, replay: Replay) -> Callable[[], float]:
         """Replay the graph once, with nothing of its operands in the cache."""

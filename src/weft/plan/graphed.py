@@ -7,6 +7,7 @@ graph reads them. Results are copies of the graph's: the next call changes nothi
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 
 from weft.plan.executable import Plan
+from weft.plan.graphs import captured
 from weft.plan.home import gpu_of
 from weft.plan.runner import Runner
 from weft.plan.trial import repeatable
@@ -41,11 +43,7 @@ class Cuda:
 def _capture(run: Runner, arguments: Sequence[Any], device: torch.device) -> tuple[Callable[[], None], Sequence[Any]]:
     cuda: Any = torch.cuda  # not fully known to type checkers
     with cuda.device(device):
-        graph = cuda.CUDAGraph()
-        # Other threads may use the GPU meanwhile.
-        with cuda.graph(graph, capture_error_mode="thread_local"):
-            results = run(*arguments)
-    return graph.replay, results
+        return captured(functools.partial(run, *arguments))
 
 
 def _cuda() -> Cuda:

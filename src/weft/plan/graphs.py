@@ -4,39 +4,58 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
+T = TypeVar("T")
 
-def replayed(run: Callable[[], Any]) -> Callable[[], Any]:
-    """What `run` has the current GPU do, captured, so that each call does it again; `run` itself was called before.
+_CUDA: Any = torch.cuda  # not fully known to type checkers
+
+
+def captured(run: Callable[[], T]) -> tuple[Callable[[], None], T]:
+    """What `run` has the current GPU do, captured: what does it again, and the results that it writes to each time.
+
+    Whoever holds the first, holds the graph, whose memory the results are in. Other threads may use the GPU meanwhile: what they
+    do there neither fails nor ends the capture.
 
     Raises:
         RuntimeError: `run` does what cannot be captured: it waits for the GPU, say.
     """
-    cuda: Any = torch.cuda  # not fully known to type checkers
-    side = cuda.Stream()
-    side.wait_stream(cuda.current_stream())
-    with cuda.stream(side):
-        run()
-    cuda.current_stream().wait_stream(side)
-    graph = cuda.CUDAGraph()
-    with cuda.graph(graph):
+    graph = _CUDA.CUDAGraph()
+    with _CUDA.graph(graph, capture_error_mode="thread_local"):
         results = run()
-    return functools.partial(_replay, graph, results)
+    return graph.replay, results
 
 
-def _replay(graph: Any, results: Any) -> Any:
-    """The graph writes to the results that it made when it was captured: whoever holds it, holds them."""
-    graph.replay()
+def called_aside(run: Callable[[], Any], times: int = 1) -> None:
+    """Calls `run` so many times on a stream of its own, as PyTorch wants it before what is captured."""
+    side = _CUDA.Stream()
+    side.wait_stream(_CUDA.current_stream())
+    with _CUDA.stream(side):
+        for _ in range(times):
+            run()
+    _CUDA.current_stream().wait_stream(side)
+
+
+def replayed(run: Callable[[], T]) -> Callable[[], T]:
+    """What `run` has the current GPU do, captured, so that each call does it again; `run` itself was called before.
+
+    Raises:
+        RuntimeError: as `captured`.
+    """
+    called_aside(run)
+    return functools.partial(_replay, *captured(run))
+
+
+def _replay(replay: Callable[[], None], results: T) -> T:
+    replay()
     return results
 
 
 def capturing() -> bool:
     """Whether the current stream is being captured: nothing may wait for the GPU then, and nothing can be timed."""
-    cuda: Any = torch.cuda
-    return bool(cuda.is_available() and cuda.is_current_stream_capturing())
+    return bool(_CUDA.is_available() and _CUDA.is_current_stream_capturing())
 
 
 def cache_filler(device: torch.device) -> torch.Tensor:

@@ -29,6 +29,7 @@ from weft.plan.writes import spare
 from weft.run import stats
 from weft.run.cache import CacheFolder
 from weft.run.forked import threads_are_gone
+from weft.run.gpu.alone import alone_on
 from weft.run.gpu.build import gpu_parts
 from weft.run.key import cache_key, environment_parts
 
@@ -200,7 +201,8 @@ def changing_sizes(gm: torch.fx.GraphModule) -> tuple[int, ...]:
 def measure(candidates: Sequence[Callable[..., Any]], arguments: Sequence[Any]) -> tuple[float, ...]:
     """Median seconds of a call of each, timed in turn, to and fro, on the same arguments, after a first call of each.
 
-    On a GPU what it does is timed, replayed from a CUDA graph; where that cannot be, calls until it has done them.
+    On a GPU what it does is timed, replayed from a CUDA graph; where that cannot be, calls until it has done them. No other process
+    or thread of the user's times anything there meanwhile.
     """
     times: tuple[list[float], ...] = tuple([] for _ in candidates)
     calls = [functools.partial(call, *arguments) for call in candidates]
@@ -209,16 +211,21 @@ def measure(candidates: Sequence[Callable[..., Any]], arguments: Sequence[Any]) 
         for call in calls:
             call()
         if device is None:
-            timed: list[Callable[[], float]] = [functools.partial(_seconds, call) for call in calls]
+            _in_turn([functools.partial(_seconds, call) for call in calls], times)
         else:
-            timed = _on_a_gpu(calls, device)
-        turns = list(zip(timed, times, strict=True))
-        begin = time.perf_counter()
-        while len(times[0]) < _LEAST or (len(times[0]) < _MOST and time.perf_counter() - begin < _SECONDS):
-            turns.reverse()
-            for one, found in turns:
-                found.append(one())
+            with alone_on(device):  # after the first calls, which may compile
+                _in_turn(_on_a_gpu(calls, device), times)
     return tuple(statistics.median(found) for found in times)
+
+
+def _in_turn(timed: Sequence[Callable[[], float]], times: Sequence[list[float]]) -> None:
+    """Adds what each of `timed` gives to its list, to and fro."""
+    turns = list(zip(timed, times, strict=True))
+    begin = time.perf_counter()
+    while len(times[0]) < _LEAST or (len(times[0]) < _MOST and time.perf_counter() - begin < _SECONDS):
+        turns.reverse()
+        for one, found in turns:
+            found.append(one())
 
 
 def _seconds(call: Callable[[], Any]) -> float:

@@ -26,7 +26,7 @@ from weft.plan.kept import keep, parts_of, recalled
 from weft.plan.packed import unplaced
 from weft.plan.select import Candidate, Considered, Example, Selection, select
 from weft.run.cache import Json
-from weft.run.gpu.alone import alone
+from weft.run.gpu.alone import alone_on
 from weft.run.gpu.assemble import side_by_side
 from weft.tensor.program import TensorProgram
 
@@ -59,9 +59,12 @@ class Ready:
 def tuned(selection: Selection, options: Options, device: torch.device | None) -> Selection:
     """`selection` with the candidate that measured fastest, and what became of the others among those considered.
 
+    The choice of a tuning that `tune_seconds` cut short is kept under a key with these seconds: a warm start with as many times
+    nothing, and one with more, or without a limit, does not take half a tuning for a whole one. A whole one is good for all.
+
     Args:
         selection: for a GPU, the candidates likeliest first.
-        options: `effort` says how many are tried, `tune_seconds` for how long.
+        options: `effort` says how many are tried, `tune_seconds` for how long, compiling included.
         device: where they are timed; None where the target is not here: then the first that can be compiled is taken, as it is
             while a CUDA graph is captured.
 
@@ -74,7 +77,10 @@ def tuned(selection: Selection, options: Options, device: torch.device | None) -
     plain, brought = unplaced(selection.program)
     gpu = {"tuned": effort, "gpu": torch.cuda.get_device_name(device), "tf32": str(tf32_allowed())}
     parts = parts_of("schedule", plain, selection.example, options) | gpu
+    cut_short = parts | {"tune seconds": str(options.tune_seconds)}
     known = recalled(parts, Candidate, options, brought)
+    if known is None and options.tune_seconds is not None:
+        known = recalled(cut_short, Candidate, options, brought)
     considered = None if known is None else _considered(known[1])
     if known is not None and considered is not None:
         # At these sizes, not at those of then.
@@ -85,11 +91,11 @@ def tuned(selection: Selection, options: Options, device: torch.device | None) -
     tried = (selection.chosen, *(selection.others or ()))
     if len(tried) == 1:
         return replace(selection, others=())
-    best, said = _fastest(tried, selection, device, options)
+    best, said, whole = _fastest(tried, selection, device, options)
     if best is None:  # perhaps the next process has the memory to time them
         return _first_that_compiles(replace(selection, considered=(*selection.considered, *said)), options)
     lines: list[Json] = [[c.origin, c.seconds, c.reason] for c in said]
-    keep(parts, best, options, brought, {"chosen": _name(best), "considered": lines})
+    keep(parts if whole else cut_short, best, options, brought, {"chosen": _name(best), "considered": lines})
     return replace(selection, chosen=best, others=(), considered=(*selection.considered, *said))
 
 
@@ -104,7 +110,7 @@ def _first_that_compiles(selection: Selection, options: Options) -> Selection:
     failure: WeftError | None = None
     for candidate in _likeliest(selection, options):
         try:
-            _assembled(built(selection.program, candidate, selection.example))
+            _assembled(built(selection.program, candidate, selection.example), math.inf)
         except WeftError as error:
             failure = failure or error
             failed.append(Considered(_name(candidate), None, error.what))
@@ -128,8 +134,12 @@ def _each_once(tried: Sequence[Candidate], most: int) -> tuple[Candidate, ...]:
     for each in tried:
         firsts.setdefault(id(each.applied), each)
     first, *others = list(firsts.values())[:most]
-    plain = replace(first, schedule=replace(first.schedule, stages=1))
+    plain = _without_pipeline(first)
     return (plain, *([] if first.schedule == plain.schedule else [first]), *others)
+
+
+def _without_pipeline(candidate: Candidate) -> Candidate:
+    return replace(candidate, schedule=replace(candidate.schedule, stages=1))
 
 
 def _name(candidate: Candidate) -> str:
@@ -153,14 +163,19 @@ def _considered(meta: Mapping[str, Json]) -> list[Considered] | None:
 
 def _fastest(
     tried: Sequence[Candidate], selection: Selection, device: torch.device, options: Options
-) -> tuple[Candidate | None, list[Considered]]:
+) -> tuple[Candidate | None, list[Considered], bool]:
     """The candidate that measured fastest: the best programs with places first, then the best warps and stages of these.
 
-    None where none could be measured.
+    Returns:
+        it, None where none could be measured; what became of each; whether there was time for all.
     """
     rounds = _Rounds(selection.program, selection.example, device, options)
     first = _each_once(tried, _TRIED[options.effort])
     rounds.run(first)
+    if rounds.unchecked:  # what others are compared with did not run: that of another program, then
+        plain, *others = first
+        first = tuple(_without_pipeline(c) for c in others if c.applied is not plain.applied and c.schedule.stages != 1)
+        rounds.run(first)
     done = {(id(c.applied), c.schedule) for c in first}
     more: list[Candidate] = []
     for best, _ in rounds.times[: _CLOSELY[options.effort]]:
@@ -168,7 +183,7 @@ def _fastest(
         more += others[:_VARIANTS]
         done.update((id(c.applied), c.schedule) for c in others)
     rounds.run(more)
-    return (rounds.times[0][0] if rounds.times else None), rounds.said
+    return (rounds.times[0][0] if rounds.times else None), rounds.said, not rounds.cut_short
 
 
 class _Rounds:
@@ -178,6 +193,7 @@ class _Rounds:
         times: of candidates, in seconds, the fastest first.
         compiled: those that have kernels.
         said: what became of each.
+        cut_short: the time for tuning was over before all had been compiled and timed.
     """
 
     def __init__(self, program: TensorProgram, example: Example, device: torch.device, options: Options) -> None:
@@ -186,39 +202,56 @@ class _Rounds:
         self.times: list[tuple[Candidate, float]] = []
         self.compiled: list[Candidate] = []
         self.said: list[Considered] = []
+        self.cut_short = False
         self._timing: _Timing | None = None
 
+    @property
+    def unchecked(self) -> bool:
+        """Whether candidates could be timed but for one without a pipeline, to compare them with."""
+        return self._timing is not None and self._timing.expected is None
+
     def run(self, candidates: Sequence[Candidate]) -> None:
-        """One round.
+        """One round. However little time there is, the first of all candidates is compiled and timed.
 
         Raises:
             WeftError: no candidate has kernels so far; the first one's reason.
         """
-        if not candidates or (self.compiled and time.monotonic() > self.deadline):
+        if not candidates or (self.times and self._is_over()):
             return
         ready: list[Ready] = []
         failure: WeftError | None = None
-        for candidate, found in zip(candidates, compiled(self.program, candidates, self.example), strict=True):
+        made = compiled(self.program, candidates, self.example, self.deadline, surely=0 if self.times else 1)
+        for candidate, found in zip(candidates, made, strict=True):
             if isinstance(found, WeftError):
                 failure = failure or found
                 self.said.append(Considered(_name(candidate), None, found.what))
             else:
                 ready.append(Ready(candidate, found))
         self.compiled += [each.candidate for each in ready]
+        over = failure is not None and self._is_over()
         if failure is not None and not self.compiled:
+            if over:  # with more time another one may have had kernels
+                return
             raise failure
-        with torch.no_grad(), torch.cuda.device(self.device), alone(f"GPU {self.device}"):
+        with torch.no_grad(), torch.cuda.device(self.device), alone_on(self.device):
             timing = self._timing = self._timing or _timing(self.program, self.example, self.device)
-            for each in ready:
+            # Those without a pipeline first: the others are compared with one of them.
+            for each in sorted(ready, key=lambda each: each.candidate.schedule.stages != 1):
                 self._time(each, timing)
         self.times.sort(key=lambda found: found[1])
+
+    def _is_over(self) -> bool:
+        """Whether no more is to be begun; it is asked where there is more."""
+        over = time.monotonic() >= self.deadline
+        self.cut_short = self.cut_short or over
+        return over
 
     def _time(self, ready: Ready, timing: _Timing | None) -> None:
         name = _name(ready.candidate)
         if timing is None:
             self.said.append(Considered(name, None, f"not timed: {_NO_MEMORY}"))
             return
-        if self.times and time.monotonic() > self.deadline:
+        if self.times and self._is_over():
             self.said.append(Considered(name, None, "not timed: the time for tuning was over"))
             return
         measured = timing.measured(ready, min((t for _, t in self.times), default=math.inf))
@@ -229,11 +262,24 @@ class _Rounds:
             self.said.append(Considered(name, measured, ""))
 
 
-def compiled(program: TensorProgram, tried: Sequence[Candidate], example: Example) -> list[list[Built] | WeftError]:
-    """For each candidate its kernels, or what is wrong with one; Triton runs in processes of its own, one for each core."""
+def compiled(
+    program: TensorProgram,
+    tried: Sequence[Candidate],
+    example: Example,
+    deadline: float = math.inf,
+    *,
+    surely: int = 0,
+) -> list[list[Built] | WeftError]:
+    """For each candidate its kernels, or what is wrong with one; Triton runs in processes of its own, one for each core.
+
+    Nothing is compiled after `deadline`, by `time.monotonic`, but for so many that are compiled `surely`: the first that can be
+    printed.
+    """
     # Printed here: options are those of this thread.
     printed = [_printed(program, candidate, example) for candidate in tried]
-    made = iter(side_by_side([partial(_assembled, each) for each in printed if not isinstance(each, WeftError)]))
+    good = [each for each in printed if not isinstance(each, WeftError)]
+    ends = [math.inf if number < surely else deadline for number in range(len(good))]
+    made = iter(side_by_side([partial(_assembled, *both) for both in zip(good, ends, strict=True)]))
     return [each if isinstance(each, WeftError) else next(made) for each in printed]
 
 
@@ -244,9 +290,9 @@ def _printed(program: TensorProgram, candidate: Candidate, example: Example) -> 
         return error
 
 
-def _assembled(kernels: list[Built]) -> list[Built]:
+def _assembled(kernels: list[Built], deadline: float) -> list[Built]:
     for each in kernels:
-        each.assembled(_COMPILING)
+        each.assembled(min(_COMPILING, deadline - time.monotonic()))
     return kernels
 
 
@@ -259,7 +305,12 @@ def _timing(program: TensorProgram, example: Example, device: torch.device) -> _
 
 
 class _Timing:
-    """Runs candidates on the same random inputs and times them, the second-level cache emptied before each call."""
+    """Runs candidates on the same random inputs and times them, the second-level cache emptied before each call.
+
+    Attributes:
+        expected: the results of the first candidate without a pipeline that ran: all others are compared with these, and none
+            with a pipeline counts before there are some.
+    """
 
     def __init__(self, program: TensorProgram, example: Example, device: torch.device) -> None:
         self.program, self.example, self.device = program, example, device
@@ -269,13 +320,16 @@ class _Timing:
 
     def measured(self, ready: Ready, best: float) -> float | str:
         """Median seconds of a call; or why it cannot be taken."""
+        if self.expected is None and ready.candidate.schedule.stages != 1:
+            return "not timed: no candidate without a pipeline ran, to compare it with"
         try:
             run = self._run(ready)
             outputs = run()
             torch.cuda.synchronize(self.device)
-            differs = self._differs(outputs)
-            if differs is not None:
-                return differs
+            if self.expected is None:
+                self.expected = outputs
+            elif _differ(self.expected, outputs):
+                return "its results differ from those of a candidate without a pipeline"
             del outputs
             return self._timed(run, best)
         except WeftError as error:
@@ -294,26 +348,6 @@ class _Timing:
 
         return run
 
-    def _differs(self, outputs: tuple[torch.Tensor, ...]) -> str | None:
-        """Why `outputs` are not those of the candidates before; those of the first are taken."""
-        if self.expected is None:
-            self.expected = outputs
-            return None
-        for one, other in zip(self.expected, outputs, strict=True):
-            if not one.is_floating_point():
-                if (one == other).double().mean() < 0.99:
-                    return "its results differ from other candidates'"
-                continue
-            first, second = one.double(), other.double()
-            finite = torch.isfinite(first)
-            largest = first[finite].abs().amax() if bool(finite.any()) else torch.zeros(())
-            allowed = _CLOSE.get(one.dtype, _OTHERS_CLOSE) * float(largest)
-            if not torch.equal(finite, torch.isfinite(second)) or bool(
-                ((first - second)[finite].abs() > allowed).any()
-            ):
-                return "its results differ from other candidates'"
-        return None
-
     def _timed(self, run: Run, best: float) -> float:
         taken: list[float] = []
         run = replayed(run)  # what starting several kernels costs the host would hide what they cost
@@ -330,6 +364,22 @@ class _Timing:
             if len(taken) == _LEAST and min(taken) > _HOPELESS * best:
                 break
         return statistics.median(taken)
+
+
+def _differ(expected: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
+    """Whether `outputs` are further from those that are expected than two right kernels are from one another."""
+    for one, other in zip(expected, outputs, strict=True):
+        if not one.is_floating_point():
+            if (one == other).double().mean() < 0.99:
+                return True
+            continue
+        first, second = one.double(), other.double()
+        finite = torch.isfinite(first)
+        largest = first[finite].abs().amax() if bool(finite.any()) else torch.zeros(())
+        allowed = _CLOSE.get(one.dtype, _OTHERS_CLOSE) * float(largest)
+        if not torch.equal(finite, torch.isfinite(second)) or bool(((first - second)[finite].abs() > allowed).any()):
+            return True
+    return False
 
 
 def _random(name: str, dtype: str, axes: Sequence[Any], example: Example, device: torch.device) -> torch.Tensor:

@@ -158,16 +158,23 @@ class Frame:
         if tile:
             self.dividing[node.axis] = tile
         space = node.axis.space
-        if tile is None or count not in (str(tile), *(c.name for c in self.constants if not tile)):
+        least = 1 if tile else self._padded(count)
+        if tile is None or least is None or (tile and count != str(tile)):
             return False
         if space.fixed is not None:
             return tile > 0 and space.fixed % tile == 0
-        least = 1 if tile else self.least.get(node.axis, 1)
         for known in self.constants:
             if isinstance(known, WholeConstant) and (known.space, known.tile, known.least) == (space.name, tile, least):
                 return known.name
         self.constants.append(WholeConstant(self.names.make(f"WHOLE_{node.axis.name}"), space.name, tile, least))
         return self.constants[-1].name
+
+    def _padded(self, count: str) -> int | None:
+        """The fewest lanes of the block that the constant `count` counts: products of other loops may have asked for them.
+
+        None where it is no such constant.
+        """
+        return next((c.least for c in self.constants if isinstance(c, BlockConstant) and c.name == count), None)
 
     def mask(self, dims: Sequence[Axis], axes: Sequence[Axis] | None = None) -> str:
         """The mask of the valid elements of an item with axes `dims`, looking at `axes` only; "" where all are."""

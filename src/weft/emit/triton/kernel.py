@@ -134,13 +134,25 @@ def _written(frame: Frame, base: str, kind: BlockType, strides: Mapping[Axis, st
     """The tensor at `base`. Its strides, products of sizes, are made 64 bits wide, so that offsets in large tensors are."""
     wide: dict[Axis, str] = {}
     for axis, stride in strides.items():
-        first, *rest = stride.split(" * ")
-        if stride.isdigit():
+        if stride.isdigit() and _stays_near(axis, int(stride)):
             wide[axis] = stride
             continue
+        first, *rest = stride.split(" * ")
         text = " * ".join([f"tl.cast({first}, tl.int64)", *rest])
         wide[axis] = frame.hold(text, f"{base}_by_{axis.name.split('.')[-1]}")
     return Memory(base, kind.dtype, wide, kind.dims, (), not kind.buffered)
+
+
+def _stays_near(axis: Axis, stride: int) -> bool:
+    """Whether all elements of a written tensor along `axis` lie within 31 bits, whatever the sizes of the run: sizes do.
+
+    A stride that is a number has dimensions of fixed size behind it alone, so that offsets in these come to less than it.
+    """
+    return stride == 1 or (axis.space.fixed is not None and axis.space.fixed * stride < _FAR)
+
+
+# The first offset that 31 bits do not hold.
+_FAR = 2**31
 
 
 def _demand_type(dtype: DType, target: Target | None) -> None:

@@ -69,8 +69,11 @@ def weft_trunc(x):
 _ROUND = '''
 @triton.jit
 def weft_round(x):
-    """The nearest integer, half to even: what is beyond the mantissa rounds away when 1.5 * 2**23 is added."""
-    return tl.where(tl.abs(x) < 4194304.0, (x + 12582912.0) - 12582912.0, x)
+    """The nearest integer, half to even, its sign kept: what is behind the point rounds away when 2**23 is added to the size."""
+    bits = tl.cast(x, tl.int32, bitcast=True)
+    size = tl.abs(x)
+    near = tl.where(size < 8388608.0, (size + 8388608.0) - 8388608.0, size)
+    return tl.cast(tl.cast(near, tl.int32, bitcast=True) | (bits & -0x80000000), tl.float32, bitcast=True)
 '''
 
 _E4M3 = '''

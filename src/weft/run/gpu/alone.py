@@ -7,10 +7,19 @@ import os
 import tempfile
 import time
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+import torch
 
 _PAUSE = 0.02
+
+
+def alone_on(device: torch.device) -> AbstractContextManager[bool]:
+    """As `alone`, by the GPU itself: the same number may be another one in another process (CUDA_VISIBLE_DEVICES)."""
+    found: Any = vars(torch.cuda)["get_device_properties"](device)
+    return alone(f"GPU {getattr(found, 'uuid', device)}")
 
 
 @contextmanager

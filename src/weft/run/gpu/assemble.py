@@ -112,7 +112,7 @@ def assemble(job: Job, seconds: float = ASSEMBLY_SECONDS) -> Assembled:
 
     Args:
         job: what to compile.
-        seconds: the time after which Triton is stopped.
+        seconds: the time after which Triton is stopped; it is not begun where there is none.
 
     Raises:
         CompilerError: Triton is missing or too old, refused the kernel or its target, crashed, or took too long.
@@ -120,6 +120,8 @@ def assemble(job: Job, seconds: float = ASSEMBLY_SECONDS) -> Assembled:
         TargetError: the target is no GPU that weft makes kernels for.
     """
     most = gpu(job.target).program_bytes
+    if seconds <= 0:
+        raise CompilerError(_of(job, "not compiled: the time for it was over"), kernel=job.name)
     stats.count("compiles")
     try:
         found = processes.ask(_described(job), seconds)

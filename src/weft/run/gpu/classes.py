@@ -93,7 +93,7 @@ def class_of(
         strides: of every dimension of every input, input by input, in elements.
 
     Raises:
-        UnsupportedError: a size of 2**31 or more, or of 0 where a block covers the space; a type that Triton has not.
+        UnsupportedError: a size of `signature.LONGEST` or more, or of 0 where a block covers the space; a type that Triton has not.
     """
     tensors = [*signature.kernel.inputs, *signature.kernel.outputs]
     pointers = [

@@ -28,7 +28,7 @@ from weft.errors import TargetError, UnsupportedError
 from weft.run.gpu import driver
 from weft.run.gpu.assemble import Assembled
 from weft.run.gpu.classes import KernelClass, class_of
-from weft.run.gpu.signature import FAR, GpuSignature
+from weft.run.gpu.signature import FAR, LONGEST, GpuSignature
 from weft.run.launch import Launcher, allocation, check, sizes_and_strides, tuple_of
 from weft.target import Target
 
@@ -261,8 +261,8 @@ class _Text:
     def key(self) -> str:
         """What finds the binary of a call: the GPU and, of its class, what is cheap to see.
 
-        Addresses of outputs that the launcher allocates are divisible by 16. Where a number has more than 31 bits there is no
-        such key.
+        Addresses of outputs that the launcher allocates are divisible by 16. Where a number has more than 31 bits, or a size may be
+        too long, there is no such key.
         """
         seen = [a for a, t in zip(self.addresses, (*self.inputs, *self.outputs), strict=True) if t in self.tensors]
         parts = [f"{a} & 15" for a in seen]
@@ -274,7 +274,9 @@ class _Text:
         return tuple_of(["device", *([f"({self._wide()}) >> 31"] if self._wide() else []), *parts])
 
     def _wide(self) -> str:
-        return " | ".join([*self.size_of.values(), *self.strides])
+        """What has more than 31 bits where a stride has, or a size is `LONGEST` or more."""
+        sizes = " | ".join(self.size_of.values())
+        return " | ".join([*([f"({sizes}) + {2**31 - LONGEST}"] if sizes else []), *self.strides])
 
     def _reach(self) -> str:
         """How far the dimensions of the inputs reach, in elements: at least `FAR` where the class says so (`reaches_far`)."""

@@ -12,8 +12,9 @@ from weft.errors import UnsupportedError
 from weft.run.cache import Json
 from weft.run.launch import KernelSignature
 
-LONGEST = 2**31
-"""Sizes are less: Triton kernels number elements with 31 bits."""
+LONGEST = 2**31 - 2**24
+"""Sizes are less: Triton kernels number elements with 31 bits, those behind the end too that a last block would have, or the last
+of some hundred segments, each of which is whole blocks of at most 2**13."""
 
 FAR = 2**28
 """Where a dimension of an input reaches so many elements, offsets may need more than 31 bits: all strides are passed with 64."""
@@ -89,9 +90,12 @@ class GpuSignature:
         return {size.name: value for size, value in zip(self.kernel.sizes, values, strict=True)}
 
     def demand_sizes(self, sizes: Mapping[str, int]) -> None:
-        """UnsupportedError for a size of 2**31 or more."""
-        if any(n >= LONGEST for n in sizes.values()):
-            raise UnsupportedError(f"sizes {dict(sizes)}: Triton kernels number elements with 31 bits")
+        """UnsupportedError for a size of `LONGEST` or more, be it one of the program's own numbers."""
+        own = [g.size for g in self.grid] + [n for shape in self.shapes for n in shape]
+        if any(n >= LONGEST for n in (*sizes.values(), *(n for n in own if isinstance(n, int)))):
+            raise UnsupportedError(
+                f"sizes {dict(sizes)}: Triton kernels number elements with 31 bits: less than {LONGEST} of them"
+            )
 
     def constants_at(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """The constants' values.

@@ -86,9 +86,10 @@ class Worker:
         except OSError as error:
             raise _GoneError from error
         deadline = time.monotonic() + seconds
-        if self._line(deadline) is None:
+        begun = self._line(deadline)
+        if begun is None and time.monotonic() < deadline:
             raise _GoneError
-        line = self._line(deadline)
+        line = None if begun is None else self._line(deadline)
         if line is None:
             output, late = self._output(begin), time.monotonic() >= deadline
             status = self.stop(0.0 if late else 2.0)
