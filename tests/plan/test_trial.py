@@ -306,7 +306,7 @@ def test_nobody_else_measures_on_the_gpu_during_a_trial(monkeypatch):
 
     def on_a_gpu(calls, where):
         did.append("captured")
-        return [lambda name=call.func: times[name()] for call in calls]
+        return [lambda name=call.args[0].func: times[name()] for call in calls]
 
     monkeypatch.setattr(trial, "gpu_of", lambda arguments: device)
     monkeypatch.setattr(trial, "alone_on", alone_on)
