@@ -277,7 +277,7 @@ def random_cases() -> dict[str, Case]:
 def error(case: Case, folder: Path, rng: random.Random) -> float:
     """The largest error of a result, in units of what rounding explains (element type, magnitude)."""
     inputs = inputs_for(case.program, case.sizes, rng)
-    exact = {n: t.double().numpy() if t.is_floating_point() else t.numpy() for n, t in inputs.items()}
+    exact = {n: _carried(t).numpy() for n, t in inputs.items()}
     wanted, _ = interpret(case.program, exact, case.sizes, Fp64Domain())
     loaded = load(case.program, dims_of(case.program), folder)
     found = loaded.prepare(inputs, case.sizes, allocate=poisoned)()
@@ -292,6 +292,11 @@ def error(case: Case, folder: Path, rng: random.Random) -> float:
         scale = (2.0**-6 if narrow else 2.0**-20) * max(1.0, float(np.abs(a).max(initial=0.0)))
         worst = max(worst, float(np.abs(a - b.double().numpy()).max(initial=0.0)) / scale)
     return worst
+
+
+def _carried(t: torch.Tensor) -> torch.Tensor:
+    """As `Fp64Domain` has it, which computes in what it is given."""
+    return t.double() if t.is_floating_point() else t if t.dtype is torch.bool else t.long()
 
 
 def conversions(folder: Path) -> dict[str, int]:
