@@ -199,6 +199,14 @@ def test_other_settings_of_triton_ask_for_another_process(monkeypatch: pytest.Mo
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "0")
     assert "fma.rn.f32" not in assemble(JOB).assembly
     monkeypatch.delenv("TRITON_DEFAULT_FP_FUSION")
+    made = assemble(JOB)
+    monkeypatch.setenv("DISABLE_PTXAS_OPT", "1")
+    assert assemble(JOB).binary != made.binary
+    monkeypatch.delenv("DISABLE_PTXAS_OPT")
+    monkeypatch.setenv("PTXAS_OPTIONS", "--no-such-option")
+    with pytest.raises(CompilerError, match="ptxas"):
+        assemble(JOB)
+    monkeypatch.delenv("PTXAS_OPTIONS")
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     assert assemble(JOB).assembly == fused
 

@@ -184,6 +184,23 @@ def test_other_parts_options_or_targets_are_another_kernel(
     assert not {"compiler", "flags", "torch"} & gpu_parts(H100).keys()
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["DISABLE_PTXAS_OPT", "PTXAS_OPTIONS", "AMDGCN_USE_BUFFER_OPS", "DISABLE_LLVM_OPT", "DISABLE_MMA_V5", "USE_IR_LOC"],
+)
+def test_variables_of_tritons_without_its_name_are_in_the_keys(
+    folder: CacheFolder, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    plain = built(folder, lambda: SOURCE)
+    plain.assemble_for(SIZES, STRIDES)
+    monkeypatch.setenv(name, "0")
+    other = built(folder, lambda: SOURCE)
+    assert other.key != plain.key
+    monkeypatch.setattr("weft.run.gpu.build.assemble", lambda *_: pytest.fail("compiled"))
+    with pytest.raises(pytest.fail.Exception, match="compiled"):
+        other.assemble_for(SIZES, STRIDES)
+
+
 def test_what_is_no_gpu_and_parts_that_hide_the_environment(folder: CacheFolder) -> None:
     with pytest.raises(TargetError, match="cpu is no GPU"):
         built(folder, target=CPU)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from weft.run.gpu.assemble import ASSEMBLY_SECONDS, Assembled, Job, assemble, si
 from weft.run.gpu.classes import KernelClass, class_of
 from weft.run.gpu.launch import make_gpu_launcher, refusing
 from weft.run.gpu.signature import GpuSignature
-from weft.run.gpu.workers import WorkerError
+from weft.run.gpu.workers import WorkerError, triton_variables
 from weft.run.key import cache_key, source_hash
 from weft.run.launch import Launcher
 from weft.target import Target
@@ -287,7 +286,7 @@ def gpu_parts(target: Target) -> dict[str, str]:
 
 def triton_settings() -> str:
     """The variables by which Triton makes other binaries."""
-    return str(sorted((n, v) for n, v in os.environ.items() if n.startswith("TRITON_") and n not in _HARMLESS))
+    return str(sorted((n, v) for n, v in triton_variables().items() if n not in _HARMLESS))
 
 
 def triton_version() -> str:

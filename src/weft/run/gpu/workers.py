@@ -25,15 +25,24 @@ from weft.run.scratch import scratch_base
 
 _SCRIPT = Path(__file__).with_name("worker.py")
 _MOST_OUTPUT = 1 << 16
-_TRITON = "TRITON_"
+# How the names of variables begin by which Triton's Python and its libraries make other binaries; as of Triton 3.7.
+_TRITON = (
+    "TRITON_", "AMDGCN_", "NVPTX_", "PTXAS_", "DISABLE_PTXAS_", "DISABLE_LLVM_", "DISABLE_MMA_", "ALLOW_LHS_TMEM_", "MLIR_",
+    "LLVM_PASS_", "LLVM_EXTRACT_DI_", "USE_IR_LOC",
+)  # fmt: skip
 
 _idle: list[Worker] = []
 _lock = threading.Lock()
 
 
+def triton_variables() -> dict[str, str]:
+    """The variables of this process's environment that Triton reads."""
+    return {name: value for name, value in os.environ.items() if name.startswith(_TRITON)}
+
+
 def _settings() -> dict[str, str]:
     """The variables by which Triton, or another one, is found and compiles."""
-    found = {name: value for name, value in os.environ.items() if name.startswith(_TRITON)}
+    found = triton_variables()
     found.pop("TRITON_INTERPRET", None)  # it compiles, whatever this process does
     # The lines would be those of a file that is gone, in a folder of another name each time.
     return {**found, "TRITON_DISABLE_LINE_INFO": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
