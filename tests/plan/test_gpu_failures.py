@@ -164,6 +164,11 @@ def rows_replaced(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return torch.relu(x @ w)
 
 
+def rows_replaced_and_shown(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    x[1:3] = w[:2].exp()
+    return torch.relu(x @ w), x.t(), x[:, :4]
+
+
 def copied(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     x.copy_(torch.relu(x @ w))
     return x
@@ -207,7 +212,9 @@ def refusing_after(plan: Plan, eager: Runner, kernels: int) -> Runner:
     return running(plan.captured, plan.program, steps, plan.arguments, plan.in_place, eager, instead.Instead(eager))
 
 
-@pytest.mark.parametrize("fn", [rows_replaced, copied, rows_added, rows_read_and_replaced, replaced_twice])
+@pytest.mark.parametrize(
+    "fn", [rows_replaced, rows_replaced_and_shown, copied, rows_added, rows_read_and_replaced, replaced_twice]
+)
 def test_what_writes_into_arguments_runs_in_pytorch_while_that_can_be(fn: Callable[..., Any]) -> None:
     """Whichever of its kernels is refused, results and arguments are eager's, or the call raises, and the next one is eager's."""
     plans: list[Plan] = []

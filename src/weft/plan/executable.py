@@ -163,7 +163,7 @@ def running(
 
     `instead` runs calls that kernels refuse.
     """
-    once = once_only(captured, program, in_place)
+    once = frozenset[str]() if instead is None else once_only(captured, program, in_place)
     run = runner(captured, program, steps, arguments, last_values(captured, program, in_place), instead, once)
     return guarded(captured, run, eager)
 

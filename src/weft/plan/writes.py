@@ -153,14 +153,15 @@ def once_only(captured: Captured, program: TensorProgram, chosen: Collection[str
     write reads the argument before the last one: the second run writes the same again.
     """
     nodes = [n for n in program.nodes if isinstance(n, Opaque) and n.call in chosen]
-    found = set[str]()
+    found, used = set[str](), {value for node in program.nodes for value in uses(node)}
+    # A view that is handed out shows the memory, whatever is in it when it is made; PyTorch makes its own.
+    views = {n.name for n in program.nodes if isinstance(n, Opaque) and captured.calls[n.call].pinned} - used
     for argument in {captured.calls[n.call].into for n in nodes}:
         own = [n for n in nodes if captured.calls[n.call].into == argument]
         bases = {n.uses[0] for n in own}
         allowed = {(n.name, n.uses[0]) for n in own if n.uses.count(n.uses[0]) == 1}
-        read = any(
-            value in bases and (node.name, value) not in allowed for node in program.nodes for value in uses(node)
-        )
+        readers = [node for node in program.nodes if node.name not in views]
+        read = any(value in bases and (node.name, value) not in allowed for node in readers for value in uses(node))
         if read or bases.intersection(program.outputs) or not all(_replaces(captured.calls[n.call]) for n in own):
             found |= {n.call for n in own}
     return frozenset(found)
