@@ -5,18 +5,38 @@ from __future__ import annotations
 import os
 import random
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from hypothesis import settings
 
+from walk import WALK_ALL
 from weft.cost.machine import Processor
+from weft.run import compiler
 from weft.tensor.dtypes import DType
 
 # One example sequence for everyone: a failure seen in CI is seen at home.
 settings.register_profile("weft", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("weft")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of the cases of a test that is marked `one_in(n)`, every n-th; all for the whole walk, or where a case is named."""
+    if WALK_ALL or any("[" in arg for arg in config.args):
+        return
+    met: Counter[tuple[str, str]] = Counter()
+    left: list[pytest.Item] = []
+    for item in items:
+        mark = item.get_closest_marker("one_in")
+        name = (item.nodeid.partition("::")[0], item.name.partition("[")[0])
+        if mark is not None and met[name] % mark.args[0]:
+            left.append(item)
+        met[name] += 1
+    config.hook.pytest_deselected(items=left)
+    without = {id(item) for item in left}
+    items[:] = [item for item in items if id(item) not in without]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -52,6 +72,13 @@ def _threads() -> None:
     torch.set_num_threads(max(2, torch.get_num_threads()))
     torch.exp(torch.zeros(1 << 20))
     torch.set_num_threads(1)  # not by the number of workers: which schedule is chosen depends on it
+
+
+@pytest.fixture(autouse=True)
+def _level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are optimised less than users' are, which takes a third of the time, but where a test is marked `as_shipped`."""
+    if not WALK_ALL and request.node.get_closest_marker("as_shipped") is None:
+        monkeypatch.setattr(compiler, "LEVEL", "-O1")
 
 
 @pytest.fixture(autouse=True)

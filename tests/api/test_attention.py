@@ -16,6 +16,8 @@ import weft
 from api.test_first_light import judged
 from walk import share
 
+pytestmark = pytest.mark.as_shipped
+
 DTYPES = (torch.float32, torch.bfloat16)
 EVERY_DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 # Queries, keys, head size: no batch.
@@ -83,6 +85,7 @@ def test_there_are_forty_shapes_with_the_sizes_that_hurt():
     assert {q < k for *_, q, k, _ in SHAPES} == {q > k for *_, q, k, _ in SHAPES} == {True, False}
 
 
+@pytest.mark.one_in(2)
 @EVERY_DTYPE
 @pytest.mark.parametrize("part", range(4))
 def test_attention_is_one_kernel_and_right(part, dtype):
@@ -151,6 +154,7 @@ def layernorm(x, w):
     return F.layer_norm(x, (x.shape[-1],)) @ w
 
 
+@pytest.mark.one_in(2)
 @EVERY_DTYPE
 @pytest.mark.parametrize("mean", [0.0, 1e4])
 def test_layernorm_and_a_product_are_at_most_two_kernels_and_keep_the_variance(mean, dtype):

@@ -37,7 +37,7 @@ def _one_thread() -> Iterator[None]:
 
 def walked(name: str, dtype: torch.dtype) -> list[tuple[tuple[int, int, int], bool]]:
     """The shapes and layouts to try: other ones for each function and type."""
-    return share(itertools.product(SHAPES, (False, True)), 8, 2 * NAMES.index(name) + DTYPES.index(dtype))
+    return share(itertools.product(SHAPES, (False, True)), 16, 2 * NAMES.index(name) + DTYPES.index(dtype))
 
 
 def relu_linear(x, w, b):

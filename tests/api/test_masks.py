@@ -95,6 +95,7 @@ def right(program: Program, f: Callable[..., torch.Tensor], given: tuple[torch.T
     return weft.judge(program(*given), f(*given), f(*(t.double() for t in given)))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("f", "dtype"),
     [*((f, torch.float32) for f in CAUSAL), *((f, torch.bfloat16) for f in (by_where, by_adding_triu))],
@@ -149,6 +150,7 @@ def test_logits_of_ten_thousand_and_a_first_block_with_one_key():
     assert right(program, by_where, given).ok
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("nothing", [-1e4, -1e9, torch.finfo(torch.float32).min])
 @pytest.mark.parametrize("added", [False, True])
 def test_finite_stand_ins_for_nothing_are_kernels_that_skip_nothing(nothing, added):

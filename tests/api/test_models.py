@@ -53,6 +53,7 @@ def judged(name: str, dtype: torch.dtype) -> weft.Program:
     return program
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("name", "dtype"), SHARE)
 def test_model_is_right_at_several_sizes(name, dtype):
     torch.compiler.reset()

@@ -12,6 +12,8 @@ from torch._dynamo.utils import counters
 import weft
 from weft.options import current
 
+pytestmark = pytest.mark.as_shipped
+
 CACHE = torch.randn(1, 2, 32, 16, generator=torch.Generator().manual_seed(0))
 ROW = torch.randn(1, 2, 16, generator=torch.Generator().manual_seed(1))
 

@@ -48,6 +48,7 @@ def check(
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.uint8)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_element_types(dtype: torch.dtype) -> None:
     x = hard(3, 40, dtype=dtype)

@@ -197,6 +197,7 @@ SPECIAL = (
 """What is done to rows; infinities and NaN are met after a finite scale, too."""
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("name", "rows", "inner", "kernels"),
     [

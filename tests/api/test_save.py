@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # no public name
 
 import weft
-from weft.api import save
+from weft.api import calling, save
+from weft.api.held import bytes_of, tensor_of
 from weft.errors import ProgramFileError, ShapeError, TargetError
 from weft.target import Target
 
@@ -159,13 +161,85 @@ def test_programs_for_gpus_need_one(saved: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(TargetError, match="no GPU here"):
         weft.load(saved / "rows.weft")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     monkeypatch.setattr("weft.plan.of_device", lambda _: Target("cuda", "80"))
-    with pytest.raises(TargetError, match="cuda is cuda:80"):
+    with pytest.raises(TargetError, match="cuda:1 is cuda:80"):
         weft.load(saved / "rows.weft")
     monkeypatch.setattr("weft.plan.of_device", lambda _: Target("cuda", "90"))
     kernel = weft.load(saved / "rows.weft").kernels[0]
     assert kernel.binary
     assert ".entry" in str(kernel.assembly)
+    with pytest.raises(TargetError, match="not for cpu"):
+        weft.load(saved / "rows.weft", "cpu")
+
+
+@pytest.mark.parametrize(("device", "place"), [(None, 1), ("cuda", 1), ("cuda:0", 0), (torch.device("cuda", 1), 1)])
+def test_a_program_is_for_the_gpu_that_it_was_loaded_for(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, device: str | torch.device | None, place: int
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr("weft.plan.of_device", lambda _: Target("cuda", "90"))
+    found = save.read(saved / "rows.weft", device)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)  # later it makes no difference
+    called: list[torch.device] = []
+
+    def run(x: torch.Tensor) -> list[torch.Tensor]:
+        called.append(x.device)
+        return [x]
+
+    call = found.calling.calls(run, found.constants)
+    monkeypatch.setattr(calling, "_TENSORS", (FakeTensor,))
+    with FakeTensorMode():
+        call(torch.empty(8, 24, device=torch.device("cuda", place)))
+        for other in (torch.device("cuda", 1 - place), torch.device("cpu")):
+            with pytest.raises(ShapeError, match=rf"on {other}, and .* on cuda:{place}"):
+                call(torch.empty(8, 24, device=other))
+    assert called == [torch.device("cuda", place)]
+
+
+BASE = torch.arange(96, dtype=torch.float32).reshape(12, 8)
+
+
+@pytest.mark.parametrize(
+    ("held", "elements"),
+    [
+        (BASE[:, :1].expand(12, 8), 12),
+        (BASE[0, 0].expand(12, 8), 1),
+        (BASE.t()[:, 1:9].t()[:, :8], 64),
+        (BASE.reshape(8, 12).t(), 96),
+        (BASE[2:8:2, 1:5], 12),
+        (BASE[:, 3], 12),
+        (BASE[3, 4], 1),
+        (BASE[:0], 0),
+        (BASE[0, :1].expand(0), 0),
+        (BASE.as_strided((12, 8), (1, 1), 5), 19),
+        (BASE.as_strided((4, 8, 3), (3, 0, 2), 1), 14),
+        (BASE > 4, 96),
+        (torch.randn(1 << 16)[5:8], 3),
+        (torch.randn(3, dtype=torch.complex64).conj(), 3),
+    ],
+    ids=lambda value: f"{tuple(value.shape)}, {value.stride()}" if isinstance(value, torch.Tensor) else str(value),
+)
+def test_tensors_that_are_held_lie_as_they_lay(held: torch.Tensor, elements: int) -> None:
+    content = bytes_of(held)
+    described = held.shape, held.stride(), held.dtype
+    assert len(content) == elements * held.element_size()
+    found = tensor_of(content, *described, torch.device("cpu"))
+    assert (found.shape, found.stride(), found.dtype) == (held.shape, held.stride(), held.dtype)
+    assert torch.equal(found, held)
+    assert tensor_of(content, *described, torch.device("meta")).stride() == held.stride()
+
+
+def test_a_function_that_holds_a_view(tmp_path: Path) -> None:
+    row, rows = torch.randn(32, 1).expand(32, 8), torch.randn(8, 40)[:, 4:36].t()
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x + row) * rows
+
+    x = torch.randn(32, 8)
+    program = weft.load(weft.optimize(function, (x,)).save(tmp_path / "held.weft"))
+    torch.testing.assert_close(program(x), function(x))
 
 
 class Counting(torch.nn.Module):

@@ -21,6 +21,8 @@ from cascade.workloads import CHAINS
 from walk import WALK_ALL
 from weft.api.measure import Standard
 
+pytestmark = pytest.mark.as_shipped
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _derived_loops():
@@ -86,6 +88,7 @@ def places_far(m, r):
     return m, r + 1e4
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("name", "change"),
     share(
@@ -145,6 +148,7 @@ MORE_LOGITS = (
 )
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("name", "change"),
     [

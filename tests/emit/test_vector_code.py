@@ -14,6 +14,8 @@ import weft
 from weft.emit import cpp
 from weft.run.compiler import find_compiler, flags
 
+pytestmark = pytest.mark.as_shipped
+
 ROWS, WEIGHTS = (64, 96), (96, 80)
 
 
@@ -61,6 +63,7 @@ def is_gcc() -> bool:
     return "Free Software Foundation" in said.stdout
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.skipif(not is_gcc(), reason="only GCC reports its vector loops this way; install g++")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("name", FUNCTIONS)

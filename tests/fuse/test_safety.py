@@ -89,6 +89,7 @@ def test_before_and_after_are_the_same(name, share):
             assert_same(program, safe, sizes, blocks)
 
 
+@pytest.mark.one_in(2)
 @EVERY
 def test_safe_programs_are_verified_under_random_schedules(name):
     rng, tensors, done = random.Random(name), PROGRAMS[name](), 0

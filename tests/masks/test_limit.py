@@ -80,6 +80,7 @@ def test_the_loop_runs_over_the_band(make: Callable[[Scalar], TensorProgram], co
     assert ends(band) == wanted
 
 
+@pytest.mark.one_in(2)
 @EVERY
 @pytest.mark.parametrize("make", PROGRAMS)
 def test_any_schedule_of_a_band_computes_what_was_written(

@@ -19,7 +19,9 @@ from block import programs
 from weft.api.backend import compile_graph
 from weft.errors import CompilerError, TargetError, UnsupportedError
 from weft.options import Options
-from weft.plan import Plan, trial, tune
+from weft.plan import Plan, instead, trial, tune
+from weft.plan.executable import running
+from weft.plan.runner import RegionStep, Runner, Step
 from weft.plan.select import Candidate, Example, Selection, select
 from weft.plan.tune import tuned
 from weft.run.gpu import Assembled, Job, assemble
@@ -104,21 +106,28 @@ class Launch:
         raise self.error
 
 
+NO_CLASS = CompilerError("kernel linear for cuda:90: Triton refused it", kernel="linear")
+
+
 @pytest.mark.parametrize(
-    ("error", "asked_again"),
+    ("error", "asked"),
     [
-        (UnsupportedError("Triton kernels number elements with 31 bits"), True),
-        (torch.OutOfMemoryError("CUDA out of memory"), True),
-        (CompilerError("Triton cannot be used: no module named triton"), False),
-        (TargetError("the CUDA driver does not take the binary"), False),
+        (UnsupportedError("Triton kernels number elements with 31 bits"), (1, 1, 2)),
+        (NO_CLASS, (1, 1, 2)),
+        (torch.OutOfMemoryError("CUDA out of memory"), (1, 2, 3)),
+        (CompilerError("Triton cannot be used: no module named triton"), (1, 1, 1)),
+        (TargetError("the CUDA driver does not take the binary"), (1, 1, 1)),
     ],
+    ids=["a size", "a class", "memory", "Triton", "the driver"],
 )
 def test_a_call_that_a_kernel_refuses_runs_in_pytorch(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, *, asked_again: bool
+    monkeypatch: pytest.MonkeyPatch, error: Exception, asked: tuple[int, ...]
 ) -> None:
+    """`asked`: how often kernels were, after a call, the same call, one of another size."""
     launch = Launch(error)
     monkeypatch.setattr("weft.run.gpu.build._launcher", lambda *_: launch)
-    given = inputs()
+    monkeypatch.setattr(instead, "SAID", set())
+    given, other = inputs(), inputs(16, 8)
     plan = planned(linear, given)
     assert plan.kernels
     before = weft.stats().fallbacks
@@ -127,24 +136,108 @@ def test_a_call_that_a_kernel_refuses_runs_in_pytorch(
     torch.testing.assert_close(found, linear(*given))
     assert len(caught) == 1
     assert weft.stats().fallbacks == before + 1
-    with warnings.catch_warnings(record=True):
-        warnings.simplefilter("always")
-        (found,) = plan.run(*given)
-    torch.testing.assert_close(found, linear(*given))
-    assert launch.calls == (2 if asked_again else 1)
+    calls = [launch.calls]
+    for again in (given, other):
+        with warnings.catch_warnings(record=True):
+            warnings.simplefilter("always")
+            (found,) = plan.run(*again)
+        torch.testing.assert_close(found, linear(*again))
+        calls.append(launch.calls)
+    assert tuple(calls) == asked
 
 
-def test_what_writes_into_arguments_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def write(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        x.copy_(torch.relu(x @ w))
-        return x
+def test_refused_calls_are_forgotten_the_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instead, "_MOST_REFUSED", 2)
+    monkeypatch.setattr(instead, "warn", lambda *_: None)
+    one = instead.Instead(lambda *_: [])
+    calls = [inputs(n, 8) for n in (8, 16, 24)]
+    for given in calls:
+        one.note(NO_CLASS, given)
+    assert [one.knows(given) for given in calls] == [False, True, True]
 
-    monkeypatch.setattr("weft.run.gpu.build._launcher", lambda *_: Launch(UnsupportedError("too long")))
-    given = inputs()
-    plan = planned(write, given)
-    assert plan.kernels
-    with pytest.raises(UnsupportedError, match="too long"):
-        plan.run(*given)
+
+# What writes into arguments.
+
+
+def rows_replaced(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    x[1:3] = w[:2].exp()
+    return torch.relu(x @ w)
+
+
+def copied(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    x.copy_(torch.relu(x @ w))
+    return x
+
+
+def rows_added(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    x[1:3].add_(w[:2])
+    return torch.relu(x @ w)
+
+
+def rows_read_and_replaced(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    x[1:3] = x[:2] + 1
+    return torch.relu(x @ w)
+
+
+def replaced_twice(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    x[1:3] = w[:2]
+    first = torch.relu(x @ w)
+    x[2:4] = w[2:4]
+    return first + x.exp()
+
+
+def refusing_after(plan: Plan, eager: Runner, kernels: int) -> Runner:
+    """What runs a CPU's `plan` as a GPU's is run: so many kernels of a call do, the next one is refused."""
+    left = [kernels]
+
+    def counted(launch: Callable[..., Any], *arguments: Any) -> Any:
+        if not left[0]:
+            raise UnsupportedError("too long")
+        left[0] -= 1
+        return launch(*arguments)
+
+    def with_counted(step: Step) -> Step:
+        if not isinstance(step, RegionStep):
+            return step
+        own = tuple(replace(k, launch=functools.partial(counted, k.launch)) for k in step.region.kernels)
+        return replace(step, region=replace(step.region, kernels=own))
+
+    assert plan.program is not None
+    steps = [with_counted(step) for step in plan.steps]
+    return running(plan.captured, plan.program, steps, plan.arguments, plan.in_place, eager, instead.Instead(eager))
+
+
+@pytest.mark.parametrize("fn", [rows_replaced, copied, rows_added, rows_read_and_replaced, replaced_twice])
+def test_what_writes_into_arguments_runs_in_pytorch_while_that_can_be(fn: Callable[..., Any]) -> None:
+    """Whichever of its kernels is refused, results and arguments are eager's, or the call raises, and the next one is eager's."""
+    plans: list[Plan] = []
+
+    def compiled(kernels: int) -> Callable[..., Any]:
+        def backend(gm: torch.fx.GraphModule, example: list[Any]) -> Runner:
+            plans.append(compile_graph(gm, example))
+            return refusing_after(plans[-1], gm.forward, kernels)
+
+        torch.compiler.reset()
+        return torch.compile(fn, backend=backend)
+
+    (x, w), raised, kernels = inputs(), 0, 0
+    changed = x.clone()
+    wanted = fn(changed, w)
+    while not plans or kernels < len(plans[-1].kernels):
+        fast, own = compiled(kernels), x.clone()
+        with torch.no_grad(), warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            try:
+                found = fast(own, w)
+            except UnsupportedError:
+                raised, own = raised + 1, x.clone()
+                found = fast(own, w)
+            else:
+                assert "too long" in str(said[-1].message)
+        torch.testing.assert_close((found, own), (wanted, changed))
+        kernels += 1
+    assert kernels
+    assert (raised > 0) == (fn in (rows_added, rows_read_and_replaced, replaced_twice))
 
 
 def test_other_errors_of_a_kernel_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import torch
 
 import weft
 from weft.api import backend as backends
+from weft.plan import graphed as graphs_of_calls
 from weft.plan.graphed import Cuda, Graphed
 from weft.plan.runner import Runner
 
@@ -140,6 +141,67 @@ def test_what_cannot_be_captured_runs_as_always() -> None:
     for _ in range(4):
         torch.testing.assert_close(call(x, x)[0], x * 3)
     assert graphs.captures == 1
+
+
+def test_classes_that_are_seen_once_take_no_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts of many lengths, then tokens of one."""
+    monkeypatch.setattr(graphs_of_calls, "_MOST_CLASSES", 2)
+    call, graphs = graphed(double, (0,))
+    for length in range(1, 40):
+        call(torch.randn(length), torch.randn(1))
+    assert graphs.captures == 0
+    for length, captures in ((50, 1), (60, 2), (70, 2), (50, 2)):
+        for _ in range(3):
+            x, w = torch.randn(length), torch.randn(1)
+            torch.testing.assert_close(call(x, w)[0], x * 2 + w)
+        assert graphs.captures == captures
+    assert len(call._classes) == 2
+
+
+def test_classes_that_are_not_captured_are_forgotten_the_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs_of_calls, "_MOST_SEEN", 3)
+    call, graphs = graphed(double, (0,))
+    w = torch.randn(1)
+    for length in (4, 4, 5, 6, 7, 8, 5, 8):
+        call(torch.randn(length), w)
+    assert graphs.captures == 2  # of 4 and of 8: 5 was forgotten before it came again
+    assert [key[0][0][0] for key in call._classes] == [4, 8]
+    assert [key[0][0][0] for key in call._seen] == [7, 5]
+
+
+def no_room(*_: Any, **__: Any) -> Any:
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+@pytest.mark.parametrize("where", ["copies", "capture", "results"])
+def test_without_memory_a_call_runs_as_always_and_nothing_is_kept(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    call, graphs = graphed((lambda x, w: [x[1:], w * x]) if where == "results" else double)
+    if where == "copies":
+        monkeypatch.setattr(torch, "empty_strided", no_room)
+    if where == "capture":
+        call.cuda = Cuda(lambda: False, lambda device: graphs.stream, no_room)
+    for _ in range(4):
+        x, w = torch.randn(4), torch.randn(4)
+        for found, wanted in zip(call(x, w), call.run(x, w), strict=True):
+            assert found is wanted is None or torch.equal(found, wanted)
+    (one,) = call._seen.values()
+    assert one.refused
+    assert (one.copied, one.places, one.results, one.replay) == ({}, [], [], None)
+    assert graphs.replays == 0
+    assert not call._classes
+
+
+def test_what_can_no_longer_be_captured_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    call, graphs = graphed(double)
+    x, w = torch.randn(4), torch.randn(4)
+    for _ in range(2):
+        call(x, w)
+    assert (graphs.captures, len(call._classes)) == (1, 1)
+    monkeypatch.setattr(torch, "empty_strided", no_room)
+    x = torch.randn(4)  # begins to move
+    for _ in range(2):
+        torch.testing.assert_close(call(x, w)[0], x * 2 + w)
+    assert (graphs.captures, len(call._classes), len(call._seen)) == (1, 0, 1)
 
 
 def test_within_a_capture_of_the_users_nothing_is_replayed() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -10,8 +12,10 @@ import torch
 
 import weft
 from weft.api.backend import compile_graph
+from weft.errors import UnsupportedError
 from weft.options import current
 from weft.plan import trial
+from weft.plan.instead import Instead
 
 NOW = [0.0]
 
@@ -73,6 +77,79 @@ def test_the_faster_runs_and_a_second_process_measures_nothing(cache, monkeypatc
     # As another process: a new trial of the same graph, whose sides now take the opposite times.
     tried(monkeypatch, weft_takes=eager_takes, eager_takes=weft_takes, calls=calls)
     assert calls == [winner]
+
+
+@pytest.mark.parametrize("raised", [False, True], ids=["PyTorch runs", "raised"])
+def test_what_refuses_is_not_taken_and_not_remembered(cache, monkeypatch, raised):
+    """PyTorch in the place of kernels is not what weft is measured by."""
+    calls: list[str] = []
+    made = tried(monkeypatch, weft_takes=0.0, eager_takes=0.02, calls=calls, dynamic=True)
+    taken, refuse, instead = made.plan.run, True, Instead(made.eager)
+    size_class = torch.randn(300)
+
+    def refusing(*arguments):
+        if not refuse:
+            return taken(*arguments)
+        error = UnsupportedError("too long")
+        instead.note(error, arguments, raised=raised)
+        if raised:  # after a first write, which the trial does to a copy
+            raise error
+        return [torch.exp(arguments[-1]) + 1]
+
+    object.__setattr__(made.plan, "run", refusing)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made(*given(made, size_class))
+    assert list(made.chosen.values())[-1] is made.eager
+    refuse = False
+    made.chosen.clear()
+    calls.clear()
+    made(*given(made, size_class))
+    assert "eager" in calls, "measured anew"
+    assert list(made.chosen.values())[-1] is made.plan.run
+
+
+def given(made, x):
+    """The graph's arguments for `x`: its size goes before it where it is a symbol."""
+    return (x.shape[0], x) if made.changing == (1,) else (x,)
+
+
+def test_a_call_known_to_be_refused_is_no_measure_either(cache):
+    instead = Instead(lambda x: [x])
+    x = torch.randn(4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        instead.note(UnsupportedError("too long"), (x,))
+
+    def known(x):
+        assert instead.knows((x,))
+        return [x]
+
+    weft_takes, eager_takes = trial.measure((known, lambda x: [x]), (x,))
+    assert weft_takes == math.inf
+    assert eager_takes < math.inf
+    assert trial.Measured(weft_takes, eager_takes).chosen == "PyTorch"
+    assert trial.Measured(weft_takes, 2.0, 1.0).chosen == "library"
+    assert trial.Measured(1.0, 2.0, math.inf).chosen == "weft"
+
+
+def test_no_memory_for_kernels_is_none_for_a_trial(cache):
+    instead = Instead(lambda x: [x])
+
+    def no_room(x):
+        instead.note(torch.OutOfMemoryError("no room"), (x,), raised=True)
+        return [x]
+
+    with pytest.raises(torch.OutOfMemoryError, match="for a trial"):
+        trial.measure((no_room, lambda x: [x]), (torch.randn(4),))
+
+
+def test_the_key_has_the_gpu_of_the_arguments(cache, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"model {device.index}")
+    made = tried(monkeypatch, weft_takes=0.0, eager_takes=0.01, calls=[])
+    parts = [made.parts((7,), place) for place in (None, torch.device("cuda", 0), torch.device("cuda", 1))]
+    assert [each.get("gpu") for each in parts] == [None, "model 0", "model 1"]
+    assert parts[0].items() < parts[1].items()
 
 
 def test_each_size_class_is_tried_for_itself(cache, monkeypatch):

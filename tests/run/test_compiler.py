@@ -14,6 +14,8 @@ from weft.options import options
 from weft.run import scratch
 from weft.run.compiler import Compiler, compile_shared_library, find_compiler, flags
 
+pytestmark = pytest.mark.as_shipped
+
 GOOD = 'extern "C" int seven() { return 7; }'
 
 

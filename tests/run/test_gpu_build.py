@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from run.gpu_kernels import SOURCE, TEXT, TWICE
-from weft.errors import CompilerError, TargetError, WeftError
+from weft.errors import CompilerError, TargetError, UnsupportedError, WeftError
 from weft.options import options
 from weft.run import stats
 from weft.run.cache import CacheFolder
-from weft.run.gpu import Assembled, GpuBinary, GpuSource, assemble_kernels, build_gpu
+from weft.run.gpu import Assembled, GpuBinary, GpuSource, assemble_kernels, build_gpu, workers
 from weft.run.gpu.build import gpu_parts
 from weft.target import CPU, Target
 
@@ -108,6 +108,49 @@ def test_a_miss_compiles_and_a_hit_does_not(folder: CacheFolder) -> None:
     assert len(warm.assembled) == 2
 
 
+@pytest.mark.parametrize(
+    ("answer", "error", "asked"),
+    [
+        ({"error": "OutOfResources", "message": "shared memory"}, UnsupportedError, (1, 1, 1, 2)),
+        ({"error": "CompilationError", "message": "at 3:1"}, CompilerError, (1, 1, 1, 2)),
+        (workers.WorkerError("had not finished after 20 s", ""), CompilerError, (1, 1, 2, 3)),
+        ({"error": "ImportError", "message": "no module named triton"}, CompilerError, (1, 2, 3, 4)),
+    ],
+    ids=["too large", "refused", "too slow", "no Triton"],
+)
+def test_a_class_that_was_refused_is_not_compiled_again(
+    folder: CacheFolder, monkeypatch: pytest.MonkeyPatch, answer: object, error: type[WeftError], asked: tuple[int, ...]
+) -> None:
+    """`asked`: how often Triton was, after a call of a class, the same, the same with more time, one of another class."""
+    binary, times, calls = built(folder, lambda: SOURCE), [20.0, 20.0, 300.0, 20.0], list[int]()
+
+    def ask(job: object, seconds: float) -> object:
+        calls.append(1)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(workers, "ask", ask)
+    counts: list[int] = []
+    for seconds, sizes in zip(times, (SIZES, SIZES, SIZES, {"M": 33, "N": 48}), strict=True):
+        with pytest.raises(error) as caught:
+            binary.assemble_for(sizes, STRIDES, seconds=seconds)
+        assert len(caught.traceback) < 20
+        counts.append(len(calls))
+    assert tuple(counts) == asked
+
+
+def test_refused_classes_are_forgotten_the_oldest_first(folder: CacheFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.run.gpu.build._MOST_FAILED", 1)
+    binary, asked = built(folder, lambda: SOURCE), list[int]()
+    refusal = {"error": "OutOfResources", "message": "shared memory"}
+    monkeypatch.setattr(workers, "ask", lambda job, seconds: asked.append(job["arguments"][3][1]) or refusal)
+    for m in (16, 33, 33, 16):
+        with pytest.raises(UnsupportedError, match="shared memory"):
+            binary.assemble_for({"M": m, "N": 48}, STRIDES)
+    assert asked == [True, False, True]
+
+
 def test_another_process_neither_compiles_nor_imports_triton_and_interprets_where_asked(folder: CacheFolder) -> None:
     size = len(built(folder, lambda: SOURCE).assemble_for(SIZES, STRIDES).binary)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
@@ -156,6 +199,13 @@ def test_variables_of_tritons_without_its_name_are_in_the_keys(
     monkeypatch.setattr("weft.run.gpu.build.assemble", lambda *_: pytest.fail("compiled"))
     with pytest.raises(pytest.fail.Exception, match="compiled"):
         other.assemble_for(SIZES, STRIDES)
+
+
+def test_what_there_was_no_time_for_is_compiled_when_there_is(folder: CacheFolder) -> None:
+    binary = built(folder, lambda: SOURCE)
+    with pytest.raises(CompilerError, match="the time for it was over"):
+        binary.assemble_for(SIZES, STRIDES, seconds=-0.5)
+    assert counted(lambda: binary.assemble_for(SIZES, STRIDES)) == (1, 0)
 
 
 def test_what_is_no_gpu_and_parts_that_hide_the_environment(folder: CacheFolder) -> None:

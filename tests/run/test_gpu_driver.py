@@ -34,6 +34,7 @@ class Library:
     codes: dict[str, int] = field(default_factory=dict)
     asked: list[tuple[Any, ...]] = field(default_factory=list)
     attributes: dict[int, int] = field(default_factory=lambda: dict(ATTRIBUTES))
+    version: int = 12080
 
     def __getattr__(self, name: str) -> Any:
         def function(*arguments: Any) -> int:
@@ -45,6 +46,8 @@ class Library:
 
     def answer(self, name: str, *arguments: Any) -> int:
         match name:
+            case "cuDriverGetVersion":
+                return _put(arguments[0], self.version)
             case "cuDeviceGet":
                 return _put(arguments[0], arguments[1])
             case "cuDeviceGetAttribute":
@@ -72,7 +75,7 @@ class Library:
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
     found = Library()
-    caches = (driver._primary_context, driver._most_shared)
+    caches = (driver._primary_context, driver._most_shared, driver._version)
     monkeypatch.setattr(driver, "_library", lambda: found)
     for cache in caches:
         cache.cache_clear()
@@ -144,6 +147,13 @@ def test_a_thread_without_a_context_gets_one(library: Library) -> None:
     with pytest.raises(RuntimeError, match="CUDA error"):
         driver.retry(700, 1, 16, 0xF0, 32)
     assert len(library.of("cuLaunchKernelEx")) == 2
+
+
+@pytest.mark.parametrize(("version", "count"), [(12080, 1), (12030, 1), (12020, 0)])
+def test_launches_are_early_where_a_captured_stream_takes_them(library: Library, version: int, count: int) -> None:
+    library.version = version
+    assert driver.attributes(early=True)[1] == count
+    assert driver.attributes(early=False) == (0, 0)
 
 
 def test_a_machine_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:

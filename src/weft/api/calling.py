@@ -20,7 +20,7 @@ _PLAIN = (type(None), bool, int, float, str)
 
 @dataclass(frozen=True, slots=True)
 class TensorLeaf:
-    """An argument that is a tensor: what the graph was traced for, as `torch.compile` guards it."""
+    """An argument that is a tensor: what the graph was traced for, as `torch.compile` guards it; of a GPU, which one it is on."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -31,7 +31,7 @@ class TensorLeaf:
     def of(tensor: torch.Tensor) -> TensorLeaf:
         """What `tensor` is; dimensions without steps have stride 0."""
         steps = tuple(0 if n <= 1 else s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-        return TensorLeaf(tuple(tensor.shape), steps, tensor.dtype, tensor.device.type)
+        return TensorLeaf(tuple(tensor.shape), steps, tensor.dtype, str(tensor.device))
 
     def __str__(self) -> str:
         return f"{self.dtype} of shape {self.shape}, strides {self.stride} (0: not looked at), on {self.device}"
@@ -90,8 +90,8 @@ class Calling:
     results: tuple[Result, ...]
 
     def on(self, device: torch.device) -> Calling:
-        """The same with tensors on `device`."""
-        leaves = [replace(each, device=device.type) if isinstance(each, TensorLeaf) else each for each in self.leaves]
+        """The same with tensors on `device`, which is one GPU where there are several."""
+        leaves = [replace(each, device=str(device)) if isinstance(each, TensorLeaf) else each for each in self.leaves]
         return replace(self, leaves=tuple(leaves))
 
     def calls(self, run: Runner, constants: Sequence[torch.Tensor]) -> Callable[..., Any]:

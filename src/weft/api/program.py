@@ -127,7 +127,8 @@ def load(path: str | Path, device: str | torch.device | None = None) -> Program:
 
     Args:
         path: of the file.
-        device: where it runs and what it holds goes, for a program for a GPU: "cuda", "cuda:1"; None: the current GPU.
+        device: where it runs and what it holds goes, for a program for a GPU: "cuda:1", say; "cuda" or None: the GPU that is
+            current now. Whatever is current later, it runs there.
 
     Raises:
         ProgramFileError: it is no such file, or damaged; or another version of weft, or for a CPU of PyTorch, made it.

@@ -11,7 +11,9 @@ from __future__ import annotations
 import functools
 import json
 import os
+import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +22,7 @@ from typing import Any, cast
 import torch
 from torch._ops import OpOverload  # no public name
 
-from weft.api import calling
+from weft.api import calling, held
 from weft.api.calling import Calling
 from weft.block.program import BlockProgram
 from weft.capture import (
@@ -56,6 +58,11 @@ from weft.tensor.program import TensorProgram
 from weft.verify import Verdict
 
 _FORMAT = 1
+# What reading an archive whose bytes were changed may raise, and making a program of what it then holds.
+_DAMAGED = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, ArithmeticError),
+    *(LookupError, TypeError, ValueError, AttributeError, RuntimeError),
+)
 _MANIFEST, _PROGRAM = "manifest.json", "program.json"
 _ANEW = "save the program anew with this one, or load it with that one"
 
@@ -232,8 +239,7 @@ class _Writer:
 
     def constant(self, tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
         """Shape, strides and type of a tensor, whose elements become a file."""
-        held = tensor.detach().cpu().contiguous()
-        self.put("constants", held.reshape(-1).view(torch.uint8).numpy().tobytes())
+        self.put("constants", held.bytes_of(tensor))
         return tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype
 
 
@@ -245,7 +251,7 @@ def save(path: Path, plan: Plan, called: Calling, constants: Sequence[torch.Tens
         raise ProgramFileError(f"PyTorch runs all of this program: {reasons}", todo="run the function itself")
     _demand_text(captured)
     writer = _Writer()
-    held = tuple(map(writer.constant, constants))
+    constants_of = tuple(map(writer.constant, constants))
     saved = SavedProgram(
         captured.program,
         captured.arguments,
@@ -259,7 +265,7 @@ def save(path: Path, plan: Plan, called: Calling, constants: Sequence[torch.Tens
         plan.in_place,
         plan.arguments,
         called,
-        held,
+        constants_of,
     )
     target = plan.kernels[0].target
     manifest = {
@@ -320,7 +326,16 @@ def read(path: Path, device: str | torch.device | None) -> Loaded:
         return _Reader(files, unpacked(files[_PROGRAM], SavedProgram, forms), target, place).loaded()
     except WeftError:
         raise
-    except (zipfile.BadZipFile, EOFError, LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RuntimeError,
+    ) as error:
         raise ProgramFileError(f"{path} is damaged, or no program of weft's: {error}") from error
 
 
@@ -349,7 +364,7 @@ def _demand_fit(path: Path, manifest: Mapping[str, Any]) -> Target:
 
 
 def _place(target: Target, device: str | torch.device | None) -> torch.device:
-    """Where a program for `target` runs here."""
+    """Where a program for `target` runs here: of several GPUs, which one."""
     from weft.plan import of_device
 
     if not target.is_gpu or interpreted.is_asked_for():
@@ -357,6 +372,10 @@ def _place(target: Target, device: str | torch.device | None) -> torch.device:
     if not torch.cuda.is_available():
         raise TargetError(f"the program is for {target}, and there is no GPU here", todo="load it where such a GPU is")
     place = torch.device(device or "cuda")
+    if place.type != "cuda":
+        raise TargetError(f"the program is for {target}, and not for {place}", todo='load it with device="cuda"')
+    if place == torch.device("cuda"):
+        place = torch.device("cuda", torch.cuda.current_device())
     if of_device(place) != target:
         raise TargetError(
             f"the program is for {target}, and {place} is {of_device(place)}",
@@ -396,13 +415,10 @@ class _Reader:
 
     def constants(self) -> tuple[torch.Tensor, ...]:
         """The tensors that the function holds."""
-        found: list[torch.Tensor] = []
-        for number, (shape, stride, dtype) in enumerate(self.saved.constants):
-            content = bytearray(self.files[f"constants/{number}"])
-            dense = torch.frombuffer(content, dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
-            held = torch.empty_strided(shape, stride, dtype=dtype)
-            found.append(held.copy_(dense.view(dtype).reshape(shape)).to(self.device))
-        return tuple(found)
+        return tuple(
+            held.tensor_of(self.files[f"constants/{number}"], *described, self.device)
+            for number, described in enumerate(self.saved.constants)
+        )
 
     def step(self, step: CallStep | ViewStep | SavedRegionStep) -> Step:
         """The step that `step` is the data of."""

@@ -27,7 +27,7 @@ from weft.plan.region import CompiledRegion
 from weft.plan.regions import Prepared, Regions, calls_of, lone_products
 from weft.plan.runner import CallStep, RegionStep, Runner, Step, ViewStep, kept_dims, runner
 from weft.plan.sizes import found
-from weft.plan.writes import guarded, last_values, with_writes_in_place
+from weft.plan.writes import guarded, last_values, once_only, with_writes_in_place
 from weft.run.compiler import compiler_works
 from weft.target import Target
 from weft.tensor.dtypes import DType
@@ -136,8 +136,7 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
             there.update(stage.results)
         if failed:
             return failed
-        # Of what writes into arguments, a part may have been done when a kernel refuses.
-        instead = Instead(eager) if known.target.is_gpu and not captured.writes else None
+        instead = Instead(eager) if known.target.is_gpu else None
         run = running(captured, program, steps, len(arguments), in_place, eager, instead)
     except (CompilerError, CacheFolderError, UnknownOptionError):
         raise
@@ -164,7 +163,8 @@ def running(
 
     `instead` runs calls that kernels refuse.
     """
-    run = runner(captured, program, steps, arguments, last_values(captured, program, in_place), instead)
+    once = once_only(captured, program, in_place)
+    run = runner(captured, program, steps, arguments, last_values(captured, program, in_place), instead, once)
     return guarded(captured, run, eager)
 
 

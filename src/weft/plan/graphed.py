@@ -21,8 +21,9 @@ from weft.plan.home import gpu_of
 from weft.plan.runner import Runner
 from weft.plan.trial import repeatable
 
-_MOST_CLASSES = 64
-"""Classes of calls of one graph that are captured: each has memory of its own for what lies between its kernels."""
+_MOST_CLASSES, _MOST_SEEN = 64, 1024
+"""Classes of calls of one graph that are captured, each of which has memory of its own for what lies between its kernels; and of
+others that are remembered, the last ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,11 @@ class _Class:
     results: list[Any] = field(default_factory=list[Any])
     refused: bool = False
 
+    def refuse(self) -> None:
+        """Has such calls run as always, and lets go of what they do not need."""
+        self.refused, self.replay = True, None
+        self.places, self.copied, self.results = [], {}, []
+
 
 @dataclass(eq=False)
 class Graphed:
@@ -85,6 +91,7 @@ class Graphed:
     changing: tuple[int, ...]
     device: torch.device
     cuda: Cuda = field(default_factory=_cuda)
+    _seen: dict[Any, _Class] = field(default_factory=dict[Any, _Class])
     _classes: dict[Any, _Class] = field(default_factory=dict[Any, _Class])
     _tensors: tuple[int, ...] | None = None
     _told: tuple[int, ...] = ()
@@ -100,22 +107,36 @@ class Graphed:
             assert self._tensors is not None
         changing = [(arguments[i].shape, arguments[i].stride()) for i in self.changing]
         key = (*changing, *(arguments[i] for i in self._told))
-        found = self._classes.get(key)
+        found = self._classes.get(key) or self._seen.get(key)
         if found is None:
-            if len(self._classes) < _MOST_CLASSES:
-                self._classes[key] = _Class([arguments[i].data_ptr() for i in self._tensors])
-            return self.run(*arguments)
-        if found.refused:
-            return self.run(*arguments)
-        with self._lock:
-            return self._replayed(found, arguments, self._tensors)
+            self._see(key, _Class([arguments[i].data_ptr() for i in self._tensors]))
+        elif not found.refused:
+            with self._lock:
+                results = self._replayed(key, found, arguments, self._tensors)
+            if results is not None:
+                return results
+        return self.run(*arguments)
+
+    def _see(self, key: Any, one: _Class) -> None:
+        """Remembers a class that is not captured, and forgets the oldest such ones."""
+        if len(self._classes) < _MOST_CLASSES:
+            self._seen[key] = one
+            for old in list(self._seen)[: max(0, len(self._seen) - _MOST_SEEN)]:
+                self._seen.pop(old, None)
 
     def _look(self, arguments: Sequence[Any]) -> None:
         """Which arguments are tensors, and which others tell calls apart."""
         self._told = tuple(i for i, a in enumerate(arguments) if not isinstance(a, torch.Tensor))
         self._tensors = tuple(i for i, a in enumerate(arguments) if isinstance(a, torch.Tensor))
 
-    def _replayed(self, found: _Class, arguments: Sequence[Any], tensors: Sequence[int]) -> Sequence[Any]:
+    def _replayed(
+        self, key: Any, found: _Class, arguments: Sequence[Any], tensors: Sequence[int]
+    ) -> Sequence[Any] | None:
+        """The results of a call; None where it is to run as always."""
+        found = self._classes.get(key, found)
+        room = key in self._classes or len(self._classes) < _MOST_CLASSES
+        if found.refused or not room:  # by now: another thread was here
+            return None
         stream = self.cuda.current(self.device)
         if self._stream is not None and self._stream != stream:
             stream.wait_stream(self._stream)  # whose last call may still read what this one writes
@@ -123,8 +144,14 @@ class Graphed:
         moved = [i for i, old in zip(tensors, found.places, strict=True) if arguments[i].data_ptr() != old]
         if found.replay is None or any(i not in found.copied for i in moved):
             self._captured(found, arguments, tensors, moved)
-        if found.refused or found.replay is None:
-            return self.run(*arguments)
+            if found.refused:
+                self._classes.pop(key, None)
+                self._see(key, found)
+            else:
+                self._seen.pop(key, None)
+                self._classes[key] = found
+        if found.replay is None:
+            return None
         for i, copy in found.copied.items():
             copy.copy_(arguments[i])
         found.replay()
@@ -133,26 +160,24 @@ class Graphed:
     def _captured(self, found: _Class, arguments: Sequence[Any], tensors: Sequence[int], moved: Sequence[int]) -> None:
         """Captures a call; `found` is refused where that cannot be."""
         found.replay, found.results = None, []
-        for i in moved:
-            if i not in found.copied:
-                given: torch.Tensor = arguments[i]
-                found.copied[i] = torch.empty_strided(
-                    given.shape, given.stride(), dtype=given.dtype, device=given.device
-                )
         found.places = [arguments[i].data_ptr() for i in tensors]
-        read = [found.copied.get(i, a) for i, a in enumerate(arguments)]
-        found.refused = not self._can_be(found, [arguments[i] for i in tensors])
-        if found.refused:
-            return
+        kept: list[Any] | None = None
         try:
-            replay, results = self.cuda.capture(self.run, read, self.device)
+            for i in moved:
+                if i not in found.copied:
+                    found.copied[i] = torch.empty_strided(
+                        arguments[i].shape, arguments[i].stride(), dtype=arguments[i].dtype, device=arguments[i].device
+                    )
+            if self._can_be(found, [arguments[i] for i in tensors]):
+                read = [found.copied.get(i, a) for i, a in enumerate(arguments)]
+                found.replay, results = self.cuda.capture(self.run, read, self.device)
+                kept = _kept(results, read)
         except RuntimeError:  # it waits for the GPU, or its memory does not suffice
-            found.refused = True
-            return
-        kept = _kept(results, read)
-        found.refused = kept is None
-        if kept is not None:
-            found.replay, found.results = replay, kept
+            kept = None
+        if kept is None:
+            found.refuse()
+        else:
+            found.results = kept
 
     def _can_be(self, found: _Class, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether all tensors are on the device, and those that are copied have a place for each element."""

@@ -1,7 +1,8 @@
 """What was chosen, kept in the cache: another process that plans the same program chooses nothing anew.
 
-An entry's key covers the program, sizes by magnitude, layouts, target, options and all that weft's own choice depends on. What an
-entry holds is taken only where it is whole and is a choice for the very program that is asked about; else it is made anew.
+An entry's key covers the program, sizes by magnitude, layouts, target, options and all that weft's own choice depends on. An entry
+says what it was made for, with the text of the program, and what it holds is taken only where it is whole and that is what is asked
+for; else it is made anew.
 """
 
 from __future__ import annotations
@@ -44,12 +45,13 @@ def parts_of(what: str, program: TensorProgram, given: Example, options: Options
 def recalled(
     parts: Mapping[str, str], kind: type[T], options: Options, brought: Sequence[Any] = ()
 ) -> tuple[T, Mapping[str, Json]] | None:
-    """What was kept under a key that is made of `parts`, with what was said beside it; None where it is not there or damaged.
+    """What was kept under a key that is made of `parts`, with what was said beside it; None where it is not there, damaged, or
+    was made for something else.
 
     `brought` is what `unplaced` gave for the program: lines and sizes may be others than in the process that kept it.
     """
     entry = CacheFolder(options.cache_dir).lookup(cache_key(parts), counted=False)
-    if entry is None:
+    if entry is None or entry.parts != parts:
         return None
     try:
         return unpacked(entry.files[_FILE].read_bytes(), kind, brought=brought), entry.meta

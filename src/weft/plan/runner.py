@@ -7,7 +7,7 @@ that its memory serves the next result.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, assert_never
 
@@ -35,6 +35,9 @@ from weft.tensor.program import Input, Node, Opaque, TensorProgram
 
 Runner: TypeAlias = Callable[..., Sequence[Any]]
 """Takes a graph's arguments, gives its outputs."""
+
+_WROTE = "wrote = True"
+"""A line of a runner after which the graph must not run again: an argument is not as it was."""
 
 _VARIABLE = re.compile(r"\bv\d+\b")
 
@@ -95,11 +98,12 @@ def runner(
     arguments: int,
     writes: Mapping[int, int] | None = None,
     instead: Instead | None = None,
+    once: Collection[str] = (),
 ) -> Runner:
     """The function that runs `steps` on the graph's arguments, of which there are so many, and hands its results out.
 
     In the end it copies outputs of the program into arguments, as `writes` says: by argument, the output. `instead` runs calls
-    that kernels refuse.
+    that kernels refuse, until one of the calls `once` was made or copying began: the graph cannot run again then.
     """
     text = _Text([f"a{i}" for i in range(arguments)])
     for node, index in zip(program.inputs, captured.arguments, strict=True):
@@ -110,6 +114,7 @@ def runner(
     for step in steps:
         match step:
             case CallStep():
+                text.lines += [_WROTE] if instead is not None and step.call.name in once else []
                 text.call(step)
             case ViewStep():
                 text.views(step)
@@ -117,6 +122,7 @@ def runner(
                 text.region(step)
             case _:
                 assert_never(step)
+    text.lines += [_WROTE] if instead is not None and writes else []
     text.write({argument: text.output(program, output) for argument, output in (writes or {}).items()})
     text.lines.append(f"return [{', '.join(text.results(captured, program))}]")
     return text.function(instead)
@@ -257,12 +263,22 @@ class _Text:
             text += [f"    del {', '.join(gone)}"] if gone else []
         if instead is not None:
             given = _tuple(self.arguments)
-            self.scope |= {"gone": instead.gone, "note": instead.note, "eager": instead.eager, "REFUSALS": REFUSALS}
+            self.scope |= {
+                "gone": instead.gone,
+                "refused": instead.refused,
+                "knows": instead.knows,
+                "note": instead.note,
+            }
+            self.scope |= {"eager": instead.eager, "REFUSALS": REFUSALS}
             # What was made so far is let go of: PyTorch needs the memory.
             freed = " = ".join([*(f"v{number + 1}" for number in range(self.variables)), "None"])
+            refused = [f"        note(error, {given})"]
+            if _WROTE in self.lines:
+                refused = [f"        note(error, {given}, raised=wrote)", "        if wrote:", "            raise"]
             text = [
-                text[0], "    if gone:", f"        return eager(*{given})", "    try:", *(f"    {line}" for line in text[1:]),
-                "    except REFUSALS as error:", "        note(error)", f"    {freed}", f"    return eager(*{given})",
+                text[0], "    if gone or refused:", f"        if knows({given}):", f"            return eager(*{given})",
+                "    wrote = False", "    try:", *(f"    {line}" for line in text[1:]),
+                "    except REFUSALS as error:", *refused, f"    {freed}", f"    return eager(*{given})",
             ]  # fmt: skip
         exec(compile("\n".join(text), "<runner of a plan>", "exec"), self.scope)  # noqa: S102 - our own text
         return self.scope["run"]

@@ -24,6 +24,7 @@ from weft.options import options as in_force
 from weft.plan.executable import Plan, plan
 from weft.plan.graphs import cache_filler, capturing, replayed
 from weft.plan.home import gpu_of
+from weft.plan.instead import REFUSALS, heard
 from weft.plan.runner import Runner
 from weft.plan.writes import spare
 from weft.run import stats
@@ -43,7 +44,10 @@ _SECONDS, _LEAST, _MOST = 0.1, 5, 25
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Median seconds of a call: weft's kernels, PyTorch, and where it was tried, weft's with the library's products."""
+    """Median seconds of a call: weft's kernels, PyTorch, and where it was tried, weft's with the library's products.
+
+    Infinite for what refused, so that PyTorch ran in its place.
+    """
 
     weft: float
     eager: float
@@ -56,6 +60,11 @@ class Measured:
         if min(self.weft, library) > _MARGIN * self.eager:
             return "PyTorch"
         return "library" if library < (1 - _GAIN) * self.weft else "weft"
+
+    @property
+    def whole(self) -> bool:
+        """Whether no candidate refused."""
+        return math.inf not in (self.weft, self.library)
 
     def __str__(self) -> str:
         times = {"weft": self.weft, "weft with library products": self.library, "PyTorch": self.eager}
@@ -96,14 +105,14 @@ class Trial:
         if threads_are_gone():
             return self.plan.run  # PyTorch's side of the trial might wait for ever
         folder = CacheFolder(self.options.cache_dir)
-        parts = self.parts(size_class)
+        parts = self.parts(size_class, gpu_of(arguments))
         key = cache_key(parts)
         entry = folder.lookup(key, counted=False)
         known = None if entry is None else _read(entry.meta)
         measured = known or self.measured_in_memory(arguments)
         if measured is None:
             return self.plan.run
-        if known is None:
+        if known is None and measured.whole:  # else what was refused may go in the next process
             with suppress(OSError):  # no room anywhere: measured again in the next process
                 times = {"weft": measured.weft, "eager": measured.eager, "library": measured.library}
                 folder.store(key, {}, times, parts=parts)
@@ -121,7 +130,10 @@ class Trial:
                 return self.plan.run if made is None else made.run
 
     def measured_in_memory(self, arguments: Sequence[Any]) -> Measured | None:
-        """The candidates, timed; None where the GPU's memory does not suffice for that: what is timed is held beside the user's."""
+        """The candidates, timed; None where the GPU's memory does not suffice for that: what is timed is held beside the user's.
+
+        Nor does it where PyTorch ran in place of a candidate for want of memory.
+        """
         with suppress(torch.OutOfMemoryError):
             return self.measured(spare(self.plan.captured, arguments))
         torch.cuda.empty_cache()
@@ -152,10 +164,12 @@ class Trial:
                 return None
         return self.library
 
-    def parts(self, size_class: tuple[int, ...]) -> dict[str, str]:
-        """All that the choice depends on."""
+    def parts(self, size_class: tuple[int, ...], device: torch.device | None) -> dict[str, str]:
+        """All that the choice depends on; `device`: the GPU that runs, if one does."""
+        gpu = {} if device is None else {"gpu": torch.cuda.get_device_name(device)}
         return {
             **self.environment,
+            **gpu,
             "trial": "weft against PyTorch",
             "kernels": " ".join(k.key for k in self.plan.kernels),
             "calls": " ".join(str(c.target) for c in self.plan.captured.calls.values()),
@@ -182,8 +196,7 @@ def _environment(plan: Plan) -> dict[str, str]:
     target = plan.kernels[0].target
     if not target.is_gpu:
         return environment_parts()
-    name = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
-    return gpu_parts(target) | {"torch": torch.__version__, "gpu": name}
+    return gpu_parts(target) | {"torch": torch.__version__}
 
 
 def repeatable(plan: Plan) -> bool:
@@ -202,20 +215,46 @@ def measure(candidates: Sequence[Callable[..., Any]], arguments: Sequence[Any]) 
     """Median seconds of a call of each, timed in turn, to and fro, on the same arguments, after a first call of each.
 
     On a GPU what it does is timed, replayed from a CUDA graph; where that cannot be, calls until it has done them. No other process
-    or thread of the user's times anything there meanwhile.
+    or thread of the user's times anything there meanwhile. A candidate in whose place PyTorch ran, since kernels refused, takes for
+    ever; one at least is PyTorch.
+
+    Raises:
+        OutOfMemoryError: memory did not suffice for a candidate, whether it says so itself or PyTorch ran in its place.
     """
     times: tuple[list[float], ...] = tuple([] for _ in candidates)
+    refused = [list[type[Exception]]() for _ in candidates]
     calls = [functools.partial(call, *arguments) for call in candidates]
+    listened = [functools.partial(_listened, call, found) for call, found in zip(calls, refused, strict=True)]
     device = gpu_of(arguments)
     with torch.no_grad():
-        for call in calls:
+        for call in listened:
             call()
+        _demand_room(refused)
+        going = [number for number, found in enumerate(refused) if not found]
         if device is None:
-            _in_turn([functools.partial(_seconds, call) for call in calls], times)
+            _in_turn([functools.partial(_seconds, calls[number]) for number in going], [times[n] for n in going])
         else:
             with alone_on(device):  # after the first calls, which may compile
-                _in_turn(_on_a_gpu(calls, device), times)
-    return tuple(statistics.median(found) for found in times)
+                _in_turn(_on_a_gpu([listened[number] for number in going], device), [times[n] for n in going])
+    _demand_room(refused)
+    return tuple(math.inf if r else statistics.median(found) for r, found in zip(refused, times, strict=True))
+
+
+def _demand_room(refused: Sequence[Sequence[type[Exception]]]) -> None:
+    if any(torch.OutOfMemoryError in found for found in refused):
+        raise torch.OutOfMemoryError("the GPU's memory does not suffice for a trial")
+
+
+def _listened(call: Callable[[], Any], refused: list[type[Exception]]) -> Any:
+    """What `call` gives; `refused` is told where kernels refused: PyTorch ran then, or nothing that could be gone on with."""
+    with heard() as found:
+        try:
+            return call()
+        except REFUSALS as error:
+            found.append(type(error))
+        finally:
+            refused += found
+    return None
 
 
 def _in_turn(timed: Sequence[Callable[[], float]], times: Sequence[list[float]]) -> None:

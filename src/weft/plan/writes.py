@@ -16,7 +16,7 @@ from torch._C import DispatchKey  # no public name
 from weft.capture import Captured, OpaqueCall, Write, apart
 from weft.plan.partition import Call, Stage
 from weft.plan.runner import Runner
-from weft.tensor.program import Opaque, Reindex, TensorProgram
+from weft.tensor.program import Opaque, Reindex, TensorProgram, uses
 
 
 def with_writes_in_place(
@@ -144,6 +144,38 @@ def last_values(captured: Captured, program: TensorProgram, chosen: Collection[s
         return call is not None and call in chosen and captured.calls[call].into == argument
 
     return {argument: output for argument, output in captured.writes if not there(argument, output)}
+
+
+def once_only(captured: Captured, program: TensorProgram, chosen: Collection[str]) -> frozenset[str]:
+    """Those of the writes in place `chosen` after which the graph cannot run again from its beginning, with what it then finds.
+
+    It can, where each write into an argument only replaces elements, whatever they were (`x[i] = y`), and nothing but the next
+    write reads the argument before the last one: the second run writes the same again.
+    """
+    nodes = [n for n in program.nodes if isinstance(n, Opaque) and n.call in chosen]
+    found = set[str]()
+    for argument in {captured.calls[n.call].into for n in nodes}:
+        own = [n for n in nodes if captured.calls[n.call].into == argument]
+        bases = {n.uses[0] for n in own}
+        allowed = {(n.name, n.uses[0]) for n in own if n.uses.count(n.uses[0]) == 1}
+        read = any(
+            value in bases and (node.name, value) not in allowed for node in program.nodes for value in uses(node)
+        )
+        if read or bases.intersection(program.outputs) or not all(_replaces(captured.calls[n.call]) for n in own):
+            found |= {n.call for n in own}
+    return frozenset(found)
+
+
+_REPLACING = frozenset({"copy_", "fill_", "zero_", "index_copy_", "index_fill_", "index_put_", "masked_fill_"})
+
+
+def _replaces(call: OpaqueCall) -> bool:
+    """Whether a write gives elements values in which their old ones have no part."""
+    assert isinstance(call.target, Write)
+    _, _, args, kwargs = call.args
+    name = str(call.target.overloadpacket).removeprefix("aten.")
+    accumulates = kwargs.get("accumulate", len(args) > 2 and args[2]) if name == "index_put_" else False
+    return name in _REPLACING and accumulates is False
 
 
 def guarded(captured: Captured, run: Runner, eager: Runner) -> Runner:

@@ -88,7 +88,10 @@ def _split(named: str) -> list[str]:
     return words
 
 
-@functools.cache
+LEVEL = "-O3"
+"""How much the compiler optimises."""
+
+
 def flags() -> tuple[str, ...]:
     """All flags, in the order they follow the source; the one place that states them.
 
@@ -97,21 +100,26 @@ def flags() -> tuple[str, ...]:
     up. The OpenMP runtime is PyTorch's own:
     a second one in the process would start a second set of threads.
     """
-    package = Path(torch.__path__[0])
-    # Wheels carry the runtime in one of these, sometimes under a name of their own; a PyTorch built
-    # on this machine uses the system's, and then so does -fopenmp.
-    folders = (package / "lib", package.parent / "torch.libs")
-    runtimes = [path for folder in folders for path in sorted(folder.glob("libgomp*.so*"))]
     return (
-        *("-std=c++17", "-O3", "-march=native", "-fopenmp"),
+        *("-std=c++17", LEVEL, "-march=native", "-fopenmp"),
         *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"),
         *(("-mprefer-vector-width=512",) if platform.machine() == "x86_64" else ()),
         *(("-DWEFT_PLAIN_DOT",) if current().brgemm == "off" else ()),
         *("-shared", "-fPIC", "-fvisibility-inlines-hidden"),
         "-Wl,--as-needed",
-        *(f"-Wl,-rpath,{path.parent}" for path in runtimes[:1]),
-        *(str(path) for path in runtimes[:1]),
+        *(f"-Wl,-rpath,{path.parent}" for path in _openmp()),
+        *map(str, _openmp()),
     )
+
+
+@functools.cache
+def _openmp() -> tuple[Path, ...]:
+    """PyTorch's OpenMP runtime; none where -fopenmp finds the one it uses."""
+    package = Path(torch.__path__[0])
+    # Wheels carry the runtime in one of these, sometimes under a name of their own; a PyTorch built
+    # on this machine uses the system's, and then so does -fopenmp.
+    folders = (package / "lib", package.parent / "torch.libs")
+    return tuple(path for folder in folders for path in sorted(folder.glob("libgomp*.so*")))[:1]
 
 
 def compile_shared_library(

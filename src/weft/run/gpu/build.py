@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +11,7 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import cast
 
-from weft.errors import TargetError, WeftError
+from weft.errors import CompilerError, TargetError, UnsupportedError, WeftError
 from weft.options import current
 from weft.run import stats
 from weft.run.cache import CacheFolder, Json
@@ -18,12 +20,13 @@ from weft.run.gpu.assemble import ASSEMBLY_SECONDS, Assembled, Job, assemble, si
 from weft.run.gpu.classes import KernelClass, class_of
 from weft.run.gpu.launch import make_gpu_launcher, refusing
 from weft.run.gpu.signature import GpuSignature
-from weft.run.gpu.workers import triton_variables
+from weft.run.gpu.workers import WorkerError, triton_variables
 from weft.run.key import cache_key, source_hash
 from weft.run.launch import Launcher
 from weft.target import Target
 
 _TEXT = "kernel.py"
+_MOST_FAILED = 256
 _FILES = {"cuda": ("kernel.cubin", "kernel.ptx"), "hip": ("kernel.hsaco", "kernel.amdgcn")}
 # What the names of Triton's packages have been.
 _PACKAGES = ("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-rocm")
@@ -131,6 +134,7 @@ class Classes:
         """Binaries are entries of `folder`, but for those that are `known`."""
         self._source, self._target, self._folder = source, target, folder
         self._met = {each.kind: each for each in known}
+        self._failed: dict[KernelClass, tuple[WeftError, float]] = {}
         self._making: dict[KernelClass, threading.Lock] = {}
         self._lock = threading.Lock()
 
@@ -145,16 +149,40 @@ class Classes:
         return Job(self._source.text, signature.name, kind, self._target, signature.warps, signature.stages)
 
     def of(self, kind: KernelClass, seconds: float = ASSEMBLY_SECONDS) -> Assembled:
-        """The binary for `kind`. Errors as `assemble`."""
+        """The binary for `kind`. Errors as `assemble`.
+
+        What Triton has refused it is not asked about again; where it crashed or took too long, only with more time than it had.
+        """
         with self._lock:
             alone = self._making.setdefault(kind, threading.Lock())
         with alone:  # other threads may compile for other classes meanwhile
             found = self._met.get(kind)
             if found is None:
-                found = self._found(kind, seconds)
+                self._demand_hope(kind, seconds)
+                try:
+                    found = self._found(kind, seconds)
+                except (UnsupportedError, CompilerError) as error:
+                    self._failed_in(kind, error, seconds)
+                    raise
                 with self._lock:
                     self._met[kind] = found
             return found
+
+    def _demand_hope(self, kind: KernelClass, seconds: float) -> None:
+        """Raises what Triton's refusal of `kind` was, unless it had less time then."""
+        with self._lock:
+            error, had = self._failed.get(kind, (None, 0.0))
+        if error is not None and seconds <= had:
+            raise copy.copy(error)  # whose frames keep no call's tensors
+
+    def _failed_in(self, kind: KernelClass, error: UnsupportedError | CompilerError, seconds: float) -> None:
+        """Remembers that `kind` was refused; what is wrong with Triton as a whole may be mended."""
+        if isinstance(error, CompilerError) and not error.kernel:
+            return
+        with self._lock:
+            self._failed[kind] = copy.copy(error), seconds if isinstance(error.__cause__, WorkerError) else math.inf
+            while len(self._failed) > _MOST_FAILED:
+                del self._failed[next(iter(self._failed))]
 
     def _found(self, kind: KernelClass, seconds: float) -> Assembled:
         job = self.job(kind)

@@ -9,7 +9,7 @@ import ctypes
 import functools
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -37,6 +37,7 @@ _UNREADABLE = frozenset({200, 218, 222, 300})
 
 _FUNCTIONS = {
     "cuInit": [ctypes.c_uint],
+    "cuDriverGetVersion": [ctypes.c_void_p],
     "cuGetErrorName": [ctypes.c_int, ctypes.c_void_p],
     "cuGetErrorString": [ctypes.c_int, ctypes.c_void_p],
     "cuDeviceGet": [ctypes.c_void_p, ctypes.c_int],
@@ -57,11 +58,27 @@ _lock = threading.RLock()
 # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, allowed: a number, room, and a value of 64 bytes.
 _early = (ctypes.c_uint32 * 18)(6, 0, 1)
 
-EARLY = (ctypes.addressof(_early), 1)
-"""The last two words of a launch whose programs may take their places while the kernel before it still runs, for whose end they
-wait themselves; of others: `NO_ATTRIBUTES`."""
+_FIRST_TO_CAPTURE_EARLY = 12030  # CUDA 12.3: before it, a stream that is captured takes no such launch
 
-NO_ATTRIBUTES = (0, 0)
+
+def attributes(*, early: bool) -> tuple[int, int]:
+    """The last two words of a launch.
+
+    Args:
+        early: its programs may take their places while the kernel before it still runs, for whose end they wait themselves;
+            where the driver is too old for that, they are started when that kernel has ended.
+    """
+    return (ctypes.addressof(_early), 1) if early and _version() >= _FIRST_TO_CAPTURE_EARLY else (0, 0)
+
+
+@functools.cache
+def _version() -> int:
+    """The driver's, 12030 for CUDA 12.3; 0 where there is none (launchers are made there too) or it does not say."""
+    found = ctypes.c_int(0)
+    with suppress(TargetError):
+        if _library().cuDriverGetVersion(ctypes.byref(found)) == 0:
+            return found.value
+    return 0
 
 
 @dataclass(frozen=True, slots=True)

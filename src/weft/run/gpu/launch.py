@@ -311,7 +311,7 @@ class _Text:
         tensors = [*self.inputs, *self.outputs]
         lines += [f"    {a} = {t}.data_ptr()" for a, t in zip(self.addresses, tensors, strict=True)]
         groups = [tuple_of(g) for g in (self.addresses, [*self.size_of.values()], self.strides)]
-        attributes = map(str, driver.EARLY if self.signature.early else driver.NO_ATTRIBUTES)
+        attributes = map(str, driver.attributes(early=self.signature.early))
         words = [
             *(f"{_LITTLE_ONE} + grid", "block", f"{_LITTLE_ONE + 1}", "shared", "stream(device)", *attributes),
             *(*self.addresses, *self.size_of.values(), *self.strides, "own"),
