@@ -201,6 +201,13 @@ def test_variables_of_tritons_without_its_name_are_in_the_keys(
         other.assemble_for(SIZES, STRIDES)
 
 
+def test_what_there_was_no_time_for_is_compiled_when_there_is(folder: CacheFolder) -> None:
+    binary = built(folder, lambda: SOURCE)
+    with pytest.raises(CompilerError, match="the time for it was over"):
+        binary.assemble_for(SIZES, STRIDES, seconds=-0.5)
+    assert counted(lambda: binary.assemble_for(SIZES, STRIDES)) == (1, 0)
+
+
 def test_what_is_no_gpu_and_parts_that_hide_the_environment(folder: CacheFolder) -> None:
     with pytest.raises(TargetError, match="cpu is no GPU"):
         built(folder, target=CPU)

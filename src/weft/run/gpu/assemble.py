@@ -121,7 +121,8 @@ def assemble(job: Job, seconds: float = ASSEMBLY_SECONDS) -> Assembled:
     """
     most = gpu(job.target).program_bytes
     if seconds <= 0:
-        raise CompilerError(_of(job, "not compiled: the time for it was over"), kernel=job.name)
+        none = processes.WorkerError("there was no time", "")  # with more, Triton may well compile it
+        raise CompilerError(_of(job, "not compiled: the time for it was over"), kernel=job.name) from none
     stats.count("compiles")
     try:
         found = processes.ask(_described(job), seconds)
