@@ -44,6 +44,7 @@ def judged(function, draw) -> weft.Judgement:
     return weft.judge(*(Draws(side) for side in zip(*found, strict=True)))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("function", [by_torch, by_hand, covariance, mean_beside_another])
 @pytest.mark.parametrize("shape", [(64, 128), (5000, 64), (20000, 24)], ids=str)
 def test_columns_far_from_0(function, shape):
@@ -56,6 +57,7 @@ def test_points_far_from_the_origin():
     assert judgement.ok, str(judgement)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("shape", [(64, 128), (5000, 64), (20000, 24)], ids=str)
 def test_covariance_in_one_loop_is_no_worse_than_eager(shape):
     """A mean of numbers far from 0 is off by what its sum is rounded by, and a covariance about it by the square of that."""

@@ -39,6 +39,7 @@ ON_INTEGERS = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", WHOLE, ids=str)
 def test_integers_are_eagers_to_the_last_bit(dtype: torch.dtype) -> None:
     x, y = integers(dtype, 33, 65), integers(dtype, 40, 65)
@@ -145,6 +146,7 @@ def complex_in_and_out(x, turns, w):
     return turns.T, torch.complex(size, size + 1), (size * 3).sum(-1), turns.real * 2
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
 @pytest.mark.parametrize("function", [rotated, complex_in_and_out])
 def test_what_stands_around_complex_numbers_is_compiled(function, kind):

@@ -88,6 +88,7 @@ def test_there_are_thirty_shapes_with_the_sizes_that_hurt():
     assert set(SIZES) <= {size for shape in SHAPES for size in shape}
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", NAMES[:3])
 def test_functions_are_one_kernel_and_right(name, dtype):
@@ -102,6 +103,7 @@ def test_functions_are_one_kernel_and_right(name, dtype):
         assert judgement.ok, (shape, transposed, str(judgement))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_module_of_two_layers_is_at_most_two_kernels_and_right(dtype):
     for shape, transposed in walked("layers", dtype):

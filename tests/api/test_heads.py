@@ -57,6 +57,7 @@ def tensors(shape, dtype, *, behind=False):
     return tuple(torch.randn(batch, h, n, size).to(dtype) for h, n in sizes)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("dtype", "behind"), [(torch.float32, False), (torch.bfloat16, True)], ids=str)
 def test_repeated_keys_are_no_copies_and_right(dtype, behind):
     for number, shape in share(enumerate(SHAPES), 2, int(behind)):

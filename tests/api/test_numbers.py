@@ -56,6 +56,7 @@ def decode(cache, pos):
     return torch.softmax(ROW[:, :, None] @ seen.mT / 4, -1) @ seen
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "fn",
     [read, read_at_several, read_from_the_end, write, write_a_number, write_one_element, add_in_place, decode],
@@ -143,6 +144,7 @@ def sized(pos):
     return CACHE[:, :, :pos].clone()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("make", "arguments", "said"),
     [

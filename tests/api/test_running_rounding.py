@@ -51,6 +51,7 @@ def errors(found: torch.Tensor, truth: torch.Tensor) -> float:
 # One pass.
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", share(["int8", "float8", "float8_scaled", "uint8_with_zero_points"], 2))
 def test_one_kernel_with_one_loop_that_reads_each_element_of_a_row_once(name):
     torch.manual_seed(0)
@@ -172,6 +173,7 @@ def greatest_first(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["int8", "float8"])
 def test_the_error_rule_decides_for_the_exact_form(name):
     """In fp32 the rule sees every rounding that is another one; where none is, or eager's own are as large, it accepts."""
@@ -223,6 +225,7 @@ def test_rows_of_zeros_infinities_and_nan_are_eagers(name, rows, inner, kernels)
                 torch.testing.assert_close(one, other, rtol=0.0, atol=0.15 * other.abs().max().item())
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("kind", "threads"), [("int8", 1), ("int8", 4), ("float8_e4m3fn", 1), ("float8_e5m2", 1)])
 def test_without_the_scale_after_it_a_row_that_has_none_is_eagers(kind, threads):
     """int8 of NaN is 0, and so is the product; nothing makes it NaN again. In floats of 8 bits it is NaN."""

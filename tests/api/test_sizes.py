@@ -61,7 +61,7 @@ def called(function, given):
     return out if isinstance(out, tuple) else (out,)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("example", WALKED, ids=lambda e: e.title)
 def test_one_binary_for_all_lengths_of_a_class(example, form, tmp_path):

@@ -29,6 +29,7 @@ class Block(nn.Module):
         return x + self.down(F.gelu(self.up(self.between(x))))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("together", [False, True])
 def test_a_transformer_block_has_no_fallbacks(together):
     torch.manual_seed(0)

@@ -131,6 +131,7 @@ OWN = [(name, case, torch.float32) for group in (SPLITS, POINTWISE, PRODUCTS) fo
 ROUNDED = [(name, case, torch.bfloat16) for group in (REDUCTIONS, NORMS) for name, case in group.items()]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("case", "dtype"), [pytest.param(case, dtype, id=name) for name, case, dtype in OWN + ROUNDED])
 def test_operation_is_right_and_wefts_own(weft, case, dtype):
     function, shapes = case
@@ -139,6 +140,7 @@ def test_operation_is_right_and_wefts_own(weft, case, dtype):
     assert all("shares memory" in f.reason for f in captured.views), captured.views
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "case", [pytest.param(case, id=name) for group in (SPLITS, REDUCTIONS, NORMS) for name, case in group.items()]
 )
@@ -151,6 +153,7 @@ def test_operation_is_right_at_any_size(weft, case):
         torch.testing.assert_close(compiled(*inputs), function(*inputs), check_dtype=False, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("equation", EINSUMS)
 def test_einsum(weft, equation, dynamic):

@@ -193,6 +193,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_function_means_what_eager_means(weft, name, dynamic):

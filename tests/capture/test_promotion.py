@@ -114,7 +114,7 @@ def walk(weft: Any, name: str, share: int) -> set[str]:
         return check(weft, getattr(torch.ops.aten, name), calls[len(name) % share :: share])
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", ATEN)
 def test_binary_rows_on_pairs_of_types(weft: Any, name: str) -> None:
     """Every seventh pair, other ones for each operation; `python tests/capture/test_promotion.py` takes all."""
@@ -127,6 +127,7 @@ def test_every_pair_of_types_promotes_as_in_eager(weft: Any, name: str) -> None:
     assert walk(weft, name, 1) <= REASONS
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", UNARY)
 def test_unary_rows_on_every_type(weft: Any, name: str) -> None:
     packet = getattr(torch.ops.aten, name)

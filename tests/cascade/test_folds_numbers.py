@@ -45,6 +45,7 @@ SPECIAL = [
 ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("name", "operand", "kind"), [wrong(*c, reason=WRONG[c]) if c in WRONG else c for c in SPECIAL], ids=str
 )

@@ -29,7 +29,7 @@ from weft.verify.field_check import field_for
 from weft.verify.inputs import random_inputs
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", CHAINS)
 def test_a_loop_is_verified_with_schedules_of_all_kinds(name):
     """Segments and their merge among them."""
@@ -168,7 +168,7 @@ BUGS: dict[str, tuple[str, Callable[[Fold], Fold]]] = {
 }
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_refuted(bug):
     name, plant = BUGS[bug]

@@ -88,7 +88,7 @@ def places_far(m, r):
     return m, r + 1e4
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("name", "change"),
     share(
@@ -148,7 +148,7 @@ MORE_LOGITS = (
 )
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("name", "change"),
     [
@@ -359,6 +359,7 @@ def test_factors_that_are_zero_at_the_end_or_on_the_way(name, change):
 # As chosen.
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("name", "change"),
     share(

@@ -156,6 +156,7 @@ def in_blocks(program: TensorProgram, loops: Sequence[Fold], *, segments: bool =
     raise AssertionError("no schedule has blocks")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", DONE)
 @pytest.mark.parametrize("segments", [False, True])
 def test_without_its_roundings_the_loop_is_exact_and_with_them_it_is_not(name, segments):

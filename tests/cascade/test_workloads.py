@@ -77,7 +77,7 @@ def optimized(chain, sizes):
     return program
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("chain", "sizes"), list(at_sizes()))
 def test_a_chain_is_one_kernel_and_right(chain, sizes):
     program = optimized(chain, sizes)

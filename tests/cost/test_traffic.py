@@ -95,6 +95,7 @@ def same(found: Traffic, program: BlockProgram, sizes: dict[str, int]) -> None:
     assert on_chip_bytes(program, sizes) == counted.on_chip
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", FUSED)
 @settings(max_examples=60)
 @given(seed=st.integers(0, 2**32), data=st.data())
@@ -158,6 +159,7 @@ def test_no_schedule_changes_the_products_work(name: str, seed: int, data: st.Da
     assert sum(traffic(program, sizes).matrix_flops.values()) == 2 * PRODUCTS[name](sizes)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", FUSED)
 @given(seed=st.integers(0, 2**32), data=st.data())
 def test_the_kernels_add_up(name: str, seed: int, data: st.DataObject) -> None:

@@ -51,6 +51,7 @@ def strided(rows: int, columns: int, by_rows: bool, gap: int, random: torch.Gene
     return made if by_rows else made.T
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("by_rows", [True, False], ids=["dense rows", "dense columns"])
 @pytest.mark.parametrize("dtype", _TYPES, ids=str)
 def test_any_sizes_and_strides(library: ctypes.CDLL, dtype: torch.dtype, by_rows: bool) -> None:
@@ -128,6 +129,7 @@ def of_bytes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return ctypes.CDLL(str(path))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8], ids=str)
 def test_bytes_of_any_size_and_strides(of_bytes: ctypes.CDLL, dtype: torch.dtype) -> None:
     """Four rows at a time, and what is left of them; parts of 64 rows, 128 columns and 32768 steps of k."""

@@ -179,6 +179,7 @@ def test_wrong_dimensions_are_refused() -> None:
         emit(program, kernel, "kernel", {**dims, "out": dims["x"]})
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 def test_long_sums_of_operands_of_any_layout(dtype: torch.dtype, tmp_path: Path) -> None:
     tensors = programs.linear_relu(DType[str(dtype).removeprefix("torch.")])

@@ -89,7 +89,7 @@ def compare(
                 np.testing.assert_array_equal(b.numpy(), a, err_msg=message)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_any_schedule_computes_the_same(name: str, tmp_path: Path) -> None:
     rng = random.Random(name)
@@ -99,7 +99,7 @@ def test_any_schedule_computes_the_same(name: str, tmp_path: Path) -> None:
     compare(blocks, names, tmp_path, rng, DType.float32, quickly=name != "linear_relu")
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("dtype", [DType.bfloat16, DType.float16], ids=str)
 @pytest.mark.parametrize("name", [*programs.ALL, "softmax", "vectors"])
 def test_short_floats(name: str, dtype: DType, tmp_path: Path) -> None:

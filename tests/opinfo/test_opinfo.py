@@ -61,6 +61,7 @@ FOUND = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("entry", "dtype", "layout", "number"), [*SHARE, *FOUND])
 def test_sample_is_right_or_left_to_pytorch_with_a_reason(entry: str, dtype: str, layout: str, number: int) -> None:
     outcome = check(case_of(entry, dtype, layout, number))

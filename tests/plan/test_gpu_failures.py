@@ -364,6 +364,7 @@ def tune_it(
         return tuned(selection, options, torch.device("cuda", 0))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("error", "said"),
     [

@@ -86,6 +86,7 @@ def test_one_plan_serves_other_sizes_and_strides():
             torch.testing.assert_close(program(x, w), fn(x, w))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 def test_a_number_that_is_another_one_in_the_next_function_of_its_kind_is_a_number_of_the_run(dtype):
     """PyTorch traces the second function of one code with the number as a tensor that holds it."""

@@ -49,7 +49,7 @@ def test_a_row_too_short_to_share_is_one_threads(threads):
     assert kinds(program) == set()
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "fn",
     [

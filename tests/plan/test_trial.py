@@ -268,6 +268,7 @@ def test_a_lone_product_is_tried_in_pytorchs_library(cache):
     assert torch.allclose(results[0], normalised_product(x, w)[0], atol=1e-4)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("takes", "tried", "winner"),
     [
@@ -333,6 +334,7 @@ class Layer(torch.nn.Module):
         return x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("takes", [(0.5, 1.0, 2.0), (1.0, 1.0, 0.9)], ids=["weft", "library"])
 def test_the_first_sizes_and_all_others_have_the_same_binaries(cache, takes):
     """PyTorch traces twice: once for the first sizes, as numbers, and once for sizes that are symbols."""
