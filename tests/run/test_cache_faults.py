@@ -25,6 +25,8 @@ from weft.plan import trial
 from weft.run import cache, files, key, manifest, scratch, stats
 from weft.run.cache import CacheFolder, Entry
 
+pytestmark = pytest.mark.as_shipped  # its processes compile so
+
 HOUR = 3600.0
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
