@@ -27,6 +27,13 @@ SHARE = (
     "softmax",
 )
 WALKED = [e for e in SUITE if e.title in SHARE or WALK_ALL]
+# Of the share, the first example alone is tried in every form.
+CASES = [
+    pytest.param(example, form, id=f"{example.title}-{form}")
+    for example in WALKED
+    for form in FORMS
+    if WALK_ALL or form == "row-major" or example.title == SHARE[0]
+]
 
 
 def at_length(example, length):
@@ -61,12 +68,8 @@ def called(function, given):
     return out if isinstance(out, tuple) else (out,)
 
 
-@pytest.mark.one_in(4)
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("example", WALKED, ids=lambda e: e.title)
+@pytest.mark.parametrize(("example", "form"), CASES)
 def test_one_binary_for_all_lengths_of_a_class(example, form, tmp_path):
-    if form != "row-major" and example.title != SHARE[0] and not WALK_ALL:
-        pytest.skip("in the whole walk alone: WALK_ALL=1")
     eager = example.make(example.quick)
     exact = copy.deepcopy(eager).double() if isinstance(eager, nn.Module) else eager
     draws: list[tuple[tuple[torch.Tensor, ...], ...]] = []

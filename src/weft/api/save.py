@@ -326,16 +326,7 @@ def read(path: Path, device: str | torch.device | None) -> Loaded:
         return _Reader(files, unpacked(files[_PROGRAM], SavedProgram, forms), target, place).loaded()
     except WeftError:
         raise
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        EOFError,
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        RuntimeError,
-    ) as error:
+    except _DAMAGED as error:
         raise ProgramFileError(f"{path} is damaged, or no program of weft's: {error}") from error
 
 
