@@ -87,8 +87,13 @@ def test_numbers_are_rounded_to_integers_as_pytorch_does(interpreted: dict[str, 
     assert not {name: got for name, got in interpreted.items() if name.startswith("rounding ")}
 
 
+def test_quotients_of_one_divisor_are_rounded_once(interpreted: dict[str, float | str]) -> None:
+    """Of all exponents, of divisors beside powers of two, 0, infinities and NaN; and what is tiny or huge is nearly right."""
+    assert not {name: got for name, got in interpreted.items() if name.startswith("quotient ")}
+
+
 def test_quotients_that_are_rounded_to_few_numbers_are_eagers() -> None:
-    assert "weft_to_e4m3(tl.div_rn(x3, 0.01))" in _only(CASES["quantised"]).text
+    assert "weft_to_e4m3(weft_quotient(x3, 0.01))" in _only(CASES["quantised"]).text
     assert "div_rn" not in _only(CASES["online_attention"]).text
 
 

@@ -6,6 +6,7 @@ TRITON_INTERPRET=1, prints for each case how far its results are from the block 
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import random
 import sys
@@ -46,9 +47,10 @@ from weft.block.program import (
     sealed,
 )
 from weft.block.ranges import Band, Diagonal
+from weft.emit.triton import prelude
 from weft.errors import ScheduleError, UnsupportedError
 from weft.fuse import fuse
-from weft.run.gpu.interpreted import mend_narrow_floats
+from weft.run.gpu.interpreted import mend_floats
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.target import Target
 from weft.tensor.axes import Axis, Space
@@ -366,9 +368,52 @@ def roundings(folder: Path) -> dict[str, float]:
     return {str(n): float(y) for n, y in zip(x[~same].tolist(), found[~same], strict=True)}
 
 
+_QUOTIENTS = """
+@triton.jit
+def quotients(a, b, out, N: tl.constexpr):
+    row, i = tl.program_id(0), tl.arange(0, N)
+    tl.store(out + row * N + i, weft_quotient(tl.load(a + row * N + i), tl.load(b + row)))
+"""
+
+
+def quotients(folder: Path) -> dict[str, float]:
+    """What is divided by a number that many share, and is not as it should be.
+
+    That is rounded once where the quotient is neither tiny nor huge, and else wrong by two units at most; infinities, NaN and the
+    sign of 0 are eager's.
+    """
+    rng = np.random.default_rng(5)
+    special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, 3e38, 1.0, -448.0])
+    spread = rng.integers(0, 2**32, 503, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    usual = np.float32(rng.standard_normal(512) * 2.0 ** rng.integers(-80, 80, 512))
+    a = torch.from_numpy(np.concatenate([np.float32(special), spread, usual]))
+    divisors = rng.integers(0, 2**32, 200, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    near = np.nextafter(2.0 ** rng.integers(-90, 90, 100), [[0.0], [np.inf]]).ravel()
+    b = torch.from_numpy(
+        np.concatenate([np.float32(special), divisors, np.float32(near), np.array([448, 127, 0.01, 3], np.float32)])
+    )
+    path = folder / "quotients.py"
+    lines = ["import triton", "import triton.language as tl", *prelude.functions(_QUOTIENTS), _QUOTIENTS]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("quotients", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = torch.empty(len(b), len(a))
+    with np.errstate(all="ignore"):
+        module.quotients[(len(b),)](a.expand(len(b), -1).contiguous(), b, found, N=len(a))
+    wanted = a / b[:, None]
+    size = wanted.abs()
+    same = (found.view(torch.int32) == wanted.view(torch.int32)) | (found.isnan() & wanted.isnan())
+    close = (found - wanted).abs() <= size * 2.0**-22 + 2.0**-148
+    right = same | (close & ((size < 2.0**-88) | (size > 2.0**99)))
+    return {f"{a[j]} / {b[i]}": float(found[i, j]) for i, j in (~right).nonzero().tolist()}
+
+
 def main(folder: Path) -> None:
     """Run every case; print a JSON object by case: an error in units of rounding, or why there is none."""
-    mend_narrow_floats()
+    mend_floats()
     found: dict[str, float | str] = {}
     for name, case in {**cases(), **random_cases()}.items():
         try:
@@ -377,6 +422,7 @@ def main(folder: Path) -> None:
             found[name] = f"unsupported: {why.what}"
     found.update({f"conversion {name}": count for name, count in conversions(folder).items()})
     found.update({f"rounding {name}": got for name, got in roundings(folder).items()})
+    found.update({f"quotient {name}": got for name, got in quotients(folder).items()})
     found.update({f"operation {name}": off for name, off in operation_errors(folder).items()})
     print(json.dumps(found))
 

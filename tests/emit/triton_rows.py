@@ -34,7 +34,7 @@ from weft.block.ranges import First, Rest
 from weft.errors import ScheduleError
 from weft.fuse import fuse
 from weft.fuse.safety import make_safe
-from weft.run.gpu.interpreted import mend_narrow_floats
+from weft.run.gpu.interpreted import mend_floats
 from weft.schedule import Level, LoopSchedule, Schedule, grid_maps
 from weft.schedule import apply as scheduled
 from weft.tensor.axes import Axis, Space
@@ -229,7 +229,7 @@ def reduced(folder: Path) -> Iterator[tuple[str, str]]:
 
 def main(folder: Path) -> None:
     """Run all; print a JSON object: "cases", as those of `triton_cases`, "rankings" and "reductions", by name."""
-    mend_narrow_floats()
+    mend_floats()
     found: dict[str, float | str] = {}
     for name, case in cases().items():
         found[name] = error(case, folder, random.Random(name))

@@ -69,6 +69,11 @@ class Launch:
         """Its cost on `chip`."""
         return _cost(self.work, self.counted, chip, warps, stages)
 
+    @property
+    def loads_in_a_loop(self) -> bool:
+        """Whether there can be a pipeline: a loop loads, and has not several iterations under way as it is."""
+        return any(r.loop and r.loads and r.together == 1 and not r.inner for r in self.work.body.all())
+
     def unfit(self, chip: Gpu, warps: int, stages: int) -> str | None:
         """Why it does not fit `chip`; None where it does."""
         return unfit(resources_of(self.work, chip, warps, stages), chip)

@@ -23,6 +23,9 @@ from weft.tensor.dtypes import DType
 _LONGEST_ROW, _LONGEST_KEPT, _LONGEST_DEPTH = 16384, 16384, 256
 # Elements of a block of work without products, for each warp: 16 bytes a thread, a few times over.
 _LANES = (1024, 2048, 4096, 8192)
+# Columns and depth of a block of a matrix that one row is multiplied with, and depths of one whose columns are in one block.
+_STRIPS = ((64, 128), (128, 64), (64, 64), (128, 128), (64, 256), (256, 64), (32, 128))
+_DEPTHS = (128, 64, 32)
 _LEAST_OF_PRODUCTS = 16
 # Rows of a block of a kernel that merges segments: it has little else to do.
 _MERGED = 2
@@ -225,7 +228,15 @@ def _lanes(present: Mapping[Part, int]) -> Iterator[Blocks]:
         row = min(each or _LONGEST_ROW, power_of_two(lanes))
         for few in (1, 2, 4, 8, 16, 32, 64, 128):
             if few == 1 or (few <= power_of_two(present.get(Part.few, 1)) and few * row <= _LANES[-1]):
-                yield Blocks(few=few, lanes=each, depth=min(128, max(16, 4096 // max(1, few))))
+                for columns, depth in _strips(present, few):
+                    yield Blocks(columns=columns, few=few, lanes=each, depth=depth)
+
+
+def _strips(present: Mapping[Part, int], few: int) -> tuple[tuple[int, int], ...]:
+    """Columns and depths of blocks of matrices that so `few` rows are multiplied with, without block products."""
+    if few > 1 or Part.depth not in present:
+        return ((64, min(128, max(16, 4096 // few))),)
+    return _STRIPS if Part.columns in present else tuple((64, depth) for depth in _DEPTHS)
 
 
 def launches(known: Parts, blocks: Blocks) -> Iterator[Blocks]:
@@ -234,11 +245,12 @@ def launches(known: Parts, blocks: Blocks) -> Iterator[Blocks]:
         area = blocks.rows * blocks.columns
         warps = (4,) if area <= 64 * 64 else (8, 4) if area >= 128 * 128 else (4, 8)
         for count in warps:
-            yield from (replace(blocks, warps=count, stages=s) for s in (3, 2, 4, 1))
+            yield from (replace(blocks, warps=count, stages=s) for s in (4, 3, 6, 2, 8, 1))
         return
     elements = blocks.few * (blocks.lanes or _LANES[-1])
-    for count in (4, 8) if elements <= 4096 else (8, 16, 4):
-        yield from (replace(blocks, warps=count, stages=s) for s in (1, 3))
+    strips = Part.depth in known.of.values()
+    for count in (4, 8, 2, 1) if strips else (4, 8, 2) if elements <= 4096 else (8, 16, 4, 2):
+        yield from (replace(blocks, warps=count, stages=s) for s in (1, 3, 5))
 
 
 def _segments(known: Parts, program: BlockProgram, blocks: Blocks, sizes: Mapping[str, int], gpu: Gpu) -> Iterator[int]:
@@ -253,7 +265,8 @@ def _segments(known: Parts, program: BlockProgram, blocks: Blocks, sizes: Mappin
         if n.name in grid and known.of[n.name] is not Part.whole
     )
     longest = max(n.axis.space.size(sizes) for n in maps(program.graph) if n.name in known.split)
-    for share in (1.0, 0.5, 2.0, 0.25):
+    # What is read once is on its way sooner the more programs ask for it.
+    for share in (1.0, 0.5, 2.0, 0.25) if known.products else (1.0, 0.5, 2.0, 4.0, 8.0, 0.25):
         wanted = 1 << round(math.log2(max(1.0, share * gpu.multiprocessors / max(1, programs))))
         if wanted > 1 and longest >= wanted * _LEAST_OF_PRODUCTS:
             yield wanted

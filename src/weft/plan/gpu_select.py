@@ -98,7 +98,10 @@ class Ways:
                 refused = refused or applied
                 continue
             own: list[Way] = []
+            pipelines = any(launch.loads_in_a_loop for launch in applied.launches)
             for each in launches(known, blocks):
+                if each.stages > 1 and not pipelines:
+                    continue
                 unfit = applied.unfit(chip, each)
                 refused = refused or unfit
                 if unfit is None:

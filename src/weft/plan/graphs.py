@@ -62,3 +62,20 @@ def cache_filler(device: torch.device) -> torch.Tensor:
     """A tensor that, once it is written to, leaves nothing else in the second-level cache of `device`."""
     found: Any = vars(torch.cuda)["get_device_properties"](device)
     return torch.empty(2 * max(int(found.L2_cache_size), 1 << 24), dtype=torch.int8, device=device)
+
+
+def replay_times(run: Callable[[], Any], filler: torch.Tensor, times: int) -> list[float]:
+    """Seconds of each of so many calls of `run`, `filler` written before each; the host waits for the last one only.
+
+    What it takes to start a call is hidden behind the calls before it that still run.
+    """
+    events: list[tuple[Any, Any]] = []
+    for _ in range(times):
+        filler.zero_()
+        start, end = _CUDA.Event(enable_timing=True), _CUDA.Event(enable_timing=True)
+        start.record()
+        run()
+        end.record()
+        events.append((start, end))
+    events[-1][1].synchronize()
+    return [start.elapsed_time(end) * 1e-3 for start, end in events]

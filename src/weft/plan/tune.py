@@ -21,13 +21,14 @@ from weft.cost import total
 from weft.errors import WeftError
 from weft.options import Options
 from weft.plan.gpu_build import Built, built, launched, tf32_allowed
-from weft.plan.graphs import cache_filler, capturing, replayed
+from weft.plan.graphs import cache_filler, capturing, replay_times, replayed
 from weft.plan.kept import keep, parts_of, recalled
 from weft.plan.packed import unplaced
 from weft.plan.select import Candidate, Considered, Example, Selection, select
 from weft.run.cache import Json
 from weft.run.gpu.alone import alone_on
 from weft.run.gpu.assemble import side_by_side
+from weft.schedule import kernels
 from weft.tensor.program import TensorProgram
 
 # How many programs with places are compiled and timed, each with the warps and stages that the model likes best; and of how
@@ -71,6 +72,8 @@ def tuned(selection: Selection, options: Options, device: torch.device | None) -
     Raises:
         WeftError: no candidate has kernels; the first one's reason.
     """
+    if not kernels(selection.chosen.applied):  # what it gives is what it was given
+        return replace(selection, others=())
     effort = "none" if device is None or capturing() else options.effort
     if device is None or effort == "none":
         return _first_that_compiles(selection, options)
@@ -172,6 +175,10 @@ def _fastest(
     rounds = _Rounds(selection.program, selection.example, device, options)
     first = _each_once(tried, _TRIED[options.effort])
     rounds.run(first)
+    # Those that had no kernels, which did not fit, make room for others.
+    others = _each_once(tried, 2 * _TRIED[options.effort])[len(first) :][: len(first) - len(rounds.compiled)]
+    rounds.run(others)
+    first += others
     if rounds.unchecked:  # what others are compared with did not run: that of another program, then
         plain, *others = first
         first = tuple(_without_pipeline(c) for c in others if c.applied is not plain.applied and c.schedule.stages != 1)
@@ -349,20 +356,12 @@ class _Timing:
         return run
 
     def _timed(self, run: Run, best: float) -> float:
-        taken: list[float] = []
         run = replayed(run)  # what starting several kernels costs the host would hide what they cost
         run()
+        taken = replay_times(run, self.flush, _LEAST)
         begin = time.perf_counter()
-        while len(taken) < _LEAST or (len(taken) < _MOST and time.perf_counter() - begin < _SECONDS):
-            self.flush.zero_()
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            run()
-            end.record()
-            end.synchronize()
-            taken.append(start.elapsed_time(end) * 1e-3)
-            if len(taken) == _LEAST and min(taken) > _HOPELESS * best:
-                break
+        while min(taken) <= _HOPELESS * best and len(taken) < _MOST and time.perf_counter() - begin < _SECONDS:
+            taken += replay_times(run, self.flush, _LEAST)
         return statistics.median(taken)
 
 

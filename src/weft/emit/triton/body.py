@@ -159,7 +159,10 @@ class Body:
         expr, held = node.expr, None
         if isinstance(expr, Convert) and expr.dtype is node.dtype and node.dtype.is_kept:
             expr, held = expr.arg, node.dtype
-        texts = [Text(self.aligned(t.computed, t.dims, node.dims), t.kind) for t in args]
+        fewer = [len(t.dims) < len(node.dims) for t in args]
+        texts = [
+            Text(self.aligned(t.computed, t.dims, node.dims), t.kind, few) for t, few in zip(args, fewer, strict=True)
+        ]
         made = expression(expr, texts, self.frame.hold, exact=self.frame.exact)
         kind = kind_of(node.dtype)
         text = coerced(made, kind)

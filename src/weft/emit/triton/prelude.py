@@ -76,6 +76,25 @@ def weft_round(x):
     return tl.cast(tl.cast(near, tl.int32, bitcast=True) | (bits & -0x80000000), tl.float32, bitcast=True)
 '''
 
+_QUOTIENT = '''
+@triton.jit
+def weft_quotient(a, b):
+    """a / b where many a have one b: times the inverse of b, and corrected by what that leaves (Markstein's way).
+
+    It is rounded once, but where a / b lies within 2**-23 units of the middle between two numbers; what is exact, is exact. Both
+    are scaled first, so that b is 0.5 to 1. A quotient near the least or the greatest number may be wrong by two units.
+    """
+    b = tl.cast(b, tl.float32)  # a number, perhaps
+    size = tl.cast(b, tl.int32, bitcast=True) & 0x7F800000
+    scale = tl.cast(tl.maximum(0x7E800000 - size, 0x00800000), tl.float32, bitcast=True)
+    a, b = a * scale, b * scale
+    inverse = tl.div_rn(tl.zeros_like(b) + 1.0, b)
+    first = a * inverse
+    near = tl.fma(tl.fma(-first, b, a), inverse, first)
+    # The correction of an infinity is NaN, and of -0 it is 0.
+    return tl.where(tl.abs(near) > 0.0, near, first)
+'''
+
 _E4M3 = '''
 @triton.jit
 def weft_e4m3(x):
@@ -161,6 +180,7 @@ _FUNCTIONS = {
     "weft_tanh": _TANH,
     "weft_trunc": _TRUNC,
     "weft_round": _ROUND,
+    "weft_quotient": _QUOTIENT,
     "weft_e4m3": _E4M3,
     "weft_to_e4m3": _TO_E4M3,
     "weft_e5m2": _E5M2,

@@ -19,10 +19,11 @@ COMPUTED: dict[Kind, DType] = {"float": DType.float32, "double": DType.float64, 
 
 
 class Text(NamedTuple):
-    """An expression and what it computes as."""
+    """An expression and what it computes as; `shared`: many elements of the result are made of each of its elements."""
 
     text: str
     kind: Kind
+    shared: bool = False
 
 
 _NAMES = {DType.bool: "int1", DType.float8_e4m3fn: "float8e4nv", DType.float8_e5m2: "float8e5"}
@@ -83,15 +84,16 @@ def expression(expr: Scalar, args: Sequence[Text], hold: Callable[[str], str], *
             return args[index]
         case Lit(value):
             kind = kind_of_literal(value)
-            return Text(number(value, kind), kind)
+            return Text(number(value, kind), kind, shared=True)
         case Convert(dtype, inner):
             kind = kind_of(dtype)
-            text = coerced(expression(inner, args, hold, exact=exact), kind)
-            if dtype is COMPUTED[kind]:
-                return Text(text, kind)
+            part = expression(inner, args, hold, exact=exact)
+            text = coerced(part, kind)
             if dtype in _ROUNDING:
-                return Text(call(_ROUNDING[dtype], stripped(text)), kind)
-            return Text(cast(cast(text, dtype), COMPUTED[kind]), kind)
+                text = call(_ROUNDING[dtype], stripped(text))
+            elif dtype is not COMPUTED[kind]:
+                text = cast(cast(text, dtype), COMPUTED[kind])
+            return Text(text, kind, part.shared)
         case Apply(op, inner):
             return _applied(op, inner, args, hold, exact=exact)
         case _:
@@ -159,14 +161,16 @@ def _applied(
         return Text(_POWERS[power].format(_held(texts[0], hold)), result)
     if op == "pow" and result == "int":
         raise UnsupportedError("a power of integers other than a square")
+    shared = all(p.shared for p in parts)
     if exact and op == "div" and result == "float":
-        return Text(call("tl.div_rn", *map(stripped, texts)), result)
+        corrected = parts[1].shared and not shared
+        return Text(call("weft_quotient" if corrected else "tl.div_rn", *map(stripped, texts)), result, shared)
     template = row.triton
     texts = [_held(t, hold) if template.count(f"{{{i}}}") > 1 else t for i, t in enumerate(texts)]
     if template.startswith(("tl.", "weft_")):
         texts = [stripped(t) for t in texts]
     text = template.format(*texts)
-    return Text(cast(text, DType.int64) if result == "int" else text, result)
+    return Text(cast(text, DType.int64) if result == "int" else text, result, shared)
 
 
 _DECAYS = frozenset({"decay", "coarse_decay"})

@@ -45,7 +45,7 @@ def make_interpreted(
         ValueError: the signature reads what is not there.
     """
     check(signature.kernel)
-    mend_narrow_floats()
+    mend_floats()
     function = _function(text, signature.name)
     kernel = signature.kernel
 
@@ -71,11 +71,12 @@ def make_interpreted(
 
 
 @functools.cache
-def mend_narrow_floats() -> None:
-    """Make the interpreter's narrow floats those of a GPU.
+def mend_floats() -> None:
+    """Make the interpreter's floats those of a GPU.
 
-    In bfloat16 it truncates where one rounds, and multiplies bit patterns as integers. Of 8 bits it takes infinities and NaN for
-    numbers, and rounds half away from zero; an NVIDIA GPU makes the largest number of what is too large.
+    A multiplication and addition in one it rounds twice. In bfloat16 it truncates where one rounds, and multiplies bit patterns as
+    integers. Of 8 bits it takes infinities and NaN for numbers, and rounds half away from zero; an NVIDIA GPU makes the largest
+    number of what is too large.
     """
     try:
         interpreter: Any = import_module("triton.runtime.interpreter")
@@ -85,7 +86,7 @@ def mend_narrow_floats() -> None:
     bfloat16 = language.bfloat16
     kept = {language.float8e4nv: torch.float8_e4m3fn, language.float8e5: torch.float8_e5m2}
     convert: Any = interpreter._convert_float  # noqa: SLF001 - there is no other way in
-    dot = interpreter.InterpreterBuilder.create_dot
+    dot, fma = interpreter.InterpreterBuilder.create_dot, interpreter.InterpreterBuilder.create_fma
 
     def converted(data: Any, source: Any, target: Any, rounding: Any) -> Any:
         if source in kept:
@@ -110,8 +111,15 @@ def mend_narrow_floats() -> None:
 
         return dot(self, wide(a), wide(b), *rest)
 
+    def added(self: Any, x: Any, y: Any, z: Any) -> Any:
+        if z.dtype.scalar != language.float32:
+            return fma(self, x, y, z)
+        once = x.data.astype(np.float64) * y.data.astype(np.float64) + z.data.astype(np.float64)
+        return interpreter.TensorHandle(once.astype(np.float32), language.float32)
+
     interpreter._convert_float = converted  # noqa: SLF001 - there is no other way in
     interpreter.InterpreterBuilder.create_dot = product
+    interpreter.InterpreterBuilder.create_fma = added
 
 
 def _numbers(tensor: torch.Tensor) -> Any:
