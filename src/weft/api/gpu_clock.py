@@ -16,7 +16,7 @@ import torch
 
 from weft.api.measure import Timing, orders
 from weft.api.workloads_gpu import scaled_mm
-from weft.plan.graphs import called_aside, captured
+from weft.plan.graphs import awake, called_aside, captured
 
 _LEAST, _WARM = 10, 3
 _FLUSHED = 256 << 20  # bytes: more than any second-level cache
@@ -55,6 +55,10 @@ class Clock(Protocol):
         """Give memory back that nothing uses."""
         ...
 
+    def wake(self) -> None:
+        """Have the device at the clocks that it works with."""
+        ...
+
 
 class WallClock:
     """Calls on a CPU, by the time on the wall."""
@@ -83,6 +87,9 @@ class WallClock:
 
     def clear(self) -> None:
         """Nothing to give back."""
+
+    def wake(self) -> None:
+        """It is."""
 
 
 @dataclass(eq=False)
@@ -123,6 +130,10 @@ class CudaClock:
         """To the device, so that graphs can have it."""
         _CUDA.empty_cache()
 
+    def wake(self) -> None:
+        """By work."""
+        awake(self.flushed)
+
 
 def alternate(replays: Mapping[str, Replay], clock: Clock, rounds: int, seconds: float) -> dict[str, Timing]:
     """Time `replays` in turn; over `orders`, each has each place, and follows each other one, equally often.
@@ -135,6 +146,7 @@ def alternate(replays: Mapping[str, Replay], clock: Clock, rounds: int, seconds:
     """
     names = list(replays)
     turns = orders(len(names))
+    clock.wake()
     first = _rounds(replays, names, turns, clock, _WARM)
     a_round = sum(min(taken) for taken in first.values())
     count = max(int(min(rounds, seconds / max(a_round, 1e-9))), min(rounds, _LEAST))

@@ -27,7 +27,7 @@ _LANES = (1024, 2048, 4096, 8192)
 _STRIPS = ((64, 128), (128, 64), (64, 64), (128, 128), (64, 256), (256, 64), (32, 128))
 _DEPTHS = (128, 64, 32)
 _LEAST_OF_PRODUCTS = 16
-# Rows of a block of a kernel that merges segments: it has little else to do.
+# The fewest rows of a block of a kernel that merges segments: it has little else to do.
 _MERGED = 2
 
 
@@ -186,7 +186,8 @@ def schedule(program: BlockProgram, known: Parts, blocks: Blocks, sizes: Mapping
             levels = (Level(LevelPlace.split, blocks.segments), *levels)
         peel = isinstance(node.range, Band) and levels[-1].place is LevelPlace.loop
         loops.append((node.name, LoopSchedule(levels, peel)))
-    merging = _MERGED if blocks.segments > 1 else 0
+    rows = blocks.rows // 8 if known.products and Part.rows in known.of.values() else 0
+    merging = max(_MERGED, rows) if blocks.segments > 1 else 0
     return Schedule(tuple(loops), merging=merging, warps=blocks.warps, stages=blocks.stages)
 
 

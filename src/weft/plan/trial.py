@@ -22,7 +22,7 @@ from weft.errors import WeftError
 from weft.options import Options
 from weft.options import options as in_force
 from weft.plan.executable import Plan, plan
-from weft.plan.graphs import cache_filler, capturing, replay_times, replayed
+from weft.plan.graphs import awake, cache_filler, capturing, replay_times, replayed
 from weft.plan.home import gpu_of
 from weft.plan.instead import REFUSALS, heard
 from weft.plan.runner import Runner
@@ -282,6 +282,7 @@ def _on_a_gpu(calls: Sequence[Callable[[], Any]], device: torch.device) -> list[
             torch.cuda.synchronize(device)
             replays = list(calls)
     flush = cache_filler(device)
+    awake(flush)
 
     def one(replay: Callable[[], Any]) -> float:
         with torch.cuda.device(device):

@@ -21,7 +21,7 @@ from weft.cost import total
 from weft.errors import WeftError
 from weft.options import Options
 from weft.plan.gpu_build import Built, built, launched, tf32_allowed
-from weft.plan.graphs import cache_filler, capturing, replay_times, replayed
+from weft.plan.graphs import awake, cache_filler, capturing, replay_times, replayed
 from weft.plan.kept import keep, parts_of, recalled
 from weft.plan.packed import unplaced
 from weft.plan.select import Candidate, Considered, Example, Selection, select
@@ -242,6 +242,8 @@ class _Rounds:
             raise failure
         with torch.no_grad(), torch.cuda.device(self.device), alone_on(self.device):
             timing = self._timing = self._timing or _timing(self.program, self.example, self.device)
+            if timing is not None:
+                awake(timing.flush)
             # Those without a pipeline first: the others are compared with one of them.
             for each in sorted(ready, key=lambda each: each.candidate.schedule.stages != 1):
                 self._time(each, timing)
