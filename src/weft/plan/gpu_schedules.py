@@ -251,7 +251,7 @@ def launches(known: Parts, blocks: Blocks) -> Iterator[Blocks]:
     elements = blocks.few * (blocks.lanes or _LANES[-1])
     strips = Part.depth in known.of.values()
     for count in (4, 8, 2, 1) if strips else (4, 8, 2) if elements <= 4096 else (8, 16, 4, 2):
-        yield from (replace(blocks, warps=count, stages=s) for s in (1, 3, 5))
+        yield from (replace(blocks, warps=count, stages=s) for s in ((3, 1, 5) if strips else (1, 3, 5)))
 
 
 def _segments(known: Parts, program: BlockProgram, blocks: Blocks, sizes: Mapping[str, int], gpu: Gpu) -> Iterator[int]:

@@ -38,7 +38,7 @@ from weft.run.key import cache_key, environment_parts
 _MARGIN = 1.03
 # The library's products are tried where weft takes more than this share of PyTorch's time, and taken where they save this much.
 # On a GPU PyTorch's time is mostly what lies between its products.
-_CLEARLY, _CLEARLY_ON_A_GPU, _GAIN = 0.95, 0.4, 0.02
+_CLEARLY, _CLEARLY_ON_A_GPU, _GAIN = 0.95, 0.25, 0.02
 _SECONDS, _LEAST, _MOST = 0.1, 5, 25
 
 

@@ -39,6 +39,8 @@ _CLOSELY = {"quick": 4, "full": 8}
 _VARIANTS = 5
 # Timed calls of a candidate; what is so much slower than the best after the first few has no more.
 _LEAST, _MOST, _SECONDS, _HOPELESS = 3, 15, 0.02, 1.3
+# Seconds without work after which a GPU's clocks are taken to be low.
+_IDLE = 0.2
 # Seconds after which a candidate's compiler is stopped: what takes longer is unrolled into thousands of lines, and slow.
 _COMPILING = 20.0
 # What two right kernels may differ by, of the largest result: random operands may cancel. What is compiled wrongly differs by more.
@@ -187,6 +189,9 @@ def _fastest(
     more: list[Candidate] = []
     for best, _ in rounds.times[: _CLOSELY[options.effort]]:
         others = [c for c in tried if c.applied is best.applied and (id(c.applied), c.schedule) not in done]
+        # With as many warps or stages as the best first: the other ones of both are further from it.
+        one = best.schedule
+        others.sort(key=lambda c: (c.schedule.warps != one.warps) + (c.schedule.stages != one.stages))
         more += others[:_VARIANTS]
         done.update((id(c.applied), c.schedule) for c in others)
     rounds.run(more)
@@ -242,8 +247,6 @@ class _Rounds:
             raise failure
         with torch.no_grad(), torch.cuda.device(self.device), alone_on(self.device):
             timing = self._timing = self._timing or _timing(self.program, self.example, self.device)
-            if timing is not None:
-                awake(timing.flush)
             # Those without a pipeline first: the others are compared with one of them.
             for each in sorted(ready, key=lambda each: each.candidate.schedule.stages != 1):
                 self._time(each, timing)
@@ -326,6 +329,7 @@ class _Timing:
         self.inputs = {n.name: _random(n.name, n.dtype.name, n.axes, example, device) for n in program.inputs}
         self.flush = cache_filler(device)
         self.expected: tuple[torch.Tensor, ...] | None = None
+        self.idle_since = -math.inf
 
     def measured(self, ready: Ready, best: float) -> float | str:
         """Median seconds of a call; or why it cannot be taken."""
@@ -360,10 +364,13 @@ class _Timing:
     def _timed(self, run: Run, best: float) -> float:
         run = replayed(run)  # what starting several kernels costs the host would hide what they cost
         run()
+        if time.perf_counter() - self.idle_since > _IDLE:
+            awake(self.flush)
         taken = replay_times(run, self.flush, _LEAST)
         begin = time.perf_counter()
         while min(taken) <= _HOPELESS * best and len(taken) < _MOST and time.perf_counter() - begin < _SECONDS:
             taken += replay_times(run, self.flush, _LEAST)
+        self.idle_since = time.perf_counter()
         return statistics.median(taken)
 
 
