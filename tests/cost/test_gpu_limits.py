@@ -10,14 +10,17 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from block import programs
 from emit.harness import dims_of
 from emit.triton_programs import TritonProgram, load
+from schedules import fused
 from weft.block.program import BlockProgram
 from weft.cost import gpu, resources, unfit
 from weft.errors import UnsupportedError
-from weft.schedule import apply, kernels
+from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
 from weft.target import Target
 from weft.tensor.dtypes import DType
+from weft.tensor.program import Monoid, Reduction, TensorProgram, Use
 
 pytest.importorskip("triton", reason="Triton is not installed: it is in the extras dev and gpu")
 
@@ -82,6 +85,22 @@ def test_shared_memory_is_what_triton_counts(
     else:
         assert why is not None
         assert "shared memory" in why
+
+
+@pytest.mark.parametrize(("tile", "warps", "stages"), [(1024, 4, 1), (1024, 4, 3), (4096, 8, 3), (4096, 4, 5)])
+def test_loops_without_products_copy_ahead_what_they_load(tile: int, warps: int, stages: int, tmp_path: Path) -> None:
+    """A loop that is told to have several iterations under way copies the blocks of all but one to shared memory."""
+    m, n = programs.axes("m", "n")
+    total = Reduction("y", (m,), DType.float32, Monoid.sum, Use("x", (m, n)), (n,))
+    program = fused(TensorProgram((programs.tensor("x", m, n),), (total,), ("y",)))
+    loops = {"m": LoopSchedule((Level(LevelPlace.grid, 2),)), "n": LoopSchedule((Level(LevelPlace.loop, tile),))}
+    applied = apply(program, Schedule(tuple(loops.items()), warps=warps, stages=stages))
+    sizes, chip = {"M": 512, "N": 32768}, gpu(Target("cuda", "90"))
+    printed = load(applied, dims_of(applied), tmp_path, stages=stages)
+    (made,) = printed.compile_for("cuda", 90, sizes, {"num_warps": warps, "num_stages": stages})
+    found = resources(applied, kernels(applied)[0], sizes, chip, warps, stages).shared_bytes
+    # What threads of several warps exchange is not counted.
+    assert found <= made.shared <= found + 64 * warps
 
 
 def triton_counts(program: TritonProgram, case: Case, sizes: Mapping[str, int]) -> int:

@@ -97,6 +97,7 @@ def load(
     target: Target | None = None,
     *,
     tf32: bool = False,
+    stages: int = 1,
 ) -> TritonProgram:
     """`program`, applied, as Triton kernels. UnsupportedError: `emit` says what Triton kernels do not do."""
     known = {n: tuple(a for a in axes if a is not None) for n, axes in dims.items()}
@@ -104,7 +105,7 @@ def load(
     for number, part in enumerate(kernels(program)):
         own = f"{name}_{number}"
         dims_ = {**known, **_of_writes(part, known)}
-        kernel = emit(program, part, own, dims_, target, tf32=tf32)
+        kernel = emit(program, part, own, dims_, target, tf32=tf32, stages=stages)
         shapes = tuple(tuple(map(size_of, dims_[n])) for n in part.reads)
         called = GpuSignature(signature(program, part, own, dims_), kernel.constants, kernel.grid, shapes=shapes)
         launches.append((part, GpuSource(kernel.text, called)))

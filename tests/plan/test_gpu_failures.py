@@ -27,6 +27,7 @@ from weft.plan.tune import tuned
 from weft.run.gpu import Assembled, Job, assemble
 from weft.target import Target
 from weft.tensor.dtypes import DType
+from weft.tensor.program import TensorProgram
 
 H200 = Target("cuda", "90")
 
@@ -410,6 +411,53 @@ def test_no_memory_to_time_any_takes_the_likeliest_and_remembers_nothing(
     timed: list[Candidate] = []
     tune_it(monkeypatch, selection, tmp_path, timing(lambda candidate: 1e-6, timed))
     assert timed  # now that there is room
+
+
+def test_candidates_without_kernels_make_room_for_others(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any
+) -> None:
+    """Of four programs that are to be tried, two have no kernels: the fifth and sixth are tried in their place."""
+    plain, *programs_tried = tune._each_once((selection.chosen, *(selection.others or ())), 8)
+    lost = {id(each.applied) for each in programs_tried[1:3]}
+    whole = tune._printed
+
+    def printed(program: TensorProgram, candidate: Candidate, example: Example) -> Any:
+        if id(candidate.applied) in lost:
+            return UnsupportedError("too much shared memory")
+        return whole(program, candidate, example)
+
+    monkeypatch.setattr(tune, "_printed", printed)
+    monkeypatch.setitem(tune._CLOSELY, "quick", 0)
+    timed: list[Candidate] = []
+    tune_it(monkeypatch, selection, tmp_path, timing(lambda _: 1e-6, timed))
+    tried = {id(plain.applied), *(id(each.applied) for each in programs_tried[:6])} - lost
+    assert {id(each.applied) for each in timed} == tried
+
+
+def test_the_second_round_changes_warps_or_stages_before_both(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any
+) -> None:
+    monkeypatch.setitem(tune._CLOSELY, "quick", 1)
+    monkeypatch.setitem(tune._TRIED, "quick", 1)
+    timed: list[Candidate] = []
+    tune_it(monkeypatch, selection, tmp_path, timing(lambda _: 1.0 / len(timed), timed))
+    plain, first, *more = timed
+    assert plain.schedule.stages == 1
+    one = first.schedule
+    further = [(c.schedule.warps != one.warps) + (c.schedule.stages != one.stages) for c in more]
+    assert more
+    assert further == sorted(further)
+
+
+def test_what_needs_no_kernel_is_not_tuned(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any
+) -> None:
+    monkeypatch.setattr(tune, "kernels", lambda _: ())
+    timed: list[Candidate] = []
+    found = tune_it(monkeypatch, selection, tmp_path, timing(lambda _: 1e-6, timed))
+    assert not timed
+    assert found.chosen is selection.chosen
+    assert found.others == ()
 
 
 @pytest.fixture

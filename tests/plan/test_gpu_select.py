@@ -30,7 +30,7 @@ from weft.run.gpu import Assembled, Job, assemble
 from weft.schedule import LevelPlace, apply, kernels
 from weft.target import Target
 from weft.tensor.dtypes import DType
-from weft.tensor.program import TensorProgram
+from weft.tensor.program import Monoid, Reduction, TensorProgram, Use
 
 H200 = Target("cuda", "90")
 
@@ -90,6 +90,41 @@ def test_every_launch_has_warps_and_stages_once() -> None:
     found = list(launches(known, Blocks(128, 128)))
     assert len(set(found)) == len(found)
     assert {b.warps for b in found} == {4, 8}
+
+
+def test_a_row_times_a_matrix_goes_by_strips_of_several_shapes_in_many_segments() -> None:
+    program, sizes = fused(row_times_matrix()), {"K": 4096, "N": 4096}
+    known = parts(program, sizes, {})
+    assert not known.products
+    made = list(choices(known, program, sizes, gpu(H200)))
+    assert {(b.columns, b.depth) for b in made} >= {(64, 128), (64, 256), (128, 64), (32, 128)}
+    # Four programs a multiprocessor, or more.
+    assert max(-(-4096 // b.columns) * b.segments for b in made) >= 4 * gpu(H200).multiprocessors
+    assert [b.stages for b in launches(known, made[0])][:2] == [3, 1], "they wait for memory: first with a pipeline"
+
+
+def row_times_matrix() -> TensorProgram:
+    k, n = programs.axes("k", "n")
+    x, w = programs.tensor("x", k), programs.tensor("w", k, n)
+    return TensorProgram((x, w), (programs.matmul("y", Use("x", (k,)), Use("w", (k, n)), k),), ("y",))
+
+
+def row_sums() -> TensorProgram:
+    m, n = programs.axes("m", "n")
+    return TensorProgram(
+        (programs.tensor("x", m, n),),
+        (Reduction("y", (m,), DType.float32, Monoid.sum, Use("x", (m, n)), (n,)),),
+        ("y",),
+    )
+
+
+def test_what_has_no_pipeline_is_not_tried_with_several_depths() -> None:
+    """One block is all of a row; by blocks of a row, there is a loop that can have iterations under way."""
+    found = Ways(fused(row_sums()), {"M": 512, "N": 4096}, {}, H200).closely()
+    whole = [w.schedule.stages for w in found if w.schedule.of("n").levels[-1].place is LevelPlace.whole]
+    loops = [w.schedule.stages for w in found if w.schedule.of("n").levels[-1].place is LevelPlace.loop]
+    assert set(whole) == {1}
+    assert set(loops) > {1}
 
 
 def test_ways_are_ranked_and_fit() -> None:

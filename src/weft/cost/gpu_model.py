@@ -15,7 +15,7 @@ from math import ceil
 
 from weft.block.program import BlockProgram
 from weft.cost.estimate import Cost
-from weft.cost.gpu_limits import Resources, Unit, accesses, pipelined, resources_of, unfit, unit_of
+from weft.cost.gpu_limits import Resources, Unit, accesses, copied_ahead, pipelined, resources_of, unfit, unit_of
 from weft.cost.gpu_work import Product, ProgramWork, Region, work_of
 from weft.cost.gpus import Gpu, gpu
 from weft.cost.traffic import Traffic, by_kernel
@@ -71,8 +71,9 @@ class Launch:
 
     @property
     def loads_in_a_loop(self) -> bool:
-        """Whether there can be a pipeline: a loop loads, and has not several iterations under way as it is."""
-        return any(r.loop and r.loads and r.together == 1 and not r.inner for r in self.work.body.all())
+        """Whether there can be a pipeline: a loop of several iterations loads, and has not several of them under way as it is."""
+        loops = (r for r in self.work.body.all() if r.runs > r.entries)
+        return any(pipelined(r, 2) or copied_ahead(r, 2) for r in loops)
 
     def unfit(self, chip: Gpu, warps: int, stages: int) -> str | None:
         """Why it does not fit `chip`; None where it does."""
