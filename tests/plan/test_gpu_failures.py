@@ -417,8 +417,10 @@ def test_candidates_without_kernels_make_room_for_others(
     monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any
 ) -> None:
     """Of four programs that are to be tried, two have no kernels: the fifth and sixth are tried in their place."""
-    plain, *programs_tried = tune._each_once((selection.chosen, *(selection.others or ())), 8)
-    lost = {id(each.applied) for each in programs_tried[1:3]}
+    tried = (selection.chosen, *(selection.others or ()))
+    first = tune._each_once(tried, 4)
+    more = tune._each_once(tried, 8)[len(first) :][:2]
+    lost = {id(each.applied) for each in first[-2:]}
     whole = tune._printed
 
     def printed(program: TensorProgram, candidate: Candidate, example: Example) -> Any:
@@ -430,23 +432,24 @@ def test_candidates_without_kernels_make_room_for_others(
     monkeypatch.setitem(tune._CLOSELY, "quick", 0)
     timed: list[Candidate] = []
     tune_it(monkeypatch, selection, tmp_path, timing(lambda _: 1e-6, timed))
-    tried = {id(plain.applied), *(id(each.applied) for each in programs_tried[:6])} - lost
-    assert {id(each.applied) for each in timed} == tried
+    assert len(more) == len(lost) == 2
+    assert {id(each.applied) for each in timed} == {id(each.applied) for each in (*first, *more)} - lost
 
 
 def test_the_second_round_changes_warps_or_stages_before_both(
     monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any
 ) -> None:
+    def candidate(warps: int, stages: int) -> Candidate:
+        schedule = replace(selection.chosen.schedule, warps=warps, stages=stages)
+        return replace(selection.chosen, schedule=schedule)
+
     monkeypatch.setitem(tune._CLOSELY, "quick", 1)
-    monkeypatch.setitem(tune._TRIED, "quick", 1)
+    others = [candidate(*each) for each in ((8, 4), (8, 3), (8, 2), (4, 4), (8, 6), (4, 2))]
     timed: list[Candidate] = []
-    tune_it(monkeypatch, selection, tmp_path, timing(lambda _: 1.0 / len(timed), timed))
-    plain, first, *more = timed
-    assert plain.schedule.stages == 1
-    one = first.schedule
-    further = [(c.schedule.warps != one.warps) + (c.schedule.stages != one.stages) for c in more]
-    assert more
-    assert further == sorted(further)
+    given = replace(selection, chosen=candidate(4, 3), others=tuple(others))
+    tune_it(monkeypatch, given, tmp_path, timing(lambda _: 1.0 / len(timed), timed))
+    tried = [(each.schedule.warps, each.schedule.stages) for each in timed]
+    assert tried == [(4, 1), (4, 3), (8, 3), (4, 4), (4, 2), (8, 4), (8, 2)]
 
 
 def test_what_needs_no_kernel_is_not_tuned(
