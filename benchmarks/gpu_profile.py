@@ -18,6 +18,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -46,7 +47,7 @@ _HOUR = 3600.0
 
 
 Kernel: TypeAlias = dict[str, str | float]
-"""Metrics of a kernel by ncu's names, its name as `kernel` and its time as `us`."""
+"""Metrics of a kernel by ncu's names, those that the table is made of; its name as `kernel` and its time as `us`."""
 
 
 def profiled(row: str) -> list[Kernel]:
@@ -70,13 +71,16 @@ def _kernels(text: str) -> list[Kernel]:
     for kernel in kernels:
         metrics: Kernel = {"kernel": kernel["Kernel Name"]}
         for name, value in kernel.items():
-            try:
-                metrics[name] = float(value.replace(",", ""))
-            except ValueError:
-                continue
-        metrics["us"] = float(metrics[_TIME]) * _NANOSECONDS[units[_TIME]] / 1e3
+            if _STALLS.match(name) or any(re.search(pattern, name) for pattern in _SHOWN.values()):
+                with suppress(ValueError):
+                    metrics[name] = _read(value)
+        metrics["us"] = _read(kernel[_TIME]) * _NANOSECONDS[units[_TIME]] / 1e3
         found.append(metrics)
     return found
+
+
+def _read(value: str) -> float:
+    return float(value.replace(",", ""))
 
 
 def inside(name: str) -> None:
