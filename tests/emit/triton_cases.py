@@ -387,8 +387,8 @@ def quotients(folder: Path) -> dict[str, float]:
     spread = rng.integers(0, 2**32, 503, dtype=np.uint64).astype(np.uint32).view(np.float32)
     usual = np.float32(rng.standard_normal(512) * 2.0 ** rng.integers(-80, 80, 512))
     a = torch.from_numpy(np.concatenate([np.float32(special), spread, usual]))
-    divisors = rng.integers(0, 2**32, 200, dtype=np.uint64).astype(np.uint32).view(np.float32)
-    near = np.nextafter(2.0 ** rng.integers(-90, 90, 100), [[0.0], [np.inf]]).ravel()
+    divisors = rng.integers(0, 2**32, 60, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    near = np.nextafter(2.0 ** rng.integers(-90, 90, 30), [[0.0], [np.inf]]).ravel()
     b = torch.from_numpy(
         np.concatenate([np.float32(special), divisors, np.float32(near), np.array([448, 127, 0.01, 3], np.float32)])
     )
