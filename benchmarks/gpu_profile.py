@@ -35,10 +35,10 @@ _TIME = "gpu__time_duration.sum"
 _NANOSECONDS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "nsecond": 1.0, "usecond": 1e3, "msecond": 1e6}
 # What a line of the table has, by a part of a metric's name.
 _SHOWN = {
-    "DRAM %": r"dram_+throughput\.avg\.pct",
-    "SM %": r"^sm__throughput\.avg\.pct",
-    "tensor %": r"^sm__inst_executed_pipe_tensor.*pct|^sm__pipe_tensor.*cycles_active.*pct",
-    "warps %": r"^sm__warps_active\.avg\.pct",
+    "DRAM %": r"dram_+throughput\.avg\.pct_of_peak_sustained_elapsed",
+    "SM %": r"^sm__throughput\.avg\.pct_of_peak_sustained_elapsed",
+    "tensor %": r"^sm__pipe_tensor_cycles_active\.avg\.pct_of_peak_sustained_elapsed",
+    "warps %": r"^sm__warps_active\.avg\.pct_of_peak_sustained_active",
     "registers": r"^launch__registers_per_thread$",
     "grid": r"^launch__grid_size$",
 }

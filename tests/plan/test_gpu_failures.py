@@ -436,6 +436,36 @@ def test_candidates_without_kernels_make_room_for_others(
     assert {id(each.applied) for each in timed} == {id(each.applied) for each in (*first, *more)} - lost
 
 
+@pytest.mark.parametrize("plain_runs", [True, False])
+def test_the_next_are_tried_where_the_first_have_no_kernels(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any, *, plain_runs: bool
+) -> None:
+    """All of the first; or one of them, while others wait for one without a pipeline: they are made plain before another is."""
+    one, two, three, four, five = (of(3, name) for name in "abcde")
+    lost = {id(c.applied) for c in ((four,) if plain_runs else (one, two, three, four))}
+    whole = tune._printed
+    values = {
+        ("b", False): 1.0,
+        ("b", True): 1.0,
+        ("c", False): 1.0,
+        ("c", True): 1.0,
+        ("e", False): 1.0,
+        ("e", True): 1.0,
+    }
+
+    def printed(program: TensorProgram, candidate: Candidate, example: Example) -> Any:
+        if id(candidate.applied) in lost:
+            return UnsupportedError("too much shared memory")
+        return whole(program, candidate, example)
+
+    monkeypatch.setattr(tune, "_printed", printed)
+    made: list[Candidate] = []
+    given = replace(selection, chosen=one, others=(two, three, four, five))
+    found = tune_it(monkeypatch, given, tmp_path, results(values, made))
+    timed = {c.origin[0] for c in found.considered if c.seconds is not None and c.origin[1] == ":"}
+    assert timed == ({"b", "c", "e"} if plain_runs else {"e"})
+
+
 def test_the_second_round_changes_warps_or_stages_before_both(
     monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any
 ) -> None:

@@ -122,9 +122,9 @@ def pipelined(region: Region, stages: int) -> bool:
     return region.loop and stages > 1 and not region.inner and any(load.products for load in region.loads)
 
 
-def copied_ahead(region: Region, stages: int) -> bool:
-    """Whether Triton is told to have several iterations under way: an innermost loop that loads, and multiplies no blocks."""
-    lone = region.loop and not region.inner and region.together == 1
+def copied_ahead(region: Region, gpu: Gpu, stages: int) -> bool:
+    """Whether Triton, being told to, has several iterations under way of an innermost loop that loads and multiplies no blocks."""
+    lone = gpu.copies_ahead and region.loop and not region.inner and region.together == 1
     return lone and stages > 1 and bool(region.loads) and not any(load.products for load in region.loads)
 
 
@@ -153,7 +153,7 @@ def shared_bytes(region: Region, gpu: Gpu, warps: int, stages: int) -> int:
         kept = [load for load in operands if not (load.others and gpu.operands_in_registers)]
         passing = max((load.bytes for load in operands if load not in kept), default=0)
         return sum(load.bytes * _buffers(load, units, gpu, stages) for load in kept) + max(passing, made, stored)
-    if copied_ahead(region, stages):
+    if copied_ahead(region, gpu, stages):
         return max((stages - 1) * sum(load.bytes for load in region.loads), stored)
     units = {unit_of(p, gpu, warps) for r in region.all() for p in r.products}
     own = gpu.operands_in_registers or (stages == 1 and units == {Unit.warp})

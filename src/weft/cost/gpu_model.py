@@ -69,11 +69,10 @@ class Launch:
         """Its cost on `chip`."""
         return _cost(self.work, self.counted, chip, warps, stages)
 
-    @property
-    def loads_in_a_loop(self) -> bool:
-        """Whether there can be a pipeline: a loop of several iterations loads, and has not several of them under way as it is."""
+    def pipelines(self, chip: Gpu) -> bool:
+        """Whether there can be a pipeline on `chip`: a loop of several iterations loads, and has not several under way."""
         loops = (r for r in self.work.body.all() if r.runs > r.entries)
-        return any(pipelined(r, 2) or copied_ahead(r, 2) for r in loops)
+        return any(pipelined(r, 2) or copied_ahead(r, chip, 2) for r in loops)
 
     def unfit(self, chip: Gpu, warps: int, stages: int) -> str | None:
         """Why it does not fit `chip`; None where it does."""
@@ -163,7 +162,9 @@ class _Model:
         use = self.once(region)
         moving, memory = use.moving, self.memory * chip.clock if region.loads else 0.0
         busy = self.alone(region)
-        if pipelined(region, self.stages):
+        # Of other loops that copy ahead, some were seen to gain nothing.
+        strips = region.strips and copied_ahead(region, chip, self.stages)
+        if strips or pipelined(region, self.stages):
             step, fill = max(busy, moving, memory / (self.stages - 1)), region.entries * (memory + moving)
         else:
             step, fill = busy + memory / region.together + moving, 0.0

@@ -102,6 +102,7 @@ class Region:
         reductions: lanes of each result of a reduction within a block.
         stores: (lanes, element type) of blocks that are stored.
         inner: loops inside.
+        strips: it multiplies blocks of a matrix with one row.
     """
 
     loop: bool
@@ -114,6 +115,7 @@ class Region:
     reductions: list[int] = field(default_factory=list[int])
     stores: list[tuple[int, DType]] = field(default_factory=list[tuple[int, DType]])
     inner: list[Region] = field(default_factory=list["Region"])
+    strips: bool = False
 
     def all(self) -> list[Region]:
         """This region and those inside."""
@@ -288,6 +290,7 @@ class _Walk:
         if len(node.dims) < 2:
             count = self.lanes_of((*node.dims, node.over), lanes)
             region.vectors.append((count, 2.0))
+            region.strips = True
             region.reductions.append(_elements(node.dims, lanes))
             return
         first, second = (left, right) if node.dims[0] in left.dims else (right, left)

@@ -36,6 +36,7 @@ class Gpu:
         lanes: of its vector units, each one multiplication with its addition of fp32 a clock.
         warpgroups: it has a unit for products that four warps share; a single warp then reaches `warp_share` of the products.
         tensor_memory: that unit keeps results in a memory of its own and reads all operands from shared memory.
+        copies_ahead: loops without products that are told to have iterations under way copy what they load to shared memory.
         operands_in_registers: products read from registers what loops do not move, and what other code reads too.
         registers: of 4 bytes, of a multiprocessor.
         threads: of a multiprocessor at most; a warp has `warp` of them.
@@ -64,6 +65,7 @@ class Gpu:
     warpgroups: bool = False
     warp_share: float = 1.0
     tensor_memory: bool = False
+    copies_ahead: bool = True
     operands_in_registers: bool = False
     registers: int = 65536
     threads: int = 2048
@@ -115,7 +117,7 @@ _GPUS = {
     ),
     Target("hip", "gfx942"): Gpu(
         "MI300X", 304, 110e12, _tensor_cores(800e12, 1600e12), 4.3e12, 12e12, 60e12, 256e6, 64 << 10, 64 << 10, 192e9,
-        clock=2.1e9, products_a_clock=1024, operands_in_registers=True, warp=64,
+        clock=2.1e9, products_a_clock=1024, copies_ahead=False, operands_in_registers=True, warp=64,
     ),
 }  # fmt: skip
 

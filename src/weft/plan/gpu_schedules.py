@@ -255,7 +255,7 @@ def launches(known: Parts, blocks: Blocks) -> Iterator[Blocks]:
 
 
 def _segments(known: Parts, program: BlockProgram, blocks: Blocks, sizes: Mapping[str, int], gpu: Gpu) -> Iterator[int]:
-    """1, and where the grid leaves multiprocessors idle, numbers of segments that give each one or two programs."""
+    """1, and where the grid leaves multiprocessors idle, numbers of segments that give each up to two programs, or eight."""
     yield 1
     if not known.split:
         return

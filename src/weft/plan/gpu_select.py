@@ -98,7 +98,7 @@ class Ways:
                 refused = refused or applied
                 continue
             own: list[Way] = []
-            pipelines = any(launch.loads_in_a_loop for launch in applied.launches)
+            pipelines = any(launch.pipelines(chip) for launch in applied.launches)
             for each in launches(known, blocks):
                 if each.stages > 1 and not pipelines:
                     continue

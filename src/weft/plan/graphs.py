@@ -79,7 +79,7 @@ def awake(filler: torch.Tensor) -> None:
 def replay_times(run: Callable[[], Any], filler: torch.Tensor, times: int) -> list[float]:
     """Seconds of each of so many calls of `run`, `filler` written before each; the host waits for the last one only.
 
-    What it takes to start a call is hidden behind the calls before it that still run.
+    What it takes to start a call is hidden behind what still runs: the writing, and but for the first, the calls before it.
     """
     events: list[tuple[Any, Any]] = []
     for _ in range(times):

@@ -276,17 +276,18 @@ def _seconds(call: Callable[[], Any]) -> float:
 def _on_a_gpu(calls: Sequence[Callable[[], Any]], device: torch.device) -> list[Callable[[], float]]:
     """For each call what times it on `device`: all of them replayed from graphs, or where one cannot be, none."""
     with torch.cuda.device(device):
+        times = 2  # the host starts the second replay while the first runs
         try:
             replays = [replayed(call) for call in calls]
         except RuntimeError:  # it waits for the GPU, or draws random numbers
             torch.cuda.synchronize(device)
-            replays = list(calls)
+            replays, times = list(calls), 1
     flush = cache_filler(device)
     awake(flush)
 
     def one(replay: Callable[[], Any]) -> float:
         with torch.cuda.device(device):
-            return replay_times(replay, flush, 2)[-1]  # the host starts the second while the first runs
+            return replay_times(replay, flush, times)[-1]
 
     return [functools.partial(one, replay) for replay in replays]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -28,11 +28,11 @@ from weft.plan.select import Candidate, Considered, Example, Selection, select
 from weft.run.cache import Json
 from weft.run.gpu.alone import alone_on
 from weft.run.gpu.assemble import side_by_side
-from weft.schedule import kernels
+from weft.schedule import Schedule, kernels
 from weft.tensor.program import TensorProgram
 
 # How many programs with places are compiled and timed, each with the warps and stages that the model likes best; and of how
-# many of these, the fastest, all other warps and stages are.
+# many of these, the fastest, other warps and stages are.
 _TRIED = {"quick": 12, "full": 64}
 _CLOSELY = {"quick": 4, "full": 8}
 # The most warps and stages, the likeliest, that are tried of one of these.
@@ -176,26 +176,35 @@ def _fastest(
     """
     rounds = _Rounds(selection.program, selection.example, device, options)
     first = _each_once(tried, _TRIED[options.effort])
-    rounds.run(first)
-    # Those that had no kernels, which did not fit, make room for others.
-    others = _each_once(tried, 2 * _TRIED[options.effort])[len(first) :][: len(first) - len(rounds.compiled)]
-    rounds.run(others)
-    first += others
-    if rounds.unchecked:  # what others are compared with did not run: that of another program, then
-        plain, *others = first
-        first = tuple(_without_pipeline(c) for c in others if c.applied is not plain.applied and c.schedule.stages != 1)
-        rounds.run(first)
-    done = {(id(c.applied), c.schedule) for c in first}
+    following = _each_once(tried, 2 * _TRIED[options.effort])[len(first) :]
+    try:
+        done = rounds.run_checked(first)
+    except WeftError:
+        if not following or rounds.is_over():
+            raise
+        done = set[_Key]()
+    # Those that had no kernels, which did not fit, make room for others; but not where none can be timed.
+    compiled_ones = set(map(id, rounds.compiled))
+    lost = sum(id(each) not in compiled_ones for each in first)
+    if lost and (rounds.times or not rounds.compiled) and following and not rounds.is_over():
+        done |= rounds.run_checked(following[:lost])
     more: list[Candidate] = []
     for best, _ in rounds.times[: _CLOSELY[options.effort]]:
-        others = [c for c in tried if c.applied is best.applied and (id(c.applied), c.schedule) not in done]
+        others = [c for c in tried if c.applied is best.applied and _key(c) not in done]
         # With as many warps or stages as the best first: the other ones of both are further from it.
         one = best.schedule
         others.sort(key=lambda c: (c.schedule.warps != one.warps) + (c.schedule.stages != one.stages))
         more += others[:_VARIANTS]
-        done.update((id(c.applied), c.schedule) for c in others)
+        done.update(map(_key, others))
     rounds.run(more)
     return (rounds.times[0][0] if rounds.times else None), rounds.said, not rounds.cut_short
+
+
+_Key: TypeAlias = tuple[int, Schedule]
+
+
+def _key(candidate: Candidate) -> _Key:
+    return id(candidate.applied), candidate.schedule
 
 
 class _Rounds:
@@ -217,10 +226,21 @@ class _Rounds:
         self.cut_short = False
         self._timing: _Timing | None = None
 
-    @property
-    def unchecked(self) -> bool:
-        """Whether candidates could be timed but for one without a pipeline, to compare them with."""
-        return self._timing is not None and self._timing.expected is None
+    def run_checked(self, candidates: Sequence[Candidate]) -> set[_Key]:
+        """One round; where none without a pipeline runs, to compare others with, one more with those of the others. What is done.
+
+        Raises:
+            WeftError: as `run`.
+        """
+        self.run(candidates)
+        tried = set(map(_key, candidates))
+        if self._timing is not None and self._timing.expected is None:
+            failed = {id(c.applied) for c in candidates if c.schedule.stages == 1}
+            plain = [_without_pipeline(c) for c in candidates if c.schedule.stages != 1 and id(c.applied) not in failed]
+            self.run(plain)
+            # Those with a pipeline, which were not timed, may be yet.
+            tried = {_key(c) for c in (*candidates, *plain) if c.schedule.stages == 1}
+        return tried
 
     def run(self, candidates: Sequence[Candidate]) -> None:
         """One round. However little time there is, the first of all candidates is compiled and timed.
@@ -228,7 +248,7 @@ class _Rounds:
         Raises:
             WeftError: no candidate has kernels so far; the first one's reason.
         """
-        if not candidates or (self.times and self._is_over()):
+        if not candidates or (self.times and self.is_over()):
             return
         ready: list[Ready] = []
         failure: WeftError | None = None
@@ -240,7 +260,7 @@ class _Rounds:
             else:
                 ready.append(Ready(candidate, found))
         self.compiled += [each.candidate for each in ready]
-        over = failure is not None and self._is_over()
+        over = failure is not None and self.is_over()
         if failure is not None and not self.compiled:
             if over:  # with more time another one may have had kernels
                 return
@@ -252,7 +272,7 @@ class _Rounds:
                 self._time(each, timing)
         self.times.sort(key=lambda found: found[1])
 
-    def _is_over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether no more is to be begun; it is asked where there is more."""
         over = time.monotonic() >= self.deadline
         self.cut_short = self.cut_short or over
@@ -263,7 +283,7 @@ class _Rounds:
         if timing is None:
             self.said.append(Considered(name, None, f"not timed: {_NO_MEMORY}"))
             return
-        if self.times and self._is_over():
+        if self.times and self.is_over():
             self.said.append(Considered(name, None, "not timed: the time for tuning was over"))
             return
         measured = timing.measured(ready, min((t for _, t in self.times), default=math.inf))

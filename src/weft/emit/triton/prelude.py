@@ -82,7 +82,8 @@ def weft_quotient(a, b):
     """a / b where many a have one b: times the inverse of b, and corrected by what that leaves (Markstein's way).
 
     It is rounded once, but where a / b lies within 2**-23 units of the middle between two numbers; what is exact, is exact. Both
-    are scaled first, so that b is 0.5 to 1. A quotient near the least or the greatest number may be wrong by two units.
+    are scaled first, so that b is 0.5 to 1 unless it is subnormal or nearly too large. Below 2**-88 a quotient may be wrong by two
+    units, and the largest numbers of all may become infinity.
     """
     b = tl.cast(b, tl.float32)  # a number, perhaps
     size = tl.cast(b, tl.int32, bitcast=True) & 0x7F800000
