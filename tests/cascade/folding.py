@@ -14,6 +14,7 @@ import numpy as np
 
 from weft.block.fold import Fold
 from weft.block.program import BlockNode, Collapse, Dot, Extent, Graph, Pointwise
+from weft.schedule import merging_together
 from weft.tensor.axes import Axis
 from weft.tensor.domain import Array, Domain, at, broadcast
 from weft.tensor.dtypes import DType
@@ -131,6 +132,18 @@ class Folding(Generic[V]):
         merge = self.fold.state.merge
         return self._outputs(merge, dict(zip(merge.inputs, (*left, *right), strict=True)))
 
+    def together(self, left: State[V], parts: Sequence[State[V]]) -> State[V] | None:
+        """The state of the elements of `left` and of all `parts`, met at once; None where its merge is none of a block."""
+        axis = self.fold.over  # no component has it: it is the parts' here
+        merge = merging_together(self.fold.state, axis)
+        if merge is None:
+            return None
+        block: list[Item[V]] = []
+        for own in zip(*parts, strict=True):
+            array = self.domain.lift(lambda *each: np.stack(each), *(v for v, _ in own))
+            block.append((array, (axis, *own[0][1])))
+        return self._outputs(merge, dict(zip(merge.inputs, (*left, *block), strict=True)), len(parts))
+
     def _outputs(self, graph: Graph, given: Mapping[str, Item[V]], lanes: int = 0) -> State[V]:
         values = self.graph(graph.nodes, given, lanes)
         components = self.fold.state.components
@@ -154,16 +167,22 @@ class Folding(Generic[V]):
         return found
 
     def over(self, segments: Sequence[Sequence[int]], rng: random.Random | None = None) -> dict[str, V]:
-        """What it makes, its axis cut into segments, these into blocks; merged in any tree, or from the left without `rng`."""
+        """What it makes, its axis cut into segments, these into blocks; merged in any tree, or from the left without `rng`.
+
+        Of a tree, about half of the nodes have more than two parts, where such a merge can be made.
+        """
         states, start = list[State[V]](), 0
         for lengths in segments:
             states.append(self.segment(start, lengths))
             start += sum(lengths)
         assert start == self.length
         while len(states) > 1:
-            first, second = (0, 1) if rng is None else rng.sample(range(len(states)), 2)
-            both = self.merged(states[first], states[second])
-            states = [both, *(s for i, s in enumerate(states) if i not in (first, second))]
+            count = 2 if rng is None else rng.choice((2, rng.randint(2, len(states))))
+            first, *others = range(2) if rng is None else rng.sample(range(len(states)), count)
+            parts = [states[i] for i in others]
+            met = self.together(states[first], parts) if len(parts) > 1 else None
+            met, taken = (self.merged(states[first], parts[0]), others[:1]) if met is None else (met, others)
+            states = [met, *(s for i, s in enumerate(states) if i not in (first, *taken))]
         return self.finished(states[0])
 
 

@@ -65,6 +65,9 @@ def cases() -> dict[str, Case]:
         "fading": Case(placed(fading(), m=tile, k=loop), mnk),
         "any": Case(placed(fused(predicates()), m=tile, n=loop), mnk),
         "attention_split": Case(placed(safe, m=tile, n=levels((SPLIT, 3), (LOOP, 8)), d=row, l=row), queries),
+        "attention_together": Case(placed(safe, 4, m=tile, n=levels((SPLIT, 3), (LOOP, 8)), d=row, l=row), queries),
+        "attention_in_pairs": Case(placed(safe, 2, m=tile, n=levels((SPLIT, 3), (LOOP, 8)), d=row, l=levels((GRID, 4))), queries),
+        "routing_split": Case(in_rows(fused(routing(4)), cut="K"), {**mnk, "K": 40}),
         "attention_merged": Case(merged_by_two(safe), queries),
         "attention_segments": Case(placed(safe, m=tile, n=levels((SPLIT, 8), (LOOP, 8)), d=row, l=levels((GRID, 4))), queries),
     }  # fmt: skip
@@ -136,8 +139,11 @@ def routing(count: int) -> TensorProgram:
     ), ("share", "p"))  # fmt: skip
 
 
-def in_rows(program: BlockProgram) -> BlockProgram:
-    """`program` with its first parallel loop on the grid, by 8, and others whole; rests in the blocks of what is first."""
+def in_rows(program: BlockProgram, cut: str = "") -> BlockProgram:
+    """`program` with its first parallel loop on the grid, by 8, and others whole; rests in the blocks of what is first.
+
+    Loops over the space `cut` are cut in three segments, which are merged at once.
+    """
     top = set(grid_maps(program.graph))
     found: dict[str, LoopSchedule] = {}
     chosen: dict[object, Level] = {}
@@ -151,7 +157,9 @@ def in_rows(program: BlockProgram) -> BlockProgram:
             level = Level(GRID if node.name in top and before.place is not WHOLE else before.place, before.size)
         chosen[node.axis] = level
         found[node.name] = LoopSchedule((level,))
-    return scheduled(program, Schedule(tuple(found.items())))
+        if node.axis.space.name == cut:
+            found[node.name] = levels((SPLIT, 3), (LOOP, 16))
+    return scheduled(program, Schedule(tuple(found.items()), together=4))
 
 
 def ranked(folder: Path) -> Iterator[tuple[str, str]]:

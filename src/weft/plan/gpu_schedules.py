@@ -7,14 +7,14 @@ work without products, what must lie on chip as a whole. `Blocks` gives every pa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from weft.block.program import BlockProgram, Broadcast, Final, Graph, Map, Stacked, maps, ranks
 from weft.block.ranges import Band
 from weft.cost import Gpu
-from weft.plan.choose import find_products, outer_reductions, repeating
+from weft.plan.choose import find_products, is_plain_reduction, repeating
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, begins_where, grid_maps, power_of_two, tied
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -28,7 +28,9 @@ _STRIPS = ((64, 128), (128, 64), (64, 64), (128, 128), (64, 256), (256, 64), (32
 _DEPTHS = (128, 64, 32)
 _LEAST_OF_PRODUCTS = 16
 # The fewest rows of a block of a kernel that merges segments: it has little else to do.
-_MERGED = 2
+_MERGED = 1
+# Elements of one component that such a kernel holds of all the parts that it merges at once.
+_TOGETHER = 8192
 
 
 class Part(Enum):
@@ -50,7 +52,7 @@ class Blocks:
     Attributes:
         rows, columns, depth: of block products.
         few, lanes: of work without products: rows, and elements of each; 0 lanes: whole rows where registers hold them.
-        segments: of loops with state that no other such loop holds; 1: they are not split.
+        segments: of loops with state that no other such loop holds block by block; 1: they are not split.
         warps, stages: of every program.
     """
 
@@ -77,12 +79,14 @@ class Parts:
         of: by the loop's name.
         products: whether there are block products; `dtype`: the widest of what they multiply.
         split: the loops that can be cut in segments.
+        tied: axes of loops that go by the same blocks as others.
     """
 
     of: Mapping[str, Part]
     products: bool
     dtype: DType
     split: frozenset[str]
+    tied: frozenset[Axis]
 
 
 def parts(program: BlockProgram, sizes: Mapping[str, int], innermost: Mapping[str, int | None]) -> Parts:
@@ -114,11 +118,28 @@ def parts(program: BlockProgram, sizes: Mapping[str, int], innermost: Mapping[st
         else:
             part = Part.lanes
         found[node.name] = part
-    _tie(program, found)
+    pairs = (*tied(program), *begins_where(program).items())
+    _tie(program, found, pairs)
     order = (DType.float32, DType.bfloat16, DType.float16)
     dtype = next((d for d in order if any(p.dtype is d for p in products)), products[0].dtype if products else order[0])
-    split = frozenset(n.name for n in outer_reductions(program.graph))
-    return Parts(found, any(p.rows is not None and p.columns is not None for p in products), dtype, split)
+    split = frozenset(n.name for n in _splittable(program.graph, found, sizes))
+    together = frozenset(axis for pair in pairs for axis in pair)
+    return Parts(found, any(p.rows is not None and p.columns is not None for p in products), dtype, split, together)
+
+
+def _splittable(graph: Graph, found: Mapping[str, Part], sizes: Mapping[str, int]) -> Iterator[Map]:
+    """The plain reductions of several blocks, in no loop with a state but one of a single block, that hold no longer ones."""
+    for node in graph.nodes:
+        if not isinstance(node, Map):
+            continue
+        part, length = found[node.name], node.axis.space.size(sizes)
+        once = part is Part.whole or (part is Part.lanes and length <= _LANES[0])
+        inside = tuple(_splittable(node.body, found, sizes)) if node.state is None or once else ()
+        least = 0 if node.state is None else length
+        if any(n.axis.space.size(sizes) > least for n in inside):
+            yield from inside
+        elif is_plain_reduction(node) and part is not Part.whole:
+            yield node
 
 
 def _is_innermost(node: Map) -> bool:
@@ -155,10 +176,9 @@ def _kept_on_chip(graph: Graph, lists: dict[str, frozenset[Axis]], *, top: bool 
                 lists[output.outer] = inside.get(output.inner, frozenset[Axis]()) | own
 
 
-def _tie(program: BlockProgram, found: dict[str, Part]) -> None:
-    """Give loops that go by the same blocks the same part."""
+def _tie(program: BlockProgram, found: dict[str, Part], pairs: Sequence[tuple[Axis, Axis]]) -> None:
+    """Give loops that go by the same blocks, by `pairs` of axes, the same part."""
     names = {m.axis: m.name for m in maps(program.graph)}
-    pairs = [*tied(program), *begins_where(program).items()]
     for _ in pairs:
         for one, other in pairs:
             first, second = names[one], names[other]
@@ -183,12 +203,48 @@ def schedule(program: BlockProgram, known: Parts, blocks: Blocks, sizes: Mapping
         elif part is not Part.unit and place is LevelPlace.grid:
             levels = (Level(place, min(size, power_of_two(length))),)
         if blocks.segments > 1 and node.name in known.split and length >= 2 * blocks.segments:
-            levels = (Level(LevelPlace.split, blocks.segments), *levels)
+            levels = (
+                Level(LevelPlace.split, blocks.segments),
+                *_of_segment(known, node, levels, length, blocks.segments),
+            )
         peel = isinstance(node.range, Band) and levels[-1].place is LevelPlace.loop
         loops.append((node.name, LoopSchedule(levels, peel)))
-    rows = blocks.rows // 8 if known.products and Part.rows in known.of.values() else 0
+    rows = blocks.rows // 16 if known.products and Part.rows in known.of.values() else 0
     merging = max(_MERGED, rows) if blocks.segments > 1 else 0
-    return Schedule(tuple(loops), merging=merging, warps=blocks.warps, stages=blocks.stages)
+    together = _together(program, known, dict(loops), sizes, blocks.segments, merging)
+    return Schedule(tuple(loops), merging=merging, together=together, warps=blocks.warps, stages=blocks.stages)
+
+
+def _of_segment(known: Parts, node: Map, levels: tuple[Level, ...], length: int, segments: int) -> tuple[Level, ...]:
+    """`levels` of a loop of `length` elements that is cut in `segments`: no block is longer than one of these."""
+    if node.axis in known.tied or known.of[node.name] not in (Part.lanes, Part.depth):
+        return levels
+    least = _LEAST_OF_PRODUCTS if known.products else 1
+    share = max(least, power_of_two(math.ceil(length / segments)))
+    return tuple(
+        Level(LevelPlace.loop, share if level.place is LevelPlace.whole else min(level.size, share)) for level in levels
+    )
+
+
+def _together(
+    program: BlockProgram,
+    known: Parts,
+    loops: Mapping[str, LoopSchedule],
+    sizes: Mapping[str, int],
+    segments: int,
+    merging: int,
+) -> int:
+    """How many parts of what is cut in `segments` are merged at once: all, or what registers have room for."""
+    if segments == 1 or not known.split:
+        return 1
+    block: dict[Axis, int] = {}
+    for node in maps(program.graph):
+        level = loops[node.name].levels[-1]
+        size = level.size if level.place is not LevelPlace.whole else power_of_two(node.axis.space.size(sizes))
+        block[node.axis] = min(size, merging) if level.place is LevelPlace.grid else size
+    states = (n.state for n in maps(program.graph) if n.name in known.split)
+    most = max(math.prod(block[a] for a in c.dims) for s in states if s is not None for c in s.components)
+    return max(1, min(power_of_two(segments), _TOGETHER // most))
 
 
 def choices(known: Parts, program: BlockProgram, sizes: Mapping[str, int], gpu: Gpu) -> Iterator[Blocks]:

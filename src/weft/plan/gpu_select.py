@@ -89,7 +89,7 @@ class Ways:
         known, chip = self._parts(), gpu(self.target)
         found: list[Way] = []
         refused: str | None = None
-        for blocks in _spread(tuple(self._choices(known, chip)), count):
+        for blocks in _spread(self._choices(known, chip), count):
             plain = replace(blocks, warps=4, stages=1)
             if plain not in self._made:
                 self._made[plain] = self._applied(known, plain)
@@ -114,8 +114,12 @@ class Ways:
     def _parts(self) -> Parts:
         return parts(self.fused, self.sizes, self.innermost)
 
-    def _choices(self, known: Parts, chip: Gpu) -> Iterator[Blocks]:
-        return choices(known, self.fused, self.sizes, chip)
+    def _choices(self, known: Parts, chip: Gpu) -> tuple[Blocks, ...]:
+        """Sizes that give different schedules; of those that give the same one, the last, which are the least."""
+        found: dict[Schedule, Blocks] = {}
+        for blocks in choices(known, self.fused, self.sizes, chip):
+            found[schedule(self.fused, known, replace(blocks, warps=4, stages=1), self.sizes)] = blocks
+        return tuple(found.values())
 
     def _applied(self, known: Parts, blocks: Blocks) -> _Placed | str:
         """The program with places; or why it has none, or no kernel can be printed for it."""

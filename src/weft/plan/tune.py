@@ -46,6 +46,9 @@ _COMPILING = 20.0
 # What two right kernels may differ by, of the largest result: random operands may cancel. What is compiled wrongly differs by more.
 _CLOSE = {torch.float32: 1e-3, torch.float64: 1e-3}
 _OTHERS_CLOSE = 0.03
+# What operands are changed by, as a share, to see how far rounding can move results: a quotient by a sum that cancels moves far.
+# Two right kernels may differ by so many times what that does.
+_NUDGE, _NUDGES = 1e-6, 100.0
 _NO_MEMORY = "the GPU's memory did not suffice"
 
 Run = Callable[[], tuple[torch.Tensor, ...]]
@@ -342,6 +345,7 @@ class _Timing:
     Attributes:
         expected: the results of the first candidate without a pipeline that ran: all others are compared with these, and none
             with a pipeline counts before there are some.
+        moved: how far each of these moves where operands change as rounding may change them; empty: as good as not at all.
     """
 
     def __init__(self, program: TensorProgram, example: Example, device: torch.device) -> None:
@@ -349,6 +353,7 @@ class _Timing:
         self.inputs = {n.name: _random(n.name, n.dtype.name, n.axes, example, device) for n in program.inputs}
         self.flush = cache_filler(device)
         self.expected: tuple[torch.Tensor, ...] | None = None
+        self.moved: tuple[torch.Tensor, ...] = ()
         self.idle_since = -math.inf
 
     def measured(self, ready: Ready, best: float) -> float | str:
@@ -356,12 +361,13 @@ class _Timing:
         if self.expected is None and ready.candidate.schedule.stages != 1:
             return "not timed: no candidate without a pipeline ran, to compare it with"
         try:
-            run = self._run(ready)
+            run = self._run(ready, self.inputs)
             outputs = run()
             torch.cuda.synchronize(self.device)
             if self.expected is None:
+                self.moved = self._moved(ready, outputs)
                 self.expected = outputs
-            elif _differ(self.expected, outputs):
+            elif _differ(self.expected, outputs, self.moved):
                 return "its results differ from those of a candidate without a pipeline"
             del outputs
             return self._timed(run, best)
@@ -374,12 +380,27 @@ class _Timing:
         torch.cuda.empty_cache()  # the next candidate, and the user, may have what this one took
         return _NO_MEMORY
 
-    def _run(self, ready: Ready) -> Run:
+    def _run(self, ready: Ready, inputs: Mapping[str, torch.Tensor]) -> Run:
         def run() -> tuple[torch.Tensor, ...]:
-            values = launched(ready.kernels, self.inputs, self.example.sizes)
+            values = launched(ready.kernels, inputs, self.example.sizes)
             return tuple(values[n] for n in ready.candidate.applied.graph.outputs)
 
         return run
+
+    def _moved(self, ready: Ready, outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        """How far `outputs` of `ready` are from those of operands that differ by rounding; empty where some have fewer bits.
+
+        Those are rounded so coarsely that what is left of a sum that cancels is not looked at.
+        """
+        if any(each.is_floating_point() and each.dtype not in _CLOSE for each in self.inputs.values()):
+            return ()
+        try:
+            nudged = {n: _nudged(each) for n, each in self.inputs.items()}
+            others = self._run(ready, nudged)()
+            torch.cuda.synchronize(self.device)
+            return tuple((a.double() - b.double()).abs() for a, b in zip(outputs, others, strict=True))
+        except torch.OutOfMemoryError:
+            return ()
 
     def _timed(self, run: Run, best: float) -> float:
         run = replayed(run)  # what starting several kernels costs the host would hide what they cost
@@ -394,9 +415,21 @@ class _Timing:
         return statistics.median(taken)
 
 
-def _differ(expected: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
-    """Whether `outputs` are further from those that are expected than two right kernels are from one another."""
-    for one, other in zip(expected, outputs, strict=True):
+def _nudged(operand: torch.Tensor) -> torch.Tensor:
+    """`operand` with each floating element changed by about as much as its rounding."""
+    return operand * (1.0 + _NUDGE * torch.randn_like(operand)) if operand.is_floating_point() else operand
+
+
+def _differ(
+    expected: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], moved: Sequence[torch.Tensor] = ()
+) -> bool:
+    """Whether `outputs` are further from those that are expected than two right kernels are from one another.
+
+    Args:
+        expected, outputs: of two kernels.
+        moved: by how much operands that differ by rounding move each of the first; empty: not worth mentioning.
+    """
+    for place, (one, other) in enumerate(zip(expected, outputs, strict=True)):
         if not one.is_floating_point():
             if (one == other).double().mean() < 0.99:
                 return True
@@ -404,8 +437,10 @@ def _differ(expected: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -
         first, second = one.double(), other.double()
         finite = torch.isfinite(first)
         largest = first[finite].abs().amax() if bool(finite.any()) else torch.zeros(())
-        allowed = _CLOSE.get(one.dtype, _OTHERS_CLOSE) * float(largest)
-        if not torch.equal(finite, torch.isfinite(second)) or bool(((first - second)[finite].abs() > allowed).any()):
+        allowed = torch.full_like(first, _CLOSE.get(one.dtype, _OTHERS_CLOSE) * float(largest))
+        if moved:
+            allowed += _NUDGES * moved[place].nan_to_num(nan=0.0, posinf=0.0)
+        if not torch.equal(finite, torch.isfinite(second)) or bool(((first - second).abs() > allowed)[finite].any()):
             return True
     return False
 

@@ -10,6 +10,7 @@ from weft.schedule.lanes import power_of_two
 from weft.schedule.place import grid_maps
 from weft.schedule.schedule import Level, LevelPlace, LoopSchedule, Schedule
 from weft.schedule.ties import begins_where, tied
+from weft.schedule.together import merging_together
 
 __all__ = [
     "KernelNodes",
@@ -21,6 +22,7 @@ __all__ = [
     "begins_where",
     "grid_maps",
     "kernels",
+    "merging_together",
     "power_of_two",
     "tensor_of",
     "tied",

@@ -15,7 +15,7 @@ from weft.schedule.accumulate import accumulate, stage_operands
 from weft.schedule.edges import fill_edges, peel
 from weft.schedule.place import demand_grid, hoist_grid, place_loops
 from weft.schedule.schedule import Level, LevelPlace, LoopSchedule, Schedule, validate
-from weft.schedule.split import split
+from weft.schedule.split import Split, split
 from weft.schedule.ties import tied
 from weft.tensor.axes import Axis
 
@@ -33,10 +33,10 @@ def apply(program: BlockProgram, schedule: Schedule) -> BlockProgram:
     validate(program, schedule)
     for name, loop in schedule.loops:
         if loop.levels[0].place is LevelPlace.split:
-            done = split(program, name, loop.levels[0].size)
+            done = split(program, name, loop.levels[0].size, schedule.together)
             together = frozenset(axis for pair in tied(done.program) for axis in pair)
             alike = frozenset(m.name for m in maps(done.program.graph) if m.axis in together)
-            program, schedule = done.program, _extended(schedule, done.levels_of, alike)
+            program, schedule = done.program, _extended(schedule, done, alike)
     make = loop_names(program)
     peeled = frozenset(name for name, loop in schedule.loops if loop.peel)
     graph = place_loops(program.graph, schedule, make)
@@ -50,16 +50,16 @@ def apply(program: BlockProgram, schedule: Schedule) -> BlockProgram:
     return program
 
 
-def _extended(schedule: Schedule, levels_of: tuple[tuple[str, str | None], ...], alike: frozenset[str]) -> Schedule:
-    """`schedule` with levels for the loops that a split made: those of the loop they are a copy of, or single elements."""
+def _extended(schedule: Schedule, done: Split, alike: frozenset[str]) -> Schedule:
+    """`schedule` with levels for the loops that a split made: those of the loop they are a copy of, or its own."""
     known = dict(schedule.loops)
-    for name, source in levels_of:
+    for name, source in done.levels_of:
         if source is not None:
             known[name] = known.get(source, known.get(name, LoopSchedule((Level(LevelPlace.loop, 1),))))
             if schedule.merging and source in known and source not in alike:
                 known[source] = _finer(known[source], schedule.merging)
         elif name.endswith(".merge"):
-            known[name] = LoopSchedule((Level(LevelPlace.loop, 1),))
+            known[name] = LoopSchedule((Level(LevelPlace.loop, done.together),))
         else:
             known[name] = LoopSchedule((Level(LevelPlace.grid, 1),))
     return replace(schedule, loops=tuple(known.items()))

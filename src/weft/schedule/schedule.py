@@ -60,6 +60,7 @@ class Schedule:
         transposed: names, in the bodies of loops, of items of two axes that are copied to dense local memory first, the axes in the
             other order: points in space, of which a body goes through one coordinate after the other.
         merging: elements of a block on the grid of the kernels that merge segments; 0: as in those that make them.
+        together: how many parts such a kernel merges at once, where the state allows more than one.
         warps, stages: on a GPU, of each program: its warps, and how many iterations of a loop are under way at once.
     """
 
@@ -68,6 +69,7 @@ class Schedule:
     panels: frozenset[str] = frozenset()
     transposed: frozenset[str] = frozenset()
     merging: int = 0
+    together: int = 1
     warps: int = 4
     stages: int = 1
 
@@ -91,7 +93,9 @@ class Schedule:
             for what, names in (("rows", self.rows), ("panels", self.panels), ("transposed", self.transposed))
             if names
         ]
-        lines += [f"merging {self.merging}"] if self.merging else []
+        lines += (
+            [f"merging {self.merging}" + (f" by {self.together}" if self.together > 1 else "")] if self.merging else []
+        )
         lines += [f"warps {self.warps}, stages {self.stages}"] if (self.warps, self.stages) != (4, 1) else []
         return "\n".join(lines)
 

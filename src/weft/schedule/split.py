@@ -15,6 +15,7 @@ from weft.block.program import (
     Graph,
     Iterate,
     Map,
+    Pointwise,
     Stacked,
     State,
     in_order,
@@ -22,21 +23,28 @@ from weft.block.program import (
     results,
     sealed,
 )
-from weft.block.ranges import First, Segment
+from weft.block.ranges import All, First, Segment
 from weft.block.rename import fresh, rename_map_axes, values_of
 from weft.errors import ScheduleError
+from weft.schedule.together import merging_together
 from weft.tensor.axes import Axis, Space
+from weft.tensor.scalar import Arg
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What splitting made: the program, and which loop each new loop takes its levels from (None: a merge, one by one)."""
+    """What splitting made: the program, and which loop each new loop takes its levels from (None: a split's own).
+
+    Attributes:
+        together: how many parts the merge takes at once.
+    """
 
     program: BlockProgram
     levels_of: tuple[tuple[str, str | None], ...]
+    together: int
 
 
-def split(program: BlockProgram, loop: str, count: int) -> Split:
+def split(program: BlockProgram, loop: str, count: int, together: int = 1) -> Split:
     """Split `loop` into `count` segments, each with a state of its own, and merge the states in a map after it.
 
         for k in range(K): s = update(s, ...)
@@ -47,12 +55,18 @@ def split(program: BlockProgram, loop: str, count: int) -> Split:
 
     The maps around the loop are parted in two: what the loop needs stays with the segments, the rest goes with the merge.
 
+    Args:
+        program: without places.
+        loop: a loop with state, by name.
+        count: of segments.
+        together: how many parts the merge should take at once; it takes them one by one where its state allows no more.
+
     Raises:
-        ScheduleError: where a map around the loop carries state, or the loop stacks outputs.
+        ScheduleError: where a map with a state around the loop is split too, or goes on from another's, or the loop stacks outputs.
     """
-    splitter = _Splitter(program, count)
+    splitter = _Splitter(program, count, together)
     graph = splitter.part(program.graph, _path(program.graph, loop))
-    return Split(replace(program, graph=graph), tuple(splitter.levels_of))
+    return Split(replace(program, graph=graph), tuple(splitter.levels_of), splitter.together)
 
 
 def _path(graph: Graph, loop: str) -> tuple[str, ...]:
@@ -67,8 +81,9 @@ def _path(graph: Graph, loop: str) -> tuple[str, ...]:
 
 
 class _Splitter:
-    def __init__(self, program: BlockProgram, count: int) -> None:
+    def __init__(self, program: BlockProgram, count: int, together: int) -> None:
         self.count = count
+        self.together = together
         self.make = loop_names(program)
         self.levels_of: list[tuple[str, str | None]] = []
 
@@ -95,33 +110,43 @@ class _Splitter:
         partial = replace(loop, state=raw, range=Segment(axis, self.count), outputs=tuple(Final(n, n) for n in names))
         outers = list(dict.fromkeys(f.outer for f in loop.inputs))
         lists = {n: make("parts") for n in names}
-        segment = Map(axis.name, axis, tuple(Feed(o, o, Broadcast()) for o in outers), Graph((), (partial,), ()),
-                      tuple(Stacked(lists[n], n) for n in names), unit=True)  # fmt: skip
+        block = merging_together(state, merge_axis) if self.together > 1 else None
+        self.together = 1 if block is None else self.together
+        single = block is None
+        # Where blocks of parts are merged, parts are items with the axis: of one element as they are made.
+        left = {c.name: c.name if single else f"{c.name}_alone" for c in state.components}
+        alone = () if single else tuple(
+            Pointwise(left[c.name], Arg(0), (c.name,), (axis, *c.dims), c.dtype) for c in state.components
+        )  # fmt: skip
+        segment = Map(axis.name, axis, tuple(Feed(o, o, Broadcast()) for o in outers), Graph((), (partial, *alone), ()),
+                      tuple(Stacked(lists[n], left[n]) for n in names), unit=single)  # fmt: skip
         inner = {n: f"{n}_part" for n in names}
-        merged = State(state.components, tuple(inner.values()), merging(state), state.merge, state.finish)
+        merged = State(state.components, tuple(inner.values()), block or merging(state), state.merge, state.finish)
         merge = Map(merge_axis.name, merge_axis, tuple(Feed(lists[n], inner[n], Iterate(axis)) for n in names),
-                    Graph((), (), ()), loop.outputs, merged, unit=True)  # fmt: skip
+                    Graph((), (), ()), loop.outputs, merged, unit=single)  # fmt: skip
         self.levels_of += [(segment.name, None), (merge.name, None)]
         return sealed(segment), sealed(merge)
 
     def around(self, graph: Graph, node: Map, path: tuple[str, ...]) -> tuple[Map, Map]:
-        """The two parts of `node`, a parallel map around the loop."""
-        if node.state is not None:
-            raise ScheduleError(f"a loop inside {node.name!r} cannot be split: {node.name!r} carries state")
+        """The two parts of `node`, a map around the loop: the first is parallel, a state stays with what its iterations feed."""
+        fed = () if node.state is None else node.state.feeds
+        if node.state is not None and (node.state.resume is not None or node.range != All()):
+            raise ScheduleError(
+                f"a loop inside {node.name!r} cannot be split: {node.name!r} does not go over all of its range"
+            )
         body = self.part(node.body, path)
         index = next(i for i, n in enumerate(body.nodes) if n not in node.body.nodes and isinstance(n, Map))
         first_nodes = _needed(body.nodes, body.nodes[index])
         second_nodes = tuple(n for n in body.nodes if n not in first_nodes)
         made = {name for n in first_nodes for name in results(n)}
-        wanted = {name for n in second_nodes for name in operands(n)} | {o.inner for o in node.outputs}
+        wanted = {name for n in second_nodes for name in operands(n)} | {o.inner for o in node.outputs} | {*fed}
         crossing = sorted(made & wanted)
         make = fresh(values_of(graph))
         lists = {name: make(f"{name}") for name in crossing}
         outputs = tuple(Stacked(lists[n], n) for n in crossing)
         feeds = tuple(f for f in node.inputs if _reads(first_nodes, f.inner))
-        shell = sealed(
-            replace(node, name=self._copy(node.name), inputs=feeds, body=Graph((), first_nodes, ()), outputs=outputs)
-        )
+        shell = replace(node, name=self._copy(node.name), inputs=feeds, body=Graph((), first_nodes, ()), state=None)
+        shell = sealed(replace(shell, outputs=outputs))
         first = rename_map_axes(shell, {node.axis: Axis(shell.name, node.axis.space)})
         kept = tuple(f for f in node.inputs if _reads(second_nodes, f.inner) or f.inner in wanted)
         iterated = tuple(Feed(lists[n], n, Iterate(first.axis)) for n in crossing)

@@ -24,7 +24,7 @@ def random_schedule(program: BlockProgram, rng: random.Random, tiles: tuple[int,
     splittable = {
         m.name
         for m in maps(program.graph)
-        if m.state is not None and m.range == All() and _parallel_around(program.graph, m.name)
+        if m.state is not None and m.range == All() and _whole_around(program.graph, m.name)
     }
     peeled = any(isinstance(m.range, First) for m in maps(program.graph))
     if peeled:  # many loops here hand out lists beside their state: `apply` would refuse nearly everything
@@ -70,7 +70,8 @@ def random_schedule(program: BlockProgram, rng: random.Random, tiles: tuple[int,
     rows, panels = (frozenset(d for d in dots if rng.random() < 0.5) for _ in range(2))
     blocks = list(_blocks(program.graph, dict(program.inputs), Scope({}, applied=False)))
     transposed = frozenset(rng.sample(blocks, rng.randint(0, len(blocks)))) if rng.random() < 0.3 else frozenset[str]()
-    return Schedule(tuple(loops), rows, panels, transposed)
+    merged = rng.choice((1, 2, 3, 8)) if split is not None else 1
+    return Schedule(tuple(loops), rows, panels, transposed, together=merged)
 
 
 def _together(program: BlockProgram, rng: random.Random, tiles: tuple[int, ...]) -> dict[Axis, int | None]:
@@ -98,14 +99,14 @@ def _dots(graph: Graph) -> list[Dot]:
     return found + [d for n in graph.nodes if isinstance(n, Map) for d in _dots(n.body)]
 
 
-def _parallel_around(graph: Graph, name: str) -> bool:
-    """Whether every map around the map `name` is parallel."""
+def _whole_around(graph: Graph, name: str) -> bool:
+    """Whether every map around the map `name` that carries state goes over all of its range."""
     for node in graph.nodes:
         if isinstance(node, Map):
             if node.name == name:
                 return True
             if any(m.name == name for m in maps(node.body)):
-                return node.state is None and _parallel_around(node.body, name)
+                return (node.state is None or node.range == All()) and _whole_around(node.body, name)
     return False
 
 

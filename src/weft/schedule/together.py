@@ -1,0 +1,120 @@
+"""Merging many parts of a state at once: the binary merge of a state, made one of a block of parts.
+
+A merge tells by its form what moves and what combines: every component is its two sides under one operation, each side relative to
+components of the whole. A block of parts takes the place of the right side: what is relative to the whole is made for each part,
+and the parts are combined along the block. With sums and maxima that is one load of all parts in place of a chain of loads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import Flag, auto
+
+from weft.block.copies import merging
+from weft.block.program import BlockNode, Collapse, Graph, Pointwise, State
+from weft.block.rename import fresh, values_of
+from weft.tensor.axes import Axis
+from weft.tensor.program import Monoid
+from weft.tensor.scalar import Apply, Arg, Scalar, arguments, substitute
+
+_COMMUTE = {m.value: m for m in (Monoid.sum, Monoid.prod, Monoid.max, Monoid.min)}
+
+
+class _Side(Flag):
+    """What a value of a merge depends on, but through components of the whole."""
+
+    none = 0
+    left = auto()
+    right = auto()
+
+
+def merging_together(state: State, axis: Axis) -> Graph | None:
+    """The update of a loop over `axis` that is fed blocks of whole states of `state`'s components, items with that axis.
+
+    Args:
+        state: the state whose parts are merged.
+        axis: of the parts; no component has it.
+
+    Returns:
+        A graph (components + blocks of components) -> components; None where some component is no operation of two sides, as a
+        ranking is not.
+    """
+    graph, names = merging(state), tuple(c.name for c in state.components)
+    writer = _Writer(axis, set(graph.outputs), fresh(values_of(graph)))
+    writer.sides.update(dict.fromkeys(names, _Side.left))
+    writer.sides.update(dict.fromkeys(graph.inputs[len(names) :], _Side.right))
+    if not all(isinstance(node, Pointwise) and writer.takes(node) for node in graph.nodes):
+        return None
+    if any(writer.sides[out] is _Side.right for out in graph.outputs):
+        return None
+    return replace(graph, nodes=tuple(writer.nodes))
+
+
+@dataclass
+class _Writer:
+    """Writes the operators of the new graph.
+
+    Attributes:
+        axis: of the block.
+        wanted: the components of the whole.
+        make: a maker of new names.
+        sides: of every value so far.
+        nodes: the operators so far.
+    """
+
+    axis: Axis
+    wanted: set[str]
+    make: Callable[[str], str]
+    sides: dict[str, _Side] = field(default_factory=dict[str, _Side])
+    nodes: list[BlockNode] = field(default_factory=list[BlockNode])
+
+    def takes(self, node: Pointwise) -> bool:
+        """Write what stands for `node`; False where nothing can."""
+        sides = self._sides(node.expr, node)
+        if _Side.right not in sides:
+            self.nodes.append(node)
+            self.sides[node.name] = _Side.none if node.name in self.wanted else sides
+            return True
+        if node.name in self.wanted or _Side.left in sides:
+            return self._combined(node)
+        self.nodes.append(replace(node, dims=(self.axis, *node.dims)))
+        self.sides[node.name] = sides
+        return True
+
+    def _combined(self, node: Pointwise) -> bool:
+        """What is of the whole: one operation of something of the left side and of the block's parts together."""
+        match node.expr:
+            case Apply(op, (one, other)) if op in _COMMUTE:
+                pass
+            case _:
+                return False
+        if _Side.right in self._sides(one, node):
+            one, other = other, one
+        if _Side.right in self._sides(one, node) or self._sides(other, node) is not _Side.right:
+            return False
+        part = self.make(f"{node.name}_parts")
+        self.nodes.append(Collapse(part, _COMMUTE[op], self._of_parts(other, node), self.axis, node.location))
+        count = len(node.args)
+        args, expr = (*node.args, part), Apply(op, (one, Arg(count)))
+        kept = sorted(arguments(expr))
+        expr = substitute(expr, lambda i: Arg(kept.index(i)))
+        self.nodes.append(replace(node, expr=expr, args=tuple(args[i] for i in kept)))
+        self.sides[node.name] = _Side.none
+        return True
+
+    def _of_parts(self, expr: Scalar, node: Pointwise) -> str:
+        """The name of `expr`, of arguments of `node`, for each part."""
+        if isinstance(expr, Arg):
+            return node.args[expr.index]
+        name, kept = self.make(f"{node.name}_part"), sorted(arguments(expr))
+        own = substitute(expr, lambda i: Arg(kept.index(i)))
+        dims = (self.axis, *node.dims)
+        self.nodes.append(Pointwise(name, own, tuple(node.args[i] for i in kept), dims, node.dtype, node.location))
+        return name
+
+    def _sides(self, expr: Scalar, node: Pointwise) -> _Side:
+        found = _Side.none
+        for i in arguments(expr):
+            found |= self.sides[node.args[i]]
+        return found
