@@ -35,7 +35,7 @@ from weft.errors import UnsupportedError
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
-from weft.tensor.scalar import Convert, arguments
+from weft.tensor.scalar import Arg, Convert, arguments
 
 
 @dataclass
@@ -155,6 +155,10 @@ class Body:
 
     def _pointwise(self, node: Pointwise) -> None:
         args = [self.item(a) for a in node.args]
+        if node.expr == Arg(0) and args[0].dtype is node.dtype and self._alone(args[0], node.dims):
+            # A dimension of one element would only have values change their threads before they are stored.
+            self.values[node.name] = args[0]
+            return
         self.frame.location([node.location])
         expr, held = node.expr, None
         if isinstance(expr, Convert) and expr.dtype is node.dtype and node.dtype.is_kept:
@@ -174,6 +178,13 @@ class Body:
         text = text if held is None else cast(text, held)
         pad = self.types[node.name].pad if node.name in self.types else None
         self._define(node.name, text, node.dims, node.dtype, pad, held)
+
+    def _alone(self, tile: Tile, dims: tuple[Axis, ...]) -> bool:
+        """Whether `dims` are those of `tile`, in this order, but for axes whose blocks have one element."""
+        more = [a for a in dims if a not in tile.dims]
+        return tuple(a for a in dims if a in tile.dims) == tile.dims and all(
+            self.frame.lanes[a].count == "1" for a in more
+        )
 
     def filled(self, name: str, tile: Tile, value: float, axes: tuple[Axis, ...] | None) -> Tile:
         """`tile` with `value` in the lanes that are not valid, of `axes` or of all."""
