@@ -387,7 +387,8 @@ def scheduled(
     made = schedule(candidate.fused, parts(candidate.fused, sizes, own.innermost), blocks, sizes)
     loop = chains(candidate.fused)[0].name if chain else ""
     loops = tuple((name, LoopSchedule(chain) if name == loop else levels) for name, levels in made.loops)
-    return replace(made, loops=loops, merging=merging)
+    on_grid = [name for name, loop in loops if loop.levels[-1].place is LevelPlace.grid]
+    return replace(made, loops=loops, merging=tuple((name, merging) for name in on_grid) if merging else ())
 
 
 def segments(count: int, tile: int) -> tuple[Level, ...]:

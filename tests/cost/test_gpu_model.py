@@ -37,7 +37,7 @@ def linear(m: int, n: int, k: int, dtype: DType = DType.bfloat16) -> BlockProgra
 def seconds(
     program: BlockProgram, sizes: Mapping[str, int] = SIZES, target: Target = H200, warps: int = 4, stages: int = 3
 ) -> float:
-    (cost,) = estimate_gpu(program, sizes, target, warps, stages)
+    (cost,) = estimate_gpu(program, sizes, target, Schedule((), warps=warps, stages=stages))
     return cost.predicted_seconds
 
 
@@ -121,7 +121,7 @@ def test_large_products_come_near_the_machines_rate() -> None:
 
 def test_memory_bounds_what_reads_much() -> None:
     sizes = {"M": 16, "K": 8192, "N": 8192}
-    (cost,) = estimate_gpu(linear(16, 64, 128), sizes, H200, 4, 4)
+    (cost,) = estimate_gpu(linear(16, 64, 128), sizes, H200, Schedule((), warps=4, stages=4))
     assert cost.predicted_seconds > cost.unique_bytes / gpu(H200).dram
     assert cost.floor_seconds == pytest.approx(cost.unique_bytes / gpu(H200).dram)
 
@@ -144,4 +144,4 @@ def test_every_target_has_figures(target: str) -> None:
 
 def test_a_cpu_is_no_gpu() -> None:
     with pytest.raises(TargetError):
-        estimate_gpu(linear(64, 64, 64), SIZES, CPU)
+        estimate_gpu(linear(64, 64, 64), SIZES, CPU, Schedule(()))

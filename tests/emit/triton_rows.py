@@ -98,7 +98,9 @@ def predicates() -> TensorProgram:
 def merged_by_two(program: BlockProgram) -> BlockProgram:
     """Attention with its keys in segments, merged by programs of two rows; columns go by the same blocks before and after."""
     own = {"m": levels((GRID, 8)), "l": levels((GRID, 4)), "n": levels((SPLIT, 3), (LOOP, 8)), "d": levels(WHOLE)}
-    return scheduled(program, Schedule(tuple((m.name, own[m.name[0]]) for m in maps(program.graph)), merging=2))
+    names = [m.name for m in maps(program.graph)]
+    finer = tuple((name, 2) for name in names if name[0] in "ml")
+    return scheduled(program, Schedule(tuple((name, own[name[0]]) for name in names), merging=finer))
 
 
 def read_twice() -> BlockProgram:

@@ -30,9 +30,30 @@ from weft.run.gpu import Assembled, Job, assemble
 from weft.schedule import LevelPlace, apply, kernels
 from weft.target import Target
 from weft.tensor.dtypes import DType
-from weft.tensor.program import Monoid, Reduction, TensorProgram, Use
+from weft.tensor.program import Contraction, Elementwise, Monoid, Reduction, TensorProgram, Use
+from weft.tensor.scalar import Arg
+from weft.tensor.scalar import apply as apply_scalar
 
 H200 = Target("cuda", "90")
+
+
+def sum_of_row() -> TensorProgram:
+    """The sum of a vector."""
+    (k,) = programs.axes("k")
+    total = Reduction("s", (), DType.float32, Monoid.sum, Use("x", (k,)), (k,))
+    return TensorProgram((programs.tensor("x", k),), (total,), ("s",))
+
+
+def scores_and_greatest() -> TensorProgram:
+    """x @ w in bfloat16 operands, less the greatest of each row."""
+    m, k, n = programs.axes("m", "k", "n")
+    x, w = (programs.tensor(name, *axes, dtype=DType.bfloat16) for name, axes in (("x", (m, k)), ("w", (k, n))))
+    scores, greatest = Use("s", (m, n)), Use("z", (m,))
+    return TensorProgram((x, w), (
+        Contraction("s", (m, n), DType.float32, Use("x", (m, k)), Use("w", (k, n)), (k,)),
+        Reduction("z", (m,), DType.float32, Monoid.max, scores, (n,)),
+        Elementwise("y", (m, n), DType.float32, apply_scalar("sub", Arg(0), Arg(1)), (scores, greatest)),
+    ), ("y",))  # fmt: skip
 
 
 def last(program: TensorProgram) -> BlockProgram:
@@ -80,8 +101,50 @@ def test_a_split_has_finer_merges_and_says_so() -> None:
     sizes = {"M": 16, "N": 64, "K": 8192}
     wanted = schedule(program, parts(program, sizes, {}), Blocks(16, 64, 64, segments=8), sizes)
     assert wanted.of("k").levels[0].place is LevelPlace.split
-    assert "merging" in str(wanted)
-    assert len(kernels(apply(program, wanted))) == 2
+    assert dict(wanted.merging) == {"m": 4}
+    assert "merging by m 4" in str(wanted)
+    assert wanted.together == 1, "sums are loaded together anyway"
+    assert [part.merges for part in kernels(apply(program, wanted))] == [False, True]
+
+
+def test_few_rows_of_a_state_that_moves_are_merged_at_once_by_few_warps() -> None:
+    program = last(paper.attention())
+    few, many = {"M": 16, "N": 8192, "D": 128, "L": 128}, {"M": 4096, "N": 8192, "D": 128, "L": 128}
+    known = parts(program, few, {})
+    wanted = schedule(program, known, Blocks(16, 128, 64, segments=32), few)
+    assert (wanted.together, wanted.merging_warps, dict(wanted.merging)) == (32, 1, {"m": 1})
+    assert [wanted.warps_of(merges=part.merges) for part in kernels(apply(program, wanted))] == [4, 1]
+    longer = schedule(program, known, Blocks(16, 128, 64, segments=256), few)
+    assert longer.together == 64, "registers hold no more"
+    crowded = schedule(program, known, Blocks(16, 128, 64, segments=8), many)
+    assert (crowded.together, crowded.merging_warps, dict(crowded.merging)) == (1, 0, {"m": 2})
+
+
+def test_no_block_is_longer_than_its_segment() -> None:
+    program, sizes = last(paper.attention()), {"M": 16, "N": 4096, "D": 64, "L": 64}
+    wanted = schedule(program, parts(program, sizes, {}), Blocks(16, 64, 128, segments=64), sizes)
+    assert [(v.place, v.size) for v in wanted.of("n").levels] == [(LevelPlace.split, 64), (LevelPlace.loop, 64)]
+    sums, row = last(sum_of_row()), {"K": 8192}
+    for segments, size in ((8, 1024), (64, 128)):
+        wanted = schedule(sums, parts(sums, row, {}), Blocks(segments=segments), row)
+        assert wanted.of("k").levels[-1].size == size
+
+
+def test_the_depth_of_a_product_is_cut_though_a_loop_over_whole_columns_holds_it() -> None:
+    program, sizes = last(scores_and_greatest()), {"M": 2048, "K": 8192, "N": 64}
+    known = parts(program, sizes, {})
+    (depth,) = known.split
+    assert known.of[depth] is Part.depth
+    applied = apply(program, schedule(program, known, Blocks(64, 64, 64, segments=4), sizes))
+    first, second = kernels(applied)
+    assert (first.merges, second.merges) == (False, True)
+    assert any(b.segments > 1 for b in choices(known, program, sizes, gpu(H200)))
+
+
+def test_schedules_that_are_the_same_are_looked_at_once() -> None:
+    sums, row = last(sum_of_row()), {"K": 8192}
+    found = Ways(sums, row, {}, H200).closely()
+    assert len({way.schedule for way in found}) == len(found)
 
 
 def test_every_launch_has_warps_and_stages_once() -> None:

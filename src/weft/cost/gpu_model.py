@@ -19,7 +19,7 @@ from weft.cost.gpu_limits import Resources, Unit, accesses, copied_ahead, pipeli
 from weft.cost.gpu_work import Product, ProgramWork, Region, work_of
 from weft.cost.gpus import Gpu, gpu
 from weft.cost.traffic import Traffic, by_kernel
-from weft.schedule import kernels
+from weft.schedule import Schedule, kernels
 from weft.target import Target
 from weft.tensor.dtypes import DType
 
@@ -42,7 +42,7 @@ _SPILL_BYTES = 8
 
 
 def estimate_gpu(
-    applied: BlockProgram, sizes: Mapping[str, int], target: Target, warps: int = 4, stages: int = 1
+    applied: BlockProgram, sizes: Mapping[str, int], target: Target, schedule: Schedule
 ) -> tuple[Cost, ...]:
     """The cost of each launch of an applied program as Triton kernels, in the order of `weft.schedule.kernels`.
 
@@ -50,20 +50,22 @@ def estimate_gpu(
         applied: with places (a schedule was applied).
         sizes: elements of each space, by name; all at least 1.
         target: a GPU.
-        warps, stages: of the schedule.
+        schedule: that was applied: its warps and stages count.
 
     Raises:
         TargetError: no GPU is known that `target` could be.
     """
-    return tuple(launch.cost(gpu(target), warps, stages) for launch in launches_of(applied, sizes))
+    found = launches_of(applied, sizes)
+    return tuple(e.cost(gpu(target), schedule.warps_of(merges=e.merges), schedule.stages) for e in found)
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What one launch of an applied program does, whatever its warps and stages."""
+    """What one launch of an applied program does, whatever its warps and stages; `merges`: it merges segments."""
 
     work: ProgramWork
     counted: Traffic
+    merges: bool
 
     def cost(self, chip: Gpu, warps: int, stages: int) -> Cost:
         """Its cost on `chip`."""
@@ -82,7 +84,7 @@ class Launch:
 def launches_of(applied: BlockProgram, sizes: Mapping[str, int]) -> tuple[Launch, ...]:
     """The launches of an applied program, in the order of `weft.schedule.kernels`."""
     parts = zip(kernels(applied), by_kernel(applied, sizes), strict=True)
-    return tuple(Launch(work_of(applied, part, counted, sizes), counted) for part, counted in parts)
+    return tuple(Launch(work_of(applied, part, counted, sizes), counted, part.merges) for part, counted in parts)
 
 
 def _cost(work: ProgramWork, counted: Traffic, chip: Gpu, warps: int, stages: int) -> Cost:

@@ -103,11 +103,12 @@ def _printed(
     meta: Callable[[], Meta] | None,
 ) -> GpuBinary:
     applied, schedule = candidate.applied, candidate.schedule
+    warps = schedule.warps_of(merges=part.merges)
     name = re.sub(r"\W", "_", f"weft_{'_'.join(n.name for n in part.nodes)}_{index}")
     parts = {
         "program": str(program),
         "fixed sizes": str([(s.name, s.fixed) for s in program.spaces() if s.fixed is not None]),
-        "schedule": f"{schedule}; warps {schedule.warps}, stages {schedule.stages}",
+        "schedule": f"{schedule}; warps {warps}, stages {schedule.stages}",
         "applied": listing(applied),
         "kernel": str(index),
         "checked": str(meta is not None),
@@ -121,7 +122,7 @@ def _printed(
             interface,
             kernel.constants,
             kernel.grid,
-            schedule.warps,
+            warps,
             schedule.stages,
             early=kernel.early,
             shapes=tuple(tuple(map(size_of, dims[n])) for n in part.reads),

@@ -7,7 +7,7 @@ work without products, what must lie on chip as a whole. `Blocks` gives every pa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
@@ -27,10 +27,9 @@ _LANES = (1024, 2048, 4096, 8192)
 _STRIPS = ((64, 128), (128, 64), (64, 64), (128, 128), (64, 256), (256, 64), (32, 128))
 _DEPTHS = (128, 64, 32)
 _LEAST_OF_PRODUCTS = 16
-# The fewest rows of a block of a kernel that merges segments: it has little else to do.
-_MERGED = 1
-# Elements of one component that such a kernel holds of all the parts that it merges at once.
-_TOGETHER = 8192
+# Of a kernel that merges segments one by one: elements of a program. Of one that merges them together: those of all the parts that
+# it holds at once, and of each warp. More programs than this wait for one another.
+_MERGED, _TOGETHER, _OF_A_WARP, _RESIDENT = 256, 8192, 4096, 1024
 
 
 class Part(Enum):
@@ -209,10 +208,8 @@ def schedule(program: BlockProgram, known: Parts, blocks: Blocks, sizes: Mapping
             )
         peel = isinstance(node.range, Band) and levels[-1].place is LevelPlace.loop
         loops.append((node.name, LoopSchedule(levels, peel)))
-    rows = blocks.rows // 16 if known.products and Part.rows in known.of.values() else 0
-    merging = max(_MERGED, rows) if blocks.segments > 1 else 0
-    together = _together(program, known, dict(loops), sizes, blocks.segments, merging)
-    return Schedule(tuple(loops), merging=merging, together=together, warps=blocks.warps, stages=blocks.stages)
+    made = Schedule(tuple(loops), warps=blocks.warps, stages=blocks.stages)
+    return _merging(program, known, made, sizes) if blocks.segments > 1 and known.split else made
 
 
 def _of_segment(known: Parts, node: Map, levels: tuple[Level, ...], length: int, segments: int) -> tuple[Level, ...]:
@@ -226,25 +223,41 @@ def _of_segment(known: Parts, node: Map, levels: tuple[Level, ...], length: int,
     )
 
 
-def _together(
-    program: BlockProgram,
-    known: Parts,
-    loops: Mapping[str, LoopSchedule],
-    sizes: Mapping[str, int],
-    segments: int,
-    merging: int,
-) -> int:
-    """How many parts of what is cut in `segments` are merged at once: all, or what registers have room for."""
-    if segments == 1 or not known.split:
-        return 1
+def _merging(program: BlockProgram, known: Parts, wanted: Schedule, sizes: Mapping[str, int]) -> Schedule:
+    """`wanted` with blocks, parts at once and warps of the kernels that merge segments.
+
+    They wait for memory and do little else. Few programs take all parts at once, each for one row, so that there is one wait; more
+    than the machine holds, and those whose state is plain sums, go by a few rows and one part after the other: their loads are
+    under way together anyway, and elements that change their threads would cost more.
+    """
+    rows = {name for name, _ in wanted.loops if known.of[name] in (Part.rows, Part.few, Part.unit)}
     block: dict[Axis, int] = {}
+    programs = 1
     for node in maps(program.graph):
-        level = loops[node.name].levels[-1]
-        size = level.size if level.place is not LevelPlace.whole else power_of_two(node.axis.space.size(sizes))
-        block[node.axis] = min(size, merging) if level.place is LevelPlace.grid else size
-    states = (n.state for n in maps(program.graph) if n.name in known.split)
-    most = max(math.prod(block[a] for a in c.dims) for s in states if s is not None for c in s.components)
-    return max(1, min(power_of_two(segments), _TOGETHER // most))
+        level = wanted.of(node.name).levels[-1]
+        length = node.axis.space.size(sizes)
+        size = power_of_two(length) if level.place is LevelPlace.whole else level.size
+        on_grid = level.place is LevelPlace.grid
+        block[node.axis] = 1 if on_grid and node.name in rows else size
+        programs *= math.ceil(length / block[node.axis]) if on_grid else 1
+    states = [n.state for n in maps(program.graph) if n.name in known.split and n.state is not None]
+    elements = max(math.prod(block[a] for a in c.dims) for s in states for c in s.components)
+    cut = next(v.size for _, loop in wanted.loops for v in loop.levels if v.place is LevelPlace.split)
+    together = min(power_of_two(cut), _TOGETHER // elements)
+    if programs > _RESIDENT or together < 2 or all(s.monoids is not None for s in states):
+        own = max(1, _MERGED // elements)
+        return replace(wanted, merging=_rows_of(wanted, rows, own))
+    warps = max(1, together * elements // _OF_A_WARP)
+    return replace(wanted, merging=_rows_of(wanted, rows, 1), together=together, merging_warps=warps)
+
+
+def _rows_of(wanted: Schedule, rows: Set[str], most: int) -> tuple[tuple[str, int], ...]:
+    """Those of the loops `rows` that `wanted` has on the grid by larger blocks than `most` elements, with as many."""
+    return tuple(
+        (name, most)
+        for name, loop in wanted.loops
+        if name in rows and loop.levels[-1].place is LevelPlace.grid and loop.levels[-1].size > most
+    )
 
 
 def choices(known: Parts, program: BlockProgram, sizes: Mapping[str, int], gpu: Gpu) -> Iterator[Blocks]:

@@ -45,9 +45,9 @@ class _Placed:
     applied: BlockProgram
     launches: tuple[Launch, ...]
 
-    def unfit(self, chip: Gpu, blocks: Blocks) -> str | None:
-        """Why one of its launches does not fit `chip`."""
-        reasons = (launch.unfit(chip, blocks.warps, blocks.stages) for launch in self.launches)
+    def unfit(self, chip: Gpu, wanted: Schedule) -> str | None:
+        """Why one of its launches does not fit `chip`, with the warps and stages of `wanted`."""
+        reasons = (e.unfit(chip, wanted.warps_of(merges=e.merges), wanted.stages) for e in self.launches)
         return next((reason for reason in reasons if reason is not None), None)
 
 
@@ -102,10 +102,11 @@ class Ways:
             for each in launches(known, blocks):
                 if each.stages > 1 and not pipelines:
                     continue
-                unfit = applied.unfit(chip, each)
+                wanted = schedule(self.fused, known, each, self.sizes)
+                unfit = applied.unfit(chip, wanted)
                 refused = refused or unfit
                 if unfit is None:
-                    own.append(self._way(schedule(self.fused, known, each, self.sizes), applied))
+                    own.append(self._way(wanted, applied))
             found += sorted(own, key=lambda w: w.cost.predicted_seconds)[:launched]
         if not found:
             raise UnsupportedError(refused or "no schedule for a GPU")
@@ -132,7 +133,7 @@ class Ways:
 
     def _way(self, wanted: Schedule, placed: _Placed) -> Way:
         chip = gpu(self.target)
-        costs = (launch.cost(chip, wanted.warps, wanted.stages) for launch in placed.launches)
+        costs = (e.cost(chip, wanted.warps_of(merges=e.merges), wanted.stages) for e in placed.launches)
         return Way(wanted, placed.applied, total(costs))
 
 

@@ -72,7 +72,7 @@ class Example:
     def costs(self, applied: BlockProgram, schedule: Schedule) -> tuple[Cost, ...]:
         """The cost of each launch of a program with places; `schedule` is what gave them."""
         if self.target.is_gpu:
-            return estimate_gpu(applied, self.sizes, self.target, schedule.warps, schedule.stages)
+            return estimate_gpu(applied, self.sizes, self.target, schedule)
         return estimate(applied, self.sizes, self.machine)
 
 

@@ -367,7 +367,7 @@ class _Timing:
             if self.expected is None:
                 self.moved = self._moved(ready, outputs)
                 self.expected = outputs
-            elif _differ(self.expected, outputs, self.moved):
+            elif differ(self.expected, outputs, self.moved):
                 return "its results differ from those of a candidate without a pipeline"
             del outputs
             return self._timed(run, best)
@@ -395,8 +395,8 @@ class _Timing:
         if any(each.is_floating_point() and each.dtype not in _CLOSE for each in self.inputs.values()):
             return ()
         try:
-            nudged = {n: _nudged(each) for n, each in self.inputs.items()}
-            others = self._run(ready, nudged)()
+            changed = {n: nudged(each) for n, each in self.inputs.items()}
+            others = self._run(ready, changed)()
             torch.cuda.synchronize(self.device)
             return tuple((a.double() - b.double()).abs() for a, b in zip(outputs, others, strict=True))
         except torch.OutOfMemoryError:
@@ -415,12 +415,12 @@ class _Timing:
         return statistics.median(taken)
 
 
-def _nudged(operand: torch.Tensor) -> torch.Tensor:
+def nudged(operand: torch.Tensor) -> torch.Tensor:
     """`operand` with each floating element changed by about as much as its rounding."""
     return operand * (1.0 + _NUDGE * torch.randn_like(operand)) if operand.is_floating_point() else operand
 
 
-def _differ(
+def differ(
     expected: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], moved: Sequence[torch.Tensor] = ()
 ) -> bool:
     """Whether `outputs` are further from those that are expected than two right kernels are from one another.

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from weft.block.check import check
 from weft.block.copies import canonical, loop_names
-from weft.block.program import BlockNode, BlockProgram, Join, Map, Place, maps, operands, results
-from weft.block.ranges import All
+from weft.block.program import BlockNode, BlockProgram, Graph, Join, Map, Place, maps, operands, results
+from weft.block.ranges import All, Segment
 from weft.schedule.accumulate import accumulate, stage_operands
 from weft.schedule.edges import fill_edges, peel
 from weft.schedule.place import demand_grid, hoist_grid, place_loops
@@ -52,12 +52,12 @@ def apply(program: BlockProgram, schedule: Schedule) -> BlockProgram:
 
 def _extended(schedule: Schedule, done: Split, alike: frozenset[str]) -> Schedule:
     """`schedule` with levels for the loops that a split made: those of the loop they are a copy of, or its own."""
-    known = dict(schedule.loops)
+    known, finer = dict(schedule.loops), dict(schedule.merging)
     for name, source in done.levels_of:
         if source is not None:
             known[name] = known.get(source, known.get(name, LoopSchedule((Level(LevelPlace.loop, 1),))))
-            if schedule.merging and source in known and source not in alike:
-                known[source] = _finer(known[source], schedule.merging)
+            if source in finer and source in known and source not in alike:
+                known[source] = _finer(known[source], finer[source])
         elif name.endswith(".merge"):
             known[name] = LoopSchedule((Level(LevelPlace.loop, done.together),))
         else:
@@ -91,12 +91,14 @@ class KernelNodes:
 
     Attributes:
         joins: the lists of two parts of which a write is one: both parts are written into one tensor, the first before the rest.
+        merges: whether it merges what another launch has made of segments.
     """
 
     nodes: tuple[BlockNode, ...]
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     joins: tuple[Join, ...] = ()
+    merges: bool = False
 
 
 def kernels(program: BlockProgram) -> tuple[KernelNodes, ...]:
@@ -135,4 +137,6 @@ def _kernel(program: BlockProgram, nodes: tuple[BlockNode, ...]) -> KernelNodes:
     )
     writes = tuple(n for n in made if n in elsewhere)
     joins = tuple(n for n in program.graph.nodes if isinstance(n, Join) and {n.first, n.rest} & set(writes))
-    return KernelNodes(nodes, tuple(read), writes, joins)
+    cut = {m.range.index.space for m in maps(program.graph) if isinstance(m.range, Segment)}
+    merges = any(m.state is not None and m.axis.space in cut for m in maps(Graph((), nodes, ())))
+    return KernelNodes(nodes, tuple(read), writes, joins, merges)

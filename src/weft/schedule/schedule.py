@@ -59,19 +59,25 @@ class Schedule:
         panels: names of Dot nodes whose other operand is staged as the panel a matrix unit wants.
         transposed: names, in the bodies of loops, of items of two axes that are copied to dense local memory first, the axes in the
             other order: points in space, of which a body goes through one coordinate after the other.
-        merging: elements of a block on the grid of the kernels that merge segments; 0: as in those that make them.
+        merging: (map name, elements of a block on the grid) of loops that go by smaller blocks in the kernels that merge segments.
         together: how many parts such a kernel merges at once, where the state allows more than one.
         warps, stages: on a GPU, of each program: its warps, and how many iterations of a loop are under way at once.
+        merging_warps: of each program of a kernel that merges segments; 0: as of the others.
     """
 
     loops: tuple[tuple[str, LoopSchedule], ...]
     rows: frozenset[str] = frozenset()
     panels: frozenset[str] = frozenset()
     transposed: frozenset[str] = frozenset()
-    merging: int = 0
+    merging: tuple[tuple[str, int], ...] = ()
     together: int = 1
     warps: int = 4
     stages: int = 1
+    merging_warps: int = 0
+
+    def warps_of(self, *, merges: bool) -> int:
+        """The warps of each program of a kernel that merges segments, or of one that does not."""
+        return self.merging_warps or self.warps if merges else self.warps
 
     def of(self, name: str) -> LoopSchedule:
         """The levels of the loop `name`.
@@ -93,9 +99,10 @@ class Schedule:
             for what, names in (("rows", self.rows), ("panels", self.panels), ("transposed", self.transposed))
             if names
         ]
-        lines += (
-            [f"merging {self.merging}" + (f" by {self.together}" if self.together > 1 else "")] if self.merging else []
-        )
+        merged = [f"{name} {size}" for name, size in self.merging]
+        merged += [f"{self.together} parts"] if self.together > 1 else []
+        merged += [f"warps {self.merging_warps}"] if self.merging_warps else []
+        lines += [f"merging by {', '.join(merged)}"] if merged else []
         lines += [f"warps {self.warps}, stages {self.stages}"] if (self.warps, self.stages) != (4, 1) else []
         return "\n".join(lines)
 

@@ -110,8 +110,7 @@ class _Splitter:
         partial = replace(loop, state=raw, range=Segment(axis, self.count), outputs=tuple(Final(n, n) for n in names))
         outers = list(dict.fromkeys(f.outer for f in loop.inputs))
         lists = {n: make("parts") for n in names}
-        # Plain sums and maxima wait for one another so briefly that their loads are under way at once anyway.
-        block = merging_together(state, merge_axis) if self.together > 1 and state.monoids is None else None
+        block = merging_together(state, merge_axis) if self.together > 1 else None
         self.together = 1 if block is None else self.together
         single = block is None
         # Where blocks of parts are merged, parts are items with the axis: of one element as they are made.
