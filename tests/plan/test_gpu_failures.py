@@ -280,10 +280,10 @@ def timing(seconds: Callable[[Candidate], float], made: list[Candidate]) -> type
 
     class Timing(tune._Timing):
         def __init__(self, *_: Any) -> None:
-            self.device = torch.device("cpu")
-            self.expected = ()
+            self.device, self.inputs = torch.device("cpu"), dict[str, torch.Tensor]()
+            self.expected, self.moved = (), ()
 
-        def _run(self, ready: tune.Ready) -> Callable[[], tuple[torch.Tensor, ...]]:
+        def _run(self, ready: tune.Ready, _inputs: Any) -> Callable[[], tuple[torch.Tensor, ...]]:
             self.now = ready.candidate
             made.append(ready.candidate)
             return lambda: ()
@@ -306,9 +306,13 @@ def results(values: dict[tuple[str, bool], float], made: list[Candidate]) -> typ
 
     class Timing(tune._Timing):
         def __init__(self, *_: Any) -> None:
-            self.device, self.expected = torch.device("cpu"), None
+            self.device, self.inputs = torch.device("cpu"), dict[str, torch.Tensor]()
+            self.expected, self.moved = None, ()
 
-        def _run(self, ready: tune.Ready) -> Callable[[], tuple[torch.Tensor, ...]]:
+        def _moved(self, *_: Any) -> tuple[torch.Tensor, ...]:
+            return ()
+
+        def _run(self, ready: tune.Ready, _inputs: Any) -> Callable[[], tuple[torch.Tensor, ...]]:
             one = ready.candidate
             made.append(one)
             value = values.get((one.origin, one.schedule.stages > 1))
