@@ -80,7 +80,7 @@ def levels(*given: tuple[LevelPlace, int] | LevelPlace, peel: bool = False) -> L
     return LoopSchedule(tuple(Level(g) if isinstance(g, LevelPlace) else Level(*g) for g in given), peel)
 
 
-def placed(program: BlockProgram, together: int = 1, **loops: LoopSchedule) -> BlockProgram:
+def placed(program: BlockProgram, together: int = 1, /, **loops: LoopSchedule) -> BlockProgram:
     """`program` with the levels of each loop, by the first letter of its name; so many parts are merged at once."""
     own = tuple((m.name, loops[m.name.lstrip("%")[0]]) for m in maps(program.graph))
     return apply(program, Schedule(own, together=together))

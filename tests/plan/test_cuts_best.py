@@ -107,6 +107,29 @@ def possible(program: TensorProgram) -> bool:
     return sum(isinstance(n, Contraction) for n in program.nodes) <= _MOST_PRODUCTS
 
 
+@dataclass
+class Given(Invented):
+    """Prices by the number of operators of a region."""
+
+    seconds: dict[int, float] = field(default_factory=dict[int, float])
+
+    def _seconds(self, region: Region) -> tuple[float, float]:
+        found = self.seconds[len(region.program.nodes)]
+        return found, found / 2
+
+
+@pytest.mark.parametrize(
+    ("fine", "parts", "kernels"),
+    [(True, 2.5, 2), (True, 3.5, 1), (False, 2.5, 1)],
+    ids=["clearly", "hardly", "on a CPU"],
+)
+def test_a_region_with_a_kernel_is_cut_inside_where_its_parts_are_clearly_faster(fine, parts, kernels):
+    program = chain(["product", "scale"])
+    prices = Given(random.Random(0), fine=fine, seconds={3: 9.0, 1: parts, 2: parts})
+    cuts = Cuts(program, prices)
+    assert len(cuts.stages()) == kernels
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_no_cut_of_a_chain_of_operators_is_cheaper(seed: int) -> None:
     rng = random.Random(seed)

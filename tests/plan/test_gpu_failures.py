@@ -283,7 +283,7 @@ def timing(seconds: Callable[[Candidate], float], made: list[Candidate]) -> type
             self.device, self.inputs = torch.device("cpu"), dict[str, torch.Tensor]()
             self.expected, self.moved = (), ()
 
-        def _run(self, ready: tune.Ready, _inputs: Any) -> Callable[[], tuple[torch.Tensor, ...]]:
+        def _run(self, ready: tune.Ready, inputs: Any) -> Callable[[], tuple[torch.Tensor, ...]]:
             self.now = ready.candidate
             made.append(ready.candidate)
             return lambda: ()
@@ -309,10 +309,10 @@ def results(values: dict[tuple[str, bool], float], made: list[Candidate]) -> typ
             self.device, self.inputs = torch.device("cpu"), dict[str, torch.Tensor]()
             self.expected, self.moved = None, ()
 
-        def _moved(self, *_: Any) -> tuple[torch.Tensor, ...]:
+        def _moved(self, ready: tune.Ready, outputs: Any) -> tuple[torch.Tensor, ...]:
             return ()
 
-        def _run(self, ready: tune.Ready, _inputs: Any) -> Callable[[], tuple[torch.Tensor, ...]]:
+        def _run(self, ready: tune.Ready, inputs: Any) -> Callable[[], tuple[torch.Tensor, ...]]:
             one = ready.candidate
             made.append(one)
             value = values.get((one.origin, one.schedule.stages > 1))
