@@ -65,6 +65,7 @@ def cases() -> dict[str, Case]:
         "fading": Case(placed(fading(), m=tile, k=loop), mnk),
         "any": Case(placed(fused(predicates()), m=tile, n=loop), mnk),
         "attention_split": Case(placed(safe, m=tile, n=levels((SPLIT, 3), (LOOP, 8)), d=row, l=row), queries),
+        "repeated": Case(placed(fused(repeated()), m=tile, n=levels((LOOP, 1))), mnk),
         "attention_together": Case(placed(safe, 4, m=tile, n=levels((SPLIT, 3), (LOOP, 8)), d=row, l=row), queries),
         "attention_in_pairs": Case(placed(safe, 2, m=tile, n=levels((SPLIT, 3), (LOOP, 8)), d=row, l=levels((GRID, 4))), queries),
         "routing_split": Case(in_rows(fused(routing(4)), cut="K"), {**mnk, "K": 40}),
@@ -101,6 +102,17 @@ def merged_by_two(program: BlockProgram) -> BlockProgram:
     names = [m.name for m in maps(program.graph)]
     finer = tuple((name, 2) for name in names if name[0] in "ml")
     return scheduled(program, Schedule(tuple((name, own[name[0]]) for name in names), merging=finer))
+
+
+def repeated() -> TensorProgram:
+    """Each row's element times as many as there are columns: repeated along them, and summed."""
+    m, n = axes("m", "n")
+    every = Elementwise("b", (m, n), F32, Arg(0), (Use("x", (m,)),))
+    total = Reduction("s", (m,), F32, Monoid.sum, Use("b", (m, n)), (n,))
+    return TensorProgram((tensor("x", m), tensor("y", m, n)), (
+        every, total,
+        Elementwise("o", (m, n), F32, apply("add", Arg(0), Arg(1)), (Use("s", (m,)), Use("y", (m, n)))),
+    ), ("o",))  # fmt: skip
 
 
 def read_twice() -> BlockProgram:

@@ -44,6 +44,18 @@ def sum_of_row() -> TensorProgram:
     return TensorProgram((programs.tensor("x", k),), (total,), ("s",))
 
 
+def deviations() -> TensorProgram:
+    """The sum of each row's deviations from its sum, squared."""
+    m, k = programs.axes("m", "k")
+    x, row = Use("x", (m, k)), Use("s", (m,))
+    return TensorProgram((programs.tensor("x", m, k),), (
+        Reduction("s", (m,), DType.float32, Monoid.sum, x, (k,)),
+        Elementwise("d", (m, k), DType.float32, apply_scalar("sub", Arg(0), Arg(1)), (x, row)),
+        Elementwise("q", (m, k), DType.float32, apply_scalar("mul", Arg(0), Arg(0)), (Use("d", (m, k)),)),
+        Reduction("y", (m,), DType.float32, Monoid.sum, Use("q", (m, k)), (k,)),
+    ), ("y",))  # fmt: skip
+
+
 def scores_and_greatest() -> TensorProgram:
     """x @ w in bfloat16 operands, less the greatest of each row."""
     m, k, n = programs.axes("m", "k", "n")
@@ -139,6 +151,17 @@ def test_the_depth_of_a_product_is_cut_though_a_loop_over_whole_columns_holds_it
     first, second = kernels(applied)
     assert (first.merges, second.merges) == (False, True)
     assert any(b.segments > 1 for b in choices(known, program, sizes, gpu(H200)))
+
+
+def test_of_loops_that_read_one_another_s_results_the_first_is_cut() -> None:
+    """A second one would stand beside the merge of the first, where nothing is on the grid."""
+    program, sizes = fused(deviations()), {"M": 2, "K": 100_000}
+    known = parts(program, sizes, {})
+    assert len(known.split) == 1
+    segmented = [b for b in choices(known, program, sizes, gpu(H200)) if b.segments > 1]
+    assert segmented
+    for blocks in segmented[:4]:
+        assert len(kernels(apply(program, schedule(program, known, blocks, sizes)))) == 2
 
 
 def test_schedules_that_are_the_same_are_looked_at_once() -> None:

@@ -30,7 +30,7 @@ _GAIN = 0.1
 # grid. That saves a launch and a list as large as all that is read: they are cut only where this is predicted clearly faster.
 _LOSS = 0.1
 # On a GPU a region that has a kernel is cut inside, before the reductions of a product's results, where so much is predicted to be
-# saved; on a CPU it is not.
+# saved of the kernels that the cut makes, whatever else is in them; on a CPU it is not.
 _CLEARLY = 0.2
 # Fusing looks at every pair of operators, again after every rewrite: beyond this many, a join costs more to find than it saves.
 _MOST_NODES, _MOST_CONTRACTIONS = 40, 4
@@ -247,9 +247,10 @@ class _Chain:
         if isinstance(stage, Call):
             return 0.0
         cut = [region for i in own for region in self.atoms[i].inside if not self.of[id(region)].issubset(own)]
-        found = self.cuts.price(stage)
-        if any(self.cuts.price(region) < inf for region in cut):
-            found = found / (1 - _CLEARLY) if self.cuts.prices.fine else inf
+        whole = any(self.cuts.price(region) < inf for region in cut)
+        if whole and not self.cuts.prices.fine:
+            return inf
+        found = self.cuts.price(stage) / (1 - _CLEARLY if whole else 1)
         return min(found, _NONE) if len(own) == 1 else found
 
 

@@ -11,11 +11,34 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
-from weft.block.program import BlockProgram, Broadcast, Final, Graph, Map, Stacked, maps, ranks
+from weft.block.program import (
+    BlockNode,
+    BlockProgram,
+    Broadcast,
+    Dot,
+    Final,
+    Graph,
+    Map,
+    Stacked,
+    maps,
+    operands,
+    ranks,
+    results,
+)
 from weft.block.ranges import Band
 from weft.cost import Gpu
 from weft.plan.choose import find_products, is_plain_reduction, repeating
-from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, begins_where, grid_maps, power_of_two, tied
+from weft.schedule import (
+    Level,
+    LevelPlace,
+    LoopSchedule,
+    Schedule,
+    begins_where,
+    grid_maps,
+    merging_together,
+    power_of_two,
+    tied,
+)
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 
@@ -127,10 +150,20 @@ def parts(program: BlockProgram, sizes: Mapping[str, int], innermost: Mapping[st
 
 
 def _splittable(graph: Graph, found: Mapping[str, Part], sizes: Mapping[str, int]) -> Iterator[Map]:
-    """The plain reductions of several blocks, in no loop with a state but one of a single block, that hold no longer ones."""
+    """The plain reductions of several blocks, in no loop with a state but one of a single block, that hold no longer ones.
+
+    What reads results of one of them is no other: it is in one kernel with the first one's merge.
+    """
+    later = set[str]()
     for node in graph.nodes:
-        if not isinstance(node, Map):
-            continue
+        cut = () if not later.isdisjoint(operands(node)) else tuple(_splittable_in(node, found, sizes))
+        if cut or not later.isdisjoint(operands(node)):
+            later.update(results(node))
+        yield from cut
+
+
+def _splittable_in(node: BlockNode, found: Mapping[str, Part], sizes: Mapping[str, int]) -> Iterator[Map]:
+    if isinstance(node, Map):
         part, length = found[node.name], node.axis.space.size(sizes)
         once = part is Part.whole or (part is Part.lanes and length <= _LANES[0])
         inside = tuple(_splittable(node.body, found, sizes)) if node.state is None or once else ()
@@ -228,7 +261,8 @@ def _merging(program: BlockProgram, known: Parts, wanted: Schedule, sizes: Mappi
 
     They wait for memory and do little else. Few programs take all parts at once, each for one row, so that there is one wait; more
     than the machine holds, and those whose state is plain sums, go by a few rows and one part after the other: their loads are
-    under way together anyway, and elements that change their threads would cost more.
+    under way together anyway, and elements that change their threads would cost more. Where products come after the merge, in one
+    kernel with it, that has the blocks that they have.
     """
     rows = {name for name, _ in wanted.loops if known.of[name] in (Part.rows, Part.few, Part.unit)}
     block: dict[Axis, int] = {}
@@ -240,15 +274,25 @@ def _merging(program: BlockProgram, known: Parts, wanted: Schedule, sizes: Mappi
         on_grid = level.place is LevelPlace.grid
         block[node.axis] = 1 if on_grid and node.name in rows else size
         programs *= math.ceil(length / block[node.axis]) if on_grid else 1
-    states = [n.state for n in maps(program.graph) if n.name in known.split and n.state is not None]
+    cut = [n for n in maps(program.graph) if n.name in known.split and n.state is not None]
+    states = [n.state for n in cut if n.state is not None]
+    count = next((v.size for _, loop in wanted.loops for v in loop.levels if v.place is LevelPlace.split), 1)
+    if count == 1 or _multiplies(program.graph, known.split):
+        return wanted
     elements = max(math.prod(block[a] for a in c.dims) for s in states for c in s.components)
-    cut = next(v.size for _, loop in wanted.loops for v in loop.levels if v.place is LevelPlace.split)
-    together = min(power_of_two(cut), _TOGETHER // elements)
-    if programs > _RESIDENT or together < 2 or all(s.monoids is not None for s in states):
+    together = min(power_of_two(count), _TOGETHER // elements)
+    moving = all(n.state is None or merging_together(n.state, n.axis) is not None for n in cut)
+    if programs > _RESIDENT or together < 2 or not moving or all(s.monoids is not None for s in states):
         own = max(1, _MERGED // elements)
         return replace(wanted, merging=_rows_of(wanted, rows, own))
     warps = max(1, together * elements // _OF_A_WARP)
     return replace(wanted, merging=_rows_of(wanted, rows, 1), together=together, merging_warps=warps)
+
+
+def _multiplies(graph: Graph, cut: Set[str]) -> bool:
+    """Whether there are products outside the loops `cut`."""
+    inner = (n.body for n in graph.nodes if isinstance(n, Map) and n.name not in cut)
+    return any(isinstance(n, Dot) for n in graph.nodes) or any(_multiplies(body, cut) for body in inner)
 
 
 def _rows_of(wanted: Schedule, rows: Set[str], most: int) -> tuple[tuple[str, int], ...]:

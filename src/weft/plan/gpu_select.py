@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -116,10 +117,11 @@ class Ways:
         return parts(self.fused, self.sizes, self.innermost)
 
     def _choices(self, known: Parts, chip: Gpu) -> tuple[Blocks, ...]:
-        """Sizes that give different schedules; of those that give the same one, the last, which are the least."""
+        """Sizes that give different schedules; of those that give the same one, those with the fewest lanes: warps go by these."""
         found: dict[Schedule, Blocks] = {}
         for blocks in choices(known, self.fused, self.sizes, chip):
-            found[schedule(self.fused, known, replace(blocks, warps=4, stages=1), self.sizes)] = blocks
+            wanted = schedule(self.fused, known, replace(blocks, warps=4, stages=1), self.sizes)
+            found[wanted] = min(found.get(wanted, blocks), blocks, key=lambda b: b.lanes or math.inf)
         return tuple(found.values())
 
     def _applied(self, known: Parts, blocks: Blocks) -> _Placed | str:

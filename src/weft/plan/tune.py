@@ -46,9 +46,9 @@ _COMPILING = 20.0
 # What two right kernels may differ by, of the largest result: random operands may cancel. What is compiled wrongly differs by more.
 _CLOSE = {torch.float32: 1e-3, torch.float64: 1e-3}
 _OTHERS_CLOSE = 0.03
-# What operands are changed by, as a share, to see how far rounding can move results: a quotient by a sum that cancels moves far.
-# Two right kernels may differ by so many times what that does.
-_NUDGE, _NUDGES = 1e-6, 100.0
+# How many times the spacing of floating numbers operands are changed by, to see how far rounding can move results: a quotient by a
+# sum that cancels moves far. Two right kernels may differ by so many times what that does.
+_NUDGE, _NUDGES = 8.0, 100.0
 _NO_MEMORY = "the GPU's memory did not suffice"
 
 Run = Callable[[], tuple[torch.Tensor, ...]]
@@ -398,7 +398,7 @@ class _Timing:
             changed = {n: nudged(each) for n, each in self.inputs.items()}
             others = self._run(ready, changed)()
             torch.cuda.synchronize(self.device)
-            return tuple((a.double() - b.double()).abs() for a, b in zip(outputs, others, strict=True))
+            return tuple((a - b).abs() for a, b in zip(outputs, others, strict=True))
         except torch.OutOfMemoryError:
             return ()
 
@@ -416,8 +416,10 @@ class _Timing:
 
 
 def nudged(operand: torch.Tensor) -> torch.Tensor:
-    """`operand` with each floating element changed by about as much as its rounding."""
-    return operand * (1.0 + _NUDGE * torch.randn_like(operand)) if operand.is_floating_point() else operand
+    """`operand` with each floating element changed by a few times its rounding."""
+    if not operand.is_floating_point():
+        return operand
+    return operand * (1.0 + _NUDGE * torch.finfo(operand.dtype).eps * torch.randn_like(operand))
 
 
 def differ(
@@ -439,7 +441,7 @@ def differ(
         largest = first[finite].abs().amax() if bool(finite.any()) else torch.zeros(())
         allowed = torch.full_like(first, _CLOSE.get(one.dtype, _OTHERS_CLOSE) * float(largest))
         if moved:
-            allowed += _NUDGES * moved[place].nan_to_num(nan=0.0, posinf=0.0)
+            allowed += _NUDGES * moved[place].double().nan_to_num(nan=0.0, posinf=0.0)
         if not torch.equal(finite, torch.isfinite(second)) or bool(((first - second).abs() > allowed)[finite].any()):
             return True
     return False

@@ -5,6 +5,7 @@ Everything after this reads only the program it gives: what two emitters would b
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from weft.block.check import check
@@ -31,12 +32,13 @@ def apply(program: BlockProgram, schedule: Schedule) -> BlockProgram:
         ScheduleError: where the schedule does not fit the program.
     """
     validate(program, schedule)
+    wanted = dict(schedule.loops)
     for name, loop in schedule.loops:
         if loop.levels[0].place is LevelPlace.split:
             done = split(program, name, loop.levels[0].size, schedule.together)
             together = frozenset(axis for pair in tied(done.program) for axis in pair)
             alike = frozenset(m.name for m in maps(done.program.graph) if m.axis in together)
-            program, schedule = done.program, _extended(schedule, done, alike)
+            program, schedule = done.program, _extended(schedule, done, alike, wanted)
     make = loop_names(program)
     peeled = frozenset(name for name, loop in schedule.loops if loop.peel)
     graph = place_loops(program.graph, schedule, make)
@@ -50,12 +52,20 @@ def apply(program: BlockProgram, schedule: Schedule) -> BlockProgram:
     return program
 
 
-def _extended(schedule: Schedule, done: Split, alike: frozenset[str]) -> Schedule:
-    """`schedule` with levels for the loops that a split made: those of the loop they are a copy of, or its own."""
+def _extended(schedule: Schedule, done: Split, alike: frozenset[str], wanted: Mapping[str, LoopSchedule]) -> Schedule:
+    """`schedule` with levels for the loops that a split made: those of the loop they are a copy of, or its own.
+
+    Args:
+        schedule: with levels for all loops of before.
+        done: the split.
+        alike: loops that go by the same blocks as others.
+        wanted: levels before any split, which may have made those of merges finer.
+    """
     known, finer = dict(schedule.loops), dict(schedule.merging)
     for name, source in done.levels_of:
         if source is not None:
-            known[name] = known.get(source, known.get(name, LoopSchedule((Level(LevelPlace.loop, 1),))))
+            levels = wanted.get(source, known.get(source, known.get(name)))
+            known[name] = levels or LoopSchedule((Level(LevelPlace.loop, 1),))
             if source in finer and source in known and source not in alike:
                 known[source] = _finer(known[source], finer[source])
         elif name.endswith(".merge"):

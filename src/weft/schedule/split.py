@@ -62,7 +62,8 @@ def split(program: BlockProgram, loop: str, count: int, together: int = 1) -> Sp
         together: how many parts the merge should take at once; it takes them one by one where its state allows no more.
 
     Raises:
-        ScheduleError: where a map with a state around the loop is split too, or goes on from another's, or the loop stacks outputs.
+        ScheduleError: where a map with a state around the loop does not go over all of its range, or goes on from another's state;
+            where the loop stacks outputs.
     """
     splitter = _Splitter(program, count, together)
     graph = splitter.part(program.graph, _path(program.graph, loop))
@@ -114,7 +115,8 @@ class _Splitter:
         self.together = 1 if block is None else self.together
         single = block is None
         # Where blocks of parts are merged, parts are items with the axis: of one element as they are made.
-        left = {c.name: c.name if single else f"{c.name}_alone" for c in state.components}
+        inside = fresh({*outers, *names})
+        left = {c.name: c.name if single else inside(f"{c.name}_alone") for c in state.components}
         alone = () if single else tuple(
             Pointwise(left[c.name], Arg(0), (c.name,), (axis, *c.dims), c.dtype) for c in state.components
         )  # fmt: skip

@@ -1,8 +1,9 @@
 """Merging many parts of a state at once: the binary merge of a state, made one of a block of parts.
 
-A merge tells by its form what moves and what combines: every component is its two sides under one operation, each side relative to
-components of the whole. A block of parts takes the place of the right side: what is relative to the whole is made for each part,
-and the parts are combined along the block. With sums and maxima that is one load of all parts in place of a chain of loads.
+A merge tells by its form what moves and what combines: a component is its two sides under one operation, each side relative to
+other components of the whole, or it follows from these. A block of parts takes the place of the right side: what is relative
+to the whole is made for each part, and the parts are combined along the block. That is right where moving twice is moving once,
+as the laws of the states say; the form alone does not tell, and what is made is proven as every schedule is before it runs.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from weft.tensor.axes import Axis
 from weft.tensor.program import Monoid
 from weft.tensor.scalar import Apply, Arg, Scalar, arguments, substitute
 
-_COMMUTE = {m.value: m for m in (Monoid.sum, Monoid.prod, Monoid.max, Monoid.min)}
+_MONOIDS = {m.value: m for m in Monoid}
+# Of values that are no components: whatever else they are relative to, the greatest of all is that of any parts of them.
+_EXTREMA = frozenset((Monoid.max, Monoid.min))
 
 
 class _Side(Flag):
-    """What a value of a merge depends on, but through components of the whole."""
+    """What a value of a merge depends on, but through what is of the whole."""
 
     none = 0
     left = auto()
@@ -37,8 +40,8 @@ def merging_together(state: State, axis: Axis) -> Graph | None:
         axis: of the parts; no component has it.
 
     Returns:
-        A graph (components + blocks of components) -> components; None where some component is no operation of two sides, as a
-        ranking is not.
+        A graph (components + blocks of components) -> components; None where some component is no operation of two sides, as of
+        a ranking, or some other value needs both, but for the greater or the less of two.
     """
     graph, names = merging(state), tuple(c.name for c in state.components)
     writer = _Writer(axis, set(graph.outputs), fresh(values_of(graph)))
@@ -85,16 +88,16 @@ class _Writer:
     def _combined(self, node: Pointwise) -> bool:
         """What is of the whole: one operation of something of the left side and of the block's parts together."""
         match node.expr:
-            case Apply(op, (one, other)) if op in _COMMUTE:
+            case Apply(op, (one, other)) if op in _MONOIDS and (node.name in self.wanted or _MONOIDS[op] in _EXTREMA):
                 pass
             case _:
                 return False
         if _Side.right in self._sides(one, node):
             one, other = other, one
-        if _Side.right in self._sides(one, node) or self._sides(other, node) is not _Side.right:
+        if self._sides(one, node) is not _Side.left or self._sides(other, node) is not _Side.right:
             return False
         part = self.make(f"{node.name}_parts")
-        self.nodes.append(Collapse(part, _COMMUTE[op], self._of_parts(other, node), self.axis, node.location))
+        self.nodes.append(Collapse(part, _MONOIDS[op], self._of_parts(other, node), self.axis, node.location))
         count = len(node.args)
         args, expr = (*node.args, part), Apply(op, (one, Arg(count)))
         kept = sorted(arguments(expr))

@@ -23,6 +23,7 @@ from weft.block.program import (
     Rank,
     Stage,
 )
+from weft.block.ranges import Segment
 from weft.emit.kinds import kind_of
 from weft.emit.ranges import Scope
 from weft.emit.text import is_word, plus, stripped
@@ -155,8 +156,8 @@ class Body:
 
     def _pointwise(self, node: Pointwise) -> None:
         args = [self.item(a) for a in node.args]
-        if node.expr == Arg(0) and args[0].dtype is node.dtype and self._alone(args[0], node.dims):
-            # A dimension of one element would only have values change their threads before they are stored.
+        if node.expr == Arg(0) and args[0].dtype is node.dtype and self._is_part(args[0], node.dims):
+            # A dimension for its one segment would only have values change their threads before they are stored.
             self.values[node.name] = args[0]
             return
         self.frame.location([node.location])
@@ -179,12 +180,11 @@ class Body:
         pad = self.types[node.name].pad if node.name in self.types else None
         self._define(node.name, text, node.dims, node.dtype, pad, held)
 
-    def _alone(self, tile: Tile, dims: tuple[Axis, ...]) -> bool:
-        """Whether `dims` are those of `tile`, in this order, but for axes whose blocks have one element."""
-        more = [a for a in dims if a not in tile.dims]
-        return tuple(a for a in dims if a in tile.dims) == tile.dims and all(
-            self.frame.lanes[a].count == "1" for a in more
-        )
+    def _is_part(self, tile: Tile, dims: tuple[Axis, ...]) -> bool:
+        """Whether `dims` are those of `tile`, in this order, and the axis of the segments one of which was made here."""
+        segments = {n.range.index for n in self.graph.nodes if isinstance(n, Map) and isinstance(n.range, Segment)}
+        kept = tuple(a for a in dims if a not in segments)
+        return kept == tile.dims and len(kept) < len(dims) and all(self.frame.lanes[a].count == "1" for a in segments)
 
     def filled(self, name: str, tile: Tile, value: float, axes: tuple[Axis, ...] | None) -> Tile:
         """`tile` with `value` in the lanes that are not valid, of `axes` or of all."""
