@@ -17,6 +17,7 @@ from weft.api.cli import main
 from weft.options import Options, variable_of
 from weft.run import scratch
 from weft.run.cache import CacheFolder
+from weft.target import Target
 
 
 def run(*arguments: str) -> Result:
@@ -162,3 +163,25 @@ def test_what_cannot_be_looked_at_does_not_hide_the_rest(monkeypatch):
         "name": "first", "state": "fail", "found": "KeyError: 'lost'", "todo": "report this with the whole output"
     }  # fmt: skip
     assert "GPU" in found
+
+
+@pytest.mark.parametrize(
+    ("target", "triton", "state", "says"),
+    [
+        ("cuda:90", True, "ok", "makes Triton kernels for it"),
+        ("cuda:90", False, "warn", "without Triton"),
+        ("cuda:70", True, "warn", "8.0"),
+        ("hip:gfx942", True, "warn", "made and not run"),
+    ],
+)
+def test_a_gpu_is_said_to_have_kernels_where_it_has(monkeypatch, target, triton, state, says):
+    kind, _, architecture = target.partition(":")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
+    monkeypatch.setattr(doctor_module, "of_device", lambda _: Target(kind, architecture))
+    monkeypatch.setattr(doctor_module, "find_spec", lambda _: object() if triton else None)
+    (found,) = doctor_module._gpu()
+    assert (found.name, found.state) == ("GPU", state)
+    assert "a GPU" in found.found
+    assert says in found.found

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -19,9 +20,11 @@ import torch
 from weft.api.command import package_version
 from weft.api.measure import Standard, first_line, processor
 from weft.api.optimize import optimize
+from weft.cost import gpu
 from weft.emit.cpp import INCLUDE_DIR
-from weft.errors import UnknownOptionError, WeftError
+from weft.errors import TargetError, UnknownOptionError, WeftError
 from weft.options import Options, current, options, variable_of
+from weft.plan.home import of_device, runs
 from weft.run import scratch
 from weft.run.cache import CacheFolder, Entry, write_file
 from weft.run.compiler import find_compiler, flags
@@ -30,6 +33,7 @@ from weft.run.key import source_hash
 State: TypeAlias = Literal["ok", "warn", "fail"]
 
 _OLDEST_TORCH = (2, 11)
+_WITH_TRITON = "pip install 'weft[gpu]'"
 _BFLOAT16 = 15  # as PyTorch numbers its types
 _VECTORS = (
     "avx2",
@@ -92,9 +96,9 @@ def _weft() -> Finding:
 
 def _triton() -> Finding:
     try:
-        return Finding("triton", "ok", f"{version('triton')}; its kernels are for tests and measurements so far")
+        return Finding("triton", "ok", f"{version('triton')}; kernels for GPUs are made with it")
     except PackageNotFoundError:
-        return Finding("triton", "ok", "not installed; nothing needs it yet")
+        return Finding("triton", "ok", f"not installed; only kernels for GPUs need it ({_WITH_TRITON})")
 
 
 def _compiler() -> Iterator[Finding]:
@@ -247,16 +251,30 @@ def _options() -> Iterator[Finding]:
 
 def _gpu() -> Iterator[Finding]:
     if torch.cuda.is_available():
-        names = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
-        todo = (
-            "expect no speed-up there: weft.compile makes kernels for the CPU so far, PyTorch runs what lives on a GPU"
-        )
-        yield Finding("GPU", "warn", names, todo)
+        yield from (_one_gpu(torch.device("cuda", i)) for i in range(torch.cuda.device_count()))
     elif Path("/dev/nvidiactl").exists():
         why = "this PyTorch is built without CUDA" if torch.version.cuda is None else "PyTorch cannot use it"
-        yield Finding("GPU", "ok", f"there is one, but {why}; weft.compile makes kernels for the CPU so far")
+        yield Finding("GPU", "ok", f"there is one, but {why}; weft.compile makes kernels for the CPU")
     else:
-        yield Finding("GPU", "ok", "none; weft.compile makes kernels for the CPU so far")
+        yield Finding(
+            "GPU", "ok", "none; weft.compile makes kernels for the CPU, weft.optimize(target=...) for GPUs elsewhere"
+        )
+
+
+def _one_gpu(device: torch.device) -> Finding:
+    target = of_device(device)
+    name = f"{torch.cuda.get_device_name(device)}, {target}"
+    try:
+        gpu(target)
+    except TargetError as error:
+        return Finding(
+            "GPU", "warn", f"{name}: {error.what}", "expect no speed-up there: PyTorch runs what lives on it"
+        )
+    if find_spec("triton") is None:
+        return Finding("GPU", "warn", f"{name}: without Triton PyTorch runs what lives on it", _WITH_TRITON)
+    if not runs(target):
+        return Finding("GPU", "warn", f"{name}: kernels are made and not run", "PyTorch runs what lives on it")
+    return Finding("GPU", "ok", f"{name}: weft.compile makes Triton kernels for it")
 
 
 _LOOKS: tuple[tuple[str, Callable[[], Iterator[Finding]]], ...] = (

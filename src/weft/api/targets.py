@@ -53,8 +53,9 @@ def elsewhere(target: Target) -> Callable[..., Never]:
     def call(*args: Any, **kwargs: Any) -> Never:
         del args, kwargs
         raise TargetError(
-            f"this program was compiled for {target}, where its inputs do not live",
-            todo="call weft.optimize with inputs on that GPU to run it; its kernels have source and binary here",
+            f"this program is for {target}, and the inputs that it was compiled with are not on such a GPU",
+            todo="call weft.optimize with inputs on that GPU to run it; its kernels have source and binary here, and with "
+            "TRITON_INTERPRET=1 in the environment before weft is imported programs run on the CPU, in Triton's slow interpreter",
         )
 
     return call
