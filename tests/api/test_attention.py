@@ -143,6 +143,7 @@ def gated(fn, shape, dtype):
     return tuple(t.to(dtype) for t in (torch.randn(rows, width), *weight, *matrices))
 
 
+@pytest.mark.one_in(2)
 @EVERY_DTYPE
 def test_a_gated_layer_after_a_norm_is_at_most_two_kernels(dtype):
     for index, shape in share(enumerate(GATED), 4, DTYPES.index(dtype)):

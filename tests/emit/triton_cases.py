@@ -63,7 +63,7 @@ from weft.tensor.scalar import apply as apply_scalar
 
 GRID, LOOP, WHOLE, SPLIT = LevelPlace.grid, LevelPlace.loop, LevelPlace.whole, LevelPlace.split
 E4M3, E5M2 = DType.float8_e4m3fn, DType.float8_e5m2
-RANDOM = 300 if WALK_ALL else 12
+RANDOM = 300 if WALK_ALL else 9
 SMALL = (1, 2, 3, 5, 8, 9, 17)
 
 
