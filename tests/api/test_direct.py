@@ -11,6 +11,7 @@ from torch import nn
 
 import weft
 from weft.plan import trial
+from weft.plan.clock import Timed, Timing
 
 PYTORCH, WEFT = (1.0, 0.1), (0.1, 1.0)
 
@@ -21,7 +22,9 @@ def takes(tmp_path, monkeypatch):
     found = [PYTORCH]
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("WEFT_MEASURE", "auto")
-    monkeypatch.setattr(trial, "measure", lambda candidates, arguments: (*found[0], 1.0)[: len(candidates)])
+    monkeypatch.setattr(
+        trial, "measure", lambda candidates, _: Timed(tuple(map(Timing, (*found[0], 1.0)[: len(candidates)])))
+    )
     torch._dynamo.reset()
     return found
 

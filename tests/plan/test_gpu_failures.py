@@ -20,6 +20,7 @@ from weft.api.backend import compile_graph
 from weft.errors import CompilerError, TargetError, UnsupportedError
 from weft.options import Options
 from weft.plan import Plan, instead, trial, tune
+from weft.plan.clock import Timed, Timing
 from weft.plan.executable import running
 from weft.plan.runner import RegionStep, Runner, Step
 from weft.plan.select import Candidate, Example, Selection, select
@@ -570,11 +571,11 @@ def test_without_memory_for_a_trial_and_while_a_graph_is_captured_wefts_kernels_
     timed: list[int] = []
     room, captured = [False], [False]
 
-    def measured(candidates: tuple[Any, ...], arguments: Any) -> tuple[float, ...]:
+    def measured(candidates: tuple[Any, ...], arguments: Any) -> Timed:
         timed.append(len(candidates))
         if not room[0]:
             raise torch.OutOfMemoryError("no room")
-        return (2.0, 1.0, 2.0)[: len(candidates)]
+        return Timed(tuple(map(Timing, (2.0, 1.0, 2.0)[: len(candidates)])))
 
     monkeypatch.setenv("WEFT_MEASURE", "auto")
     monkeypatch.setattr(trial, "measure", measured)

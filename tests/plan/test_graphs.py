@@ -62,3 +62,34 @@ def test_calls_that_are_replayed_for_good_are_captured_likewise(
     assert (results, cuda.asked) == (["x", None], ["thread_local", "call", "captured"])
     replay()
     assert cuda.asked[-1] == "replay"
+
+
+def test_each_replay_begins_in_the_same_state_which_is_not_captured(cuda: Recorded) -> None:
+    def restore() -> None:
+        cuda.asked.append("restored")
+
+    graphs.replayed(lambda: cuda.asked.append("call"), restore)
+    assert cuda.asked == ["waits", "restored", "call", "waits", "thread_local", "call", "captured"]
+
+
+def test_what_is_timed_begins_after_the_state_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    did: list[str] = []
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            did.append("event")
+
+        def synchronize(self) -> None: ...
+
+        def elapsed_time(self, other: Event) -> float:
+            return 2.0
+
+    monkeypatch.setattr(graphs, "_CUDA", SimpleNamespace(Event=Event))
+    monkeypatch.setattr(graphs, "_AHEAD", 0)
+    filler: Any = SimpleNamespace(zero_=lambda: did.append("filled"))
+    times = graphs.replay_times(lambda: did.append("call"), filler, 2, lambda: did.append("restored"))
+    assert times == [0.002, 0.002]
+    assert did == ["restored", "filled", "event", "call", "event"] * 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -14,8 +14,11 @@ import weft
 from weft.api.backend import compile_graph
 from weft.errors import UnsupportedError
 from weft.options import current
-from weft.plan import trial
+from weft.plan import clock, trial
+from weft.plan.clock import Timed, Timing
 from weft.plan.instead import Instead
+from weft.plan.measured import Measured
+from weft.plan.spare import spare
 
 NOW = [0.0]
 
@@ -23,9 +26,15 @@ NOW = [0.0]
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     """A cache of its own; and a clock that only `slowed` moves, so that a busy machine decides nothing."""
-    monkeypatch.setattr(trial, "time", SimpleNamespace(perf_counter=lambda: NOW[0]))
+    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: NOW[0], process_time=lambda: NOW[0]))
+    monkeypatch.setattr(clock, "_busy_seconds", lambda: NOW[0])
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("WEFT_MEASURE", "auto")
+
+
+def taking(*seconds: float) -> Timed:
+    """What `measure` gives for candidates that take so long."""
+    return Timed(tuple(Timing(each) for each in seconds))
 
 
 def slowed(call, seconds: float, calls: list[str], name: str):
@@ -125,12 +134,12 @@ def test_a_call_known_to_be_refused_is_no_measure_either(cache):
         assert instead.knows((x,))
         return [x]
 
-    weft_takes, eager_takes = trial.measure((known, lambda x: [x]), (x,))
-    assert weft_takes == math.inf
-    assert eager_takes < math.inf
-    assert trial.Measured(weft_takes, eager_takes).chosen == "PyTorch"
-    assert trial.Measured(weft_takes, 2.0, 1.0).chosen == "library"
-    assert trial.Measured(1.0, 2.0, math.inf).chosen == "weft"
+    refused, eager = clock.measure((known, lambda x: [x]), spare((x,), ())).timings
+    assert refused.seconds == math.inf
+    assert eager.seconds < math.inf
+    assert Measured(refused, eager).chosen == "PyTorch"
+    assert Measured(refused, Timing(2.0), Timing(1.0)).chosen == "library"
+    assert Measured(Timing(1.0), Timing(2.0), refused).chosen == "weft"
 
 
 def test_no_memory_for_kernels_is_none_for_a_trial(cache):
@@ -141,7 +150,7 @@ def test_no_memory_for_kernels_is_none_for_a_trial(cache):
         return [x]
 
     with pytest.raises(torch.OutOfMemoryError, match="for a trial"):
-        trial.measure((no_room, lambda x: [x]), (torch.randn(4),))
+        clock.measure((no_room, lambda x: [x]), spare((torch.randn(4),), ()))
 
 
 def test_the_key_has_the_gpu_of_the_arguments(cache, monkeypatch):
@@ -178,7 +187,7 @@ def test_slower_graphs_are_counted_and_still_right(cache):
     before = weft.stats().slower
     x = torch.randn(2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trial, "measure", lambda *_: (1.0, 0.5))
+        patch.setattr(trial, "measure", lambda *_: taking(1.0, 0.5))
         assert torch.equal(weft.compile(tiny)(x), tiny(x))
     assert weft.stats().slower == before + 1
 
@@ -187,7 +196,7 @@ def test_never_means_never(cache, monkeypatch):
     monkeypatch.setenv("WEFT_MEASURE", "never")
     torch._dynamo.reset()
     before = weft.stats().slower
-    monkeypatch.setattr(trial, "measure", lambda *_: (1.0, 0.5))
+    monkeypatch.setattr(trial, "measure", lambda *_: taking(1.0, 0.5))
     weft.compile(lambda x: torch.exp(x) + 2)(torch.randn(2))
     assert weft.stats().slower == before
 
@@ -239,7 +248,7 @@ def compiled_as_measured(fn, arguments, takes: tuple[float, float, float]):
 
     def measure(candidates, arguments):
         timed.append(len(candidates))
-        return takes[: len(candidates)]
+        return taking(*takes[: len(candidates)])
 
     torch._dynamo.reset()
     with pytest.MonkeyPatch.context() as patch:
@@ -305,15 +314,16 @@ def test_nobody_else_measures_on_the_gpu_during_a_trial(monkeypatch):
         yield True
         did.append("no longer")
 
-    def on_a_gpu(calls, where):
+    def on_a_gpu(candidates, where):
         did.append("captured")
-        return [lambda name=call.args[0].func: times[name()] for call in calls]
+        return [lambda each=each: times[each.listened()] for each in candidates]
 
-    monkeypatch.setattr(trial, "gpu_of", lambda arguments: device)
-    monkeypatch.setattr(trial, "alone_on", alone_on)
-    monkeypatch.setattr(trial, "_on_a_gpu", on_a_gpu)
-    found = trial.measure([lambda name=name: did.append("called") or name for name in times], ())
-    assert found == (1.0, 2.0)
+    monkeypatch.setattr(clock, "gpu_of", lambda arguments: device)
+    monkeypatch.setattr(clock, "alone_on", alone_on)
+    monkeypatch.setattr(clock, "_on_a_gpu", on_a_gpu)
+    monkeypatch.setattr(torch.random, "fork_rng", lambda devices: nullcontext())
+    found = clock.measure([lambda name=name: did.append("called") or name for name in times], spare((), ()))
+    assert found.timings == (Timing(1.0), Timing(2.0))
     first = ["called", "called", "alone on cuda:1", "captured"]
     assert (did[:4], did[-1]) == (first, "no longer")
 
@@ -343,7 +353,7 @@ def test_the_first_sizes_and_all_others_have_the_same_binaries(cache, takes):
     fast = weft.compile(model)
     emitted, library = [], weft.stats().library
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
-        patch.setattr(trial, "measure", lambda candidates, _: takes[: len(candidates)])
+        patch.setattr(trial, "measure", lambda candidates, _: taking(*takes[: len(candidates)]))
         for length in (96, 97, 65, 120):
             x = torch.randn(1, length, 32)
             torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)

@@ -22,6 +22,7 @@ from run import cache_faults as faults
 from run.cache_faults import child, is_right, made
 from weft.errors import CacheFolderError
 from weft.plan import trial
+from weft.plan.clock import Timed, Timing
 from weft.run import cache, files, key, manifest, scratch, stats
 from weft.run.cache import CacheFolder, Entry
 
@@ -445,9 +446,9 @@ def test_a_record_of_the_trial_that_says_nothing_is_measured_anew(folder: Path, 
     monkeypatch.setenv("WEFT_MEASURE", "auto")
     measured: list[int] = []
 
-    def measure(*_: object) -> tuple[float, float]:
+    def measure(*_: object) -> Timed:
         measured.append(1)
-        return 1.0, 2.0
+        return Timed((Timing(1.0), Timing(2.0)))
 
     monkeypatch.setattr(trial, "measure", measure)
 

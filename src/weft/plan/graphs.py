@@ -33,23 +33,30 @@ def captured(run: Callable[[], T]) -> tuple[Callable[[], None], T]:
     return graph.replay, results
 
 
-def called_aside(run: Callable[[], Any], times: int = 1) -> None:
-    """Calls `run` so many times on a stream of its own, as PyTorch wants it before what is captured."""
+def _nothing() -> None:
+    """No state to restore."""
+
+
+def called_aside(run: Callable[[], Any], times: int = 1, restore: Callable[[], None] = _nothing) -> None:
+    """Calls `run` so many times on a stream of its own, as PyTorch wants it before what is captured; `restore` before each."""
     side = _CUDA.Stream()
     side.wait_stream(_CUDA.current_stream())
     with _CUDA.stream(side):
         for _ in range(times):
+            restore()
             run()
     _CUDA.current_stream().wait_stream(side)
 
 
-def replayed(run: Callable[[], T]) -> Callable[[], T]:
+def replayed(run: Callable[[], T], restore: Callable[[], None] = _nothing) -> Callable[[], T]:
     """What `run` has the current GPU do, captured, so that each call does it again; `run` itself was called before.
+
+    `restore` makes the state that `run` is to be called in; it is no part of what is captured.
 
     Raises:
         RuntimeError: as `captured`.
     """
-    called_aside(run)
+    called_aside(run, restore=restore)
     return functools.partial(_replay, *captured(run))
 
 
@@ -78,8 +85,12 @@ def awake(filler: torch.Tensor) -> None:
         _CUDA.synchronize(filler.device)
 
 
-def replay_times(run: Callable[[], Any], filler: torch.Tensor, times: int) -> list[float]:
-    """Seconds of each of so many calls of `run`, `filler` written before each; the host waits for the last one only.
+def replay_times(
+    run: Callable[[], Any], filler: torch.Tensor, times: int, restore: Callable[[], None] = _nothing
+) -> list[float]:
+    """Seconds of each of so many calls of `run`; the host waits for the last one only.
+
+    Before each, and not timed, `restore` makes the state that it is to be called in, and `filler` is written to.
 
     What it takes to start a call is hidden behind what still runs: some work that is given first, the writing, and the calls before
     it. The first is for hosts that are busy with other things, such as compiling: a start that comes late would be counted.
@@ -88,6 +99,7 @@ def replay_times(run: Callable[[], Any], filler: torch.Tensor, times: int) -> li
         filler.zero_()
     events: list[tuple[Any, Any]] = []
     for _ in range(times):
+        restore()
         filler.zero_()
         start, end = _CUDA.Event(enable_timing=True), _CUDA.Event(enable_timing=True)
         start.record()

@@ -191,12 +191,6 @@ def guarded(captured: Captured, run: Runner, eager: Runner) -> Runner:
     return call
 
 
-def spare(captured: Captured, arguments: Sequence[Any]) -> list[Any]:
-    """`arguments`, with copies of those that are written into."""
-    written = {argument for argument, _ in captured.writes}
-    return [a.clone() if i in written else a for i, a in enumerate(arguments)]
-
-
 def described(captured: Captured, program: TensorProgram, chosen: Collection[str]) -> list[str]:
     """For a user: what is written into which argument, and how."""
     names = {index: node.name for node, index in zip(program.inputs, captured.arguments, strict=True)}
