@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from weft.cost import Cost, Level, Machine, Traffic, cost_of, total
+from weft.cost.machine import Processor
 from weft.tensor.dtypes import DType
 
 INF = float("inf")
@@ -120,3 +121,14 @@ def test_this_machine_is_described_the_same_each_time(this_processor) -> None:
     rates = [level.bytes_per_second for level in here.levels]
     assert rates == sorted(rates, reverse=True)
     assert Machine.of(processor, 8).vector_flops == pytest.approx(4 * here.vector_flops)
+
+
+def test_pairs_double_the_rate_of_vectors_and_tiles_are_faster_still() -> None:
+    half = frozenset({DType.bfloat16})
+    plain, pairs, tiles = (
+        Machine.of(Processor(1e9, 64, tiled, (32 << 10, 1 << 20, 0), paired), 1)
+        for tiled, paired in ((frozenset(), frozenset()), (frozenset(), half), (half, half))
+    )
+    assert pairs.matrix_rate(DType.bfloat16) == 2 * plain.matrix_rate(DType.bfloat16)
+    assert tiles.matrix_rate(DType.bfloat16) > pairs.matrix_rate(DType.bfloat16)
+    assert pairs.matrix_rate(DType.float32) == plain.matrix_rate(DType.float32)

@@ -19,6 +19,14 @@ using weft::i64;
     weft::Products products;                                                                                      \\
     weft::dot_direct_strided(c, ldc, add != 0, a, a_m, a_k, b, k_stride, n_stride, mb, nb, kb);                   \\
   }
+extern "C" void staged(float* c, const weft::bf16* a, const weft::bf16* b, i64 ldc, i64 add, i64 a_m, i64 a_k, i64 k_stride,
+                       i64 n_stride, i64 mb, i64 nb, i64 kb) {
+  weft::Products products;
+  weft::Scratch scratch(weft::scratch_bytes<weft::bf16>(weft::panel_elements<weft::bf16>(kb, nb)));
+  weft::bf16* const to = scratch.take<weft::bf16>(weft::panel_elements<weft::bf16>(kb, nb));
+  const auto panel = weft::stage_panel(to, b, k_stride, n_stride, kb, nb);
+  weft::plain_dot<true>(c, ldc, add != 0, a, a_m, panel, mb, nb, kb);
+}
 """
 _COUNTS = [0, 1, 2, 3, 7, 15, 16, 17, 31, 33, 63, 64, 65, 96, 127, 128, 129, 200, 300]
 
@@ -35,9 +43,11 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     return ctypes.CDLL(str(path))
 
 
-def product(library: ctypes.CDLL, c: torch.Tensor, add: bool, a: torch.Tensor, b: torch.Tensor) -> None:
-    """c = a @ b, or += with `add`; c has dense rows."""
-    function = library[_name(a.dtype)]
+def product(
+    library: ctypes.CDLL, c: torch.Tensor, add: bool, a: torch.Tensor, b: torch.Tensor, name: str | None = None
+) -> None:
+    """c = a @ b, or += with `add`, by the function `name`; c has dense rows."""
+    function = library[name or _name(a.dtype)]
     addresses = [ctypes.c_void_p(t.data_ptr()) for t in (c, a, b)]
     (rows, depth), columns = a.shape, b.shape[1]
     numbers = (c.stride(0), add, *a.stride(), *b.stride(), rows, columns, depth)
@@ -154,3 +164,35 @@ def test_bytes_of_any_size_and_strides(of_bytes: ctypes.CDLL, dtype: torch.dtype
                 )
                 wanted = a.long() @ b.long()
                 assert torch.equal(c, wanted + start if add else wanted.expand(2, m, n)), (m, n, k, add)
+
+
+@pytest.mark.parametrize("columns", [15, 16, 17, 31, 32, 48, 63, 64, 100])
+def test_pairs_of_bfloat16_without_a_library(library: ctypes.CDLL, columns: int) -> None:
+    random = torch.Generator().manual_seed(columns)
+    for rows in (1, 3, 4, 7, 8, 9, 13, 20):
+        for depth in (1, 2, 33, 64, 301):  # on both sides of the size from which the machine's product of pairs is used
+            a = strided(rows, depth, True, 3, random).bfloat16()[:, :depth]
+            b = strided(depth, columns, bool(rows % 2), 5, random).bfloat16()
+            wanted = a.double() @ b.double()
+            before = torch.randn(rows, columns, generator=random)
+            for add in (False, True):
+                c = before.clone() if add else torch.full((rows, columns), float("nan"))
+                product(library, c, add, a, b, "staged")
+                exact = wanted + before if add else wanted
+                torch.testing.assert_close(c.double(), exact, rtol=0, atol=4e-7 * (depth + 8))
+
+
+def test_infinities_and_nan_reach_their_own_results_only(library: ctypes.CDLL) -> None:
+    a, b = torch.ones(9, 65).bfloat16(), torch.ones(65, 40).bfloat16()
+    a[2, 64], a[5, 3], b[10, 33] = float("nan"), float("inf"), float("-inf")
+    c = torch.empty(9, 40)
+    product(library, c, False, a, b, "staged")
+    torch.testing.assert_close(c, a.float() @ b.float(), equal_nan=True)
+
+
+def test_small_products_keep_numbers_below_the_normal_ones(library: ctypes.CDLL) -> None:
+    # PyTorch's own small products keep them too; its large ones, as the machine's product of pairs, take them for 0.
+    a, b = torch.full((16, 16), 1e-39).bfloat16(), torch.full((16, 16), 1e20).bfloat16()
+    c = torch.empty(16, 16)
+    product(library, c, False, a, b, "staged")
+    torch.testing.assert_close(c.double(), a.double() @ b.double(), rtol=1e-6, atol=0)

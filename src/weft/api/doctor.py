@@ -157,7 +157,11 @@ def _brgemm() -> Iterator[Finding]:
         return
     packs = getattr(library, symbols["could_pack"])
     packs.argtypes, packs.restype = [ctypes.c_int8], ctypes.c_bool
-    units = "bfloat16 on matrix units" if packs(_BFLOAT16) else "float32 only; bfloat16 on vectors (no matrix units)"
+    units = (
+        "bfloat16 on matrix units"
+        if packs(_BFLOAT16)
+        else "float32 only; bfloat16 on weft's own vector code (no matrix units)"
+    )
     yield Finding("brgemm", "ok", f"PyTorch's blocked matrix product: {units}")
 
 

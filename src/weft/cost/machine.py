@@ -45,12 +45,14 @@ class Processor:
         vector_bytes: the width of its vectors.
         tiles: the types of which it has a unit for products of tiles.
         caches: bytes of one core's L1 for data and L2, and of the L3 that cores share (0: not described).
+        pairs: the types of which its vectors multiply and add up two elements in the place of one of fp32.
     """
 
     hertz: float
     vector_bytes: int
     tiles: frozenset[DType]
     caches: tuple[int, int, int]
+    pairs: frozenset[DType] = frozenset()
 
     @staticmethod
     def here() -> Processor:
@@ -68,6 +70,7 @@ class Processor:
             _vector_bytes(),
             frozenset(dtype for unit, dtype in units.items() if unit in flags),
             (found.get(1, 32 << 10), found.get(2, 512 << 10), found.get(3, 0)),
+            frozenset({DType.bfloat16}) if "avx512_bf16" in flags else frozenset(),
         )
 
 
@@ -116,7 +119,8 @@ class Machine:
         vector = processor.vector_bytes
         flops = 4.0 * vector / 4 * clock  # two units, each one multiplication and one addition
         tiles = max(flops, _TILE_FLOPS_PER_CYCLE * clock)
-        half, bytes_ = (tiles if d in processor.tiles else flops for d in (DType.bfloat16, DType.int8))
+        vectors = {d: 2 * flops if d in processor.pairs else flops for d in (DType.bfloat16, DType.int8)}
+        half, bytes_ = (max(rate, tiles) if d in processor.tiles else rate for d, rate in vectors.items())
         l1, l2, l3 = processor.caches
         return Machine(
             cores,
