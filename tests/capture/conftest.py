@@ -76,6 +76,7 @@ def run(captured: Captured, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         return values[node.name].numpy()
 
     inputs = {}
+    arguments = (*arguments, *captured.constants)
     for node, index in zip(program.inputs, captured.arguments, strict=True):
         tensor = arguments[index].detach()
         wide = tensor.double() if tensor.is_floating_point() else tensor

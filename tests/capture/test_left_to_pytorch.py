@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,10 +11,8 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from weft.capture import FromArgument, FromProgram, capture
-from weft.capture.arguments import hint
 from weft.capture.record import record
 from weft.capture.translate import meaning
-from weft.errors import UnsupportedError
 
 HERE = str(Path(__file__))
 
@@ -240,10 +237,6 @@ def write_out(x):
     return y
 
 
-def constant(x):
-    return x + torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
-
-
 def by_strides(x):
     y = x * 2
     return torch.as_strided(y, (2, 2), (1, 1))
@@ -265,7 +258,6 @@ def spectrum(x, c):
     ("function", "reason", "text"),
     [
         (write_out, "aten.mul.out writes into its arguments", "mul"),
-        (constant, "the graph holds a tensor constant", "tensor("),
         (by_strides, "aten.as_strided on a computed tensor", "as_strided"),
         (packed, "weft has no element type uint16", "uint16"),
     ],
@@ -302,13 +294,6 @@ def test_parts_of_real_numbers_are_not_those_of_complex_ones(weft, function):
     weft.compare(lambda *given: torch.exp(torch.view_as_real(function(*given) + 0j)), *given)
 
 
-@pytest.mark.parametrize(("known", "reason"), [(1, "1 for these inputs only"), (None, "content")])
-def test_symbolic_sizes_without_a_meaning(known, reason):
-    size = SimpleNamespace(node=SimpleNamespace(hint=known))
-    with pytest.raises(UnsupportedError, match=reason):
-        hint(size)
-
-
 def test_slice_that_is_everything_by_chance(weft):
     torch.compiler.reset()
     compiled = torch.compile(lambda x: x[:4] * 2, backend=weft, dynamic=True)
@@ -316,15 +301,6 @@ def test_slice_that_is_everything_by_chance(weft):
         for rows in (4, 6):
             assert compiled(torch.randn(rows, 3)).shape == (4, 3)
     assert "only at some sizes" in weft.only.views[0].reason
-
-
-def test_empty_tensors(weft):
-    x, w = torch.randn(0, 6), torch.randn(6, 3)
-    assert weft.run(lambda x, w: x @ w, x, w).shape == (0, 3)
-    assert weft.only.empty
-    assert weft.only.program is None
-    weft.run(lambda x, w: x @ w, torch.randn(2, 6), w)
-    assert not weft.only.empty
 
 
 def test_gradients_are_left_to_pytorch(weft):

@@ -111,7 +111,7 @@ class SavedRegionStep:
 class SavedProgram:
     """A plan and how it is called, as data; attributes as those of `Captured`, `Plan` and `Calling`.
 
-    `constants`: of each tensor its shape, strides, element type.
+    `constants`: of each tensor its shape, strides, element type; the last `own` of them are held by the graph itself.
     """
 
     written: TensorProgram
@@ -127,6 +127,7 @@ class SavedProgram:
     arguments: int
     calling: Calling
     constants: tuple[tuple[tuple[int, ...], tuple[int, ...], torch.dtype], ...]
+    own: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -251,7 +252,7 @@ def save(path: Path, plan: Plan, called: Calling, constants: Sequence[torch.Tens
         raise ProgramFileError(f"PyTorch runs all of this program: {reasons}", todo="run the function itself")
     _demand_text(captured)
     writer = _Writer()
-    constants_of = tuple(map(writer.constant, constants))
+    constants_of = tuple(map(writer.constant, (*constants, *captured.constants)))
     saved = SavedProgram(
         captured.program,
         captured.arguments,
@@ -266,6 +267,7 @@ def save(path: Path, plan: Plan, called: Calling, constants: Sequence[torch.Tens
         plan.arguments,
         called,
         constants_of,
+        len(captured.constants),
     )
     target = plan.kernels[0].target
     manifest = {
@@ -388,6 +390,8 @@ class _Reader:
     def loaded(self) -> Loaded:
         """The plan, and what it is called with."""
         saved = self.saved
+        constants = self.constants()
+        split = len(constants) - saved.own
         captured = Captured(
             saved.written,
             saved.inputs,
@@ -396,13 +400,14 @@ class _Reader:
             saved.writes,
             saved.fallbacks,
             views=saved.views,
+            constants=constants[split:],
         )
         steps = tuple(map(self.step, saved.steps))
         run = running(captured, saved.program, steps, saved.arguments, saved.in_place, _shared_memory)
         regions = tuple(step.region for step in steps if isinstance(step, RegionStep))
         rest = None, saved.in_place, steps, saved.arguments
         plan = Plan(captured, saved.program, regions, saved.fallbacks, run, *rest)
-        return Loaded(plan, saved.calling.on(self.device), self.constants())
+        return Loaded(plan, saved.calling.on(self.device), constants[:split])
 
     def constants(self) -> tuple[torch.Tensor, ...]:
         """The tensors that the function holds."""

@@ -30,21 +30,27 @@ def dtype_of(dtype: torch.dtype) -> DType:
     return DType[name]
 
 
-def hint(size: Any) -> int:
-    """A size in the example.
+_UNKNOWN = 97
+"""Stands for sizes that the content of tensors decides: the program is the same whatever it is."""
 
-    Raises:
-        UnsupportedError: it depends on the content of tensors, or is symbolic and yet below 2.
+
+def hint(size: Any) -> int:
+    """A size in the example; at least 2 for one that is symbolic.
+
+    A dimension has an axis or has none, which cannot depend on the inputs: one whose size is 1 or 0 for these inputs only has one,
+    and counts as 2 long. What follows wrongly from that is found when a result's shape is held against PyTorch's.
     """
+    return size if isinstance(size, int) else max(in_example(size), 2)
+
+
+def in_example(size: Any) -> int:
+    """A size, or a stride, in the example."""
     if isinstance(size, int):
         return size
     found = size.node.hint
-    if found is None:
-        raise UnsupportedError("a size that depends on the content of a tensor")
-    if found < 2:
-        # A dimension has an axis or has none: that cannot depend on the inputs.
-        raise UnsupportedError(f"a size that is {found} for these inputs only")
-    return int(found)
+    if found is not None:
+        return int(found)
+    return int(size.node.expr.subs(dict.fromkeys(size.node.expr.free_symbols, _UNKNOWN)))
 
 
 def expression(size: Any) -> Any:

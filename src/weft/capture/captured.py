@@ -168,16 +168,16 @@ class Captured:
 
     Attributes:
         program: None where all of it runs in PyTorch; then `refused` says why.
-        arguments: per input of the program, in order: the index of the graph's placeholder.
+        arguments: per input of the program, in order: the index of the graph's placeholder, or after those of one of `constants`.
         calls: the PyTorch calls of its opaque nodes, in the order in which they were made, by name.
         results: what the graph returns, a flat tuple.
         writes: placeholders whose tensors have another content afterwards, and which output of the program that is.
         fallbacks: what PyTorch runs, and why.
         views: calls into PyTorch that only look at elements where they lie: they cost nothing, and are no fallbacks.
         refused: why there is no program.
-        empty: an array of no elements is involved: the graph's own forward is the way to run it.
         made_by: values of the program, and the number of the ATen call that each is a part of.
         leaving: the same graph captured again, with these calls left to PyTorch, by number, for the reasons given.
+        constants: tensors that the graph itself holds; wherever a placeholder is named by number, they come after the last one.
     """
 
     program: TensorProgram | None
@@ -188,9 +188,9 @@ class Captured:
     fallbacks: tuple[Fallback, ...] = ()
     views: tuple[Fallback, ...] = ()
     refused: Fallback | None = None
-    empty: bool = False
     made_by: Mapping[str, int] = field(default_factory=dict[str, int])
     leaving: Callable[[Mapping[int, str]], Captured] | None = None
+    constants: tuple[torch.Tensor, ...] = ()
 
 
 def without_units(tensor: torch.Tensor, kept: Sequence[bool]) -> torch.Tensor:

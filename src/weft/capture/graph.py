@@ -8,16 +8,15 @@ from typing import Any
 import torch
 from torch import fx
 
-from weft.capture.arguments import dtype_of, expression, hint
+from weft.capture.arguments import dtype_of
 from weft.capture.captured import Captured, Fallback
 from weft.capture.memory import apart
-from weft.capture.record import gradient_line, gradients_possible, record
+from weft.capture.record import PLAIN, gradient_line, gradients_possible, record
 from weft.capture.recording import Recording
 from weft.capture.translate import meaning, translate
 from weft.errors import Location, UnsupportedError, WeftError
 
 _DEVICES = ("cpu", "cuda")  # AMD's GPUs go by PyTorch's name of the other maker's
-_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 def capture(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Captured:
@@ -45,20 +44,18 @@ def _captured(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Captured:
     if wanted:
         return _refused("gradients are asked for, and weft makes forward kernels only", where)
     for example in example_inputs:
-        if isinstance(example, torch.Tensor) and type(example) not in _PLAIN:
+        if isinstance(example, torch.Tensor) and type(example) not in PLAIN:
             return _refused(f"an input is a {type(example).__name__}, not a plain tensor", None)
     recording = record(gm, meaning)
     _check(recording)
+    held = recording.constants
     written = [recording.inputs.index(slot) for slot, _ in recording.writes]
     if written and gradients_possible(gm):
         return _refused("it writes into an input where gradients may be recorded", None)
-    if not apart(example_inputs, written):
+    if not apart((*example_inputs, *held), written):
         return _refused("it writes into an input that shares memory with another one, or within itself", None)
-    if any(expression(n) == 0 for fake in recording.fakes for n in fake.shape):
-        refused = Fallback("graph", "a tensor has no elements")
-        return Captured(None, refused=refused, empty=True)
     names = [str(n.target) for n in gm.graph.nodes if n.op == "placeholder"]
-    return translate(recording, names)
+    return translate(recording, [*names, *(f"constant_{i}" for i in range(len(held)))])
 
 
 def _refused(reason: str, where: Location | None) -> Captured:
@@ -85,6 +82,5 @@ def _check(recording: Recording) -> None:
             raise UnsupportedError(f"a tensor of layout {fake.layout}", where=line)
         try:
             dtype_of(fake.dtype)
-            [hint(n) for n in fake.shape]
         except UnsupportedError as error:
             raise UnsupportedError(error.what, where=line) from error

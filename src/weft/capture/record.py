@@ -8,30 +8,41 @@ still whole.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, cast
 
 import torch
 from torch import fx
-from torch._C import DispatchKey  # no public name
 from torch._ops import OpOverload  # no public name
+from torch._subclasses.fake_tensor import FakeTensor  # no public name
 from torch.utils import _pytree as pytree  # no public name
 from torch.utils._python_dispatch import TorchDispatchMode  # no public name
 
+from weft.capture.calls import (
+    draws,
+    form_of,
+    functional_of,
+    is_complex,
+    is_composite,
+    is_empty,
+    is_number,
+    keeps_statistics,
+    plain_size,
+)
 from weft.capture.memory import STRIDED, Memory, Place, Write, storage_of
 from weft.capture.parts import LIBRARY, PARTS
 from weft.capture.picks import PICKS
-from weft.capture.recording import Call, Recording, Slot, Target, by_name
+from weft.capture.recording import Call, Recording, Slot, Target
 from weft.capture.refusal import refused_by_eager
-from weft.capture.sizes import symbolic
 from weft.capture.source import location_of
 from weft.errors import Location, UnsupportedError
 
 _ATEN: Any = torch.ops.aten
-_ARRANGEMENTS = ("aten.broadcast_tensors", "aten.tensor_split", "aten.unsafe_chunk")
 Meaning: TypeAlias = Callable[[str], Literal["work", "view"] | None]
 """What weft makes of a call of an overload packet: operations, another look at the same elements, nothing."""
 _MOST_PARTS = 48
+PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+"""The kinds of tensors that are what they seem: other subclasses may mean anything."""
 _DROPOUTS = (_ATEN.dropout, _ATEN.feature_dropout, _ATEN.alpha_dropout, _ATEN.feature_alpha_dropout)
 
 
@@ -44,8 +55,7 @@ def record(gm: fx.GraphModule, meaning: Meaning) -> Recording:
             recorded as the calls that they consist of.
 
     Raises:
-        UnsupportedError: the graph writes in a way that is no operation on values, holds a tensor constant, or has no
-            tensor input.
+        UnsupportedError: the graph writes in a way that is no operation on values, or has no tensor input.
         Exception: whatever PyTorch raises on an operation that fake tensors cannot run.
     """
     examples = [n.meta["example_value"] for n in gm.graph.nodes if n.op == "placeholder"]
@@ -61,7 +71,10 @@ def record(gm: fx.GraphModule, meaning: Meaning) -> Recording:
             result: Any = _Interpreter(gm, recorder).run(*examples)
         outputs = tuple(recorder.result(leaf) for leaf in pytree.tree_leaves(result))
     calls = _pinned(recorder, outputs)
-    return Recording(inputs, calls, outputs, tuple(recorder.fakes), recorder.writes())
+    held = tuple(recorder.constants.values())
+    slots = tuple(recorder.inputs[id(fake)] for _, fake in held)
+    constants = tuple(tensor for tensor, _ in held)
+    return Recording((*inputs, *slots), calls, outputs, tuple(recorder.fakes), recorder.writes(), constants)
 
 
 def gradient_line(gm: fx.GraphModule) -> tuple[bool, Location | None]:
@@ -97,6 +110,19 @@ class _Interpreter(fx.Interpreter):
         return super().run_node(n)
 
 
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """A recorder's state."""
+
+    calls: int
+    fakes: int
+    slots: dict[int, Slot]
+    memory: Memory
+    inputs: dict[int, Slot]
+    input_storages: set[int]
+    constants: dict[int, tuple[torch.Tensor, torch.Tensor]]
+
+
 class _Recorder(TorchDispatchMode):
     """Runs each ATen call on fake tensors and writes it down."""
 
@@ -110,6 +136,8 @@ class _Recorder(TorchDispatchMode):
         self.memory = Memory()
         self.inputs: dict[int, Slot] = {}
         self.input_storages: set[int] = set()
+        # Tensors that the graph holds, by id, with what stands for each in the replay.
+        self.constants: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         # Tensors of one element that Python made of a number, with it.
         self.numbers: dict[int, tuple[torch.Tensor, Any]] = {}
         # Calls whose result has taken the place of an argument that the user's own call wrote into.
@@ -126,11 +154,30 @@ class _Recorder(TorchDispatchMode):
         self.inputs[id(tensor)] = self._add(tensor, tensor)
         return self.inputs[id(tensor)]
 
+    def without_data(self, leaf: Any) -> Any:
+        """What stands for a tensor that the graph holds, an input from now on; anything else unchanged.
+
+        Raises:
+            UnsupportedError: it is not a plain tensor.
+        """
+        if not isinstance(leaf, torch.Tensor) or isinstance(leaf, FakeTensor):
+            return leaf
+        if type(leaf) not in PLAIN:
+            raise UnsupportedError(f"a constant is a {type(leaf).__name__}, not a plain tensor")
+        found = self.constants.get(id(leaf))
+        if found is None:
+            with torch.inference_mode(False), torch.no_grad():
+                fake = self.fake_mode.from_tensor(leaf, static_shapes=True)
+            self.enter(fake)
+            found = self.constants[id(leaf)] = leaf, fake
+        return found[1]
+
     def result(self, leaf: Any) -> Any:
         """The slot of what the graph returns: for a view of memory that was written into, of the view as it is at the end.
 
         A view of an input is one of its memory, which has its last value by then.
         """
+        leaf = self.without_data(leaf)
         if not isinstance(leaf, torch.Tensor) or id(leaf) not in self._slots or not self.memory.written(leaf):
             return self.placeheld(leaf)
         place = self.memory.place(leaf)
@@ -150,17 +197,14 @@ class _Recorder(TorchDispatchMode):
         """The slot of a tensor, with its value now; anything else unchanged.
 
         Raises:
-            UnsupportedError: a tensor that neither came in nor was computed: a constant.
+            UnsupportedError: a tensor that neither came in nor was computed, nor is held by the graph.
         """
+        leaf = self.without_data(leaf)
         if not isinstance(leaf, torch.Tensor):
             return leaf
         slot = self._slots.get(id(leaf))
         if slot is None:
-            raise UnsupportedError(
-                "the graph holds a tensor constant",
-                where=location_of(self.node),
-                todo="make the tensor outside and hand it over, to have this part compiled",
-            )
+            raise UnsupportedError("a tensor of unknown origin", where=location_of(self.node))
         if self.memory.stale(leaf):
             slot = self._slots[id(leaf)] = self._slots[id(self._shown(self.memory.place(leaf)))]
             self.memory.current(leaf)
@@ -181,27 +225,32 @@ class _Recorder(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        kwargs = kwargs or {}
+        if func is _ATEN.lift_fresh.default and not isinstance(args[0], FakeTensor):
+            return self._literal(args[0])
+        given, named = pytree.tree_map(self.without_data, args), pytree.tree_map(self.without_data, kwargs or {})
         if cast("Any", func)._schema.is_mutable:  # noqa: SLF001 - no public name
-            return self._write(func, args, kwargs)
-        if func.overloadpacket in _DROPOUTS and not _draws(func, args, kwargs):
+            return self._write(func, given, named)
+        return self._whole_or_in_parts(func, given, named)
+
+    def _whole_or_in_parts(self, func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call that writes into nothing, recorded."""
+        if func.overloadpacket in _DROPOUTS and not draws(func, args, kwargs):
             # Fake tensors make a copy where real ones come back themselves.
             return args[0]
         if func is _ATEN.detach.default and storage_of(args[0]) not in self.input_storages:
             # Factory functions detach what they made: the tensor itself serves, and shares no memory.
             return args[0]
-        if func is _ATEN.lift_fresh.default and _is_number(args[0]):
-            value = args[0].item()
-            made = self.__torch_dispatch__(_ATEN.scalar_tensor.default, (), (value,), {"dtype": args[0].dtype})
-            self.numbers[id(made)] = made, value
-            return made
+        if func is _ATEN.cat.default:
+            pieces = [piece for piece in args[0] if not is_empty(piece)]
+            if len(pieces) == 1 and all(piece.dtype is pieces[0].dtype for piece in args[0]):
+                return self.__torch_dispatch__(_ATEN.clone.default, (), (pieces[0],))
         refused = refused_by_eager(func, args, kwargs)
         if refused is not None:
             raise UnsupportedError(refused, where=location_of(self.node))
         made = self._in_parts(func, args, kwargs)
         if made is not NotImplemented:
             return made
-        if _keeps_statistics(func, args, kwargs):
+        if keeps_statistics(func, args, kwargs):
             raise UnsupportedError(f"{func} writes into its running statistics", where=location_of(self.node))
         held = pytree.tree_map(self.placeheld, (args, kwargs))
         with torch.inference_mode(False), torch.no_grad(), self.fake_mode:
@@ -217,21 +266,32 @@ class _Recorder(TorchDispatchMode):
             self._call(func, held, tuple(slots))
         return result
 
+    def _literal(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What `torch.tensor(...)` gives, which is a new tensor at each call: of a number, what is filled with it."""
+        if is_number(tensor):
+            value, kind = tensor.item(), {"dtype": tensor.dtype, "device": tensor.device}
+            made = self.__torch_dispatch__(_ATEN.scalar_tensor.default, (), (value,), kind)
+            self.numbers[id(made)] = made, value
+            return made
+        with torch.inference_mode(False):
+            own = tensor.clone()
+        return self.__torch_dispatch__(_ATEN.clone.default, (), (own,))
+
     def _in_parts(self, func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The call as those that it consists of; NotImplemented, and nothing is recorded, where it stays whole.
 
         It does where weft means it as it is, where its parts cannot be recorded, or where too little of them is weft's.
         """
-        if str(func) in PARTS and any(map(_complex, pytree.tree_leaves((args, kwargs)))):
+        if str(func) in PARTS and any(map(is_complex, pytree.tree_leaves((args, kwargs)))):
             return NotImplemented  # those are of real numbers
         parts = PARTS.get(str(func))
         if parts is None and str(func) in PICKS and self._computed(self._slots.get(id(args[0]))):
             parts = PICKS[str(func)]
         if parts is None:
-            if self.meaning(str(func.overloadpacket)) is not None or not _composite(func):
+            if self.meaning(str(func.overloadpacket)) is not None or not is_composite(func):
                 return NotImplemented
             parts = func.decompose
-        calls, tensors, slots, memory = len(self.calls), len(self.fakes), dict(self._slots), self.memory.copy()
+        undo = self._mark()
         try:
             with self:
                 made = parts(*args, **kwargs)
@@ -239,18 +299,29 @@ class _Recorder(TorchDispatchMode):
                 made = NotImplemented
         except Exception:  # noqa: BLE001 - what its parts need may not be known: the call itself may run all the same
             made = NotImplemented
-        if made is not NotImplemented and self._worth(self.calls[calls:]):
+        if made is not NotImplemented and self._worth(self.calls[undo.calls :]):
             if str(func) in LIBRARY:
                 given, named = pytree.tree_map(self.placeheld, args), pytree.tree_map(self.placeheld, kwargs)
                 whole = Call(func, given, named, (self.placeheld(made),), location_of(self.node))
-                self.calls[calls:] = [replace(call, whole=whole) for call in self.calls[calls:]]
+                self.calls[undo.calls :] = [replace(call, whole=whole) for call in self.calls[undo.calls :]]
             return made
-        for tensor in self._kept[tensors:]:
-            self._sharers[storage_of(tensor)].discard(id(tensor))
-        del self.calls[calls:], self.fakes[tensors:], self._kept[tensors:]
-        self._slots, self.memory = slots, memory
-        self.written = {index for index in self.written if index < calls}
+        self._undo(undo)
         return NotImplemented
+
+    def _mark(self) -> _Mark:
+        """What is known now, for `_undo`."""
+        slots, memory, inputs = dict(self._slots), self.memory.copy(), dict(self.inputs)
+        storages, constants = set(self.input_storages), dict(self.constants)
+        return _Mark(len(self.calls), len(self.fakes), slots, memory, inputs, storages, constants)
+
+    def _undo(self, mark: _Mark) -> None:
+        """Forgets what was recorded since."""
+        for tensor in self._kept[mark.fakes :]:
+            self._sharers[storage_of(tensor)].discard(id(tensor))
+        del self.calls[mark.calls :], self.fakes[mark.fakes :], self._kept[mark.fakes :]
+        self._slots, self.memory, self.inputs = mark.slots, mark.memory, mark.inputs
+        self.input_storages, self.constants = mark.input_storages, mark.constants
+        self.written = {index for index in self.written if index < mark.calls}
 
     def _computed(self, slot: Slot | None) -> bool:
         """Whether weft makes the tensor, or what it is a view of."""
@@ -265,7 +336,7 @@ class _Recorder(TorchDispatchMode):
         with torch.inference_mode(False), torch.no_grad(), self.fake_mode:
             wanted = pytree.tree_leaves(func(*args, **kwargs))
         found = pytree.tree_leaves(made)
-        return [_form(leaf) for leaf in found] == [_form(leaf) for leaf in wanted]
+        return [form_of(leaf) for leaf in found] == [form_of(leaf) for leaf in wanted]
 
     def _worth(self, parts: Sequence[Call]) -> bool:
         """Whether weft has something to do among the parts, and it is not a program of its own (an LSTM)."""
@@ -276,11 +347,13 @@ class _Recorder(TorchDispatchMode):
         """An in-place call, as calls that return new values."""
         func, args = self._with_a_number(func, args)
         try:
-            functional = _functional(func, args)
+            functional = functional_of(func, args)
             target = cast("torch.Tensor", args[0])
             place = self.memory.place(target)
             if torch.Tag.inplace_view in func.tags:
                 self._reshape(functional, target, args, kwargs)
+            elif is_empty(target):
+                pass  # there is nothing to write
             elif func is _ATEN.copy_.default and self._same(target, args[1]):
                 pass  # as Python has it in x[0] += y: what has been added to is then put where it already is
             elif self._rather_in_place(func, functional, target, args):
@@ -322,13 +395,13 @@ class _Recorder(TorchDispatchMode):
         if packet in {"aten.fill_", "aten.zero_"}:
             return bool(place.steps)
         known = self.meaning(str(functional.overloadpacket)) is not None or str(functional) in PARTS
-        return not (known or _draws(func, args, {}))
+        return not (known or draws(func, args, {}))
 
     def _same(self, target: torch.Tensor, source: torch.Tensor) -> bool:
         """Whether both are the same elements of the same tensor."""
         if not (self._slots.keys() >= {id(target), id(source)}):
             return False
-        forms = [(t.dtype, *map(_size, (*t.shape, *t.stride(), t.storage_offset()))) for t in (target, source)]
+        forms = [(t.dtype, *map(plain_size, (*t.shape, *t.stride(), t.storage_offset()))) for t in (target, source)]
         return self.memory.place(target).base is self.memory.place(source).base and forms[0] == forms[1]
 
     def _replace(
@@ -427,73 +500,8 @@ class _Recorder(TorchDispatchMode):
 
     def _call(self, func: Target, held: Any, results: tuple[Slot | None, ...], into: Slot | None = None) -> None:
         args, kwargs = held
-        random = not isinstance(func, Write) and _draws(func, args, kwargs)
+        random = not isinstance(func, Write) and draws(func, args, kwargs)
         self.calls.append(Call(func, args, kwargs, results, location_of(self.node), random, into=into))
-
-
-def _functional(func: OpOverload[..., Any], args: tuple[Any, ...]) -> OpOverload[..., Any]:
-    """What returns what `func` writes into its first argument.
-
-    Raises:
-        UnsupportedError: there is no such operation, or `func` writes into others, as an `out` argument.
-    """
-    name = str(func.overloadpacket)
-    schema = cast("Any", func)._schema  # noqa: SLF001 - no public name
-    base = getattr(_ATEN, name.removeprefix("aten.").removesuffix("_"), None)
-    functional = getattr(base, cast("Any", func)._overloadname, None)  # noqa: SLF001 - no public name
-    others = any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments[1:])
-    if not name.endswith("_") or functional is None or others or not isinstance(args[0], torch.Tensor):
-        raise UnsupportedError(f"{func} writes into its arguments")
-    return functional
-
-
-def _complex(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.is_complex()
-
-
-def _is_number(leaf: Any) -> bool:
-    """Whether a constant is what PyTorch makes of a number of Python's."""
-    return type(leaf) is torch.Tensor and leaf.ndim == 0 and leaf.device.type == "cpu" and not leaf.is_complex()
-
-
-def _keeps_statistics(func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call writes into running statistics, which its schema does not say."""
-    named = {name: value for name, (value, _) in by_name(func, args, kwargs).items()}
-    kept = named.get("running_mean") is not None or named.get("running_var") is not None
-    return kept and bool(named.get("training", named.get("use_input_stats", named.get("train", True))))
-
-
-def _composite(func: OpOverload[..., Any]) -> bool:
-    """Whether PyTorch has the call only as calls of other operations.
-
-    Where it has a second way in Python, for tracing, eager takes the other, whose numbers are not always the same: an
-    interpolation multiplies infinities by 0 in one of them only. Arrangements of tensors are the same either way.
-    """
-    in_python = DispatchKey.CompositeImplicitAutograd in cast("Any", func).py_kernels
-    if in_python and str(func.overloadpacket) not in _ARRANGEMENTS:
-        return False
-    try:
-        return cast("Any", func)._can_decompose()  # noqa: SLF001 - no public name
-    except RuntimeError:  # only TorchScript knows it
-        return False
-
-
-def _draws(func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call draws from a generator. Dropout does so only where it drops something."""
-    if torch.Tag.nondeterministic_seeded not in func.tags:
-        return False
-    named = {name: value for name, (value, _) in by_name(func, args, kwargs).items()}
-    probability = named.get("p", named.get("dropout_p"))
-    return named.get("train") is not False and probability != 0
-
-
-def _size(size: Any) -> Any:
-    """What tells sizes apart, without a guard."""
-    return size.node.expr if symbolic(size) else size
-
-
-def _form(leaf: Any) -> Any:
-    return (leaf.dtype, leaf.shape) if isinstance(leaf, torch.Tensor) else None
 
 
 def _pinned(recorder: _Recorder, outputs: tuple[Any, ...]) -> tuple[Call, ...]:

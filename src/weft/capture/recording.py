@@ -65,11 +65,12 @@ class Recording:
     """What a graph computes.
 
     Attributes:
-        inputs: per placeholder of the graph: its `Slot`, or where it is no tensor, itself.
+        inputs: per placeholder of the graph: its `Slot`, or where it is no tensor, itself. Then the slots of `constants`.
         calls: in an order in which each tensor is made before it is read.
         outputs: leaves of what the graph returns: a `Slot`, or anything else as it is.
         fakes: by slot number, a tensor without data with the shape, dtype and device of each.
         writes: inputs whose content is another one afterwards, each with its last value.
+        constants: the tensors that the graph itself holds.
     """
 
     inputs: tuple[Any, ...]
@@ -77,6 +78,7 @@ class Recording:
     outputs: tuple[Any, ...]
     fakes: tuple[torch.Tensor, ...]
     writes: tuple[tuple[Slot, Slot], ...] = ()
+    constants: tuple[torch.Tensor, ...] = ()
 
 
 def by_name(func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, tuple[Any, Any]]:

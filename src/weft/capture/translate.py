@@ -11,7 +11,7 @@ import torch
 from torch.utils import _pytree as pytree  # no public name
 from torch.utils._sympy.printers import PythonPrinter  # no public name
 
-from weft.capture.arguments import Arguments, Handler, dtype_of, expression, hint
+from weft.capture.arguments import Arguments, Handler, dtype_of, expression, hint, in_example
 from weft.capture.captured import (
     Captured,
     Fallback,
@@ -94,12 +94,15 @@ class _Translation:
         self.contents: dict[Any, Ref] = {}
         self.arguments: list[int] = []
         # Tensors that are the memory of an input, or may be: the inputs, and what writes made of them.
-        self.theirs: dict[Slot, Slot] = {slot: slot for slot in self.inputs}
+        self.theirs: dict[Slot, Slot] = {}
         # Results of pinned calls: views of memory that goes out as it is.
         self.shown: set[Slot] = set()
+        read = {slot for call in recording.calls for slot in call.reads()}
+        held = len(recording.inputs) - len(recording.constants)
         for index, (entry, name) in enumerate(zip(recording.inputs, names, strict=True)):
             if isinstance(entry, Slot):
-                self._input(index, entry, name)
+                if index < held or entry in read:
+                    self._input(index, entry, name)
             elif entry is not None:
                 self.symbols[str(expression(entry))] = index
 
@@ -117,7 +120,8 @@ class _Translation:
         if foreign is not None:
             raise UnsupportedError(f"weft would have to copy {foreign.dtype} numbers, which are PyTorch's")
         arguments, fallbacks, looks = tuple(self.arguments), tuple(self.fallbacks), tuple(self.looks)
-        return Captured(program, arguments, self.calls, results, writes, fallbacks, views=looks, made_by=self.made_by)
+        made = program, arguments, self.calls, results, writes, fallbacks
+        return Captured(*made, views=looks, made_by=self.made_by, constants=self.recording.constants)
 
     def _calls(self) -> Iterator[tuple[int, Call]]:
         """The calls with their numbers; where PyTorch is to run a part of one into a library, that one in place of its parts."""
@@ -138,6 +142,7 @@ class _Translation:
             name = f"{name}_{index}"
         ref = self.builder.input(name, [hint(n) for n in fake.shape], dtype_of(fake.dtype))
         self._shown(slot, ref)
+        self.theirs[slot] = slot
         self.arguments.append(index)
         content = getattr(fake, "item_memo", None)  # what Python read of it; None where it was written into
         if isinstance(content, torch.SymFloat):
@@ -231,11 +236,17 @@ class _Translation:
             raise UnsupportedError("PyTorch looks whether each index exists")
         if handler is None or not used:
             raise UnsupportedError(f"{call.packet} is not in weft's table yet")
+        if any(map(self._empty, (*call.reads(), *used))):
+            raise UnsupportedError("a tensor has no elements")
         arguments = Arguments(self.builder, call, self.fakes, self.refs, self.axes, self.contents)
         found = _used(call, handler(self.builder, arguments))
         for slot, ref in found:
             self._check(ref, self.fakes[slot])
         return found
+
+    def _empty(self, slot: Slot) -> bool:
+        """Whether a tensor never has elements."""
+        return any(expression(n) == 0 for n in self.fakes[slot].shape)
 
     def _demand_types(self, call: Call, used: Sequence[Slot]) -> None:
         """Whether the element types that `call` reads and makes, those that are `used`, are such as weft computes with.
@@ -452,7 +463,7 @@ def _splits(old: torch.Tensor, new: torch.Tensor) -> bool:
 
 def _memory_order(fake: torch.Tensor) -> tuple[int, ...] | None:
     """The dimensions of `fake` as they lie in memory, where that is dense and not row-major."""
-    sizes, strides = [hint(n) for n in fake.shape], [hint(n) for n in fake.stride()]
+    sizes, strides = [in_example(n) for n in fake.shape], [in_example(n) for n in fake.stride()]
     order = sorted(range(fake.ndim), key=lambda d: -strides[d])
     step = 1
     for dim in reversed(order):

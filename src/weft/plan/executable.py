@@ -92,7 +92,7 @@ def plan(
         TargetError: weft has no kernels for where the arguments live, or runs none there.
         Everything else that weft cannot do runs in PyTorch, with its reason.
     """
-    if captured.program is None or captured.empty:
+    if captured.program is None:
         refused = (captured.refused,) if captured.refused is not None else ()
         return _in_pytorch(captured, tuple(dict.fromkeys((*captured.fallbacks, *refused))), eager)
     place = home(arguments)
@@ -235,8 +235,9 @@ def _in_pytorch(captured: Captured, fallbacks: tuple[Fallback, ...], eager: Runn
 
 def _inputs(captured: Captured, program: TensorProgram, arguments: Sequence[Any]) -> dict[str, torch.Tensor]:
     """The tensors of the program's inputs, as its values are held: without dimensions of size 1."""
+    given = (*arguments, *captured.constants)
     return {
-        node.name: without_units(arguments[index], kept_dims(node))
+        node.name: without_units(given[index], kept_dims(node))
         for node, index in zip(program.inputs, captured.arguments, strict=True)
     }
 

@@ -106,11 +106,12 @@ def runner(
     that kernels refuse, until one of the calls `once` was made or copying began: the graph cannot run again then.
     """
     text = _Text([f"a{i}" for i in range(arguments)])
+    text.held = [text.constant(tensor) for tensor in captured.constants]
     for node, index in zip(program.inputs, captured.arguments, strict=True):
-        kept = kept_dims(node)
-        text.names[node.name] = f"a{index}"
+        kept, given = kept_dims(node), text.given(index)
+        text.names[node.name] = given
         if not all(kept):
-            text.let(node.name, f"a{index}[{text.constant(tuple(slice(None) if keep else 0 for keep in kept))}]")
+            text.let(node.name, f"{given}[{text.constant(tuple(slice(None) if keep else 0 for keep in kept))}]")
     for step in steps:
         match step:
             case CallStep():
@@ -130,9 +131,13 @@ def runner(
 
 @dataclass
 class _Text:
-    """The function being written: `names` says how each value of the program is written, `scope` holds the constants."""
+    """The function being written.
+
+    `names` says how each value of the program is written, `scope` holds the constants, `held` names the graph's own tensors there.
+    """
 
     arguments: list[str]
+    held: list[str] = field(default_factory=list[str])
     names: dict[str, str] = field(default_factory=dict[str, str])
     lines: list[str] = field(default_factory=list[str])
     scope: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -143,6 +148,10 @@ class _Text:
         name = f"c{len(self.scope)}"
         self.scope[name] = value
         return name
+
+    def given(self, index: int) -> str:
+        """An argument of the graph, or after these a tensor that the graph holds."""
+        return [*self.arguments, *self.held][index]
 
     def variable(self) -> str:
         """A new variable."""
@@ -227,7 +236,7 @@ class _Text:
     def write(self, writes: Mapping[int, str]) -> None:
         """Copies values into arguments."""
         if writes:
-            pairs = _tuple(f"({self.arguments[argument]}, {value})" for argument, value in writes.items())
+            pairs = _tuple(f"({self.given(argument)}, {value})" for argument, value in writes.items())
             self.lines.append(f"{self.constant(_write)}({pairs})")
 
     def results(self, captured: Captured, program: TensorProgram) -> list[str]:
@@ -244,7 +253,7 @@ class _Text:
                         text += ".clone()"
                     found.append(text if order is None else f"{self.constant(in_order)}({text}, {order})")
                 case FromArgument(index):
-                    found.append(self.arguments[index])
+                    found.append(self.given(index))
                 case FromSizes(number):
                     found.append(f"{self.constant(number.value)}({_tuple(self.arguments)})")
                 case FromNothing(value):

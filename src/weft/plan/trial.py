@@ -191,7 +191,12 @@ def _environment(plan: Plan) -> dict[str, str]:
 
 
 def repeatable(plan: Plan) -> bool:
-    """Whether another run of `plan` does the same again: it draws no random numbers, and calls no other libraries."""
+    """Whether another run of `plan` on copies of its arguments does the same again.
+
+    It draws no random numbers, calls no other libraries, and writes into no tensor that the graph holds.
+    """
+    if any(place >= plan.arguments for place, _ in plan.captured.writes):
+        return False
     return all(not c.random and c.target.namespace in ("aten", "weft") for c in plan.captured.calls.values())
 
 

@@ -186,7 +186,8 @@ def guarded(captured: Captured, run: Runner, eager: Runner) -> Runner:
         return run
 
     def call(*arguments: Any) -> Sequence[Any]:
-        return run(*arguments) if apart(arguments, written) else eager(*arguments)
+        given = (*arguments, *captured.constants)
+        return run(*arguments) if apart(given, written) else eager(*arguments)
 
     return call
 
@@ -200,5 +201,5 @@ def described(captured: Captured, program: TensorProgram, chosen: Collection[str
         calls = [c for c in captured.calls.values() if c.into == argument]
         parts = [f"{c.target.overloadpacket} {'in place' if c.name in chosen else 'on a copy'}" for c in calls]
         parts += ["copied into it as a whole when all else is done"] if argument in copied else []
-        found.append(f"{names[argument]}: {', '.join(parts)}")
+        found.append(f"{names.get(argument, 'a tensor of the function')}: {', '.join(parts)}")
     return found

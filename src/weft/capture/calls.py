@@ -1,0 +1,86 @@
+"""What the schema of a call, and what it is called with, say of it."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch._C import DispatchKey  # no public name
+from torch._ops import OpOverload  # no public name
+
+from weft.capture.recording import by_name
+from weft.capture.sizes import symbolic
+from weft.errors import UnsupportedError
+
+_ATEN: Any = torch.ops.aten
+_ARRANGEMENTS = ("aten.broadcast_tensors", "aten.tensor_split", "aten.unsafe_chunk")
+
+
+def functional_of(func: OpOverload[..., Any], args: tuple[Any, ...]) -> OpOverload[..., Any]:
+    """What returns what `func` writes into its first argument.
+
+    Raises:
+        UnsupportedError: there is no such operation, or `func` writes into others, as an `out` argument.
+    """
+    name = str(func.overloadpacket)
+    schema = cast("Any", func)._schema  # noqa: SLF001 - no public name
+    base = getattr(_ATEN, name.removeprefix("aten.").removesuffix("_"), None)
+    functional = getattr(base, cast("Any", func)._overloadname, None)  # noqa: SLF001 - no public name
+    others = any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments[1:])
+    if not name.endswith("_") or functional is None or others or not isinstance(args[0], torch.Tensor):
+        raise UnsupportedError(f"{func} writes into its arguments")
+    return functional
+
+
+def is_empty(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has no elements, whatever the inputs."""
+    return any(plain_size(n) == 0 for n in tensor.shape)
+
+
+def is_complex(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.is_complex()
+
+
+def is_number(leaf: Any) -> bool:
+    """Whether a constant is what PyTorch makes of a number of Python's."""
+    return type(leaf) is torch.Tensor and leaf.ndim == 0 and not leaf.is_complex()
+
+
+def keeps_statistics(func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call writes into running statistics, which its schema does not say."""
+    named = {name: value for name, (value, _) in by_name(func, args, kwargs).items()}
+    kept = named.get("running_mean") is not None or named.get("running_var") is not None
+    return kept and bool(named.get("training", named.get("use_input_stats", named.get("train", True))))
+
+
+def is_composite(func: OpOverload[..., Any]) -> bool:
+    """Whether PyTorch has the call only as calls of other operations.
+
+    Where it has a second way in Python, for tracing, eager takes the other, whose numbers are not always the same: an
+    interpolation multiplies infinities by 0 in one of them only. Arrangements of tensors are the same either way.
+    """
+    in_python = DispatchKey.CompositeImplicitAutograd in cast("Any", func).py_kernels
+    if in_python and str(func.overloadpacket) not in _ARRANGEMENTS:
+        return False
+    try:
+        return cast("Any", func)._can_decompose()  # noqa: SLF001 - no public name
+    except RuntimeError:  # only TorchScript knows it
+        return False
+
+
+def draws(func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call draws from a generator. Dropout does so only where it drops something."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return False
+    named = {name: value for name, (value, _) in by_name(func, args, kwargs).items()}
+    probability = named.get("p", named.get("dropout_p"))
+    return named.get("train") is not False and probability != 0
+
+
+def plain_size(size: Any) -> Any:
+    """What tells sizes apart, without a guard."""
+    return size.node.expr if symbolic(size) else size
+
+
+def form_of(leaf: Any) -> Any:
+    return (leaf.dtype, leaf.shape) if isinstance(leaf, torch.Tensor) else None
