@@ -168,3 +168,40 @@ def test_finite_stand_ins_for_nothing_are_kernels_that_skip_nothing(nothing, add
     assert bands(program) == [[]]
     exact = causal(*(t.double() for t in given))
     assert weft.judge(program(*given), causal(*given), exact).ok
+
+
+KEPT = {
+    "the first": lambda k: k[:, :9],
+    "from the third": lambda k: k[:, 3:12],
+    "the last": lambda k: k[:, -9:],
+    "every other": lambda k: k[:, ::2],
+    "backwards": lambda k: k[:, :9].flip(1),
+    "turned": lambda k: k[:, :9].roll(2, 1),
+}
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("kept", KEPT)
+def test_a_causal_mask_over_a_slice_of_keys_of_fixed_length(kept):
+    torch.manual_seed(0)
+    q, k, v = torch.randn(2, 9, 8), torch.randn(2, 17, 8), torch.randn(2, 17, 8)
+
+    def f(q, k, v):
+        return F.scaled_dot_product_attention(q, KEPT[kept](k), KEPT[kept](v), is_causal=True)
+
+    program = weft.optimize(f, (q, k, v))
+    assert not program.fallbacks
+    torch.testing.assert_close(program(q, k, v), f(q, k, v))
+
+
+def test_sizes_that_the_function_states_are_not_checked_at_their_full_length():
+    a, b = torch.randn(2048, 2048), torch.randn(8192)
+
+    def f(a, b):
+        return torch.eye(2048) * 2 + a, torch.ones(2048, 2048).tril(), torch.where(torch.arange(8192) < 5000, b, 0.0)
+
+    program = weft.optimize(f, (a, b))
+    assert not program.fallbacks
+    assert all(k.verdict.equal for k in program.kernels)
+    for found, wanted in zip(program(a, b), f(a, b), strict=True):
+        torch.testing.assert_close(found, wanted)

@@ -23,8 +23,8 @@ from weft.tensor.program import Cast, Contraction, Elementwise, Iota, Node, Tens
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 from weft.tensor.scalar import apply as apply_
 from weft.verify import equivalent, field_check, verify
-from weft.verify.field_check import edge_sizes, small_tiles
 from weft.verify.inputs import numbers_of_interest
+from weft.verify.sizes import edge_sizes, small_tiles
 
 GRID, LOOP, SPLIT = LevelPlace.grid, LevelPlace.loop, LevelPlace.split
 PROGRAM = programs.linear_relu()
@@ -288,7 +288,7 @@ def test_small_tiles_decide_as_real_ones_do(monkeypatch, tiles):
     programs_ = {"none": right, **{bug: program for bug, program in wrong.items() if program != right}}
     assert len(programs_) > 4
     small = {bug: verify(PROGRAM, program, trials=1).equal for bug, program in programs_.items()}
-    monkeypatch.setattr(field_check, "small_tiles", lambda applied: applied)
+    monkeypatch.setattr(field_check, "small_tiles", lambda applied, reach: applied)
     real = {bug: verify(PROGRAM, program, trials=1).equal for bug, program in programs_.items()}
     # Where the innermost block is one element there is no padding, so that it may hold anything.
     harmless = {"none", *(["padding that is not zero"] if tiles == "by ones" else [])}

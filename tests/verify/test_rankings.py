@@ -20,8 +20,8 @@ from weft.tensor.program import NOTHING
 from weft.tensor.scalar import Arg, Lit
 from weft.tensor.scalar import apply as apply_
 from weft.verify import verify
-from weft.verify.field_check import edge_sizes, small_tiles
 from weft.verify.random_schedules import fitting_schedule
+from weft.verify.sizes import edge_sizes, small_tiles
 
 COUNT = 4
 

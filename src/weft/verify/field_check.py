@@ -1,32 +1,32 @@
 """Checking a block program against the tensor program that it came from, over finite fields.
 
 Both are run on random field elements at small sizes that exercise every edge: less than a block, one block, whole blocks and a
-rest, segments of unequal length; and, at the first of them, on inputs that are numbers the program compares with. Algebraic
-identities hold exactly there; the check says nothing about rounding.
+rest, segments of unequal length, as far as it takes to see all that indices decide (`weft.verify.thresholds`); and, at the first
+of them, on inputs that are numbers the program compares with. Algebraic identities hold exactly there; the check says nothing
+about rounding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from weft.block.interpret import interpret
-from weft.block.program import BlockProgram, Graph, Map, Place, Rank, maps, spaces
-from weft.block.ranges import Band, Rest, Segment
+from weft.block.program import BlockProgram
 from weft.errors import WeftError
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate, returned
 from weft.tensor.field import CHAIN, FieldDomain, FieldElements
 from weft.tensor.program import Elementwise, Monoid, Ranking, Reduction, TensorProgram
 from weft.tensor.scalar import operation_count
+from weft.verify.fixed_sizes import Freed, different_size, freed
 from weft.verify.inputs import ORDERING, literals, random_inputs, turns, with_numbers
+from weft.verify.sizes import edge_sizes, small_tiles
 
 # Residues modulo the last prime are what is compared.
 _PRIME = CHAIN[-1]
-# Tiles that are checked instead of the real ones: each more than twice the one before, no multiple of it.
-_SMALL = (3, 7, 16, 33, 67, 135)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +68,18 @@ def verify(program: TensorProgram, applied: BlockProgram, trials: int = 2, seed:
         equal where all agree at all sizes; refuted, naming output and sizes, at the first difference; undecided where the
         programs could not be run.
     """
+    wrong = different_size(program, applied)
+    if wrong is not None:
+        return Verdict(False, 1.0, wrong)
+    return _verified(freed(program, applied), trials, seed)
+
+
+def _verified(of: Freed, trials: int, seed: int) -> Verdict:
+    """The verdict at sizes that reach every edge, and as far as `of` says."""
+    program, applied = of.program, small_tiles(of.applied, of.reach)
     tried: list[Mapping[str, int]] = []
-    applied = small_tiles(applied)
     given = {rule.space.name for rule in program.derived}
-    for chosen in edge_sizes(applied):
+    for chosen in edge_sizes(applied, of.most, of.reach):
         sizes = program.sizes({name: size for name, size in chosen.items() if name not in given})
         if 0 in sizes.values():
             continue  # a slice that is empty at this size
@@ -158,108 +166,6 @@ def _caveat(program: TensorProgram) -> str:
     if not ranks and not any(operation_count(expr, op) for expr in exprs for op in ORDERING):
         return ""
     return "; comparisons and maxima under random orders, where ties and bounds that few numbers reach do not show"
-
-
-def small_tiles(applied: BlockProgram) -> BlockProgram:
-    """`applied` with small tiles in place of large ones, in the same order for each space.
-
-    A tile is a parameter of an applied program: no rewrite and no emitter looks at its value, but for 1, which stays 1 (such a loop
-    has no edge). So small ones exercise the same loops, edges, segments and merges at a cost that does not depend on what the
-    machine likes.
-    """
-    wanted: dict[str, set[int]] = {}
-    for node in maps(applied.graph):
-        if node.tile is not None and not node.unit:
-            wanted.setdefault(node.axis.space.name, set()).add(node.tile)
-    far = _reach(applied)
-    small = {
-        name: {1: 1, **{t: s * (1 + far.get(name, 0) // 8) for t, s in zip(sorted(tiles - {1}), _SMALL, strict=False)}}
-        for name, tiles in wanted.items()
-    }
-
-    def shrunk(graph: Graph) -> Graph:
-        return replace(graph, nodes=tuple(_shrunk(n) if isinstance(n, Map) else n for n in graph.nodes))
-
-    def _shrunk(node: Map) -> Map:
-        tile = node.tile if node.tile is None or node.unit else small[node.axis.space.name].get(node.tile, node.tile)
-        return replace(node, tile=tile, body=shrunk(node.body))
-
-    return replace(applied, graph=shrunk(applied.graph))
-
-
-def _reach(applied: BlockProgram) -> dict[str, int]:
-    """How far bands lie from the diagonal, by name of the spaces that they run over and beside."""
-    far: dict[str, int] = {}
-    for node in maps(applied.graph):
-        if isinstance(node.range, Band):
-            ends = [abs(d.constant) for d in (node.range.low, node.range.high) if d is not None]
-            for axis in (node.axis, node.range.outer):
-                far[axis.space.name] = max(far.get(axis.space.name, 0), *ends)
-    return far
-
-
-def edge_sizes(applied: BlockProgram) -> tuple[Mapping[str, int], ...]:
-    """Sizes that reach every edge of `applied`: rests at every level, single elements, and whole blocks only.
-
-    A space's sizes follow from the tiles of all loops over it: the sum of distinct tiles and one more leaves a rest at each
-    level; with segments there are two blocks for each but the last, which has one short block; and several after a first block
-    on its own. Beside a band there are as many more as it lies off the diagonal, and blocks beyond; where sizes say how far that
-    is, no two are alike.
-    """
-    tiles: dict[str, set[int]] = {}
-    segments: dict[str, int] = {}
-    for space in spaces(applied):
-        if space.fixed is None:
-            tiles.setdefault(space.name, set())
-    for node in maps(applied.graph):
-        space = node.axis.space
-        if space.fixed is None:
-            tiles.setdefault(space.name, set()).add(3 if node.place is Place.whole or node.tile is None else node.tile)
-            if isinstance(node.range, Segment):
-                segments[space.name] = max(segments.get(space.name, 1), node.range.count)
-            elif isinstance(node.range, Rest):  # whole blocks and a rest, after the first block
-                segments[space.name] = max(segments.get(space.name, 1), 4)
-    rests: dict[str, int] = {}
-    exact: dict[str, int] = {}
-    for name, found in tiles.items():
-        widest = max(found, default=2)
-        rests[name] = (
-            sum(found) + 1 if name not in segments else max(sum(found) + 1, 2 * widest * (segments[name] - 1) + 1)
-        )
-        exact[name] = widest
-    ranked = {name: count for name, count in _ranked(applied.graph).items() if name in rests}
-    for name, count in ranked.items():  # more than are kept, and a block more, so that some are passed over
-        widest = exact[name]
-        rests[name] += max(0, -(-(count + widest - rests[name]) // widest)) * widest
-        exact[name] = (count // widest + 2) * widest
-    far = _reach(applied)
-    for name in far:
-        rests[name] += far[name] + exact[name]
-    ranges = [m.range for m in maps(applied.graph) if isinstance(m.range, Band)]
-    if any(d is not None and d.sizes for band in ranges for d in (band.low, band.high)):
-        for place, name in enumerate(far):
-            rests[name] += 2 * place
-            exact[name] += 3 * (len(far) - place)
-    return (rests, dict.fromkeys(tiles, 1), exact)
-
-
-def _ranked(graph: Graph) -> dict[str, int]:
-    """How many elements rankings keep, by name of the space of what is ranked."""
-    found: dict[str, int] = {}
-    for node in graph.nodes:
-        inner: dict[str, int] = {}
-        if isinstance(node, Rank) and node.over is not None:
-            inner = {node.over.space.name: node.count}
-        elif isinstance(node, Map):
-            graphs = (node.body,) if node.state is None else (node.body, node.state.update)
-            for each in graphs:
-                inner = _most(inner, _ranked(each))
-        found = _most(found, inner)
-    return found
-
-
-def _most(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    return {name: max(one.get(name, 0), other.get(name, 0)) for name in {**one, **other}}
 
 
 def field_for(programs: Sequence[TensorProgram], seed: int) -> FieldDomain:
