@@ -58,6 +58,13 @@ class WeftError(Exception):
         return []
 
 
+class LeftToPyTorchWarning(RuntimeWarning):
+    """weft has PyTorch run a call, a graph, or what takes most of its time: said once for a function and a cause.
+
+    To silence it: `warnings.filterwarnings("ignore", category=weft.errors.LeftToPyTorchWarning)`.
+    """
+
+
 class UnknownOptionError(WeftError, ValueError):
     """An option, or a WEFT_* variable, that does not exist or has a value it cannot have."""
 

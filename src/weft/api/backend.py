@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from weft.api.losses import say_what_is_lost
 from weft.api.recompiles import say_what_is_fixed
 from weft.api.report import report
 from weft.api.tracing import traced_for
@@ -59,6 +60,8 @@ def fastest(
             stats.count("fallbacks")
             warn("this graph", error)
             made, run = None, (eager := in_pytorch(gm))
+        if made is not None:
+            say_what_is_lost(gm, made, example_inputs)
         if noted is not None:
             noted(run, eager)
         return saying_where(run, gm, made)

@@ -17,6 +17,7 @@ from torch._dynamo.eval_frame import OptimizedModule
 from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
 
 from weft.api.direct import Watched
+from weft.api.recompiles import OWN
 from weft.api.tracing import traced_for
 from weft.errors import Location, ShapeError, WeftError
 from weft.options import current
@@ -31,7 +32,6 @@ M = TypeVar("M", bound=torch.nn.Module)
 _VARIANTS = 256
 # torch.compile's own type is not fully known to type checkers.
 torch_compile: Callable[..., Any] = vars(torch)["compile"]
-OWN = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
 
 @overload

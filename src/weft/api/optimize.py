@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import types
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,12 +11,13 @@ from torch._dynamo.exc import TorchDynamoException
 
 from weft.api.backend import compile_graph, in_pytorch, replayed, saying_where
 from weft.api.calling import changes_objects, learned
-from weft.api.compile import OWN, dynamo_compile, eagerly, translating, without_log_inside
+from weft.api.compile import dynamo_compile, eagerly, translating, without_log_inside
 from weft.api.program import Program, Saved
+from weft.api.recompiles import OWN
 from weft.api.targets import elsewhere, runs_here, target_for
 from weft.errors import Location, ProgramFileError, UnsupportedError, WeftError
 from weft.options import options as in_force
-from weft.plan import Plan, Runner, home
+from weft.plan import Plan, Runner, home, warn
 
 Inputs = Sequence[Any] | torch.Tensor
 
@@ -59,7 +59,7 @@ def optimize(
                     run = replayed(plans[-1], plans[-1].run, example, gm) if here else in_pytorch(gm)
             except WeftError as error:
                 if done:
-                    warnings.warn(f"weft runs this graph in PyTorch: {error}", RuntimeWarning, stacklevel=2)
+                    warn("this graph", error)
                 failures.append(error)
                 return saying_where(in_pytorch(gm), gm)
             run = saying_where(run, gm, plans[-1])

@@ -6,15 +6,19 @@ import ast
 import re
 import warnings
 from collections.abc import Iterable
+from pathlib import Path
 from types import CodeType
 from typing import Any, cast
 
+import torch
 from torch._dynamo.symbolic_convert import InstructionTranslator  # no public name
 from torch._dynamo.utils import guard_failures  # no public name
 
 from weft.errors import Location
 from weft.options import current
 
+OWN = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+"""Where files lie that are none of the user's."""
 _TIMES = 8
 """Compiles for as many values of one thing are said; it is PyTorch's own limit, past which it would give up."""
 _LOOKED_AT = 64
@@ -32,9 +36,8 @@ def say_what_is_fixed() -> None:
 
     Does nothing outside of a trace, and where each size is to be traced for itself.
     """
-    try:
-        code: CodeType = cast("Any", InstructionTranslator.current_tx()).output.root_tx.f_code
-    except AttributeError:
+    code = traced_function()
+    if code is None:
         return
     values, places = _fixed(cast("Any", guard_failures)[code][-_LOOKED_AT:], code)
     for what, found in values.items():
@@ -47,6 +50,14 @@ def say_what_is_fixed() -> None:
                 f"and another): PyTorch fixes it at {place}. {_todo(what, found)}"
             )
             warnings.warn_explicit(message, RuntimeWarning, place.file, place.line)
+
+
+def traced_function() -> CodeType | None:
+    """The code of the function that Dynamo is tracing now; None outside of a trace."""
+    try:
+        return cast("Any", InstructionTranslator.current_tx()).output.root_tx.f_code
+    except AttributeError:
+        return None
 
 
 def _fixed(failures: Iterable[str], code: CodeType) -> tuple[dict[str, list[str]], dict[str, Location]]:

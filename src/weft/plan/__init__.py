@@ -10,6 +10,7 @@ from weft.plan.graphed import in_graphs
 from weft.plan.home import home, of_device, runs
 from weft.plan.instead import warn
 from weft.plan.kernel import Kernel
+from weft.plan.lost import mostly_left
 from weft.plan.region import CompiledRegion, compile_region
 from weft.plan.runner import Runner
 from weft.plan.select import Considered, Example
@@ -30,6 +31,7 @@ __all__ = [
     "faster",
     "home",
     "in_graphs",
+    "mostly_left",
     "of_device",
     "plan",
     "runs",

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from weft.errors import CompilerError, TargetError, UnsupportedError
+from weft.errors import CompilerError, LeftToPyTorchWarning, TargetError, UnsupportedError
 from weft.run import stats
 
 REFUSALS = (UnsupportedError, CompilerError, TargetError, torch.OutOfMemoryError)
@@ -97,9 +97,9 @@ SAID: set[str] = set()
 
 
 def warn(what: str, error: Exception) -> None:
-    """A warning that weft has PyTorch run something, and why; where the machine is the reason, once in a process."""
+    """A LeftToPyTorchWarning that weft has PyTorch run something, and why; where the machine is the reason, once in a process."""
     if isinstance(error, CompilerError | TargetError):
         if error.what in SAID:
             return
         SAID.add(error.what)
-    warnings.warn(f"weft runs {what} in PyTorch: {error}", RuntimeWarning, stacklevel=4)
+    warnings.warn(f"weft runs {what} in PyTorch: {error}", LeftToPyTorchWarning, stacklevel=4)

@@ -1,0 +1,77 @@
+"""How much of a graph's time is left to PyTorch, by the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree  # no public name
+from torch.utils.flop_counter import FlopCounterMode
+
+from weft.capture import Fallback, OpaqueCall, Operand
+from weft.cost import Machine, machine_of
+from weft.plan.executable import Plan
+from weft.plan.runner import CallStep
+from weft.tensor.program import Node, Opaque, TensorProgram
+
+_LAUNCHES = 10
+"""Calls into PyTorch that take less than so many launches are not worth a word."""
+
+
+def mostly_left(plan: Plan, arguments: Sequence[Any]) -> tuple[Fallback, ...]:
+    """What PyTorch runs of a graph that has kernels, the longest first, where that is predicted to take longer than these.
+
+    Args:
+        plan: with its kernels.
+        arguments: example arguments of the graph.
+    """
+    program = plan.program
+    reasons = {(f.operation, f.location): f for f in plan.fallbacks}
+    if program is None or not plan.kernels or not reasons:
+        return ()
+    machine = machine_of(plan.kernels[0].target, torch.get_num_threads())
+    values = program.values()
+    found: dict[Fallback, float] = {}
+    for step in plan.steps:
+        if isinstance(step, CallStep) and (fallback := reasons.get(_named(step.call, program))) is not None:
+            found[fallback] = found.get(fallback, 0.0) + _seconds(step, values, machine, arguments)
+    lost = sum(found.values())
+    if lost < _LAUNCHES * machine.launch_seconds or lost < sum(k.cost.predicted_seconds for k in plan.kernels):
+        return ()
+    return tuple(sorted(found, key=lambda fallback: -found[fallback]))
+
+
+def _named(call: OpaqueCall, program: TensorProgram) -> tuple[str, Any]:
+    """What a fallback says of `call`: its operation and its line."""
+    where = next((n.location for n in program.nodes if isinstance(n, Opaque) and n.call == call.name), None)
+    return str(call.target.overloadpacket), where
+
+
+def _seconds(step: CallStep, values: dict[str, Node], machine: Machine, arguments: Sequence[Any]) -> float:
+    """Of a call, at least: its operands and results from and to memory, or the products in it as far as PyTorch can count them."""
+    call = step.call
+    leaves = pytree.tree_leaves((call.args, call.kwargs))
+    read = [leaf.value for leaf in leaves if isinstance(leaf, Operand)]
+    operands = {name: values[step.aliases.get(name, name)] for name in read}
+    results = [values[r.value] for r in call.results if r is not None and r.value in values]
+    tensors = {name: _without_data(node) for name, node in operands.items()}
+    moved = sum(t.numel() * t.element_size() for t in (*tensors.values(), *map(_without_data, results)))
+    rates = (machine.vector_flops, *(machine.matrix_rate(node.dtype) for node in operands.values()))
+    return max(moved / machine.levels[-1].bytes_per_second, _products(call, tensors, arguments) / max(rates))
+
+
+def _without_data(node: Node) -> torch.Tensor:
+    sizes = [a.space.fixed if a.space.fixed is not None else a.space.example or 1 for a in node.axes]
+    return torch.empty(sizes, dtype=getattr(torch, node.dtype.name), device="meta")
+
+
+def _products(call: OpaqueCall, tensors: dict[str, torch.Tensor], arguments: Sequence[Any]) -> float:
+    """Operations of the products, convolutions and attention in a call; 0 where PyTorch cannot say without running it."""
+    counter = FlopCounterMode(display=False)
+    try:
+        with counter:
+            call.run(tensors, arguments)
+    except Exception:  # noqa: BLE001 - an operation without a meta kernel, or whose result depends on what is in its operands
+        return 0.0
+    return float(counter.get_total_flops())
