@@ -11,7 +11,7 @@ import torch
 from weft.api.losses import say_what_is_lost
 from weft.api.recompiles import say_what_is_fixed
 from weft.api.report import report
-from weft.api.tracing import traced_for
+from weft.api.tracing import guard_forward_derivatives, traced_for
 from weft.capture import capture, refusal
 from weft.errors import CacheFolderError, UnknownOptionError
 from weft.options import current
@@ -79,6 +79,7 @@ def compile_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], targe
         CompilerError: there is no working compiler.
     """
     say_what_is_fixed()
+    guard_forward_derivatives()
     eager = in_pytorch(gm)
     made = plan(capture(gm, example_inputs), example_inputs, eager, current(), target)
     stats.count("fallbacks", len(made.fallbacks) or int(made.run == eager))

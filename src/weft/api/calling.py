@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor  # no public name
 from torch._dynamo.symbolic_convert import InstructionTranslator  # no public name
 from torch._dynamo.variables.base import AttributeMutationExisting, ValueMutationExisting  # no public names
 from torch.utils import _pytree as pytree  # no public name
 
+from weft.capture import carries_derivative
 from weft.errors import ProgramFileError, ShapeError
 from weft.plan import Runner
 
@@ -20,21 +22,26 @@ _PLAIN = (type(None), bool, int, float, str)
 
 @dataclass(frozen=True, slots=True)
 class TensorLeaf:
-    """An argument that is a tensor: what the graph was traced for, as `torch.compile` guards it; of a GPU, which one it is on."""
+    """An argument that is a tensor: what the graph was traced for, as `torch.compile` guards it; of a GPU, which one it is on.
+
+    `marks`: whether PyTorch has it marked as the conjugate or the negative of what is in its memory.
+    """
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
     device: str
+    marks: str
 
     @staticmethod
     def of(tensor: torch.Tensor) -> TensorLeaf:
         """What `tensor` is; dimensions without steps have stride 0."""
         steps = tuple(0 if n <= 1 else s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-        return TensorLeaf(tuple(tensor.shape), steps, tensor.dtype, str(tensor.device))
+        marks = f"{'conjugate ' if tensor.is_conj() else ''}{'negative ' if tensor.is_neg() else ''}"
+        return TensorLeaf(tuple(tensor.shape), steps, tensor.dtype, str(tensor.device), marks)
 
     def __str__(self) -> str:
-        return f"{self.dtype} of shape {self.shape}, strides {self.stride} (0: not looked at), on {self.device}"
+        return f"{self.marks}{self.dtype} of shape {self.shape}, strides {self.stride} (0: not looked at), on {self.device}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +138,11 @@ class Calling:
         for number, (leaf, wanted, same) in enumerate(zip(leaves, self.leaves, self.same, strict=True)):
             found = _leaf(leaf)
             if found != wanted or type(getattr(found, "value", 0)) is not type(getattr(wanted, "value", 0)):
+                other = (
+                    "a tensor that is more than elements in memory" if type(leaf) in _TENSORS else type(leaf).__name__
+                )
                 raise ShapeError(
-                    f"argument {number} is {found or type(leaf).__name__}, and the program was saved for {wanted}",
+                    f"argument {number} is {found or other}, and the program was saved for {wanted}",
                     todo="call it with such an argument, or save a program that weft.optimize made for this one",
                 )
             if isinstance(wanted, TensorLeaf) and first.setdefault(id(leaf), number) != same:
@@ -142,9 +152,20 @@ class Calling:
                 )
 
 
+def _is_memory(tensor: torch.Tensor) -> bool:
+    """Whether `tensor` is elements in memory and nothing else: no wrapper of `torch.func`, of no other layout, not quantised.
+
+    Nor one that carries a forward-mode derivative, or stands for zeros without memory.
+    """
+    if is_functorch_wrapped_tensor(tensor) or tensor.layout is not torch.strided or tensor.is_nested:
+        return False
+    return not (tensor.is_quantized or carries_derivative(tensor) or tensor._is_zerotensor())  # noqa: SLF001 - no public name
+
+
 def _leaf(value: Any) -> TensorLeaf | Plain | None:
     if type(value) in _TENSORS:
-        return TensorLeaf.of(cast("torch.Tensor", value))
+        tensor = cast("torch.Tensor", value)
+        return TensorLeaf.of(tensor) if _is_memory(tensor) else None
     return Plain(value) if type(value) in _PLAIN else None
 
 

@@ -14,8 +14,11 @@ from typing import Any, TypeVar, cast
 
 import torch
 from torch import fx
+from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.output_graph import OutputGraph
+from torch._dynamo.source import GlobalStateSource
 from torch._dynamo.variables import builder
+from torch._guards import TracingContext
 
 B = TypeVar("B", bound=Callable[..., Any])
 _MARK = "_weft_keeps_numbers"
@@ -30,6 +33,16 @@ def traced_for(backend: B) -> B:
     """`backend`, known as weft's: indices in its graphs stay numbers of the run."""
     setattr(backend, _MARK, True)
     return backend
+
+
+def guard_forward_derivatives() -> None:
+    """Has Dynamo trace anew where forward-mode derivatives are asked for, which it does not guard by itself.
+
+    To be called while a backend compiles; elsewhere there are no guards, and nothing happens.
+    """
+    tracing = TracingContext.try_get()
+    if tracing is not None:
+        tracing.guards_context.dynamo_guards.add(GlobalStateSource().make_guard(cast("Any", GuardBuilder).DUAL_LEVEL))
 
 
 def _is_wefts(compiler: Any) -> bool:

@@ -21,6 +21,7 @@ from weft.capture.captured import (
     with_dims,
     without_units,
 )
+from weft.capture.flags import as_read, carries_derivative
 from weft.capture.graph import capture
 from weft.capture.memory import Write, apart
 from weft.capture.refusal import refusal
@@ -38,7 +39,9 @@ __all__ = [
     "Result",
     "Write",
     "apart",
+    "as_read",
     "capture",
+    "carries_derivative",
     "in_order",
     "refusal",
     "with_dims",

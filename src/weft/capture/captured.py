@@ -67,11 +67,13 @@ class Operand:
         value: its name.
         kept: per dimension of PyTorch's tensor: True for the value's next axis, False for size 1.
         order: the value's axes in the order in which PyTorch's tensor has them; None where that is their own.
+        flagged: of a result, that it is marked as a conjugate, a negative or zeros, which only PyTorch's calls see.
     """
 
     value: str
     kept: tuple[bool, ...]
     order: tuple[int, ...] | None = None
+    flagged: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

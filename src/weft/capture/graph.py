@@ -10,6 +10,7 @@ from torch import fx
 
 from weft.capture.arguments import dtype_of
 from weft.capture.captured import Captured, Fallback
+from weft.capture.flags import forward_derivatives
 from weft.capture.memory import apart
 from weft.capture.record import PLAIN, gradient_line, gradients_possible, record
 from weft.capture.recording import Recording
@@ -43,9 +44,13 @@ def _captured(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Captured:
     wanted, where = gradient_line(gm)
     if wanted:
         return _refused("gradients are asked for, and weft makes forward kernels only", where)
+    if forward_derivatives():
+        return _refused("forward-mode derivatives are asked for, and weft makes forward kernels only", None)
     for example in example_inputs:
         if isinstance(example, torch.Tensor) and type(example) not in PLAIN:
             return _refused(f"an input is a {type(example).__name__}, not a plain tensor", None)
+        if isinstance(example, torch.Tensor) and example._is_zerotensor():  # noqa: SLF001 - no public name
+            return _refused("an input is zeros without memory, which PyTorch's tracing does not tell from others", None)
     recording = record(gm, meaning)
     _check(recording)
     held = recording.constants

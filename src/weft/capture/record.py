@@ -66,7 +66,7 @@ def record(gm: fx.GraphModule, meaning: Meaning) -> Recording:
     inputs = tuple(recorder.enter(e) if isinstance(e, torch.Tensor) else e for e in examples)
     # The graph may switch gradients on or off; inference mode ends as it began. Fake tensors themselves run outside of it
     # (`_Recorder`): within, PyTorch's shape functions refuse symbolic sizes.
-    with torch.inference_mode():
+    with torch.inference_mode(not _differentiates(gm)):
         with recorder:
             result: Any = _Interpreter(gm, recorder).run(*examples)
         outputs = tuple(recorder.result(leaf) for leaf in pytree.tree_leaves(result))
@@ -75,6 +75,11 @@ def record(gm: fx.GraphModule, meaning: Meaning) -> Recording:
     slots = tuple(recorder.inputs[id(fake)] for _, fake in held)
     constants = tuple(tensor for tensor, _ in held)
     return Recording((*inputs, *slots), calls, outputs, tuple(recorder.fakes), recorder.writes(), constants)
+
+
+def _differentiates(gm: fx.GraphModule) -> bool:
+    """Whether the graph itself computes derivatives (`torch.func.grad`): nothing would be recorded for them in inference mode."""
+    return any(getattr(n.target, "__name__", "") == "_grad_increment_nesting" for n in gm.graph.nodes)
 
 
 def gradient_line(gm: fx.GraphModule) -> tuple[bool, Location | None]:

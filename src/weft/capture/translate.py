@@ -26,6 +26,7 @@ from weft.capture.captured import (
 )
 from weft.capture.creation import CREATION
 from weft.capture.elementwise import elementwise, is_elementwise
+from weft.capture.flags import flagged
 from weft.capture.indices import INDICES
 from weft.capture.memory import BY_STRIDE, STRIDED, Write, storage_of
 from weft.capture.picks import CHECK
@@ -42,6 +43,7 @@ from weft.tensor.program import Opaque, TensorProgram, uses
 _HANDLERS: dict[str, Handler] = {**CREATION, **INDICES, **PRODUCTS, **REDUCTIONS, **VIEWS}
 
 _FLATTEN = torch.ops.aten.flatten.using_ints
+_CLONE = torch.ops.aten.clone.default
 _VIEW, _RESHAPE = torch.ops.aten.view.default, torch.ops.aten.reshape.default
 _OF_ROWS = ("aten.view_as_complex", "aten.view_as_real")
 """Views that want the last dimension to be the innermost, as it is in a tensor that eager computed."""
@@ -231,6 +233,10 @@ class _Translation:
         used = [slot for slot in call.results if slot is not None]
         if isinstance(call.target, Write):
             raise UnsupportedError("it writes into a part of a tensor")
+        if any(flagged(self.fakes[slot]) for slot in (*call.reads(), *used)):
+            raise UnsupportedError(
+                "a tensor is marked as conjugate, negative or zeros, which PyTorch computes when it is read"
+            )
         self._demand_types(call, used)
         if call.packet == CHECK:
             raise UnsupportedError("PyTorch looks whether each index exists")
@@ -299,7 +305,7 @@ class _Translation:
                 call.location,
             )
             self._shown(slot, ref)
-            results.append(_operand(ref))
+            results.append(replace(_operand(ref), flagged=flagged(fake)))
         if call.pinned:
             self.shown.update(slot for slot in call.results if slot is not None)
         into = None
@@ -328,7 +334,7 @@ class _Translation:
             if in_order or self.builder.order(self.refs[slot]) is None:
                 self.refs[slot] = self.builder.dense(self.refs[slot])
             if call.into is None and self._looks_into_an_input(call, slot):
-                self.refs[slot] = copy(self.builder, self.refs[slot])
+                self.refs[slot] = self._copied(slot)
             if call.pinned and slot not in self.theirs and slot not in self.shown:
                 self.refs[slot] = self._as_in_memory(self.refs[slot], self.fakes[slot])
 
@@ -409,7 +415,7 @@ class _Translation:
         others = (*self.theirs, *self.shown, *slots[: slots.index(slot)])
         taken = {self._memory(self.refs[s].value) for s in others}
         if self._memory(ref.value) in taken and slot not in self.shown:
-            ref = self.refs[slot] = copy(self.builder, ref)
+            ref = self.refs[slot] = self._copied(slot)
         if ref not in outputs:
             outputs.append(ref)
         return FromProgram(outputs.index(ref), _memory_order(self.recording.fakes[slot.index]))
@@ -419,10 +425,21 @@ class _Translation:
         ref = self.refs[last] = self._plain(self.refs[last])
         theirs = {self._memory(self.refs[s].value) for s in self.theirs}
         if self.theirs.get(last) != entry and self._memory(ref.value) in theirs:
-            ref = copy(self.builder, ref)
+            ref = self._copied(last)
         if ref not in outputs:
             outputs.append(ref)
         return outputs.index(ref)
+
+    def _copied(self, slot: Slot) -> Ref:
+        """The content of `slot` in memory of its own; PyTorch copies what weft cannot read."""
+        ref = self.refs[slot]
+        if not (ref.dtype.is_foreign or flagged(self.fakes[slot])):
+            return copy(self.builder, ref)
+        name = f"clone_{len(self.calls)}"
+        sizes: list[Size] = [1 if axis is None else axis for axis in ref.dims]
+        made = self.builder.opaque("aten.clone", name, [ref], sizes, ref.dtype, "weft cannot read it", None)
+        self.calls[name] = OpaqueCall(name, _CLONE, (_operand(ref),), {}, (_operand(made),))
+        return made
 
     def _memory(self, value: str) -> str:
         """The value whose memory that is which weft itself had PyTorch look at as `value`."""

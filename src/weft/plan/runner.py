@@ -23,6 +23,7 @@ from weft.capture import (
     OpaqueCall,
     Operand,
     Write,
+    as_read,
     in_order,
     with_dims,
 )
@@ -116,7 +117,7 @@ def runner(
         match step:
             case CallStep():
                 text.lines += [_WROTE] if instead is not None and step.call.name in once else []
-                text.call(step)
+                text.call(step, program)
             case ViewStep():
                 text.views(step)
             case RegionStep():
@@ -164,16 +165,22 @@ class _Text:
         self.lines.append(f"{name} = {expression}")
         self.names[value] = name
 
-    def call(self, step: CallStep) -> None:
-        """PyTorch's own."""
+    def call(self, step: CallStep, program: TensorProgram) -> None:
+        """PyTorch's own; what it gives is made such as kernels read, or raises: tracing knows no more than a call's fake says."""
+        own = {n.name: n for n in program.nodes if isinstance(n, Opaque) and n.call == step.call.name}
         leaves = pytree.tree_leaves((step.call.args, step.call.kwargs))
         read = dict.fromkeys(leaf.value for leaf in leaves if isinstance(leaf, Operand))
         given = ", ".join(f"{value!r}: {self.names[step.aliases.get(value, value)]}" for value in read)
         made = self.variable()
         self.lines.append(f"{made} = {self.constant(step.run)}({{{given}}}, {_tuple(self.arguments)})")
         for result in step.call.results:
-            if result is not None:
-                self.let(result.value, f"{made}[{result.value!r}]")
+            if result is None:
+                continue
+            given, node = f"{made}[{result.value!r}]", own.get(result.value)
+            if node is not None and not result.flagged:
+                kind = self.constant(getattr(torch, node.dtype.name))
+                given = f"{self.constant(as_read)}({given}, {kind}, {node.call!r})"
+            self.let(result.value, given)
 
     def region(self, step: RegionStep) -> None:
         """The launches of its kernels."""
