@@ -169,12 +169,12 @@ def test_a_failing_program_becomes_small():
 
 
 def test_the_command_prints_the_table_and_fails_where_a_program_does(monkeypatch):
-    good = CliRunner().invoke(main, ["fuzz", "--count", "2", "--seed", "10"])
+    good = CliRunner().invoke(main, ["fuzz", "--kind", "programs", "--count", "2", "--seed", "10"])
     assert (good.exit_code, good.exception) == (0, None)
     assert "fuse_consecutive_maps" in good.output
     monkeypatch.setattr(import_module("weft.fuse.swap_scale_dot"), "apply", scale_forgotten)
     seed = first_failure(10).seed
-    bad = CliRunner().invoke(main, ["fuzz", "--count", "1", "--seed", str(seed)])
+    bad = CliRunner().invoke(main, ["fuzz", "--kind", "programs", "--count", "1", "--seed", str(seed)])
     assert bad.exit_code == 1
     assert f"seed {seed}, snapshot" in bad.stderr
     assert "smallest program that fails so" in bad.stderr

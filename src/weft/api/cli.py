@@ -131,23 +131,40 @@ def _results(path: Path, read: Callable[[Any], R]) -> list[R]:
 
 
 @main.command()
-@click.option("--count", type=click.IntRange(min=1), default=200, show_default=True, help="How many programs.")
+@click.option("--count", type=click.IntRange(min=1), default=200, show_default=True, help="How many.")
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the first; then one more each."
 )
-@click.option("--operations", type=click.IntRange(min=1), help="About how many in each program  [default: 3 to 10]")
-@click.option("--compiled", is_flag=True, help="Also build each program's kernels and judge their results.")
+@click.option(
+    "--kind",
+    type=click.Choice(["functions", "programs"]),
+    default="functions",
+    show_default=True,
+    help="PyTorch functions through optimize and compile, or tensor programs through every rewrite.",
+)
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Functions: processes at once.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=1), default=60, show_default=True, help="Functions: in which each must end."
+)
+@click.option("--operations", type=click.IntRange(min=1), help="Programs: about how many in each  [default: 3 to 10]")
+@click.option("--compiled", is_flag=True, help="Programs: also build each one's kernels and judge their results.")
 @reporting
-def fuzz(count: int, seed: int, operations: int | None, compiled: bool) -> None:
-    """Check random programs: every rewrite, random schedules and, if asked, kernels, each beside what was written.
+def fuzz(count: int, seed: int, kind: str, jobs: int, seconds: float, operations: int | None, compiled: bool) -> None:
+    """Check random PyTorch functions, or random programs with every rewrite, each beside what was written.
 
-    Exits with 1 where one computes something else; prints its seed, and the smallest program that fails alike.
+    Functions are called through `weft.optimize` or `weft.compile`, with arguments of every type, odd values and layouts, at
+    several sizes, and judged beside eager and fp64. Programs run every rewrite, random schedules and, if asked, kernels. Exits with
+    1 where one is wrong; prints its seed, and the smallest that fails alike: of functions a file that runs.
     """
-    from weft.api.fuzz import campaign
+    from weft.api import fuzz, fuzz_functions
 
-    tally = campaign(
-        count, seed, compiled=compiled, operations=operations, show=lambda failure: click.echo(f"{failure}\n", err=True)
-    )
+    def show(failure: object) -> None:
+        click.echo(f"{failure}\n", err=True)
+
+    if kind == "functions":
+        tally = fuzz_functions.campaign(count, seed, jobs=jobs, seconds=seconds, show=show)
+    else:
+        tally = fuzz.campaign(count, seed, compiled=compiled, operations=operations, show=show)
     console().print(tally.table())
     if tally.failures:
         raise SystemExit(1)

@@ -1,0 +1,252 @@
+"""One random function through a public entry point, beside eager and fp64: every result, written argument, type and layout."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+
+from weft.api.compile import compile as weft_compile
+from weft.api.optimize import optimize
+from weft.errors import ShapeError
+from weft.options import options
+from weft.verify.judge import Draws, judge
+from weft.verify.random_functions import REFUSALS, RandomFunction, kind_of
+
+_DRAWS = 4
+# What a region is left to PyTorch for where weft itself failed.
+_FAILED = ("weft failed", "the scheduled program", "the laws on tensor programs")
+
+Function = Callable[..., object]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is wrong with a function.
+
+    Attributes:
+        stage: one of "raises", "fallback", "structure", "dtype", "shape", "stride", "memory", "number", "nan", "integer"; or
+            "time", "crash" from outside.
+        what: in words, with call and output.
+    """
+
+    stage: str
+    what: str
+
+
+class _WrongError(Exception):
+    def __init__(self, stage: str, what: str) -> None:
+        super().__init__(what)
+        self.stage, self.what = stage, what
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What became of one function.
+
+    Attributes:
+        finding: what is wrong; None where nothing is.
+        ran: whether eager runs it at all.
+        kernels: how many weft's program has, where it is known.
+        judged: calls whose results fp64 has judged.
+    """
+
+    finding: Finding | None
+    ran: bool = True
+    kernels: int = 0
+    judged: int = 0
+
+
+def tried(function: RandomFunction) -> Tried:
+    """Calls `function` as it says, through weft and eagerly, and compares."""
+    torch.set_num_threads(function.threads)
+    torch.compiler.reset()
+    with warnings.catch_warnings(), options(measure="never"):
+        warnings.simplefilter("ignore")
+        return _Trial(function).run()
+
+
+class _Trial:
+    """One function, compiled once, and what its calls have shown."""
+
+    def __init__(self, function: RandomFunction) -> None:
+        self.function = function
+        self.plain, self.wide = function.made(), function.made(wide=True)
+        self.kernels = self.judged = 0
+
+    def run(self) -> Tried:
+        """All calls, up to the first that is wrong."""
+        try:
+            expected = self._eager(0, 0)
+        except REFUSALS:
+            return Tried(None, ran=False)
+        try:
+            compiled = self._compiled()
+            for call in range(len(self.function.calls)):
+                if call:
+                    try:
+                        expected = self._eager(call, 0)
+                    except REFUSALS:
+                        continue  # what eager refuses at these sizes, weft may refuse or not
+                self._call(compiled, call, expected)
+        except _WrongError as wrong:
+            return Tried(Finding(wrong.stage, wrong.what), kernels=self.kernels, judged=self.judged)
+        return Tried(None, kernels=self.kernels, judged=self.judged)
+
+    def _compiled(self) -> Function:
+        if self.function.entry == "compile":
+            return weft_compile(self.plain)
+        try:
+            program = optimize(self.plain, self.function.tensors(0))
+        except Exception as error:
+            raise _WrongError("raises", f"optimize raises {_said(error)}") from error
+        self.kernels = len(program.kernels)
+        for fallback in program.fallbacks:
+            if fallback.reason.startswith(_FAILED):
+                raise _WrongError("fallback", f"{fallback.operation} is left to PyTorch: {fallback.reason}")
+        return program
+
+    def _eager(self, call: int, draw: int) -> tuple[tuple[torch.Tensor, ...], list[torch.Tensor]]:
+        """Results of eager, and the arguments after the call."""
+        given = self.function.tensors(call, draw)
+        return self.plain(*given), given
+
+    def _weft(
+        self, compiled: Function, call: int, draw: int
+    ) -> tuple[tuple[torch.Tensor, ...], list[torch.Tensor]] | None:
+        """Results of weft, likewise; None where a program made for some sizes says that it is not for these."""
+        given = self.function.tensors(call, draw)
+        try:
+            results = compiled(*given)
+        except ShapeError:
+            if self.function.entry == "optimize" and self.function.calls[call] != self.function.calls[0]:
+                return None
+            raise
+        except Exception as error:
+            raise _WrongError("raises", f"call {call} raises {_said(error)}") from error
+        if not isinstance(results, tuple):
+            raise _WrongError("structure", f"call {call} gives {type(results).__name__}, eager a tuple")
+        several = cast("tuple[object, ...]", results)
+        tensors = tuple(r for r in several if isinstance(r, torch.Tensor))
+        if len(tensors) != len(several):
+            raise _WrongError("structure", f"call {call} gives what is no tensor, eager tensors")
+        return tensors, given
+
+    def _call(
+        self, compiled: Function, call: int, expected: tuple[tuple[torch.Tensor, ...], list[torch.Tensor]]
+    ) -> None:
+        found = self._weft(compiled, call, 0)
+        if found is None:
+            return
+        _same_form(found, expected, call)
+        every = [(*found[0], *found[1])], [(*expected[0], *expected[1])], [self._reference(call, 0, expected)]
+        wrong = self._judged(every, call)
+        if wrong is None or wrong.stage != "number":
+            if wrong is not None:
+                raise wrong
+            return
+        for draw in range(1, _DRAWS):  # one draw of an ill-conditioned function is luck
+            more, eager = self._weft(compiled, call, draw), self._eager(call, draw)
+            if more is None:
+                break
+            every[0].append((*more[0], *more[1]))
+            every[1].append((*eager[0], *eager[1]))
+            every[2].append(self._reference(call, draw, eager))
+        wrong = self._judged(every, call)
+        if wrong is not None:
+            raise wrong
+
+    def _reference(
+        self, call: int, draw: int, eager: tuple[tuple[torch.Tensor, ...], list[torch.Tensor]]
+    ) -> tuple[torch.Tensor, ...] | None:
+        """Results and arguments in fp64; None where that has no meaning."""
+        given = self.function.tensors(call, draw, wide=True)
+        default = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            results = (*self.wide(*given), *given)
+        except REFUSALS:
+            return None
+        finally:
+            torch.set_default_dtype(default)
+        plain = (*eager[0], *eager[1])
+        fits = all(a.shape == b.shape and kind_of(a) == kind_of(b) for a, b in zip(results, plain, strict=True))
+        return results if fits else None
+
+    def _judged(
+        self,
+        every: tuple[
+            Sequence[tuple[torch.Tensor, ...]],
+            Sequence[tuple[torch.Tensor, ...]],
+            Sequence[tuple[torch.Tensor, ...] | None],
+        ],
+        call: int,
+    ) -> _WrongError | None:
+        """What is wrong with the numbers of one call."""
+        kept = [
+            (found, eager, exact)
+            for found, eager, exact in zip(*every, strict=True)
+            if exact is not None and all(a.shape == b.shape for a, b in zip(found, eager, strict=True))
+        ]
+        if not kept:
+            return None
+        self.judged += 1
+        columns = [Draws([tuple(map(_numbers, row[i])) for row in kept]) for i in range(3)]
+        judgement = judge(*columns)
+        for number, output in enumerate(judgement.outputs):
+            if not output.ok:
+                count = len(kept[0][0]) - len(self.function.arguments)
+                name = f"output {number}" if number < count else f"argument {number - count} after it"
+                integer = kind_of(kept[0][1][number]) in "ib"
+                stage = "integer" if integer else "nan" if "where eager gives" in output.reason else "number"
+                return _WrongError(stage, f"call {call}, {name}: {output}")
+        return None
+
+
+def _same_form(
+    found: tuple[tuple[torch.Tensor, ...], list[torch.Tensor]],
+    expected: tuple[tuple[torch.Tensor, ...], list[torch.Tensor]],
+    call: int,
+) -> None:
+    """Raises where results have another element type, shape, stride or memory than eager's."""
+    mine, theirs = found[0], expected[0]
+    if len(mine) != len(theirs):
+        raise _WrongError("structure", f"call {call} gives {len(mine)} results, eager {len(theirs)}")
+    for number, (a, b) in enumerate(zip(mine, theirs, strict=True)):
+        name = f"call {call}, output {number}:"
+        if a.dtype != b.dtype:
+            raise _WrongError("dtype", f"{name} {a.dtype}, eager gives {b.dtype}")
+        if a.shape != b.shape:
+            raise _WrongError("shape", f"{name} {list(a.shape)}, eager gives {list(b.shape)}")
+        if _strides(a) != _strides(b):
+            raise _WrongError("stride", f"{name} strides {a.stride()}, eager gives {b.stride()} of {list(b.shape)}")
+        if _shared(a, found[1]) != _shared(b, expected[1]):
+            raise _WrongError(
+                "memory",
+                f"{name} shares memory with arguments {_shared(a, found[1])}, eager's {_shared(b, expected[1])}",
+            )
+
+
+def _strides(tensor: torch.Tensor) -> list[int]:
+    """Of dimensions in which there is anything to step over."""
+    if tensor.numel() == 0:
+        return []
+    return [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
+
+
+def _shared(tensor: torch.Tensor, arguments: Sequence[torch.Tensor]) -> list[int]:
+    memory = tensor.untyped_storage().data_ptr()
+    return [i for i, a in enumerate(arguments) if memory and a.untyped_storage().data_ptr() == memory]
+
+
+def _numbers(tensor: torch.Tensor) -> torch.Tensor:
+    """As the error rule takes it: complex numbers as pairs."""
+    plain = tensor.resolve_conj().resolve_neg()
+    return torch.view_as_real(plain) if plain.is_complex() else plain
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error)[:600]}"

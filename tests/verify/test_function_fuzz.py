@@ -1,0 +1,176 @@
+"""Random functions: right ones pass, what is wrong with others is found, said and made small."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from weft.api import function_trial, fuzz_functions
+from weft.api.cli import main
+from weft.api.function_trial import tried
+from weft.api.fuzz_functions import Failure, Tally, campaign, reproducer
+from weft.verify.function_rows import ROWS, Effect
+from weft.verify.function_values import LAYOUTS, VALUES
+from weft.verify.random_functions import Argument, RandomFunction, Statement, random_function, smaller
+
+
+def drawn(*texts: str, outputs: str = "v0", entry: str = "optimize", **changes: object) -> RandomFunction:
+    """A function of two matrices, of these statements."""
+    statements = [Statement(f"v{i}", text, Effect.rounds, keeps=False) for i, text in enumerate(texts)]
+    arguments = tuple(Argument(name, ("n", "m"), "float32", "normal", "dense") for name in ("a0", "a1"))
+    calls = ({"n": 4, "m": 5}, {"n": 3, "m": 1})
+    return replace(RandomFunction(0, arguments, tuple(statements), tuple(outputs.split()), calls, 1, entry), **changes)
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("seed", [3, 8, 12, 17, 20, 24])
+def test_random_functions_are_right(seed):
+    found = tried(random_function(seed))
+    assert found.finding is None, str(found.finding)
+    assert found.ran
+
+
+def test_the_seed_says_all():
+    first, second = random_function(7), random_function(7)
+    assert first == second
+    assert first.source() != random_function(8).source()
+    for mine, theirs in zip(first.tensors(0), second.tensors(0), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=0, equal_nan=True)
+
+
+def test_drawn_functions_are_of_all_kinds():
+    functions = [random_function(seed) for seed in range(150)]
+    assert all(len(f.statements) > 0 and f.outputs for f in functions)
+    assert {f.entry for f in functions} == {"optimize", "compile"}
+    assert {f.threads for f in functions} == {1, 2}
+    assert {len(f.calls) for f in functions} == {1, 2, 3}
+    found = {word for f in functions for a in f.arguments for word in (a.dtype, a.values, a.layout)}
+    assert found >= {*VALUES, *LAYOUTS, "bool", "uint8", "int64", "bfloat16", "float16", "float64", "complex64"}
+    assert any(a.of is not None for f in functions for a in f.arguments)
+    assert any(s.target is None for f in functions for s in f.statements)
+    assert any(0 in call.values() for f in functions for call in f.calls)
+
+
+def test_every_row_has_a_meaning():
+    """Blanks are known, and texts are Python."""
+    for row in ROWS:
+        blanks = set(re.findall(r"\{(\w+)\}", row.text))
+        assert blanks <= {*"abcmidezskpt", "lo", "hi"}, row.text
+        assert set(row.kinds) <= set("fibc")
+        compile(row.text.removeprefix("!").format(**dict.fromkeys(blanks, "x")), "row", "exec")
+
+
+def test_nothing_decides_by_what_is_rounded():
+    rounds = Statement("v0", "a0 * 0.1", Effect.rounds, keeps=False)
+    decides = Statement("v1", "v0 > a1", Effect.decides, keeps=True)
+    function = drawn(outputs="v1")
+    assert not replace(function, statements=(rounds, decides)).decides_rightly()
+    exact = replace(rounds, text="a0.mT", effect=Effect.exact, keeps=True)
+    assert replace(function, statements=(exact, decides)).decides_rightly()
+    assert not replace(function, statements=(decides, exact)).decides_rightly()  # v0 is not there yet
+
+
+WRONG = {
+    # what weft gives in place of the right result, and the stage at which it is found
+    "number": lambda v: v * 1.001,
+    "nan": lambda v: v / 0,
+    "dtype": lambda v: v.double(),
+    "shape": lambda v: v[None],
+    "stride": lambda v: v.mT.contiguous().mT,
+}
+
+
+@pytest.mark.parametrize("stage", WRONG)
+def test_wrong_results_are_found(monkeypatch, stage):
+    def wrong(f):
+        return lambda *given: tuple(WRONG[stage](v) for v in f(*given))
+
+    monkeypatch.setattr(function_trial, "weft_compile", wrong)
+    found = tried(drawn("a0 @ a1.mT", "a0 * 2", entry="compile")).finding
+    assert found is not None
+    assert found.stage == stage
+    assert tried(drawn("a0 @ a1.mT")).finding is None
+
+
+def test_lost_writes_lost_memory_and_exceptions_are_found(monkeypatch):
+    writes = (Statement(None, "a0.mul_(2.0)", Effect.rounds, keeps=False),)
+    function = drawn(entry="compile", outputs="a1", statements=writes)
+    monkeypatch.setattr(function_trial, "weft_compile", lambda f: lambda a, b: (b,))
+    found = tried(function).finding
+    assert found is not None
+    assert (found.stage, "argument 0" in found.what) == ("number", True)
+    monkeypatch.setattr(function_trial, "weft_compile", lambda f: lambda a, b: (f(a, b)[0].clone(),))
+    found = tried(function).finding
+    assert found is not None
+    assert found.stage == "memory"
+
+    def raising(*given):
+        raise KeyError("P")
+
+    monkeypatch.setattr(function_trial, "weft_compile", lambda f: raising)
+    found = tried(function).finding
+    assert found is not None
+    assert (found.stage, "KeyError: 'P'" in found.what) == ("raises", True)
+
+
+def test_what_eager_refuses_is_no_finding():
+    found = tried(drawn("a0 @ a1"))
+    assert (found.finding, found.ran) == (None, False)
+
+
+def test_a_failing_function_becomes_small():
+    """Whatever takes an exponential fails: that alone is left."""
+
+    def fails(function: RandomFunction) -> bool:
+        return "torch.exp" in function.source()
+
+    functions = [f for seed in range(200) if fails(f := random_function(seed)) and f.decides_rightly()]
+    assert len(functions) > 3
+    for large in functions:
+        function, going = large, True
+        while going:
+            going = False
+            for candidate in smaller(function):
+                if fails(candidate):
+                    function, going = candidate, True
+                    break
+        made = [s for s in function.statements if s.target is not None]
+        assert len(made) <= 2
+        assert len(function.calls) == len(function.outputs) == 1
+        assert all(a.layout == "dense" for a in function.arguments if a.of is None)
+
+
+def test_the_reproducer_runs(capsys):
+    function = drawn("a0 @ a1.mT", "torch.exp(v0)", outputs="v1")
+    exec(compile(reproducer(function), "reproducer", "exec"), {})
+    printed = capsys.readouterr().out
+    assert (printed.count("eager"), printed.count("weft")) == (2, 2)
+
+
+def test_processes_that_end_or_hang_are_findings():
+    texts = {0: "a0 + __import__('os')._exit(3)", 1: "a0 + __import__('time').sleep(100)"}
+    tally = campaign(2, 0, seconds=1.5, shrink=False, draw=lambda seed: drawn(texts[seed], seed=seed))
+    assert [(f.function.seed, f.stage) for f in tally.failures] == [(0, "crash"), (1, "time")]
+    assert tally.functions == 2
+
+
+def test_the_command_runs_functions(monkeypatch):
+    asked: list[object] = []
+
+    def failing(count, seed, *, jobs, seconds, show):
+        asked.extend((count, seed, jobs, seconds))
+        failure = Failure("number", "is wrong", drawn("a0 * 2"), drawn("a0 * 2"))
+        show(failure)
+        return Tally(functions=count, failures=[failure])
+
+    monkeypatch.setattr(fuzz_functions, "campaign", failing)
+    found = CliRunner().invoke(main, ["fuzz", "--count", "3", "--seed", "5", "--jobs", "2"])
+    assert found.exit_code == 1
+    assert asked == [3, 5, 2, 60]
+    assert "random functions" in found.output
+    assert "seed 0, number: is wrong" in found.stderr
+    assert "v0 = a0 * 2" in found.stderr
