@@ -14,6 +14,7 @@ from torch import nn
 
 import weft
 from weft.api import losses
+from weft.api.backend import backend
 from weft.errors import LeftToPyTorchWarning
 from weft.plan import trial
 from weft.plan.clock import Timed, Timing
@@ -151,3 +152,25 @@ def test_it_can_be_silenced():
 
 def test_nobody_is_told_twice_what_optimize_says():
     assert not said(lambda: weft.optimize(ordered, (torch.randn(40, 32),)).fallbacks)
+
+
+def test_what_is_left_is_weighed_without_fixing_sizes() -> None:
+    # A call that is left to PyTorch and takes a size: weighing it must not make Dynamo compile for this size alone.
+    def grown(keys: torch.Tensor, row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        keys = torch.cat((keys, row), -2)
+        scores = torch.softmax(row @ keys.mT, -1) @ keys
+        return scores, torch.arange(keys.shape[1])
+
+    graphs = 0
+
+    def counted(gm: Any, inputs: Any) -> Any:
+        nonlocal graphs
+        graphs += 1
+        return backend(gm, inputs)
+
+    fast = torch.compile(grown, backend=counted)
+    with torch.no_grad():
+        for length in (16, 17, 18, 19, 40):
+            given = torch.randn(1, length, 8), torch.randn(1, 1, 8)
+            torch.testing.assert_close(fast(*given), grown(*given))
+    assert graphs == 2

@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree  # no public name
 from torch.utils.flop_counter import FlopCounterMode
 
 from weft.capture import Fallback, OpaqueCall, Operand
+from weft.capture.arguments import in_example
 from weft.cost import Machine, machine_of
 from weft.plan.executable import Plan
 from weft.plan.runner import CallStep
@@ -69,9 +70,11 @@ def _without_data(node: Node) -> torch.Tensor:
 def _products(call: OpaqueCall, tensors: dict[str, torch.Tensor], arguments: Sequence[Any]) -> float:
     """Operations of the products, convolutions and attention in a call; 0 where PyTorch cannot say without running it."""
     counter = FlopCounterMode(display=False)
+    # Of sizes that change from call to call their numbers: asked of the symbols, Dynamo would compile for these numbers alone.
+    numbers = [in_example(each) if isinstance(each, torch.SymInt) else each for each in arguments]
     try:
         with counter:
-            call.run(tensors, arguments)
+            call.run(tensors, numbers)
     except Exception:  # noqa: BLE001 - an operation without a meta kernel, or whose result depends on what is in its operands
         return 0.0
     return float(counter.get_total_flops())
