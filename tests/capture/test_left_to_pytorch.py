@@ -237,15 +237,6 @@ def write_out(x):
     return y
 
 
-def by_strides(x):
-    y = x * 2
-    return torch.as_strided(y, (2, 2), (1, 1))
-
-
-def packed(x):
-    return x.to(torch.uint16).to(torch.float32)
-
-
 def spectrum(x, c):
     y = torch.exp(x) * 2
     z = torch.fft.rfft(y)
@@ -258,8 +249,6 @@ def spectrum(x, c):
     ("function", "reason", "text"),
     [
         (write_out, "aten.mul.out writes into its arguments", "mul"),
-        (by_strides, "aten.as_strided on a computed tensor", "as_strided"),
-        (packed, "weft has no element type uint16", "uint16"),
     ],
 )
 def test_graph_is_refused_with_reason_and_line(weft, function, reason, text):

@@ -109,7 +109,7 @@ def test_a_default_device_does_not_move_the_outputs(affine: Launcher) -> None:
 
 
 @pytest.mark.parametrize("dims", [(), (3,), ("n",), ("n", 2), (0, "n"), ("n", "n", 3), (2, 0, 4)])
-@pytest.mark.parametrize("dtype", list(DType))
+@pytest.mark.parametrize("dtype", [d for d in DType if d is not DType.unknown])
 def test_outputs_are_as_empty_gives_them(dims: tuple[str | int, ...], dtype: DType) -> None:
     signature = KernelSignature("f", (Input("x", 1, dtype),), (Size("n", 0, 0),), (Output(dims, dtype),))
     launch = make_launcher(signature, recorder(signature)[0])

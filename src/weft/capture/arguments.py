@@ -53,6 +53,11 @@ def in_example(size: Any) -> int:
     return int(size.node.expr.subs(dict.fromkeys(size.node.expr.free_symbols, _UNKNOWN)))
 
 
+def known(size: Any) -> bool:
+    """Whether a size is known in the example: it does not depend on the content of a tensor."""
+    return isinstance(size, int) or size.node.hint is not None
+
+
 def expression(size: Any) -> Any:
     """What tells sizes apart: the number, or SymPy's expression of a symbolic one."""
     return size.node.expr if symbolic(size) else size

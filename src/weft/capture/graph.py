@@ -8,16 +8,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from weft.capture.arguments import dtype_of
 from weft.capture.captured import Captured, Fallback
 from weft.capture.flags import forward_derivatives
 from weft.capture.memory import apart
 from weft.capture.record import PLAIN, gradient_line, gradients_possible, record
-from weft.capture.recording import Recording
 from weft.capture.translate import meaning, translate
-from weft.errors import Location, UnsupportedError, WeftError
-
-_DEVICES = ("cpu", "cuda")  # AMD's GPUs go by PyTorch's name of the other maker's
+from weft.errors import Location, WeftError
 
 
 def capture(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Captured:
@@ -52,7 +48,6 @@ def _captured(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Captured:
         if isinstance(example, torch.Tensor) and example._is_zerotensor():  # noqa: SLF001 - no public name
             return _refused("an input is zeros without memory, which PyTorch's tracing does not tell from others", None)
     recording = record(gm, meaning)
-    _check(recording)
     held = recording.constants
     written = [recording.inputs.index(slot) for slot, _ in recording.writes]
     if written and gradients_possible(gm):
@@ -66,26 +61,3 @@ def _captured(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Captured:
 def _refused(reason: str, where: Location | None) -> Captured:
     fallback = Fallback("graph", reason, where)
     return Captured(None, fallbacks=(fallback,), refused=fallback)
-
-
-def _check(recording: Recording) -> None:
-    """Whether every tensor is one that a program can hold.
-
-    Raises:
-        UnsupportedError: one is not.
-    """
-    lines = {s: call.location for call in recording.calls for s in call.results if s is not None}
-    where = {slot.index: line for slot, line in lines.items()}
-    devices = dict.fromkeys(fake.device for fake in recording.fakes)
-    for index, fake in enumerate(recording.fakes):
-        line = where.get(index)
-        if fake.device.type not in _DEVICES:
-            raise UnsupportedError(f"a tensor on {fake.device}", where=line)
-        if len(devices) > 1 and fake.device != next(iter(devices)):
-            raise UnsupportedError(f"tensors on {', '.join(map(str, devices))}", where=line)
-        if fake.layout != torch.strided or fake.is_quantized:
-            raise UnsupportedError(f"a tensor of layout {fake.layout}", where=line)
-        try:
-            dtype_of(fake.dtype)
-        except UnsupportedError as error:
-            raise UnsupportedError(error.what, where=line) from error

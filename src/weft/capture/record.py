@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 import torch
 from torch import fx
+from torch._dispatch.python import enable_python_dispatcher  # no public name
 from torch._ops import OpOverload  # no public name
 from torch._subclasses.fake_tensor import FakeTensor  # no public name
 from torch.utils import _pytree as pytree  # no public name
@@ -29,7 +30,7 @@ from weft.capture.calls import (
     keeps_statistics,
     plain_size,
 )
-from weft.capture.memory import STRIDED, Memory, Place, Write, storage_of
+from weft.capture.memory import BY_STRIDE, STRIDED, Memory, Place, Write, storage_of
 from weft.capture.parts import LIBRARY, PARTS
 from weft.capture.picks import PICKS
 from weft.capture.recording import Call, Recording, Slot, Target
@@ -258,8 +259,7 @@ class _Recorder(TorchDispatchMode):
         if keeps_statistics(func, args, kwargs):
             raise UnsupportedError(f"{func} writes into its running statistics", where=location_of(self.node))
         held = pytree.tree_map(self.placeheld, (args, kwargs))
-        with torch.inference_mode(False), torch.no_grad(), self.fake_mode:
-            result = func(*args, **kwargs)
+        result = self._on_fakes(func, args, kwargs)
         leaves = pytree.tree_leaves(result)
         new = [isinstance(leaf, torch.Tensor) and id(leaf) not in self._slots for leaf in leaves]
         # Sizes, devices, x.contiguous() where that is x: nothing to do when the program runs.
@@ -338,10 +338,21 @@ class _Recorder(TorchDispatchMode):
 
     def _agrees(self, made: Any, func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether the parts give tensors of the shapes and element types that the call gives."""
-        with torch.inference_mode(False), torch.no_grad(), self.fake_mode:
-            wanted = pytree.tree_leaves(func(*args, **kwargs))
+        wanted = pytree.tree_leaves(self._on_fakes(func, args, kwargs))
         found = pytree.tree_leaves(made)
         return [form_of(leaf) for leaf in found] == [form_of(leaf) for leaf in wanted]
+
+    def _on_fakes(self, func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What `func` gives, without data.
+
+        Where PyTorch has a second way for tracing, which takes symbolic sizes where the first does not, that one is next.
+        """
+        with torch.inference_mode(False), torch.no_grad(), self.fake_mode:
+            try:
+                return func(*args, **kwargs)
+            except (RuntimeError, TypeError, NotImplementedError):
+                with enable_python_dispatcher():
+                    return func(*args, **kwargs)
 
     def _worth(self, parts: Sequence[Call]) -> bool:
         """Whether weft has something to do among the parts, and it is not a program of its own (an LSTM)."""
@@ -350,6 +361,8 @@ class _Recorder(TorchDispatchMode):
 
     def _write(self, func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An in-place call, as calls that return new values."""
+        if func is _ATEN.detach_.default:
+            return args[0]  # no gradients are recorded here
         func, args = self._with_a_number(func, args)
         try:
             functional = functional_of(func, args)
@@ -374,8 +387,7 @@ class _Recorder(TorchDispatchMode):
                 self.memory.current(target)
         except UnsupportedError as error:
             raise UnsupportedError(error.what, where=location_of(self.node)) from error
-        with torch.inference_mode(False), torch.no_grad(), self.fake_mode:
-            return func(*args, **kwargs)
+        return self._on_fakes(func, args, kwargs)
 
     def _with_a_number(
         self, func: OpOverload[..., Any], args: tuple[Any, ...]
@@ -425,8 +437,7 @@ class _Recorder(TorchDispatchMode):
             self._make(_ATEN.clone.default, ((self.placeheld(made),), {}), target)
             return
         held = pytree.tree_map(self.placeheld, (args, kwargs))
-        with torch.inference_mode(False), torch.no_grad(), self.fake_mode:
-            fake: torch.Tensor = functional(*args, **kwargs)
+        fake: torch.Tensor = self._on_fakes(functional, args, kwargs)
         if fake.dtype == target.dtype:
             self._make(functional, held, target)
             return
@@ -456,9 +467,8 @@ class _Recorder(TorchDispatchMode):
         if not place.steps and len(self._sharers[storage]) > 1:
             raise UnsupportedError(f"{functional} in place on memory that several tensors share")
         held = pytree.tree_map(self.placeheld, (args, kwargs))
-        with torch.inference_mode(False), torch.no_grad(), self.fake_mode:
-            if place.steps and storage_of(functional(*args, **kwargs)) != storage:
-                raise UnsupportedError(f"{functional} in place on memory that several tensors share")
+        if place.steps and storage_of(self._on_fakes(functional, args, kwargs)) != storage:
+            raise UnsupportedError(f"{functional} in place on memory that several tensors share")
         self.memory.looked(target, functional, args, kwargs)
         self._make(functional, held, target)
 
@@ -515,10 +525,11 @@ def _pinned(recorder: _Recorder, outputs: tuple[Any, ...]) -> tuple[Call, ...]:
     storages: dict[Slot, int] = {o: storage_of(recorder.fakes[o.index]) for o in outputs if isinstance(o, Slot)}
     seen = list(storages.values())
     calls = list(recorder.calls)
-    for output, storage in storages.items():
-        if storage not in recorder.input_storages and seen.count(storage) == 1:
-            continue
-        waiting = [output]
+    shared = [o for o, s in storages.items() if s in recorder.input_storages or seen.count(s) > 1]
+    # What is read by strides must lie as it does in eager.
+    shared += [slot for call in calls if call.packet in BY_STRIDE for slot in call.results if slot]
+    for output in shared:
+        storage, waiting = storage_of(recorder.fakes[output.index]), [output]
         while waiting:
             index = made.get(waiting.pop())
             if index is None or index in recorder.written:

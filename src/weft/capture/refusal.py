@@ -13,7 +13,7 @@ from torch import fx
 from torch._ops import OpOverload  # no public name
 from torch.utils import _pytree as pytree  # no public name
 
-from weft.capture.arguments import hint
+from weft.capture.arguments import in_example, known
 from weft.capture.elementwise import is_elementwise
 from weft.capture.recording import by_name
 from weft.capture.source import location_of
@@ -88,10 +88,12 @@ def _as_zeros(leaf: Any) -> Any:
     """A tensor of zeros for a fake one, laid out as it is; the example's number for a symbolic one."""
     match leaf:
         case torch.Tensor():
-            sizes, strides = [hint(n) for n in leaf.shape], [hint(n) for n in leaf.stride()]
+            if not all(map(known, (*leaf.shape, *leaf.stride()))):
+                raise UnsupportedError("a size that depends on the content of a tensor")
+            sizes, strides = [in_example(n) for n in leaf.shape], [in_example(n) for n in leaf.stride()]
             return torch.empty_strided(sizes, strides, dtype=leaf.dtype, device=leaf.device).zero_()
         case torch.SymInt():
-            return hint(leaf)
+            return in_example(leaf)
         case _:
             return leaf
 

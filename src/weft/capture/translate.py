@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, cast
@@ -11,7 +10,7 @@ import torch
 from torch.utils import _pytree as pytree  # no public name
 from torch.utils._sympy.printers import PythonPrinter  # no public name
 
-from weft.capture.arguments import Arguments, Handler, dtype_of, expression, hint, in_example
+from weft.capture.arguments import Arguments, Handler, dtype_of, expression, hint
 from weft.capture.captured import (
     Captured,
     Fallback,
@@ -25,10 +24,11 @@ from weft.capture.captured import (
     Result,
 )
 from weft.capture.creation import CREATION
+from weft.capture.describe import alive, first, home_of, memory_order, readable, splits, unlike
 from weft.capture.elementwise import elementwise, is_elementwise
 from weft.capture.flags import flagged
 from weft.capture.indices import INDICES
-from weft.capture.memory import BY_STRIDE, STRIDED, Write, storage_of
+from weft.capture.memory import STRIDED, Write, storage_of
 from weft.capture.picks import CHECK
 from weft.capture.products import PRODUCTS
 from weft.capture.recording import Call, Recording, Slot
@@ -38,12 +38,13 @@ from weft.capture.views import RESHAPES, VIEWS, copy, kept_dims
 from weft.errors import UnsupportedError, WeftError
 from weft.tensor.axes import Axis
 from weft.tensor.builder import Builder, Ref, Size
+from weft.tensor.dtypes import DType
 from weft.tensor.program import Opaque, TensorProgram, uses
 
 _HANDLERS: dict[str, Handler] = {**CREATION, **INDICES, **PRODUCTS, **REDUCTIONS, **VIEWS}
 
 _FLATTEN = torch.ops.aten.flatten.using_ints
-_CLONE = torch.ops.aten.clone.default
+_CLONE, _NUMBER = torch.ops.aten.clone.default, "aten.scalar_tensor"
 _VIEW, _RESHAPE = torch.ops.aten.view.default, torch.ops.aten.reshape.default
 _OF_ROWS = ("aten.view_as_complex", "aten.view_as_real")
 """Views that want the last dimension to be the innermost, as it is in a tensor that eager computed."""
@@ -68,7 +69,7 @@ def translate(recording: Recording, names: Sequence[str], left: Mapping[int, str
         UnsupportedError: an element type or a size has no place in a tensor program.
     """
     left = dict(left or {})
-    captured = _Translation(_alive(recording), names, left).captured()
+    captured = _Translation(alive(recording), names, left).captured()
 
     def leaving(more: Mapping[int, str]) -> Captured:
         return translate(recording, names, {**left, **more})
@@ -95,6 +96,11 @@ class _Translation:
         self.symbols: dict[str, int] = {}
         self.contents: dict[Any, Ref] = {}
         self.arguments: list[int] = []
+        self.device = home_of(recording)
+        self.unlike = unlike(recording, self.device)
+        # Numbers that are tensors on another device: of weft they are numbers, PyTorch must make them.
+        self.numbers: dict[Slot, tuple[Call, int]] = {}
+        self.made: dict[Slot, Ref] = {}
         # Tensors that are the memory of an input, or may be: the inputs, and what writes made of them.
         self.theirs: dict[Slot, Slot] = {}
         # Results of pinned calls: views of memory that goes out as it is.
@@ -139,11 +145,14 @@ class _Translation:
 
     def _input(self, index: int, slot: Slot, name: str) -> None:
         fake = self.fakes[slot]
-        name = _readable(name)
+        name = readable(name)
         if any(ref.value == name for ref in self.refs.values()):
             name = f"{name}_{index}"
-        ref = self.builder.input(name, [hint(n) for n in fake.shape], dtype_of(fake.dtype))
-        self._shown(slot, ref)
+        if slot in self.unlike:
+            self.refs[slot] = ref = self.builder.input(name, (), DType.unknown)
+        else:
+            ref = self.builder.input(name, [hint(n) for n in fake.shape], dtype_of(fake.dtype))
+            self._shown(slot, ref)
         self.theirs[slot] = slot
         self.arguments.append(index)
         content = getattr(fake, "item_memo", None)  # what Python read of it; None where it was written into
@@ -153,9 +162,10 @@ class _Translation:
 
     def _shown(self, slot: Slot, ref: Ref) -> None:
         """Notes the tensor, and the axes that are as long as symbolic sizes that no earlier tensor has."""
-        for axis, size in zip(ref.dims, self.fakes[slot].shape, strict=True):
-            if axis is not None and symbolic(size):
-                self.axes.setdefault(expression(size), axis)
+        if ref.dtype is not DType.unknown:
+            for axis, size in zip(ref.dims, self.fakes[slot].shape, strict=True):
+                if axis is not None and symbolic(size):
+                    self.axes.setdefault(expression(size), axis)
         self.refs[slot] = ref
 
     def _translate(self, call: Call, number: int) -> None:
@@ -237,6 +247,8 @@ class _Translation:
             raise UnsupportedError(
                 "a tensor is marked as conjugate, negative or zeros, which PyTorch computes when it is read"
             )
+        if call.packet == _NUMBER and used and self.fakes[used[0]].device != self.device:
+            self.numbers[used[0]] = call, number
         self._demand_types(call, used)
         if call.packet == CHECK:
             raise UnsupportedError("PyTorch looks whether each index exists")
@@ -260,7 +272,11 @@ class _Translation:
         Raises:
             UnsupportedError: they are not; floats of 8 bits are where nothing is computed.
         """
-        kinds = {dtype_of(self.fakes[s].dtype) for s in (*call.reads(), *used)}
+        slots = (*call.reads(), *used)
+        unlike = next((self.unlike[s] for s in slots if s in self.unlike and s not in self.numbers), None)
+        if unlike is not None:
+            raise UnsupportedError(unlike)
+        kinds = {dtype_of(self.fakes[s].dtype) for s in slots}
         foreign = sorted(str(k) for k in kinds if k.is_foreign)
         if foreign:
             raise UnsupportedError(f"{' and '.join(foreign)} numbers are PyTorch's")
@@ -280,30 +296,21 @@ class _Translation:
 
     def _opaque(self, call: Call, number: int, reason: str) -> None:
         name = f"{call.packet.removeprefix('aten.').replace('::', '_')}_{number}"
-        if call.packet in BY_STRIDE and not set(call.reads()) <= set(self.inputs):
-            raise UnsupportedError(f"{call.packet} on a computed tensor")
         self._ready(call)
         target = call.target
         if target is _VIEW and not call.pinned:
             # A computed tensor need not have the strides that eager's has: where they do not allow a view, a copy.
             target = _RESHAPE
         args, kwargs = pytree.tree_map(self._held, (call.args, call.kwargs))
-        refs = [self.refs[slot] for slot in call.reads()]
+        refs = [self._pytorchs(slot) for slot in call.reads()]
         results: list[Operand | None] = []
         for slot in call.results:
             if slot is None:
                 results.append(None)
                 continue
-            fake = self.fakes[slot]
-            ref = self.builder.opaque(
-                call.packet,
-                name,
-                refs,
-                self._sizes(call, fake),
-                dtype_of(fake.dtype),
-                reason,
-                call.location,
-            )
+            fake, unlike = self.fakes[slot], slot in self.unlike
+            sizes, dtype = ((), DType.unknown) if unlike else (self._sizes(call, fake), dtype_of(fake.dtype))
+            ref = self.builder.opaque(call.packet, name, refs, sizes, dtype, reason, call.location)
             self._shown(slot, ref)
             results.append(replace(_operand(ref), flagged=flagged(fake)))
         if call.pinned:
@@ -321,16 +328,28 @@ class _Translation:
     def _sizes(self, call: Call, fake: torch.Tensor) -> list[Size]:
         """The sizes of a result of `call`: an axis where a reshape leaves a dimension as it is."""
         sizes: list[Size] = [hint(n) for n in fake.shape]
-        source = _first(call.reads()) if call.packet in RESHAPES else None
+        source = first(call.reads()) if call.packet in RESHAPES else None
         if source is not None and self.fakes[source].dtype == fake.dtype:
             for dim, old in kept_dims(self.fakes[source].shape, fake.shape).items():
                 sizes[dim] = self.refs[source].dims[old] or sizes[dim]
         return sizes
 
+    def _pytorchs(self, slot: Slot) -> Ref:
+        """The tensor as PyTorch reads it: numbers on another device are made there, each once."""
+        if slot not in self.numbers:
+            return self.refs[slot]
+        if slot not in self.made:
+            known, (call, number) = self.refs[slot], self.numbers[slot]
+            self._opaque(call, number, self.unlike[slot])
+            self.refs[slot], self.made[slot] = known, self.refs[slot]
+        return self.made[slot]
+
     def _ready(self, call: Call) -> None:
         """Makes what `call` reads values that PyTorch can read, each once, so that all views of it are of the same memory."""
         in_order = call.packet in _OF_ROWS or self._copies(call)
         for slot in call.reads():
+            if slot in self.numbers:
+                continue
             if in_order or self.builder.order(self.refs[slot]) is None:
                 self.refs[slot] = self.builder.dense(self.refs[slot])
             if call.into is None and self._looks_into_an_input(call, slot):
@@ -356,14 +375,16 @@ class _Translation:
         viewing = all(s is None or storage_of(self.fakes[s]) == memory for s in call.results)
         if viewing and (call.pinned or source in self.theirs or source in self.shown):
             return True
-        if viewing and (call.packet in STRIDED or _splits(self.fakes[source], self.fakes[_first(call.results)])):
+        if viewing and (call.packet in STRIDED or splits(self.fakes[source], self.fakes[first(call.results)])):
             return True
         ref = self.refs[source]
         return call.packet in VIEWS and self.builder.packed(ref, self._memory(ref.value))
 
     def _as_in_memory(self, ref: Ref, fake: torch.Tensor) -> Ref:
         """`ref` as a value that lies in memory as eager's does: views of it go out, and so must not be copied any more."""
-        order = _memory_order(fake)
+        if ref.dtype.is_foreign:
+            return ref  # PyTorch made it
+        order = tuple(range(fake.ndim)) if fake.is_contiguous() else memory_order(fake)
         if order is None:
             return ref
         back = sorted(range(len(order)), key=lambda d: order[d])
@@ -377,9 +398,10 @@ class _Translation:
     def _held(self, leaf: Any) -> Any:
         match leaf:
             case Slot():
-                order = self.builder.order(self.refs[leaf])
+                ref = self._pytorchs(leaf)
+                order = self.builder.order(ref)
                 plain = order is None or order == tuple(range(len(order)))
-                return replace(_operand(self.refs[leaf]), order=None if plain else order)
+                return replace(_operand(ref), order=None if plain else order)
             case torch.SymInt() | torch.SymFloat():
                 return self._number(leaf)
             case torch.SymBool():
@@ -411,18 +433,19 @@ class _Translation:
     def _output(self, slot: Slot, outputs: list[Ref]) -> FromProgram:
         """A tensor of the program's own: eager's was a tensor of its own too, unless it is pinned."""
         slots = [s for s in self.recording.outputs if isinstance(s, Slot)]
-        ref = self.refs[slot] = self._plain(self.refs[slot])
+        ref = self.refs[slot] = self._plain(self._pytorchs(slot))
         others = (*self.theirs, *self.shown, *slots[: slots.index(slot)])
         taken = {self._memory(self.refs[s].value) for s in others}
         if self._memory(ref.value) in taken and slot not in self.shown:
             ref = self.refs[slot] = self._copied(slot)
         if ref not in outputs:
             outputs.append(ref)
-        return FromProgram(outputs.index(ref), _memory_order(self.recording.fakes[slot.index]))
+        order = None if slot in self.unlike else memory_order(self.recording.fakes[slot.index])
+        return FromProgram(outputs.index(ref), order)
 
     def _last(self, entry: Slot, last: Slot, outputs: list[Ref]) -> int:
         """The output that is the last value of the input `entry`; none that lies in another input, which may change too."""
-        ref = self.refs[last] = self._plain(self.refs[last])
+        ref = self.refs[last] = self._plain(self._pytorchs(last))
         theirs = {self._memory(self.refs[s].value) for s in self.theirs}
         if self.theirs.get(last) != entry and self._memory(ref.value) in theirs:
             ref = self._copied(last)
@@ -432,10 +455,10 @@ class _Translation:
 
     def _copied(self, slot: Slot) -> Ref:
         """The content of `slot` in memory of its own; PyTorch copies what weft cannot read."""
-        ref = self.refs[slot]
+        ref = self._pytorchs(slot)
         if not (ref.dtype.is_foreign or flagged(self.fakes[slot])):
             return copy(self.builder, ref)
-        name = f"clone_{len(self.calls)}"
+        name = f"copy_{len(self.calls)}_of_{ref.value}"
         sizes: list[Size] = [1 if axis is None else axis for axis in ref.dims]
         made = self.builder.opaque("aten.clone", name, [ref], sizes, ref.dtype, "weft cannot read it", None)
         self.calls[name] = OpaqueCall(name, _CLONE, (_operand(ref),), {}, (_operand(made),))
@@ -462,59 +485,8 @@ def _used(call: Call, made: Ref | tuple[Ref, ...]) -> list[tuple[Slot, Ref]]:
     return [(used[0], made)]
 
 
-def _first(results: Sequence[Slot | None]) -> Slot:
-    return next(slot for slot in results if slot is not None)
-
-
-def _splits(old: torch.Tensor, new: torch.Tensor) -> bool:
-    """Whether each dimension of `old` is one or several of `new`, which a view can always show."""
-    rest = [hint(n) for n in new.shape if expression(n) != 1]
-    for size in (hint(n) for n in old.shape if expression(n) != 1):
-        product = 1
-        while rest and product < size:
-            product *= rest.pop(0)
-        if product != size:
-            return False
-    return not rest and old.dtype == new.dtype
-
-
-def _memory_order(fake: torch.Tensor) -> tuple[int, ...] | None:
-    """The dimensions of `fake` as they lie in memory, where that is dense and not row-major."""
-    sizes, strides = [in_example(n) for n in fake.shape], [in_example(n) for n in fake.stride()]
-    order = sorted(range(fake.ndim), key=lambda d: -strides[d])
-    step = 1
-    for dim in reversed(order):
-        if sizes[dim] > 1 and strides[dim] != step:
-            return None
-        step *= sizes[dim]
-    return None if fake.is_contiguous() else tuple(order)
-
-
 def _operand(ref: Ref) -> Operand:
     return Operand(ref.value, tuple(axis is not None for axis in ref.dims))
-
-
-def _readable(name: str) -> str:
-    """A placeholder's name without Dynamo's decoration: l_self_modules_a_parameters_weight_."""
-    parts = re.sub(r"^[lL]_|_+$", "", name)
-    parts = re.sub(r"(?:^|_)(?:modules|parameters|buffers)_", "_", parts)
-    return re.sub(r"_+", "_", parts).removeprefix("self_").strip("_") or name
-
-
-def _alive(recording: Recording) -> Recording:
-    """Without calls, and results of calls, that nothing needs."""
-    needed = {leaf for leaf in recording.outputs if isinstance(leaf, Slot)} | {last for _, last in recording.writes}
-    calls: list[Call] = []
-    for call in reversed(recording.calls):
-        results = tuple(slot if slot in needed else None for slot in call.results)
-        if call.random:
-            calls.append(call)
-        elif any(slot is not None for slot in results):
-            calls.append(replace(call, results=results))
-        else:
-            continue
-        needed.update(call.reads())
-    return replace(recording, calls=tuple(reversed(calls)))
 
 
 def _pruned(program: TensorProgram, calls: Iterable[str]) -> TensorProgram:

@@ -250,4 +250,6 @@ def _aliases(captured: TensorProgram, program: TensorProgram, call: str) -> dict
 
 def _layout(tensor: torch.Tensor) -> int | None:
     """The dimension of `tensor` that has stride 1: the last such; None where there is none."""
+    if tensor.layout != torch.strided:
+        return None
     return next((d for d in reversed(range(tensor.ndim)) if tensor.stride(d) == 1), None)

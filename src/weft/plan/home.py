@@ -14,15 +14,14 @@ from weft.target import CPU, Target
 
 
 def home(arguments: Sequence[Any]) -> Target:
-    """The target that the tensors of `arguments` live on: the first one's, and the CPU where there is none."""
+    """The target that the tensors of `arguments` live on: the first GPU among their devices, the CPU where there is none."""
     device = gpu_of(arguments)
     return CPU if device is None else of_device(device)
 
 
 def gpu_of(arguments: Sequence[Any]) -> torch.device | None:
-    """The GPU that the first tensor of `arguments` lives on, if it does."""
-    device = next((a.device for a in arguments if isinstance(a, torch.Tensor)), None)
-    return None if device is None or device.type != "cuda" else device
+    """The first GPU that a tensor of `arguments` lives on; None where all are on the CPU."""
+    return next((a.device for a in arguments if isinstance(a, torch.Tensor) and a.device.type == "cuda"), None)
 
 
 def of_device(device: torch.device) -> Target:

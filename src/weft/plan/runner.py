@@ -31,6 +31,7 @@ from weft.plan.instead import REFUSALS, Instead
 from weft.plan.region import CompiledRegion
 from weft.plan.sizes import Found, found
 from weft.tensor.axes import Affine
+from weft.tensor.dtypes import DType
 from weft.tensor.laws import View
 from weft.tensor.program import Input, Node, Opaque, TensorProgram
 
@@ -177,7 +178,7 @@ class _Text:
             if result is None:
                 continue
             given, node = f"{made}[{result.value!r}]", own.get(result.value)
-            if node is not None and not result.flagged:
+            if node is not None and not result.flagged and node.dtype is not DType.unknown:
                 kind = self.constant(getattr(torch, node.dtype.name))
                 given = f"{self.constant(as_read)}({given}, {kind}, {node.call!r})"
             self.let(result.value, given)

@@ -28,6 +28,8 @@ class DType(Enum):
     float8_e8m0fnu = ("float8_e8m0fnu", "foreign", 8)
     complex64 = ("complex64", "foreign", 64)
     complex128 = ("complex128", "foreign", 128)
+    unknown = ("unknown", "foreign", 64)
+    """Of a value that the program has no words for: another element type, layout or device, or no tensor at all."""
 
     @property
     def kind(self) -> str:

@@ -1,0 +1,84 @@
+"""What is known of a recording's tensors before anything is translated."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from weft.capture.arguments import expression, hint, in_example
+from weft.capture.recording import Call, Recording, Slot
+from weft.tensor.dtypes import DType
+
+
+def home_of(recording: Recording) -> torch.device:
+    """Where kernels run: on the first GPU that an argument of the graph lives on, else on the CPU."""
+    own = recording.inputs[: len(recording.inputs) - len(recording.constants)]
+    devices = [recording.fakes[slot.index].device for slot in own if isinstance(slot, Slot)]
+    return next((d for d in devices if d.type == "cuda"), torch.device("cpu"))
+
+
+def unlike(recording: Recording, home: torch.device) -> dict[Slot, str]:
+    """The tensors that a program has no words for, and why."""
+    found: dict[Slot, str] = {}
+    for number, fake in enumerate(recording.fakes):
+        if fake.device != home:
+            found[Slot(number)] = f"a tensor on {fake.device}, where kernels run on {home}"
+        elif fake.layout != torch.strided or fake.is_quantized:
+            found[Slot(number)] = f"a tensor of layout {fake.layout}{', quantised' if fake.is_quantized else ''}"
+        elif str(fake.dtype).removeprefix("torch.") not in DType.__members__:
+            found[Slot(number)] = f"weft has no element type {str(fake.dtype).removeprefix('torch.')}"
+    return found
+
+
+def splits(old: torch.Tensor, new: torch.Tensor) -> bool:
+    """Whether each dimension of `old` is one or several of `new`, which a view can always show."""
+    rest = [hint(n) for n in new.shape if expression(n) != 1]
+    for size in (hint(n) for n in old.shape if expression(n) != 1):
+        product = 1
+        while rest and product < size:
+            product *= rest.pop(0)
+        if product != size:
+            return False
+    return not rest and old.dtype == new.dtype
+
+
+def memory_order(fake: torch.Tensor) -> tuple[int, ...] | None:
+    """The dimensions of `fake` as they lie in memory, where that is dense and not row-major."""
+    sizes, strides = [in_example(n) for n in fake.shape], [in_example(n) for n in fake.stride()]
+    order = sorted(range(fake.ndim), key=lambda d: -strides[d])
+    step = 1
+    for dim in reversed(order):
+        if sizes[dim] > 1 and strides[dim] != step:
+            return None
+        step *= sizes[dim]
+    return None if fake.is_contiguous() else tuple(order)
+
+
+def alive(recording: Recording) -> Recording:
+    """Without calls, and results of calls, that nothing needs."""
+    needed = {leaf for leaf in recording.outputs if isinstance(leaf, Slot)} | {last for _, last in recording.writes}
+    calls: list[Call] = []
+    for call in reversed(recording.calls):
+        results = tuple(slot if slot in needed else None for slot in call.results)
+        if call.random:
+            calls.append(call)
+        elif any(slot is not None for slot in results):
+            calls.append(replace(call, results=results))
+        else:
+            continue
+        needed.update(call.reads())
+    return replace(recording, calls=tuple(reversed(calls)))
+
+
+def first(results: Sequence[Slot | None]) -> Slot:
+    return next(slot for slot in results if slot is not None)
+
+
+def readable(name: str) -> str:
+    """A placeholder's name without Dynamo's decoration: l_self_modules_a_parameters_weight_."""
+    parts = re.sub(r"^[lL]_|_+$", "", name)
+    parts = re.sub(r"(?:^|_)(?:modules|parameters|buffers)_", "_", parts)
+    return re.sub(r"_+", "_", parts).removeprefix("self_").strip("_") or name

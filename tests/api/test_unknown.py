@@ -1,0 +1,91 @@
+"""What weft has no kernels for is a call between kernels: its neighbours keep theirs, and the results are eager's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import fx
+
+import weft
+from weft.capture import capture
+from weft.tensor.program import Opaque
+
+
+def by_strides(x):
+    y = torch.exp(x) * 2
+    z = y.t().contiguous()
+    seen = torch.as_strided(y[1:], (2, 2), (1, 2)).sin(), torch.as_strided(z, (3, 4), (4, 1)) + 1
+    return *seen, torch.as_strided(y, (6, 4), (1, 6), 0), torch.relu(y)
+
+
+def pooled(x):
+    return F.adaptive_avg_pool1d(torch.exp(x).transpose(0, 1)[None], 1).flatten(1) * 2
+
+
+def packed(x):
+    small = (torch.exp(x) * 8).to(torch.uint16)
+    return torch.relu(small.to(torch.float32) - 9), small, small
+
+
+def sparse(x):
+    found = torch.relu(x * 2).to_sparse()
+    return (found @ torch.exp(x).T) + 1, found.to_dense() * 3
+
+
+def complex_numbers(x):
+    z = torch.view_as_complex(torch.exp(x).view(4, 3, 2))
+    return z, z.clone(), torch.exp(z.real)
+
+
+@pytest.mark.parametrize("function", [by_strides, pooled, packed, sparse, complex_numbers])
+def test_neighbours_keep_their_kernels(function):
+    x = torch.randn(4, 6)
+    program = weft.optimize(function, x)
+    assert program.kernels
+    found, wanted = program(x), function(x)
+    torch.testing.assert_close(found, wanted)
+    assert len({t.data_ptr() for t in found}) == len({t.data_ptr() for t in wanted})
+
+
+def test_an_argument_of_a_type_that_weft_does_not_know():
+    x, y = torch.randn(4, 6), torch.arange(5).to(torch.uint16)
+    program = weft.optimize(lambda x, y: (torch.softmax(x, -1), y.to(torch.float32).sin(), y, y.clone()), (x, y))
+    found = program(x, y)
+    assert len(program.kernels) == 2
+    assert found[2] is y
+    assert found[3] is not y
+    torch.testing.assert_close(found[1], y.to(torch.float32).sin())
+
+
+def test_sizes_that_a_second_way_of_pytorchs_takes():
+    def function(x, like):
+        return F.interpolate(torch.exp(x), size=like.shape[-2:], mode="bicubic") + like
+
+    torch.compiler.reset()
+    compiled = torch.compile(function, backend="weft", dynamic=True, options={"measure": "never"})
+    x, before = torch.randn(1, 3, 5, 5), weft.stats()
+    with torch.no_grad():
+        for height, width in ((7, 8), (9, 6)):
+            like = torch.randn(1, 3, height, width)
+            torch.testing.assert_close(compiled(x, like), function(x, like))
+    assert weft.stats().kernels - before.kernels == 2
+
+
+def test_tensors_on_several_devices():
+    """No GPU is needed to capture: only the kind of the example arguments is looked at."""
+    mode, graph = torch._subclasses.FakeTensorMode(), fx.Graph()
+    scale, x, other = (graph.placeholder(name) for name in ("scale", "x", "other"))
+    for node, shape, device in ((scale, (), "cpu"), (x, (4, 6), "cuda"), (other, (4, 6), "cpu")):
+        with mode:
+            node.meta["example_value"] = torch.empty(shape, device=device)
+    half = graph.call_function(torch.tensor, (0.5,))
+    y = graph.call_function(torch.exp, (graph.call_function(torch.mul, (x, half)),))
+    there = graph.call_function(torch.sum, (graph.call_function(torch.sin, (other,)),))
+    results = graph.call_function(torch.mul, (y, scale)), graph.call_function(torch.add, (y, there)), half
+    graph.output(results).meta["example_value"] = ()
+    captured = capture(fx.GraphModule({}, graph), [torch.empty(())] * 3)
+    assert captured.refused is None
+    left = [str(call.target.overloadpacket) for call in captured.calls.values()]
+    assert left == ["aten.sin", "aten.sum", "aten.mul", "aten.add", "aten.scalar_tensor"]
+    assert len([node for node in captured.program.nodes if not isinstance(node, Opaque)]) == 3  # 0.5, a product and exp
