@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 
@@ -9,8 +10,13 @@ import pytest
 
 from block import programs
 from schedules import fused
+from weft.block.check import Scope, body_types, infer
+from weft.block.program import Map, maps, spaces
 from weft.plan.choose import choose
 from weft.schedule import LevelPlace, Schedule, apply
+from weft.tensor.builder import Builder
+from weft.tensor.dtypes import DType
+from weft.tensor.program import Monoid
 
 
 def chosen(name: str, threads: int = 2, innermost: int | None = 1, **sizes: int) -> Schedule:
@@ -60,6 +66,28 @@ def test_blocks_are_smaller_where_the_cache_is():
         dict(choose(block, sizes, dict.fromkeys("xwb", 1), 2, cache).loops) for cache in (2 << 20, 256 << 10)
     )
     assert large["m"].levels[0].size > small["m"].levels[0].size >= 32
+
+
+@pytest.mark.parametrize("dims", [(0, 3), (1, 3), (0, 2), (1,)])
+def test_blocks_of_many_dimensions_fit_in_memory(dims):
+    """Where a product is in the program, all other loops have long blocks; together they were 2048^3 elements."""
+    builder = Builder()
+    x = builder.input("x", (9, 8, 10, 11), DType.float32)
+    summed = builder.reduce(Monoid.sum, x, dims)
+    block = fused(builder.finish([builder.matmul(summed, builder.transpose(summed, -1, -2))]))
+    sizes = {s.name: 300 for s in spaces(block)}
+    schedule = choose(block, sizes, {"x": 3}, 1)
+    applied = apply(block, schedule)
+    tiles = {m.axis: m.tile or 300 for m in maps(applied.graph)}
+
+    def blocks(graph, inputs, scope):
+        types = infer(graph, inputs, scope)
+        yield from (math.prod(tiles[a] for a in kind.dims) for kind in types.values() if not kind.buffered)
+        for node in graph.nodes:
+            if isinstance(node, Map):
+                yield from blocks(node.body, body_types(node, types), scope.inside(node))
+
+    assert max(blocks(applied.graph, dict(applied.inputs), Scope({}, applied=True))) <= 1 << 22
 
 
 def test_it_is_the_same_in_every_process():

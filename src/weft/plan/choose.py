@@ -64,6 +64,8 @@ _SUMMED_ROWS = 16
 _MULTIPLIED_ROWS = 64
 # Blocks whose results are added up one after the other: of more, the sums of so many are added up.
 _CHAIN = 64
+# Elements of any block, at most: those of more than two dimensions would not fit in memory.
+_MOST_IN_A_BLOCK = 1 << 22
 # No loop over so few elements is worth being the innermost.
 _FEW = 8
 
@@ -111,6 +113,8 @@ def choose(
     multiplied = {p.over for p in products}
     for axis in down:
         tiles[axis] = min(tiles[axis], _MULTIPLIED_ROWS if axis in multiplied else _SUMMED_ROWS)
+    for dims in _items(program.graph, dict(program.inputs), Scope({}, applied=False)):
+        _fit([a for a in dims if a not in whole], tiles)
     _even_out(program, tiles)
     grid = set(grid_maps(program.graph))
     loops: list[tuple[str, LoopSchedule]] = []
@@ -174,6 +178,22 @@ def _lying_across(
             if blocks and len(short.intersection(dims)) == 1 and short.issuperset(along) and along:
                 yield name
         yield from _lying_across(node.body, given, inside, fed, innermost, short)
+
+
+def _items(graph: Graph, inputs: dict[str, BlockType], scope: Scope) -> Iterator[tuple[Axis, ...]]:
+    """The axes of each block that is loaded or computed."""
+    types = infer(graph, inputs, scope)
+    yield from (kind.dims for kind in types.values() if not kind.buffered and len(kind.dims) > 1)
+    for node in graph.nodes:
+        if isinstance(node, Map):
+            yield from _items(node.body, body_types(node, types), scope.inside(node))
+
+
+def _fit(axes: Sequence[Axis], tiles: dict[Axis, int]) -> None:
+    """Halve tiles of a block's `axes`, the outermost first, until the block has no more elements than one may have."""
+    for axis in axes:
+        while math.prod(tiles[a] for a in axes) > _MOST_IN_A_BLOCK and tiles[axis] > _FEW:
+            tiles[axis] //= 2
 
 
 def is_plain_reduction(node: Map) -> bool:
