@@ -113,3 +113,20 @@ def test_a_comparison_of_floats_is_not_turned_round():
     assert isinstance(last, Elementwise)
     # NaN is neither below nor above: only the branches may change places.
     assert last.expr == Apply("where", (BELOW, Arg(2), INF)) or operations(last.expr) == 2
+
+
+ROUNDED = {
+    "a logarithm": apply("log", apply("add", Arg(1), Lit(1.0))),
+    "an exponential": apply("exp", apply("mul", Arg(1), Lit(2.0))),
+    "a third": apply("div", Arg(1), Lit(3.0)),
+    "a product": apply("mul", apply("mul", Arg(1), Lit(0.1)), Lit(0.3)),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_what_is_rounded_is_not_worked_out_beforehand(name):
+    """A finite field has neither log 2 nor the number nearest to a third: the law could not be shown right, and the graph was lost."""
+    before = program(ONES, reader(apply("add", Arg(0), ROUNDED[name])))
+    after = masks_in_place(before)
+    assert "c" not in [n.name for n in after.nodes]
+    assert equivalent(before, after, [{"x": (3, 4)}])

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from weft.tensor import optable
 from weft.tensor.dtypes import DType
+from weft.tensor.field import FieldDomain
 from weft.tensor.fp64 import Fp64Domain
 from weft.tensor.laws.cleaning import remove_dead
 from weft.tensor.program import Cast, Constant, Elementwise, Extent, Iota, Node, TensorProgram, Use
@@ -211,10 +212,14 @@ def _folded(expr: Scalar, change: Callable[[Lit], Lit | None]) -> Scalar | None:
 
 
 def _value(op: str, values: Sequence[float]) -> Lit | None:
-    """The row's meaning on numbers; None where that is NaN."""
+    """The row's meaning on numbers; None where that is NaN, or rounded: then no field can tell that it is the same."""
     with np.errstate(all="ignore"):
-        found = optable.row(op).meaning(*(np.asarray(v) for v in values))
-    return _literal(found)
+        found = _literal(optable.row(op).meaning(*(np.asarray(v) for v in values)))
+    if found is None or not isinstance(found.value, float) or math.isinf(found.value):
+        return found
+    domain = FieldDomain(seed=0)
+    exact = domain.elementwise(Apply(op, tuple(map(Lit, values))), (), DType.float64)
+    return found if domain.equal(exact, domain.constant(found.value, DType.float64)) else None
 
 
 def _converted(literal: Lit, dtype: DType) -> Lit | None:
