@@ -125,7 +125,7 @@ ROUNDED = {
 
 @pytest.mark.parametrize("name", ROUNDED)
 def test_what_is_rounded_is_not_worked_out_beforehand(name):
-    """A finite field has neither log 2 nor the number nearest to a third: the law could not be shown right, and the graph was lost."""
+    """A finite field has neither log 2 nor the number nearest to a third: such a law could not be shown right."""
     before = program(ONES, reader(apply("add", Arg(0), ROUNDED[name])))
     after = masks_in_place(before)
     assert "c" not in [n.name for n in after.nodes]
