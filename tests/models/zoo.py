@@ -1,0 +1,114 @@
+"""Models of transformers as people build them, small, with random weights: their default caches, masks and attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers as hub
+from torch import Tensor, nn
+
+Inputs = dict[str, Tensor]
+
+WORDS, WIDTH, INNER, LAYERS, HEADS, KV_HEADS, LONGEST = 97, 64, 96, 2, 4, 2, 256
+ENDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model and what it is called with.
+
+    Attributes:
+        build: makes it for an implementation of attention ("eager" or "sdpa"); weights are random.
+        inputs: makes what it is called with, for a batch and a length.
+        generates: whether it has `generate`.
+        attentions: the implementations that transformers has for it.
+    """
+
+    build: Callable[[str], nn.Module]
+    inputs: Callable[[int, int], Inputs]
+    generates: bool = False
+    attentions: tuple[str, ...] = ("eager", "sdpa")
+
+
+def tokens(batch: int, length: int) -> Inputs:
+    """Words that are no ends."""
+    return {"input_ids": torch.randint(3, WORDS, (batch, length))}
+
+
+def padded(batch: int, length: int) -> Inputs:
+    """Words, the first row shorter than the others."""
+    mask = torch.ones(batch, length, dtype=torch.int64)
+    mask[0, length - length // 3 :] = 0
+    return tokens(batch, length) | {"attention_mask": mask}
+
+
+def to_and_from(batch: int, length: int) -> Inputs:
+    """Words for an encoder, and half as many for a decoder."""
+    return tokens(batch, length) | {"decoder_input_ids": torch.randint(3, WORDS, (batch, max(1, length // 2)))}
+
+
+def pictures(batch: int, length: int) -> Inputs:
+    """Pictures of a fixed size; the length adds to the batch."""
+    return {"pixel_values": torch.randn(batch + length % 3, 3, 32, 32)}
+
+
+def bert(attention: str) -> nn.Module:
+    """An encoder."""
+    sizes = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": INNER}
+    return hub.BertModel(hub.BertConfig(vocab_size=WORDS, attn_implementation=attention, **sizes))
+
+
+def gpt2(attention: str) -> nn.Module:
+    """A decoder with learned positions."""
+    sizes = {"n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "n_positions": LONGEST}
+    return hub.GPT2LMHeadModel(hub.GPT2Config(vocab_size=WORDS, attn_implementation=attention, **sizes, **ENDS))
+
+
+def decoder(config: Any, model: Any, **more: Any) -> Callable[[str], nn.Module]:
+    """A decoder of Llama's family."""
+
+    def build(attention: str) -> nn.Module:
+        sizes = {
+            "vocab_size": WORDS,
+            "hidden_size": WIDTH,
+            "intermediate_size": INNER,
+            "num_hidden_layers": LAYERS,
+            "num_attention_heads": HEADS,
+            "num_key_value_heads": KV_HEADS,
+            "max_position_embeddings": LONGEST,
+        }
+        return model(config(attn_implementation=attention, **(sizes | ENDS | more)))
+
+    return build
+
+
+def t5(attention: str) -> nn.Module:
+    """An encoder and a decoder with relative positions; transformers has one attention for it."""
+    del attention
+    sizes = {"d_model": WIDTH, "d_kv": WIDTH // HEADS, "d_ff": INNER, "num_layers": LAYERS, "num_heads": HEADS}
+    ends = {"decoder_start_token_id": 0, "eos_token_id": 2, "pad_token_id": 0}
+    return hub.T5ForConditionalGeneration(hub.T5Config(vocab_size=WORDS, **sizes, **ends))
+
+
+def vit(attention: str) -> nn.Module:
+    """An encoder of pictures."""
+    sizes = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": INNER}
+    return hub.ViTModel(hub.ViTConfig(image_size=32, patch_size=8, attn_implementation=attention, **sizes))
+
+
+MODELS: dict[str, Model] = {
+    "bert": Model(bert, padded),
+    "gpt2": Model(gpt2, tokens, generates=True),
+    "llama": Model(decoder(hub.LlamaConfig, hub.LlamaForCausalLM), padded, generates=True),
+    "mixtral": Model(decoder(hub.MixtralConfig, hub.MixtralForCausalLM, num_local_experts=4), tokens, generates=True),
+    "t5": Model(t5, to_and_from, generates=True, attentions=("eager",)),
+    "vit": Model(vit, pictures),
+    # What the list above does not name, as a check on it.
+    "qwen2": Model(decoder(hub.Qwen2Config, hub.Qwen2ForCausalLM), tokens, generates=True),
+    "mistral": Model(decoder(hub.MistralConfig, hub.MistralForCausalLM, sliding_window=24), tokens, generates=True),
+    "gemma": Model(decoder(hub.GemmaConfig, hub.GemmaForCausalLM, head_dim=16), tokens, generates=True),
+    "phi": Model(decoder(hub.PhiConfig, hub.PhiForCausalLM), tokens, generates=True),
+}
