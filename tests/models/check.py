@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,7 +55,7 @@ class Outcome:
 
 
 @contextmanager
-def noting(outcome: Outcome) -> Iterator[None]:
+def noting(outcome: Outcome) -> Generator[None]:
     """Notes every graph that is compiled inside, and every warning; takes the time."""
     compile_graph = backend.compile_graph
 
@@ -122,11 +122,12 @@ def generated(name: str, attention: str, dtype: torch.dtype, cache: str, device:
     model, _ = made(name, attention, dtype, device)
     asked: dict[str, Any] = {"max_new_tokens": NEW_TOKENS, "do_sample": False, "cache_implementation": cache}
     given = [cast(tokens_only(MODELS[name].inputs(BATCH, length)), dtype, device) for length in LENGTHS[:2]]
+    generate: Callable[..., Tensor] = getattr(model, "generate")  # noqa: B009 - no part of nn.Module
     with torch.no_grad():
-        wanted = [model.generate(**each, **asked) for each in given]  # pyright: ignore[reportAttributeAccessIssue]
+        wanted = [generate(**each, **asked) for each in given]
     model.forward = weft.compile(model.forward, measure="never")
     with noting(outcome):
-        found = [model.generate(**each, **asked) for each in given]  # pyright: ignore[reportAttributeAccessIssue]
+        found = [generate(**each, **asked) for each in given]
     for mine, theirs in zip(found, wanted, strict=True):
         if not torch.equal(mine, theirs):
             outcome.wrong.append(f"other tokens: {mine.tolist()} and not {theirs.tolist()}")

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import transformers as hub
+import transformers
 from torch import Tensor, nn
 
 Inputs = dict[str, Tensor]
+
+# Its configurations are dataclasses by decoration, whose arguments a type checker does not see.
+hub: Any = transformers
 
 WORDS, WIDTH, INNER, LAYERS, HEADS, KV_HEADS, LONGEST = 97, 64, 96, 2, 4, 2, 256
 ENDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
@@ -57,7 +60,12 @@ def pictures(batch: int, length: int) -> Inputs:
 
 def bert(attention: str) -> nn.Module:
     """An encoder."""
-    sizes = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": INNER}
+    sizes = {
+        "hidden_size": WIDTH,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "intermediate_size": INNER,
+    }
     return hub.BertModel(hub.BertConfig(vocab_size=WORDS, attn_implementation=attention, **sizes))
 
 
@@ -95,7 +103,12 @@ def t5(attention: str) -> nn.Module:
 
 def vit(attention: str) -> nn.Module:
     """An encoder of pictures."""
-    sizes = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": INNER}
+    sizes = {
+        "hidden_size": WIDTH,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "intermediate_size": INNER,
+    }
     return hub.ViTModel(hub.ViTConfig(image_size=32, patch_size=8, attn_implementation=attention, **sizes))
 
 
