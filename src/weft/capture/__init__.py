@@ -24,6 +24,7 @@ from weft.capture.captured import (
 from weft.capture.flags import as_read, carries_derivative
 from weft.capture.graph import capture
 from weft.capture.memory import Write, apart
+from weft.capture.outline import Outline, Place, serves
 from weft.capture.refusal import refusal
 
 __all__ = [
@@ -36,6 +37,8 @@ __all__ = [
     "Number",
     "OpaqueCall",
     "Operand",
+    "Outline",
+    "Place",
     "Result",
     "Write",
     "apart",
@@ -44,6 +47,7 @@ __all__ = [
     "carries_derivative",
     "in_order",
     "refusal",
+    "serves",
     "with_dims",
     "without_units",
 ]

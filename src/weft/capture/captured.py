@@ -12,6 +12,7 @@ from torch._ops import OpOverload  # no public name
 from torch.utils import _pytree as pytree  # no public name
 
 from weft.capture.memory import Write
+from weft.capture.recording import Recording
 from weft.errors import Location
 from weft.tensor.axes import Axis
 from weft.tensor.program import TensorProgram
@@ -179,6 +180,7 @@ class Captured:
         refused: why there is no program.
         made_by: values of the program, and the number of the ATen call that each is a part of.
         leaving: the same graph captured again, with these calls left to PyTorch, by number, for the reasons given.
+        recording: what it was made of, until it is planned.
         constants: tensors that the graph itself holds; wherever a placeholder is named by number, they come after the last one.
     """
 
@@ -193,6 +195,7 @@ class Captured:
     made_by: Mapping[str, int] = field(default_factory=dict[str, int])
     leaving: Callable[[Mapping[int, str]], Captured] | None = None
     constants: tuple[torch.Tensor, ...] = ()
+    recording: Recording | None = None
 
 
 def without_units(tensor: torch.Tensor, kept: Sequence[bool]) -> torch.Tensor:

@@ -74,7 +74,7 @@ def translate(recording: Recording, names: Sequence[str], left: Mapping[int, str
     def leaving(more: Mapping[int, str]) -> Captured:
         return translate(recording, names, {**left, **more})
 
-    return replace(captured, leaving=leaving)
+    return replace(captured, leaving=leaving, recording=recording)
 
 
 class _Translation:

@@ -145,7 +145,7 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     products = captured.leaving is not None and any(lone_products(captured, region) for region in cut)
     fresh = Regions(known.options, known.layouts, known.target)  # without all that is not needed once this is built
     with_library = functools.partial(_with_library, captured, program, cut, fresh) if products else None
-    captured = replace(captured, leaving=None)  # it holds the whole recording
+    captured = replace(captured, leaving=None, recording=None)  # they hold the whole recording
     made = tuple(regions), captured.fallbacks, run, with_library, in_place, tuple(steps), len(arguments)
     return Plan(captured, program, *made)
 

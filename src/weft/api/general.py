@@ -1,0 +1,97 @@
+"""Graphs of any size, remembered: PyTorch traces a size of 1 or 0 for itself, and these can mostly run what comes of that."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from weft.capture import Captured, Outline, Place, serves
+from weft.options import Options
+from weft.plan import Plan, Runner
+
+_MOST = 128
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class General:
+    """A graph with sizes that change from call to call, and what runs it, for as long as PyTorch holds that.
+
+    Attributes:
+        outline: of the graph.
+        settings: all beside the graph that its kernels depend on.
+        run: takes its arguments.
+        kernels: how many it has.
+    """
+
+    outline: Outline
+    settings: tuple[Any, ...]
+    run: weakref.ref[Callable[..., Sequence[Any]]]
+    kernels: int
+
+
+_known: deque[General] = deque(maxlen=_MOST)
+
+
+def remember(captured: Captured, made: Plan, run: Runner, options: Options) -> None:
+    """Has `run`, which stands for a graph, serve others that are the same at one size.
+
+    To be called once the graph is planned, which may add guards.
+    """
+    outline = _outline(captured) if made.kernels else None
+    if outline is not None and outline.is_general:
+        with _lock:
+            _known.append(General(outline, _settings(options), weakref.ref(run), len(made.kernels)))
+
+
+def forget() -> None:
+    """No graph is known afterwards."""
+    with _lock:
+        _known.clear()
+
+
+def served(captured: Captured, options: Options) -> tuple[Runner, tuple[Place, ...], int] | None:
+    """What runs a graph with a size of 1 or 0, how it is to be called, and how many kernels it has; None: nothing known."""
+    outline = _outline(captured)
+    if outline is None or not outline.is_short:
+        return None
+    with _lock:
+        known = list(_known)
+    for each in reversed(known):
+        run = each.run()
+        if run is None or each.settings != _settings(options):
+            continue
+        try:
+            places = serves(each.outline, outline)
+        except Exception:  # noqa: BLE001 - what cannot be compared is another graph
+            continue
+        if places is not None:
+            return run, places, each.kernels
+    return None
+
+
+def _outline(captured: Captured) -> Outline | None:
+    """Of a graph that was captured; None for one that cannot be compared with others, which is compiled for itself."""
+    try:
+        return None if captured.recording is None else Outline.of(captured.recording)
+    except Exception:  # noqa: BLE001 - it is no reason to lose the graph
+        return None
+
+
+def called_with(run: Runner, places: Sequence[Place]) -> Runner:
+    """`run`, called with the arguments of another graph: those at `places`."""
+
+    def call(*arguments: Any) -> Sequence[Any]:
+        return run(*[arguments[p] if isinstance(p, int) else arguments[p[0]].shape[p[1]] for p in places])
+
+    return call
+
+
+def _settings(options: Options) -> tuple[Any, ...]:
+    return options, torch.get_num_threads(), torch.get_float32_matmul_precision()

@@ -1,0 +1,253 @@
+"""What a recording computes, for comparison with another one: whether what runs one graph can run another one, too.
+
+PyTorch traces a function anew where a size is 1 or 0 that was a symbol before. The new graph is often the old one with a number in
+the symbol's place; the old one's kernels, which take any size, run it then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, cast
+
+import torch
+from torch.utils import _pytree as pytree  # no public name
+
+from weft.capture.recording import Call, Recording, Slot, Target
+
+_SMALL = 4096
+"""Elements of a tensor that a graph holds, up to which it is compared with another graph's."""
+_LOOKS = frozenset(f"aten.{name}" for name in ("alias", "detach", "expand", "reshape", "slice", "squeeze", "view"))
+"""Calls that change nothing where they leave the shape as it is; PyTorch leaves some of them out where sizes are numbers."""
+Place: TypeAlias = int | tuple[int, int]
+"""Where an argument for one graph is found among those of another: its number; or that of a tensor whose size it is, and which."""
+_Expr: TypeAlias = Any
+"""Of SymPy, which is not fully known to type checkers."""
+_Binding: TypeAlias = Mapping[_Expr, _Expr]
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """What a tensor looks like."""
+
+    shape: tuple[_Expr, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Step:
+    """A call: `leaves` are its arguments, sizes as expressions, and `form` how they go together."""
+
+    packet: str
+    target: Target
+    leaves: tuple[Any, ...]
+    form: pytree.TreeSpec
+    results: tuple[Slot | None, ...]
+    rest: tuple[Any, ...]
+
+    @staticmethod
+    def of(call: Call) -> _Step:
+        """A call as recorded."""
+        leaves, form = pytree.tree_flatten((call.args, call.kwargs))
+        whole = None if call.whole is None else str(call.whole.target)
+        rest = call.into, call.random, call.pinned, whole
+        return _Step(call.packet, call.target, tuple(map(_plain, leaves)), form, call.results, rest)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outline:
+    """A recording without PyTorch's fake tensors.
+
+    Attributes:
+        inputs: per placeholder, its slot, or the number that it is.
+        held: the slots of the tensors that the graph holds.
+        values: by slot number.
+        steps: the calls.
+        outputs: of the graph, then what it writes into, each with its last value; sizes among them are expressions.
+        constants: the tensors that the graph holds.
+        guards: what must be true of its symbols, beside their ranges.
+        ranges: of its symbols, the least and the largest value.
+    """
+
+    inputs: tuple[Any, ...]
+    held: tuple[Any, ...]
+    values: tuple[_Value, ...]
+    steps: tuple[_Step, ...]
+    outputs: tuple[Any, ...]
+    constants: tuple[torch.Tensor, ...]
+    guards: frozenset[_Expr]
+    ranges: Mapping[_Expr, tuple[_Expr, _Expr]]
+
+    @staticmethod
+    def of(recording: Recording) -> Outline:
+        """The outline of `recording`, with the guards that PyTorch has noted so far."""
+        leaves = pytree.tree_leaves([recording.inputs, [tuple(fake.shape) for fake in recording.fakes]])
+        symbolic: list[Any] = [leaf for leaf in leaves if isinstance(leaf, torch.SymInt)]
+        shapes = symbolic[0].node.shape_env if symbolic else None
+        guards: list[Any] = [] if shapes is None else shapes.guards
+        ranges: Mapping[Any, Any] = {} if shapes is None else shapes.var_to_range
+        inputs = tuple(map(_plain, recording.inputs))
+        given = len(inputs) - len(recording.constants)
+        return Outline(
+            inputs[:given],
+            inputs[given:],
+            tuple(_Value(tuple(map(_plain, fake.shape)), fake.dtype, fake.device) for fake in recording.fakes),
+            tuple(map(_Step.of, recording.calls)),
+            tuple(map(_plain, (*recording.outputs, *(slot for pair in recording.writes for slot in pair)))),
+            recording.constants,
+            frozenset(guard.expr for guard in guards),
+            {symbol: (its.lower, its.upper) for symbol, its in ranges.items()},
+        )
+
+    @property
+    def is_general(self) -> bool:
+        """Whether a size of an input is a symbol."""
+        return any(_is_symbol(expr) for value in self._given() for expr in value.shape)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether a size of an input is 1 or 0."""
+        return any(expr in (0, 1) for value in self._given() for expr in value.shape)
+
+    def _given(self) -> Iterator[_Value]:
+        return (self.values[each.index] for each in self.inputs if isinstance(each, Slot))
+
+
+def serves(general: Outline, special: Outline) -> tuple[Place, ...] | None:
+    """How to call the first graph with the arguments of the second one, so that it computes the same; None where it may not.
+
+    It may, where the second is the first with other numbers and symbols in the place of its symbols, call for call and shape for
+    shape, and all is true of these that the first graph relies on; but that a size is at least 2, on which no kernel relies.
+    """
+    bound = _bound(general, special)
+    if bound is None:
+        return None
+    binding, places = bound
+    same = list(_numbered(general, binding)) == list(_numbered(special, {}))
+    same = same and _alike(general.constants, special.constants) and _holds(general, special, binding)
+    return places if same else None
+
+
+def _bound(general: Outline, special: Outline) -> tuple[dict[_Expr, _Expr], tuple[Place, ...]] | None:
+    """What stands in `special` for each symbol of `general`, and where the latter's arguments are found."""
+    binding: dict[_Expr, _Expr] = {}
+    sizes: dict[_Expr, Place] = {}
+    tensors = [i for i, each in enumerate(special.inputs) if isinstance(each, Slot)]
+    own: list[Slot] = [each for each in general.inputs if isinstance(each, Slot)]
+    if len(own) != len(tensors):
+        return None
+    for slot, number in zip(own, tensors, strict=True):
+        its_slot: Slot = special.inputs[number]
+        shape, other = general.values[slot.index].shape, special.values[its_slot.index].shape
+        for dim, (mine, its) in enumerate(zip(shape, other, strict=False)):
+            if _is_symbol(mine) and mine not in binding:
+                binding[mine], sizes[mine] = its, (number, dim)
+    seen = set(binding.values())
+    numbers = [i for i, each in enumerate(special.inputs) if _is_symbol(each) and each not in seen]
+    rest, places = iter(tensors), list[Place]()
+    for each in general.inputs:
+        if isinstance(each, Slot):
+            places.append(next(rest))
+        elif _is_symbol(each) and each in sizes:
+            places.append(sizes[each])
+        elif _is_symbol(each) and numbers:
+            places.append(numbers[0])
+            binding[each] = special.inputs[numbers.pop(0)]
+        else:
+            return None
+    return None if numbers else (binding, tuple(places))
+
+
+@dataclass(eq=False)
+class _Numbers:
+    """New numbers for slots, in the order in which they appear."""
+
+    outline: Outline
+    binding: _Binding
+    new: dict[int, int] = field(default_factory=dict[int, int])
+    count: int = 0
+
+    def all(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
+        """`leaves` with these slots and with other numbers for symbols, each with its kind, since 1 is neither True nor 1.0."""
+        return tuple(map(self._one, leaves))
+
+    def shape(self, slot: Slot) -> tuple[_Expr, ...]:
+        """Of a tensor."""
+        return tuple(_bound_in(size, self.binding) for size in self.outline.values[slot.index].shape)
+
+    def _one(self, leaf: Any) -> Any:
+        if isinstance(leaf, Slot):
+            if leaf.index not in self.new:
+                self.new[leaf.index], self.count = self.count, self.count + 1
+            number, value = self.new[leaf.index], self.outline.values[leaf.index]
+            return "tensor", number, self.shape(leaf), value.dtype, value.device
+        if hasattr(leaf, "xreplace") or (isinstance(leaf, int) and not isinstance(leaf, bool)):
+            return "size", _bound_in(leaf, self.binding)
+        return type(leaf), leaf
+
+
+def _numbered(outline: Outline, binding: _Binding) -> Iterator[tuple[Any, ...]]:
+    """All that `outline` says, with other numbers for its symbols; without calls that change nothing then."""
+    numbers = _Numbers(outline, binding)
+    tensors = [each for each in outline.inputs if isinstance(each, Slot)]
+    yield numbers.all((*tensors, *outline.held))
+    for step in outline.steps:
+        read = numbers.all(step.leaves)
+        match step.leaves[:1], step.results[:1]:
+            case (Slot() as source,), (Slot() as result,) if numbers.shape(source) == numbers.shape(result):
+                copies = (
+                    step.packet == "aten.contiguous" and result not in outline.outputs
+                )  # else it may be a view of an argument
+                if copies or step.packet in _LOOKS:
+                    numbers.new[result.index] = numbers.new[source.index]
+                    continue
+            case _:
+                pass
+        yield step.target, step.form, read, numbers.all(step.results), numbers.all(step.rest)
+    yield numbers.all(outline.outputs)
+
+
+def _alike(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
+    """Whether the same tensors are held, or small ones with the same elements."""
+
+    def alike(a: torch.Tensor, b: torch.Tensor) -> bool:
+        kinds = (a.dtype, a.device, a.shape) == (b.dtype, b.device, b.shape)
+        return a is b or (kinds and a.numel() <= _SMALL and torch.equal(a, b))
+
+    return len(one) == len(other) and all(map(alike, one, other))
+
+
+def _holds(general: Outline, special: Outline, binding: _Binding) -> bool:
+    """Whether what `general` relies on is true of all that `special` may be called with."""
+    for guard in general.guards:
+        found = _bound_in(guard, binding)
+        if found != True and found not in special.guards:  # noqa: E712 - SymPy's own truth, or an expression
+            return False
+    for symbol, its in binding.items():
+        if symbol not in general.ranges or (its not in special.ranges and not _is_number(its)):
+            return False
+        low, high = general.ranges[symbol]
+        least, most = (its, its) if _is_number(its) else special.ranges[its]
+        if not bool(most <= high) or not bool(low <= 2 or low <= least):
+            return False
+    return True
+
+
+def _plain(leaf: Any) -> Any:
+    """`leaf`; what depends on sizes as an expression of SymPy's."""
+    symbolic = isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool)
+    return cast("Any", leaf).node.expr if symbolic else leaf
+
+
+def _bound_in(value: Any, binding: _Binding) -> Any:
+    """A size, or what is true of sizes, with other numbers in the place of symbols."""
+    return value.xreplace(binding) if hasattr(value, "xreplace") else value
+
+
+def _is_symbol(value: Any) -> bool:
+    return bool(getattr(value, "is_Symbol", False))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) or bool(getattr(value, "is_Integer", False))
