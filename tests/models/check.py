@@ -82,7 +82,7 @@ def made(name: str, attention: str, dtype: torch.dtype, device: str = "cpu") -> 
     """A model with random weights, and the same one in fp64."""
     torch.manual_seed(0)
     model = MODELS[name].build(attention).eval().to(dtype).to(device)
-    reference = copy.deepcopy(model).double()
+    reference: Any = copy.deepcopy(model).double()
     if getattr(reference, "_can_set_experts_implementation", lambda: False)():
         reference.set_experts_implementation("eager")  # PyTorch's grouped products take no fp64
     return model, reference
