@@ -188,9 +188,12 @@ def times_the_inverse() -> TensorProgram:
 
 CONVERTED = {
     f.__name__: f
-    for f in (softmax, two_row_sums, means_of_the_whole, sum_of_products, masked_by_zero, over_two_axes, rows_and_columns,
+    for f in (softmax, two_row_sums, means_of_the_whole, masked_by_zero, over_two_axes, rows_and_columns,
               rows_plus_columns, in_half, times_the_inverse)
 }  # fmt: skip
 """Programs in which every exponential becomes a pair."""
-PLAIN = {f.__name__: f for f in (given_away, gate, largest_of_pairs, clamped_below, sum_of_both, inverse_pair)}
+PLAIN = {
+    f.__name__: f
+    for f in (given_away, sum_of_products, gate, largest_of_pairs, clamped_below, sum_of_both, inverse_pair)
+}
 """Programs in which every exponential stays as it is."""

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from block import paper
-from fuse import exponentials
+from fuse import exponentials, shared
 from fuse.exponentials import CONVERTED, PLAIN, Narrow
 from fuse.same import assert_same, run
 from fuse.test_front_ends import attention, attention_by_hand, attention_shifted_by_the_mean, captured
@@ -22,9 +22,12 @@ from weft.block.listing import signature
 from weft.block.lower import lower
 from weft.block.program import BlockProgram, Final, Graph, Map, Pointwise, Stacked, maps, spaces
 from weft.errors import ScheduleError
-from weft.fuse import Fusion, fuse
+from weft.fuse import RULES_IN_PLANS, RULES_THAT_KEEP_PRECISION, Fusion, fuse
 from weft.fuse.safety import Share, make_safe
+from weft.plan.shifts import without_shifts
 from weft.schedule import apply
+from weft.tensor.evaluate import evaluate
+from weft.tensor.fp64 import Fp64Domain
 from weft.tensor.laws import cancel_shifts, normalize
 from weft.tensor.program import TensorProgram
 from weft.tensor.scalar import operation_count
@@ -259,3 +262,121 @@ def test_headroom_keeps_more_of_float16():
     error, other = (np.max(np.abs(f - wanted) / wanted) for f in (found, less))
     assert error < 2e-3
     assert other > 20 * error
+
+
+# One operand, read by its rows and by its columns.
+
+
+LEAST = float(np.finfo(np.float32).min)
+
+
+def single(x: np.ndarray) -> np.ndarray:
+    """What fp32 holds of x."""
+    return x.astype(np.float32).astype(np.float64)
+
+
+def softmaxes(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Along the rows, and along the columns, in fp64."""
+    return eager_softmax(x), eager_softmax(x.T).T
+
+
+@pytest.mark.parametrize("apart", [10.0, 1e3, 1e30])
+def test_rows_and_columns_that_are_far_apart(apart):
+    """An exponential that is added up both ways: no exponent may stand for more than either sum takes in."""
+    x = np.random.default_rng(0).standard_normal((6, 6)) + apart * np.arange(6)[:, None]
+    x[:, 3] -= apart * 2
+    x = single(x)
+    rows_, columns = softmaxes(x)
+    for name, wanted in (("rows_and_columns", rows_ * columns), ("rows_plus_columns", rows_ + columns)):
+        for program in stages(CONVERTED[name]):
+            (found,) = narrow(make_safe(program).program, x, tile=2)
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
+
+
+def squared() -> TensorProgram:
+    """The squares of a softmax."""
+    made = exponentials.softmax()
+    power = exponentials.over("p", exponentials.MUL, "out", "out")
+    return TensorProgram(made.inputs, (*made.nodes, power), ("p",))
+
+
+def product_of_two() -> TensorProgram:
+    """Two softmaxes of different rows, multiplied."""
+    made = exponentials.two_row_sums()
+    return TensorProgram(
+        made.inputs, (*made.nodes[:-1], exponentials.over("out", exponentials.MUL, "p", "q")), ("out",)
+    )
+
+
+@pytest.mark.parametrize("x", [LEAST, LEAST / 2, -1e4, 1e4, 3e38, 0.0])
+def test_products_of_softmaxes_at_the_ends_of_the_range(x):
+    """Exponents that are added or doubled leave the range where their differences do not, and lose digits far from 0."""
+    one = np.random.default_rng(0).standard_normal((3, 4)) + x if abs(x) < 1e30 else np.full((3, 4), x)
+    one = single(one)
+    other = one[:, ::-1]
+    (p, _), (q, _) = softmaxes(one), softmaxes(other)
+    for program in stages(squared):
+        np.testing.assert_allclose(narrow(make_safe(program).program, one)[0], p * p, rtol=1e-6, atol=1e-30)
+    for program in stages(product_of_two):
+        np.testing.assert_allclose(narrow(make_safe(program).program, one, other)[0], p * q, rtol=1e-6, atol=1e-30)
+
+
+@pytest.mark.parametrize("hidden", [NAN, INF, -INF, 3e38])
+def test_what_a_mask_leaves_out_leaves_no_trace(hidden):
+    """exp(x) where a mask excludes it is 0, whatever x is: neither its NaN nor its exponent is seen."""
+    x = rows((1, 2, 3, 4, 5, 6, 7, hidden), (-80, -81, -82, -83, -81, -82, -80, hidden))
+    mask = np.ones((2, 8), bool)
+    mask[:, 7] = False
+    for program in stages(exponentials.masked_by_zero):
+        (found,) = narrow(make_safe(program).program, x, mask)
+        np.testing.assert_allclose(found[:, :7], eager_softmax(x[:, :7]), rtol=1e-5)
+        assert (found[:, 7] == 0.0).all()
+
+
+def test_an_exponential_whose_shift_went_but_that_cannot_be_a_pair_keeps_it():
+    """exp(x - max x) exp(y - max y), over its sum: exponents that are added lose digits, so that neither becomes a pair."""
+    far = [exponentials.over(f"d{v}", shared.SUB, v, f"t{v}") for v in "xy"]
+    tops = [
+        exponentials.Reduction(
+            f"t{v}",
+            (exponentials.M,),
+            exponentials.F32,
+            exponentials.Monoid.max,
+            exponentials.Use(v, (exponentials.M, exponentials.N)),
+            (exponentials.N,),
+        )
+        for v in "xy"
+    ]
+    program = TensorProgram((exponentials.X, exponentials.Y), (
+        *tops, *far, *(exponentials.over(f"e{v}", exponentials.EXP, f"d{v}") for v in "xy"),
+        exponentials.over("ef", exponentials.MUL, "ex", "ey"), exponentials.row_sum("t", "ef", exponentials.M, exponentials.N),
+        exponentials.over("out", exponentials.DIV, "ef", "t"),
+    ), ("out",))  # fmt: skip
+    assert cancel_shifts(program) is not program
+    assert without_shifts(program) is program
+
+
+@pytest.mark.one_in(4)
+@pytest.mark.parametrize("seed", range(40))
+def test_shared_operands_whose_rows_are_far_apart(seed):
+    """Every candidate of random programs gives numbers where the program as written does, and nearly as exact ones."""
+    rng, draws = random.Random(seed), np.random.default_rng(seed)
+    program = normalize(shared.random_program(rng))
+    written = fuse(lower(program), RULES_IN_PLANS, ()).last
+    plain, fusion = make_safe(written).plain, fuse(lower(without_shifts(program)), RULES_THAT_KEEP_PRECISION)
+    candidates = [make_safe(s.program) for s in fusion.snapshots]
+    for _ in range(4):
+        inputs = shared.numbers(draws, 4)
+        eager, exact = evaluate(program, inputs, Narrow()), evaluate(program, inputs, Fp64Domain())
+        for safe in candidates:
+            if safe.plain > plain:
+                continue
+            found = interpret(safe.program, inputs, {"M": 4}, Narrow(), {"M": rng.choice((1, 2, 4))})[0]
+            for mine, theirs, true in zip(found, eager, exact, strict=True):
+                seen = np.isfinite(theirs)
+                assert np.isfinite(mine[seen]).all(), f"{program}\n{safe.program}\n{inputs}\n{mine}\n{theirs}"
+                if (seen := seen & np.isfinite(true)).any():
+                    errors = [np.abs(v - true)[seen].max() for v in (mine, theirs)]
+                    assert errors[0] <= 8 * (errors[1] + 2**-23 * np.abs(true[seen]).max()), (
+                        f"{program}\n{safe.program}"
+                    )

@@ -8,12 +8,17 @@ import numpy as np
 import pytest
 
 from block import programs
+from fuse.exponentials import means_of_the_whole
 from schedules import fused, random_schedule
 from weft.block.check import check
+from weft.block.copies import canonical
 from weft.block.interpret import interpret
+from weft.block.lower import lower
 from weft.block.program import Map, Place, maps
 from weft.block.ranges import Part, Segment, Within
 from weft.errors import ScheduleError
+from weft.fuse import fuse
+from weft.fuse.safety import make_safe
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
 from weft.tensor.evaluate import evaluate
 from weft.tensor.fp64 import Fp64Domain
@@ -120,3 +125,11 @@ def test_a_grid_loop_with_other_work_beside_it_is_refused():
             block,
             schedule(**{**loops, names[1]: levels((SPLIT, 2), (LOOP, 2)), names[2]: levels((SPLIT, 2), (LOOP, 2))}),
         )
+
+
+def test_a_sum_around_a_split_that_would_leave_parts_of_two_sizes_is_refused():
+    """Blocks of 3, each in blocks of 2 and 1, are more than there are in blocks of 2: their parts had no places of their own."""
+    block = canonical(make_safe(fuse(lower(means_of_the_whole())).snapshots[0].program).program)
+    assert apply(block, schedule(m=levels((LOOP, 2)), n=levels((SPLIT, 2), (LOOP, 2))))
+    with pytest.raises(ScheduleError, match="one level"):
+        apply(block, schedule(m=levels((LOOP, 3), (LOOP, 2)), n=levels((SPLIT, 2), (LOOP, 2))))

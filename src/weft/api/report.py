@@ -17,7 +17,8 @@ from weft.block.program import BlockProgram
 from weft.cascade import chains, formulas
 from weft.errors import UnsupportedError
 from weft.plan import CompiledRegion, Plan, described
-from weft.tensor.laws import cancel_shifts, sizes_in_place
+from weft.plan.shifts import without_shifts
+from weft.tensor.laws import sizes_in_place
 from weft.tensor.program import Derived, Input, TensorProgram
 
 
@@ -156,7 +157,7 @@ def _shifted(region: CompiledRegion, start: BlockProgram) -> TensorProgram | Non
     """The tensor program without shifts that cancel, where `start`, what the chosen candidate began with, is made of it."""
     if start == region.lowered:
         return None
-    shifted = cancel_shifts(region.program)
+    shifted = without_shifts(region.program)
     try:
         return shifted if lower(sizes_in_place(shifted)) == start else None
     except UnsupportedError:

@@ -26,10 +26,11 @@ from weft.masks import limit
 from weft.options import Options
 from weft.plan.choose import choose, in_segments, off_the_grid
 from weft.plan.gpu_select import Way, Ways
+from weft.plan.shifts import without_shifts
 from weft.schedule import Schedule, apply, kernels
 from weft.target import CPU, Target
 from weft.tensor.dtypes import DType
-from weft.tensor.laws import cancel_shifts, decays_below_maxima, sizes_in_place
+from weft.tensor.laws import decays_below_maxima, sizes_in_place
 from weft.tensor.program import TensorProgram
 
 # Candidates of one region that the model has this close take the same time, or the one that moves less is faster.
@@ -299,7 +300,7 @@ def _fused(
         # Rule 4 divides by a sum after the product instead of before: of nothing, 0 / 0 instead of nothing.
         return
     seen = {written}
-    cancelled = cancel_shifts(program)
+    cancelled = without_shifts(program)
     if cancelled != program:
         first = _with_decays(cancelled, None)
     fusion = fuse(first, RULES_THAT_KEEP_PRECISION, checked=options.debug_checks)

@@ -12,6 +12,7 @@ from weft.block.check import check
 from weft.block.copies import canonical, loop_names
 from weft.block.program import BlockNode, BlockProgram, Graph, Join, Map, Place, maps, operands, results
 from weft.block.ranges import All, Segment
+from weft.errors import ScheduleError
 from weft.schedule.accumulate import accumulate, stage_operands
 from weft.schedule.edges import fill_edges, peel
 from weft.schedule.place import demand_grid, hoist_grid, place_loops
@@ -36,6 +37,9 @@ def apply(program: BlockProgram, schedule: Schedule) -> BlockProgram:
     for name, loop in schedule.loops:
         if loop.levels[0].place is LevelPlace.split:
             done = split(program, name, loop.levels[0].size, schedule.together)
+            for around in done.by_blocks:
+                if sum(level.place is not LevelPlace.split for level in schedule.of(around).levels) > 1:
+                    raise ScheduleError(f"loop {around!r} leaves parts for each of its blocks: it takes one level")
             together = frozenset(axis for pair in tied(done.program) for axis in pair)
             alike = frozenset(m.name for m in maps(done.program.graph) if m.axis in together)
             program, schedule = done.program, _extended(schedule, done, alike, wanted)

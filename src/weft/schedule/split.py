@@ -37,11 +37,14 @@ class Split:
 
     Attributes:
         together: how many parts the merge takes at once.
+        by_blocks: loops with state around the loop, which now leave parts for each of their blocks: both halves of each must go by
+            the same blocks, one after the other.
     """
 
     program: BlockProgram
     levels_of: tuple[tuple[str, str | None], ...]
     together: int
+    by_blocks: tuple[str, ...] = ()
 
 
 def split(program: BlockProgram, loop: str, count: int, together: int = 1) -> Split:
@@ -67,7 +70,7 @@ def split(program: BlockProgram, loop: str, count: int, together: int = 1) -> Sp
     """
     splitter = _Splitter(program, count, together)
     graph = splitter.part(program.graph, _path(program.graph, loop))
-    return Split(replace(program, graph=graph), tuple(splitter.levels_of), splitter.together)
+    return Split(replace(program, graph=graph), tuple(splitter.levels_of), splitter.together, tuple(splitter.by_blocks))
 
 
 def _path(graph: Graph, loop: str) -> tuple[str, ...]:
@@ -87,6 +90,7 @@ class _Splitter:
         self.together = together
         self.make = loop_names(program)
         self.levels_of: list[tuple[str, str | None]] = []
+        self.by_blocks: list[str] = []
 
     def part(self, graph: Graph, path: tuple[str, ...]) -> Graph:
         """`graph` with the map that `path` begins with replaced by its two parts."""
@@ -136,6 +140,8 @@ class _Splitter:
             raise ScheduleError(
                 f"a loop inside {node.name!r} cannot be split: {node.name!r} does not go over all of its range"
             )
+        if node.state is not None:
+            self.by_blocks.append(node.name)
         body = self.part(node.body, path)
         index = next(i for i, n in enumerate(body.nodes) if n not in node.body.nodes and isinstance(n, Map))
         first_nodes = _needed(body.nodes, body.nodes[index])

@@ -13,7 +13,7 @@ from weft.block.check import Scope
 from weft.block.copies import without_unread
 from weft.block.program import BlockProgram, BlockType, Graph, Pointwise, maps
 from weft.block.rename import rename_values
-from weft.fuse.safety.graphs import Inputs, graph_of, reduced_axes
+from weft.fuse.safety.graphs import Inputs, graph_of
 from weft.fuse.safety.pairs import FIRST, Pair, Share
 from weft.fuse.safety.work import Policy, Work
 from weft.tensor.dtypes import DType
@@ -31,12 +31,14 @@ class Safe:
         converted: how many exponentials are pairs now.
         plain: how many stayed as written: something reads their plain value, which a pair would not keep from overflowing.
         harmless: how many stayed because what they raise is bounded, as tanh and clamp are.
+        left: which stayed as written, by their numbers in the order of the program.
     """
 
     program: BlockProgram
     converted: int
     plain: int
     harmless: int
+    left: frozenset[int]
 
 
 def make_safe(program: BlockProgram, share: Share = Share.row) -> Safe:
@@ -57,21 +59,22 @@ def make_safe(program: BlockProgram, share: Share = Share.row) -> Safe:
         that 1 had before, so that nothing overflows that does not in exact arithmetic. Rows of -inf give what 0/0 gives; +inf
         and NaN give NaN in their row. `program` itself where no exponential becomes a pair.
     """
-    reduced = reduced_axes(program.graph)
-    plain: frozenset[int] = frozenset()
+    plain, lists = frozenset[int](), dict[int, frozenset[int]]()
     while True:
-        policy = Policy(share, _headroom(program), reduced.__contains__, plain, _real(program))
+        policy = Policy(share, _headroom(program), lists, plain, _real(program))
         types: dict[str, BlockType] = dict(program.inputs)
         given = Inputs({name: Pair(name) for name, _ in program.inputs})
         work = graph_of(policy, program.graph, types, Scope({}, applied=False), given, frozenset(program.graph.outputs))
-        if not policy.exposed:
+        if policy.exposed:
+            plain |= policy.exposed
+        elif lists or not any(policy.along.values()):
             break
-        plain |= policy.exposed
-    if not policy.converted:
-        return Safe(program, 0, policy.count - len(policy.harmless), len(policy.harmless))
-    graph = without_unread(_named(work, program.graph))
-    converted, harmless = len(policy.converted), len(policy.harmless)
-    return Safe(replace(program, graph=graph), converted, policy.count - converted - harmless, harmless)
+        else:  # only now it is known how all sums run that lists are read for
+            lists = policy.along
+    left = frozenset(range(policy.count)) - policy.converted - policy.harmless
+    if policy.converted:
+        program = replace(program, graph=without_unread(_named(work, program.graph)))
+    return Safe(program, len(policy.converted), len(left), len(policy.harmless), left)
 
 
 def _named(work: Work, before: Graph) -> Graph:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from weft.block.program import Pointwise
-from weft.fuse.safety.pairs import Pair, combined, product, quotient
+from weft.fuse.safety.pairs import Pair, Source, product, quotient
 from weft.fuse.safety.work import Expression, Policy, Sym, Work
 from weft.tensor.optable import row
 from weft.tensor.optable.intervals import EVERYTHING
@@ -75,10 +75,9 @@ def _exponential(of: Expression, inner: Sym) -> Sym:
     own = Expression(of.work, of.node, list(of.args))
     name = own.value(Sym(power), "x")
     policy.converted.add(number)
-    degrees = dict(of.work.degrees.get(name, ()))
-    if degrees:  # a value that is an exponent elsewhere gets a name of its own here
+    if name in of.work.sources:  # a value that is an exponent elsewhere gets a name of its own here
         name = of.work.pointwise(of.work.make("x"), Arg(0), (name,), of.work.dims(name), of.work.types[name].dtype)
-    of.work.degrees[name] = ((number, 1),)
+    of.work.sources[name] = Source(number, 1, (*of.work.units, *of.work.dims(name)))
     return Sym(Lit(1.0), ((name, 1),))
 
 
@@ -87,18 +86,16 @@ def _applied(of: Expression, op: str, args: tuple[Sym, ...]) -> Sym:
         return Sym(Apply(op, tuple(a.expr for a in args)))
     match op, args:
         case "mul", (left, right):
-            return Sym(product(left.expr, right.expr), combined(left.terms, right.terms))
+            return of.settled(Sym(product(left.expr, right.expr), of.work.combined(left.terms, right.terms)))
         case "div", (left, right):
-            return Sym(quotient(left.expr, right.expr), combined(left.terms, right.terms, -1))
+            return of.settled(Sym(quotient(left.expr, right.expr), of.work.combined(left.terms, right.terms, -1)))
         case "neg", (inner,):
             return Sym(apply("neg", inner.expr), inner.terms)
         case (("add" | "sub"), (left, right)):
             one, other, terms = of.together(left, right)
             return Sym(apply(op, one, other), terms)
         case "where", (condition, left, right):
-            chosen = of.plain(condition)
-            one, other, terms = of.together(left, right)
-            return Sym(apply(op, chosen, one, other), terms)
+            return of.chosen(of.plain(condition), left, right)
         case _:
             return Sym(Apply(op, tuple(of.plain(a) for a in args)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
@@ -34,7 +35,7 @@ from weft.block.program import (
 )
 from weft.block.rename import fresh, values_of
 from weft.fuse.safety import expressions
-from weft.fuse.safety.pairs import Degree, Pair, Terms, combined
+from weft.fuse.safety.pairs import Pair, Source, Terms
 from weft.fuse.safety.states import SafeState, safe_state
 from weft.fuse.safety.work import Policy, Work
 from weft.tensor.axes import Axis
@@ -57,7 +58,8 @@ def graph_of(
     """
     own = infer(graph, types, scope)
     plain |= {n for join in graph.nodes if isinstance(join, Join) for n in (join.first, join.rest)}
-    work = Work(policy, graph, {**types, **own}, dict(given.values), dict(given.degrees))
+    work = Work(policy, graph, {**types, **own}, dict(given.values), dict(given.sources))
+    work.units = tuple(a for a, around in scope.maps.items() if around.unit)
     for node in graph.nodes:
         _node(work, node, scope, plain)
     for name in graph.outputs:
@@ -71,10 +73,17 @@ def graph_of(
 
 @dataclass
 class Inputs:
-    """What a graph starts from: what its inputs have become, and which exponentials its exponents are of."""
+    """What a graph starts from.
+
+    Attributes:
+        values: what its inputs have become.
+        sources: which exponentials its exponents are of.
+        fixed: exponents that are the same in all iterations of the map around, by what they are called outside.
+    """
 
     values: dict[str, Pair] = field(default_factory=dict[str, Pair])
-    degrees: dict[str, Degree] = field(default_factory=dict[str, Degree])
+    sources: dict[str, Source] = field(default_factory=dict[str, Source])
+    fixed: dict[str, str] = field(default_factory=dict[str, str])
 
 
 def _node(work: Work, node: BlockNode, scope: Scope, plain: frozenset[str]) -> None:
@@ -108,6 +117,7 @@ def _collapse(work: Work, node: Collapse) -> Pair:
     pair, dims = work.values[node.arg], work.dims(node.arg)
     if node.monoid is not Monoid.sum:
         pair = Pair(work.plain(pair, dims))
+    work.added(pair.terms, (node.over,))
     pair = work.shared(pair, frozenset((node.over,)), dims)
     name = node.name if not pair.terms else work.make(node.name)
     work.nodes.append(replace(node, name=name, arg=work.significand(pair, dims)))
@@ -118,14 +128,15 @@ def _collapse(work: Work, node: Collapse) -> Pair:
 def _dot(work: Work, node: Dot) -> Pair:
     over, names, terms = frozenset((node.over,)), list[str](), Terms()
     for operand in (node.left, node.right):
+        work.added(work.values[operand].terms, over)
         pair = work.shared(work.values[operand], over, work.dims(operand))
         names.append(work.significand(pair, work.dims(operand)))
-        terms = combined(terms, pair.terms)
+        terms = work.combined(terms, pair.terms)
     acc = None if node.acc is None else work.plain(work.values[node.acc], work.dims(node.acc))
     name = node.name if not terms else work.make(node.name)
     work.nodes.append(replace(node, name=name, left=names[0], right=names[1], acc=acc))
     work.types[name] = work.types[node.name]
-    return Pair(name, terms)
+    return work.settled(Pair(name, terms), work.dims(node.name))
 
 
 # Maps.
@@ -145,9 +156,9 @@ def _map(work: Work, node: Map, scope: Scope, plain: frozenset[str]) -> None:
     state, nodes = None, tuple(body.nodes)
     if node.state is not None:
         stacked = frozenset(o.inner for o in outputs if not isinstance(o, Final))
-        safe = safe_state(body, stacked, node.state)
+        safe = safe_state(body, stacked, node.state, node.axis, frozenset(given.fixed))
         state, nodes = safe.state, safe.nodes
-        outputs += _finals(work, node, body, safe)
+        outputs += _finals(work, node, body, safe, given.fixed)
     made = Map(node.name, node.axis, tuple(feeds), Graph((), nodes, ()), tuple(outputs), state, node.range, node.unit)
     work.nodes.append(pruned(sealed(made)))
 
@@ -165,7 +176,12 @@ def _fed(work: Work, node: Map) -> tuple[list[Feed], Inputs, dict[str, BlockType
         if (name, seen) not in exponents:
             inner = exponents[name, seen] = taken("z")
             feeds.append(Feed(name, inner, seen))
-            given.degrees[inner] = work.degrees[name]
+            source = work.sources[name]
+            if isinstance(seen, Broadcast):
+                given.fixed[inner] = name
+                given.sources[inner] = source
+            else:
+                given.sources[inner] = source.renamed(seen.over, node.axis)
         return exponents[name, seen]
 
     for feed in node.inputs:
@@ -194,13 +210,12 @@ def _stacked(work: Work, node: Map, body: Work, output: Stacked) -> list[Stacked
     if kind.buffered:
         lists = [Stacked(work.make(n), n) for n, _ in pair.terms]
     else:
-        reduced = frozenset(a for a in kind.dims if work.policy.reduced(a))
-        pair = body.shared(pair, reduced, kind.dims)
+        pair = _for_a_list(body, pair, kind.dims)
         lists = [Stacked(work.make(n), n) for n, _ in pair.terms]
     for each in lists:
         inner = body.types[each.inner]
         work.types[each.outer] = BlockType((node.axis, *inner.lists), inner.dims, inner.dtype)
-        work.degrees[each.outer] = body.degrees[each.inner]
+        work.sources[each.outer] = body.sources[each.inner]
     terms = tuple(sorted((o.outer, c) for o, (_, c) in zip(lists, pair.terms, strict=True)))
     outputs: list[Stacked | Final] = [*lists]
     significand = pair.significand
@@ -214,12 +229,21 @@ def _stacked(work: Work, node: Map, body: Work, output: Stacked) -> list[Stacked
     return [Stacked(output.outer, significand), *outputs]
 
 
+def _for_a_list(body: Work, pair: Pair, dims: tuple[Axis, ...]) -> Pair:
+    """`pair` with one exponent for all elements along axes where nothing that reads the list can miss what is lost by it."""
+    if len(pair.terms) != 1:
+        return pair
+    source = body.sources[pair.terms[0][0]]
+    axes = (source.axes[i] for i in body.policy.lists.get(source.number, ()))
+    return body.shared(pair, frozenset(a for a in axes if a in dims), dims)
+
+
 def _once(work: Work, body: Work, output: Once) -> list[Once]:
     """The outputs for one value of the only iteration: its significand, and its exponents."""
     pair = body.values[output.inner]
     exponents = [Once(work.make(n), n) for n, _ in pair.terms]
     for each in exponents:
-        work.types[each.outer], work.degrees[each.outer] = body.types[each.inner], body.degrees[each.inner]
+        work.types[each.outer], work.sources[each.outer] = body.types[each.inner], body.sources[each.inner]
     terms = tuple(sorted((o.outer, c) for o, (_, c) in zip(exponents, pair.terms, strict=True)))
     if pair.significand is None:
         work.values[output.outer] = Pair(None, terms, pair.dtype)
@@ -228,24 +252,22 @@ def _once(work: Work, body: Work, output: Once) -> list[Once]:
     return [Once(output.outer, pair.significand), *exponents]
 
 
-def _finals(work: Work, node: Map, body: Work, safe: SafeState) -> list[Stacked | Final]:
+def _finals(work: Work, node: Map, body: Work, safe: SafeState, fixed: Mapping[str, str]) -> list[Stacked | Final]:
     outputs: list[Stacked | Final] = []
-    exponents: dict[str, str] = {}
+    called = dict(fixed)
     for output in node.outputs:
         if not isinstance(output, Final):
             continue
         outputs.append(output)
-        component = safe.exponent_of.get(output.inner)
-        if component is None:
-            work.values[output.outer] = Pair(output.outer)
-            continue
-        if component not in exponents:
-            name = exponents[component] = work.make("z")
-            outputs.append(Final(name, component))
-            found = next(c for c in safe.state.components if c.name == component)
-            work.types[name] = BlockType((), found.dims, found.dtype)
-            work.degrees[name] = body.degrees[safe.source_of[component]]
-        work.values[output.outer] = Pair(output.outer, ((exponents[component], 1),))
+        terms = safe.terms_of.get(output.inner, ())
+        for component, _ in terms:
+            if component not in called:
+                name = called[component] = work.make("z")
+                outputs.append(Final(name, component))
+                found = next(c for c in safe.state.components if c.name == component)
+                work.types[name] = BlockType((), found.dims, found.dtype)
+                work.sources[name] = body.sources[safe.source_of[component]].shared((node.axis,))
+        work.values[output.outer] = Pair(output.outer, tuple(sorted((called[n], c) for n, c in terms)))
     return outputs
 
 
@@ -259,29 +281,3 @@ def pruned(node: Map) -> Map:
             needed.update(operands(each))
     feeds = tuple(f for f in node.inputs if f.inner in needed)
     return sealed(replace(node, inputs=feeds, body=replace(node.body, nodes=tuple(reversed(kept)))))
-
-
-def reduced_axes(graph: Graph) -> frozenset[Axis]:
-    """Axes along which something is added up, under every name that they have in one map or another."""
-    parent: dict[Axis, Axis] = {}
-
-    def find(axis: Axis) -> Axis:
-        while parent.setdefault(axis, axis) != axis:
-            axis = parent[axis]
-        return axis
-
-    found: list[Axis] = []
-
-    def visit(graph: Graph) -> None:
-        for node in graph.nodes:
-            if isinstance(node, Map):
-                for feed in node.inputs:
-                    if isinstance(feed.access, Iterate):
-                        parent[find(feed.access.over)] = find(node.axis)
-                visit(node.body)
-            elif isinstance(node, Dot | Collapse):
-                found.append(node.over)
-
-    visit(graph)
-    roots = {find(a) for a in found}
-    return frozenset(a for a in parent if find(a) in roots) | frozenset(found)

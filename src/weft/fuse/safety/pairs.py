@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
+from functools import reduce
 from typing import TypeAlias
 
+from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.scalar import Arg, Lit, Scalar, apply
 
@@ -15,6 +17,33 @@ Terms: TypeAlias = tuple[tuple[str, int], ...]
 
 Degree: TypeAlias = tuple[tuple[int, int], ...]
 """By the number of an exponential: how often it is a factor. () where all have cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The exponential that an exponent comes from.
+
+    Attributes:
+        number: of the exponential.
+        power: 1, or -1 where the exponent has the opposite sign of what the exponential raises.
+        axes: what the exponential varies along, by the names that hold here; None where one exponent stands for all along an axis.
+    """
+
+    number: int
+    power: int
+    axes: tuple[Axis | None, ...]
+
+    def renamed(self, old: Axis, new: Axis | None) -> Source:
+        """The same where axis `old` is called `new`, or has been added up."""
+        return replace(self, axes=tuple(new if a == old else a for a in self.axes))
+
+    def shared(self, over: Collection[Axis]) -> Source:
+        """Of an exponent that stands for all elements along `over`."""
+        return replace(self, axes=tuple(None if a in over else a for a in self.axes))
+
+    def added(self, over: Collection[Axis]) -> frozenset[int]:
+        """The positions in `axes` along which a sum over `over` has been taken then."""
+        return frozenset(i for i, a in enumerate(self.axes) if a is None or a in over)
 
 
 class Share(Enum):
@@ -51,13 +80,44 @@ def combined(left: Terms, right: Terms, sign: int = 1) -> Terms:
     return tuple(sorted((n, c) for n, c in total.items() if c))
 
 
-def degree_of(terms: Terms, degrees: Mapping[str, Degree]) -> Degree:
+def degree_of(terms: Terms, sources: Mapping[str, Source]) -> Degree:
     """How often each exponential is a factor of exp(terms)."""
     total: dict[int, int] = {}
     for name, count in terms:
-        for origin, times in degrees.get(name, ()):
-            total[origin] = total.get(origin, 0) + count * times
+        source = sources[name]
+        total[source.number] = total.get(source.number, 0) + count * source.power
     return tuple(sorted((o, c) for o, c in total.items() if c))
+
+
+def cancelling(terms: Terms, sources: Mapping[str, Source]) -> tuple[tuple[tuple[Terms, int], ...], Terms]:
+    """`terms` as differences, each of two exponents of one exponential and so many times, and what is left over."""
+    left, found = dict(terms), list[tuple[Terms, int]]()
+    for name, _ in terms:
+        own = sources[name]
+        others = [n for n, _ in terms if sources[n].number == own.number]
+        for other in sorted(others, key=lambda n: _unlike(own, sources[n])):
+            power = sources[other].power
+            count = min(left[name] * own.power, -left[other] * power)
+            if count > 0:
+                found.append((((name, own.power), (other, -power)), count))
+                left[name] -= count * own.power
+                left[other] += count * power
+    return tuple(found), tuple((n, c) for n, c in left.items() if c)
+
+
+def _unlike(one: Source, other: Source) -> int:
+    return sum(a != b for a, b in zip(one.axes, other.axes, strict=True))
+
+
+def exponent(terms: Terms, sources: Mapping[str, Source], arg: Callable[[str], Scalar]) -> Scalar:
+    """The value of `terms`, as a sum of differences.
+
+    2 t - 2 u is (t - u) twice: twice t may be infinite where t - u is 0. And t + v - u - w has fewer digits than (t - u) + (v - w).
+    """
+    differences, rest = cancelling(terms, sources)
+    parts = [times(count, sum_of((arg(n), c) for n, c in pair)) for pair, count in differences]
+    parts += [sum_of((arg(n), c) for n, c in rest)] if rest or not parts else []
+    return reduce(lambda total, part: apply("add", total, part), parts)
 
 
 def sum_of(counted: Iterable[tuple[Scalar, int]]) -> Scalar:
@@ -82,9 +142,19 @@ def quotient(left: Scalar, right: Scalar) -> Scalar:
     return left if right == Lit(1.0) else apply("div", left, right)
 
 
-def scaled_down(significand: Scalar, old: Scalar, new: Scalar) -> Scalar:
-    """The significand that goes with exponent `new` where `significand` goes with `old`."""
-    return product(significand, apply("decay", apply("sub", old, new)))
+def times(count: int, expr: Scalar) -> Scalar:
+    """`expr` times a whole number."""
+    return expr if count == 1 else apply("mul", Lit(float(count)), expr)
+
+
+def scaled_down(significand: Scalar, old: Scalar, new: Scalar, count: int = 1) -> Scalar:
+    """The significand that goes with `count` times the exponent `new` where `significand` goes with `count` times `old`."""
+    return product(significand, apply("decay", times(count, apply("sub", old, new))))
+
+
+def is_zero(expr: Scalar) -> bool:
+    """Whether `expr` is a literal 0."""
+    return expr in (Lit(0.0), Lit(0))
 
 
 FIRST, SECOND = Arg(0), Arg(1)

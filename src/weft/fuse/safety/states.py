@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from weft.block.program import BlockNode, Component, Graph, Map, Pointwise, State, operands, results
 from weft.block.rename import fresh, rename_node
-from weft.fuse.safety.pairs import FIRST, SECOND, Pair, Terms
+from weft.fuse.safety.pairs import FIRST, SECOND, Pair, Terms, scaled_down
 from weft.fuse.safety.work import Work
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
-from weft.tensor.scalar import apply
+from weft.tensor.scalar import Lit, apply
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,62 +22,82 @@ class SafeState:
     Attributes:
         state: components are the significands, and the exponents.
         nodes: the body's operators.
-        exponent_of: for each component that is a significand, its exponent's component.
+        terms_of: for each component that is a significand, its exponent: components, and what is the same in all iterations.
         source_of: for each component that is an exponent, the body's exponent that it follows.
     """
 
     state: State
     nodes: tuple[BlockNode, ...]
-    exponent_of: dict[str, str]
+    terms_of: dict[str, Terms]
     source_of: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Components with one exponent: `source` of the body, `name` of the state."""
+    """Components whose exponents move together: `source` of the body, `name` of the state, for each of `members` so many times."""
 
     source: str
     name: str
-    members: tuple[int, ...]
+    members: dict[int, int]
     dims: tuple[Axis, ...]
 
 
-def safe_state(body: Work, stacked: frozenset[str], state: State) -> SafeState:
+def safe_state(body: Work, stacked: frozenset[str], state: State, axis: Axis, fixed: Collection[str]) -> SafeState:
     """`state` for what the values that it is fed have become.
 
         l = l + sum(e)              becomes      z' = max(z, t);  l = l * exp(z - z') + s * exp(t - z');  z = z'
 
-    where s * exp(t) is what sum(e) has become. All components that are fed pairs of one exponent share z. Where nothing but
-    they reads the significands, those are made with exponent z' at once (the identity holds for any exponent), in the update.
+    where s * exp(t) is what sum(e) has become. All components that are fed pairs of one exponent share z; where it is t several
+    times, the differences count as often. Where nothing but they reads the significands, those are made with exponent z' at once
+    (the identity holds for any exponent), in the update.
 
     Args:
         body: the map's body, rewritten.
         stacked: values of the body that leave it in lists.
         state: as it was.
+        axis: the map's.
+        fixed: exponents that are the same in all iterations, and so need not move.
     """
     monoids = state.monoids
-    pairs = [body.values[f] for f in state.feeds]
+    pairs: list[Pair] = []
     for place, feed in enumerate(state.feeds):
-        if monoids is None or monoids[place] is not Monoid.sum or state.resume is not None:
-            pairs[place] = Pair(body.plain(pairs[place], body.dims(feed)))
+        added = monoids is not None and monoids[place] is Monoid.sum and state.resume is None
+        pairs.append(_to_add_up(body, feed, axis, fixed) if added else _plain(body, feed))
     fed = [body.significand(p, body.dims(f)) for p, f in zip(pairs, state.feeds, strict=True)]
     if monoids is None or not any(p.terms for p in pairs):
         return SafeState(replace(state, feeds=tuple(fed)), tuple(body.nodes), {}, {})
-    groups = _groups(body, state, pairs)
-    return _Builder(body, stacked, state, monoids, tuple(fed), groups).build()
+    groups = _groups(body, state, pairs, fixed)
+    made = _Builder(body, stacked, state, monoids, tuple(fed), groups).build()
+    for component, pair in zip(state.components, pairs, strict=True):
+        constant = tuple(t for t in pair.terms if t[0] in fixed)
+        made.terms_of[component.name] = (*made.terms_of.get(component.name, ()), *constant)
+    return made
 
 
-def _groups(body: Work, state: State, pairs: list[Pair]) -> tuple[_Group, ...]:
-    members: dict[Terms, list[int]] = {}
+def _plain(body: Work, feed: str) -> Pair:
+    return Pair(body.plain(body.values[feed], body.dims(feed)))
+
+
+def _to_add_up(body: Work, feed: str, axis: Axis, fixed: Collection[str]) -> Pair:
+    """The pair of `feed`, with one exponent at most that is another in each iteration along `axis`."""
+    pair = body.values[feed]
+    if len(_moving(pair, fixed)) > 1:
+        return _plain(body, feed)
+    body.added(pair.terms, (axis,))
+    return replace(pair, terms=tuple(t if t[0] in fixed else body.positive(*t) for t in pair.terms))
+
+
+def _moving(pair: Pair, fixed: Collection[str]) -> Terms:
+    return tuple(t for t in pair.terms if t[0] not in fixed)
+
+
+def _groups(body: Work, state: State, pairs: list[Pair], fixed: Collection[str]) -> tuple[_Group, ...]:
+    members: dict[str, dict[int, int]] = {}
     for place, pair in enumerate(pairs):
-        if pair.terms:
-            members.setdefault(pair.terms, []).append(place)
+        for name, count in _moving(pair, fixed):
+            members.setdefault(name, {})[place] = count
     make = fresh(_names(state))
-    found: list[_Group] = []
-    for terms, places in members.items():
-        source = body.single(terms)
-        found.append(_Group(source, make("z"), tuple(places), body.dims(source)))
-    return tuple(found)
+    return tuple(_Group(source, make("z"), places, body.dims(source)) for source, places in members.items())
 
 
 def _names(state: State) -> set[str]:
@@ -107,8 +127,8 @@ class _Builder:
         state = State(
             (*self.state.components, *exponents), feeds, update, self._merge(names), Graph(names, (), names), None
         )
-        exponent_of = {self.names[i]: g.name for i, g in self.group_of.items()}
-        return SafeState(state, left, exponent_of, {g.name: g.source for g in self.groups})
+        terms_of: dict[str, Terms] = {self.names[i]: ((g.name, g.members[i]),) for i, g in self.group_of.items()}
+        return SafeState(state, left, terms_of, {g.name: g.source for g in self.groups})
 
     def _update(self, names: tuple[str, ...]) -> tuple[Graph, tuple[str, ...], tuple[BlockNode, ...]]:
         """The update graph, what it is fed, and the operators that stay in the body."""
@@ -143,9 +163,9 @@ class _Builder:
             old = component.name
             if group is not None:
                 top = running[group.name]
-                old = self._rescaled(nodes, component, old, group.name, top, group.dims)
+                old = self._rescaled(nodes, place, old, (group.name, top))
                 if group.source not in moved:
-                    value = self._rescaled(nodes, component, value, take(group.source), top, group.dims)
+                    value = self._rescaled(nodes, place, value, (take(group.source), top))
             combine = apply(self.monoids[place].value, FIRST, SECOND)
             outs.append(self.make(component.name))
             nodes.append(Pointwise(outs[-1], combine, (old, value), component.dims, component.dtype))
@@ -156,16 +176,15 @@ class _Builder:
     def _rescaled(
         self,
         nodes: list[BlockNode],
-        component: Component,
+        place: int,
         value: str,
-        old: str,
-        new: str,
-        dims: tuple[Axis, ...],
+        ends: tuple[str, str],
         make: Callable[[str], str] | None = None,
     ) -> str:
-        """`value`, a significand with exponent `old`, with exponent `new`: the factor is one for all that share it."""
-        make = make or self.make
-        factor = Pointwise(make("f"), apply("decay", apply("sub", FIRST, SECOND)), (old, new), dims, self.real)
+        """`value`, a significand, with the second of two exponents instead of the first: one factor for all that share it."""
+        make, group, component = make or self.make, self.group_of[place], self.state.components[place]
+        expr = scaled_down(Lit(1.0), FIRST, SECOND, group.members[place])
+        factor = Pointwise(make("f"), expr, ends, group.dims, self.real)
         known = next((n for n in nodes if isinstance(n, Pointwise) and replace(n, name=factor.name) == factor), None)
         if known is None:
             nodes.append(factor)
@@ -212,7 +231,7 @@ class _Builder:
                 index = self.groups.index(group)
                 for side, ends in enumerate((left, right)):
                     old, top = ends[count + index], tops[index]
-                    parts[side] = self._rescaled(nodes, component, parts[side], old, top, group.dims, make)
+                    parts[side] = self._rescaled(nodes, place, parts[side], (old, top), make)
             combine = apply(self.monoids[place].value, FIRST, SECOND)
             outs.append(make(component.name))
             nodes.append(Pointwise(outs[-1], combine, tuple(parts), component.dims, component.dtype))

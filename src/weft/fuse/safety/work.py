@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from weft.block.program import BlockNode, BlockType, Collapse, Graph, Pointwise
 from weft.block.rename import fresh, values_of
@@ -13,11 +14,15 @@ from weft.fuse.safety.pairs import (
     Degree,
     Pair,
     Share,
+    Source,
     Terms,
+    cancelling,
+    combined,
     degree_of,
+    exponent,
+    is_zero,
     product,
     scaled_down,
-    sum_of,
 )
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -32,28 +37,38 @@ class Policy:
     Attributes:
         share: which elements share an exponent where they must.
         headroom: how far an exponent stays below the maximum, so that narrow significands use their range.
-        reduced: says of an axis whether anything is added up along it, here or where a list is read.
+        lists: along which axes of each exponential, by position, the elements of a list may share an exponent.
         plain: exponentials that stay as written, by number.
         real: the type of exponents, and of significands that nothing rounds.
         exposed: exponentials found to reach a place that needs their plain value: nothing is gained by a pair there.
         converted: exponentials that became pairs.
         harmless: exponentials that stay as written because what they raise is bounded.
+        along: axes of each exponential, by position, along which all its sums run that something adds up or divides by.
     """
 
     share: Share
     headroom: float
-    reduced: Callable[[Axis], bool]
+    lists: Mapping[int, frozenset[int]]
     plain: frozenset[int]
     real: DType = DType.float32
     exposed: set[int] = field(default_factory=set[int])
     converted: set[int] = field(default_factory=set[int])
     harmless: set[int] = field(default_factory=set[int])
+    along: dict[int, frozenset[int]] = field(default_factory=dict[int, "frozenset[int]"])
     count: int = 0
 
     @property
     def lowest(self) -> float:
         """The least exponent."""
         return self.real.lowest
+
+    def runs(self, source: Source, positions: frozenset[int]) -> None:
+        """Takes note of a sum along `positions` of an exponential's axes.
+
+        An exponent that stands for all elements along some axes loses those far below the greatest. They are lost for all sums that
+        run along these axes, and for quotients by them; others would miss them.
+        """
+        self.along[source.number] = self.along.get(source.number, positions) & positions
 
 
 @dataclass
@@ -63,14 +78,16 @@ class Work:
     Attributes:
         types: of old and new values.
         values: what each old value has become.
-        degrees: of the values that serve as exponents.
+        sources: of the values that serve as exponents.
+        units: axes of the unit maps around, which no item has and any may vary along.
     """
 
     policy: Policy
     graph: Graph
     types: dict[str, BlockType]
     values: dict[str, Pair]
-    degrees: dict[str, Degree]
+    sources: dict[str, Source]
+    units: tuple[Axis, ...] = ()
     nodes: list[BlockNode] = field(default_factory=list[BlockNode])
     made: dict[tuple[object, ...], str] = field(default_factory=dict[tuple[object, ...], str])
 
@@ -90,40 +107,83 @@ class Work:
             self.types[name] = BlockType((), tuple(dims), dtype)
         return self.made[key]
 
-    def single(self, terms: Terms) -> str:
+    def whole(self, terms: Terms) -> str:
         """The exponent `terms` as one value."""
         if len(terms) == 1 and terms[0][1] == 1:
             return terms[0][0]
         names = [n for n, _ in terms]
-        expr = sum_of((Arg(i), c) for i, (_, c) in enumerate(terms))
-        dims = _joined([self.dims(n) for n in names])
-        name = self.pointwise("e", expr, names, dims, self.policy.real)
-        self.degrees[name] = degree_of(terms, self.degrees)
-        return name
+        expr = exponent(terms, self.sources, lambda n: Arg(names.index(n)))
+        return self.pointwise("e", expr, names, _joined([self.dims(n) for n in names]), self.policy.real)
+
+    def positive(self, name: str, count: int) -> tuple[str, int]:
+        """The exponent `count` times `name` as a value, how often it counts: at least once, and not less than never."""
+        if count > 0:
+            return name, count
+        made = self.pointwise("e", apply("neg", FIRST), (name,), self.dims(name), self.policy.real)
+        self.sources[made] = replace(self.sources[name], power=-self.sources[name].power)
+        return made, -count
 
     def degree(self, terms: Terms) -> Degree:
         """How often each exponential is a factor of exp(terms)."""
-        return degree_of(terms, self.degrees)
+        return degree_of(terms, self.sources)
+
+    def combined(self, left: Terms, right: Terms, sign: int = 1) -> Terms:
+        """`left` + `sign` * `right`; of exponents that cancel, the one that is divided by says how the exponential was added up."""
+        for name, count in left:
+            for other, times in right:
+                one, two = self.sources[name], self.sources[other]
+                mine, theirs = count * one.power, sign * times * two.power
+                if one.number == two.number and mine * theirs < 0:
+                    above, below = (one, two) if mine > 0 else (two, one)
+                    like = all(b is None or a == b for a, b in zip(above.axes, below.axes, strict=True))
+                    self.policy.runs(below, below.added(()) if like else frozenset())
+        return combined(left, right, sign)
+
+    def added(self, terms: Terms, over: Collection[Axis]) -> None:
+        """Takes note that what has the exponent `terms` is added up along `over`."""
+        for source in (self.sources[n] for n, _ in terms):
+            if source.added(()) != source.added(over):
+                self.policy.runs(source, source.added(over))
 
     def shared(self, pair: Pair, over: frozenset[Axis], dims: tuple[Axis, ...]) -> Pair:
-        """`pair`, an item of axes `dims`, with an exponent that does not vary along `over`."""
-        varying = [n for n, _ in pair.terms if over.intersection(self.dims(n))]
+        """`pair`, an item of axes `dims`, with an exponent that does not vary along `over`.
+
+        Two exponents are never added: of their sum, fewer digits are left than of the product of their exponentials. What has
+        several that vary and do not cancel is a plain value.
+        """
+        varying = [(n, c) for n, c in pair.terms if over.intersection(self.dims(n))]
+        if len(varying) > 1:
+            return Pair(self.plain(pair, dims))
         if not varying:
             return pair
-        whole = self.single(pair.terms)
+        (term,) = varying
+        rest = tuple(t for t in pair.terms if t != term)
+        name, count = self.positive(*term)
         if self.policy.share is Share.block:
-            over = frozenset(self.dims(whole))
-        return self.moved(pair, self.maximum(whole, over), dims)
+            over = frozenset(self.dims(name))
+        return self.moved(replace(pair, terms=((name, count),)), self.maximum(name, over, count), dims, rest)
 
-    def maximum(self, name: str, over: frozenset[Axis]) -> str:
+    def settled(self, pair: Pair, dims: tuple[Axis, ...]) -> Pair:
+        """`pair` with the differences of its exponents in its significand: they are of numbers that the program computes."""
+        gone, left = self.settling(pair.terms)
+        return Pair(self.plain(Pair(pair.significand, gone, pair.dtype), dims), left) if gone else pair
+
+    def settling(self, terms: Terms) -> tuple[Terms, Terms]:
+        """The exponents of `terms` that cancel, and the other ones."""
+        left = cancelling(terms, self.sources)[1]
+        return combined(terms, left, -1), left
+
+    def maximum(self, name: str, over: frozenset[Axis], count: int = 1) -> str:
         """An exponent for all elements of `name` that differ along `over` alone: their maximum, less the headroom, and finite.
 
-        Where all are -inf the differences to it are -inf, and the significands 0.
+        Where all are -inf the differences to it are -inf, and the significands 0. Powers have no headroom: it would be theirs too.
         """
         dims = self.dims(name)
         kept = tuple(a for a in dims if a not in over)
-        if ("maximum", name, kept) in self.made:
-            return self.made["maximum", name, kept]
+        headroom = self.policy.headroom if count == 1 else 0.0
+        key = ("maximum", name, kept, headroom)
+        if key in self.made:
+            return self.made[key]
         made = name
         for axis in (a for a in reversed(dims) if a in over):
             node = Collapse(self.make("z"), Monoid.max, made, axis)
@@ -131,23 +191,23 @@ class Work:
             self.types[node.name] = BlockType((), tuple(a for a in self.dims(made) if a != axis), self.policy.real)
             made = node.name
         floor: Scalar = apply("maximum", FIRST, Lit(self.policy.lowest))
-        if self.policy.headroom:
-            floor = apply("maximum", apply("sub", FIRST, Lit(self.policy.headroom)), Lit(self.policy.lowest))
+        if headroom:
+            floor = apply("maximum", apply("sub", FIRST, Lit(headroom)), Lit(self.policy.lowest))
         result = self.pointwise("z", floor, (made,), kept, self.policy.real)
-        self.degrees[result] = self.degrees[name]
-        self.made["maximum", name, kept] = result
+        self.sources[result] = self.sources[name].shared(over)
+        self.made[key] = result
         return result
 
-    def moved(self, pair: Pair, target: str, dims: tuple[Axis, ...]) -> Pair:
-        """`pair` with exponent `target` in place of its own."""
-        whole = self.single(pair.terms)
+    def moved(self, pair: Pair, target: str, dims: tuple[Axis, ...], rest: Terms) -> Pair:
+        """`pair`, of one exponent, with exponent `target` in its place, and with `rest`."""
+        ((own, count),) = pair.terms
         if pair.significand is None:
-            expr = scaled_down(Lit(1.0), FIRST, SECOND)
-            name = self.pointwise("s", expr, (whole, target), dims, self.policy.real)
+            expr = scaled_down(Lit(1.0), FIRST, SECOND, count)
+            name = self.pointwise("s", expr, (own, target), dims, self.policy.real)
         else:
-            expr = scaled_down(FIRST, SECOND, Arg(2))
-            name = self.pointwise("s", expr, (pair.significand, whole, target), dims, self.policy.real)
-        return Pair(self.rounded(name, pair.dtype, dims), ((target, 1),))
+            expr = scaled_down(FIRST, SECOND, Arg(2), count)
+            name = self.pointwise("s", expr, (pair.significand, own, target), dims, self.policy.real)
+        return Pair(self.rounded(name, pair.dtype, dims), combined(((target, count),), rest))
 
     def rounded(self, name: str, dtype: DType | None, dims: tuple[Axis, ...]) -> str:
         """`name` in `dtype`."""
@@ -165,7 +225,7 @@ class Work:
             assert pair.significand is not None
             return pair.significand
         self.policy.exposed.update(origin for origin, _ in self.degree(pair.terms))
-        whole = self.single(pair.terms)
+        whole = self.whole(pair.terms)
         if pair.significand is None:
             name = self.pointwise("x", apply("exp", FIRST), (whole,), dims, self.policy.real)
         else:
@@ -216,22 +276,77 @@ class Expression:
         if not sym.terms:
             return sym.expr
         self.work.policy.exposed.update(origin for origin, _ in self.work.degree(sym.terms))
-        return product(sym.expr, apply("exp", self.arg(self.work.single(sym.terms))))
+        return product(sym.expr, apply("exp", self.arg(self.work.whole(sym.terms))))
+
+    def settled(self, sym: Sym) -> Sym:
+        """`sym` with the differences of its exponents in its significand."""
+        gone, left = self.work.settling(sym.terms)
+        return Sym(self.plain(Sym(sym.expr, gone)), left) if gone else sym
 
     def together(self, left: Sym, right: Sym) -> tuple[Scalar, Scalar, Terms]:
         """The significands of both, with one exponent: the greater of the two, where they differ."""
         for one, other in ((left, right), (right, left)):
-            if one.expr == Lit(0.0) or one.expr == Lit(0):
+            if is_zero(one.expr):
                 return left.expr, right.expr, other.terms
-        if left.terms == right.terms:
-            return left.expr, right.expr, left.terms
-        work = self.work
-        if work.degree(left.terms) != work.degree(right.terms) or not left.terms or not right.terms:
+        found = self._apart(left, right)
+        if found is None:
             return self.plain(left), self.plain(right), ()
-        one, other = self.arg(work.single(left.terms)), self.arg(work.single(right.terms))
-        names = [self.args[one.index], self.args[other.index]]
-        dims = _joined([work.dims(n) for n in names])
-        greater = work.pointwise("z", apply("maximum", FIRST, SECOND), names, dims, work.policy.real)
-        work.degrees[greater] = work.degree(left.terms)
-        top = self.arg(greater)
-        return scaled_down(left.expr, one, top), scaled_down(right.expr, other, top), ((greater, 1),)
+        common, count, names = found
+        if not count:
+            return left.expr, right.expr, common
+        dims = _joined([self.work.dims(n) for n in names])
+        greater = self.work.pointwise("z", apply("maximum", FIRST, SECOND), names, dims, self.work.policy.real)
+        self.work.sources[greater] = self.work.sources[names[0]]
+        one, other, top = (self.arg(n) for n in (*names, greater))
+        terms = combined(common, ((greater, count),))
+        return scaled_down(left.expr, one, top, count), scaled_down(right.expr, other, top, count), terms
+
+    def chosen(self, condition: Scalar, left: Sym, right: Sym) -> Sym:
+        """One or the other, with its own exponent: of what is not chosen, be it NaN, nothing is left."""
+        for zero, other in ((left, right), (right, left)):
+            if is_zero(zero.expr) and other.terms:
+                return self._or_zero(condition, other, chosen_first=other is left)
+        found = self._apart(left, right)
+        if found is None:
+            return Sym(apply("where", condition, self.plain(left), self.plain(right)))
+        common, count, names = found
+        expr = left.expr if left.expr == right.expr else apply("where", condition, left.expr, right.expr)
+        if not count:
+            return Sym(expr, common)
+        raised = apply("where", condition, self.arg(names[0]), self.arg(names[1]))
+        made = self._exponent(raised, self.work.sources[names[0]])
+        return Sym(expr, combined(common, ((made, count),)))
+
+    def _or_zero(self, condition: Scalar, sym: Sym, *, chosen_first: bool) -> Sym:
+        """`sym` or 0, whose exponent is -inf."""
+
+        def where(value: Scalar, otherwise: Lit) -> Scalar:
+            return apply("where", condition, *((value, otherwise) if chosen_first else (otherwise, value)))
+
+        if len(sym.terms) != 1:
+            return Sym(where(self.plain(sym), Lit(0.0)))
+        name, count = self.work.positive(*sym.terms[0])
+        made = self._exponent(where(self.arg(name), Lit(-math.inf)), self.work.sources[name])
+        return Sym(sym.expr if sym.expr == Lit(1.0) else where(sym.expr, Lit(0.0)), ((made, count),))
+
+    def _exponent(self, expr: Scalar, source: Source) -> str:
+        made = self.value(Sym(expr), "x")
+        self.work.sources[made] = source
+        self.work.policy.runs(source, frozenset())  # what is not chosen must not have been greater
+        return made
+
+    def _apart(self, left: Sym, right: Sym) -> tuple[Terms, int, tuple[str, ...]] | None:
+        """What two exponents have in common, and what else each is, so many times; None where neither can stand for the other."""
+        work = self.work
+        if left.terms == right.terms:
+            return left.terms, 0, ()
+        if work.degree(left.terms) != work.degree(right.terms):
+            return None
+        common = tuple(t for t in left.terms if t in right.terms)
+        own = [[t for t in s.terms if t not in common] for s in (left, right)]
+        if any(len(terms) != 1 for terms in own):
+            return None
+        (name, count), (other, again) = (work.positive(*terms[0]) for terms in own)
+        if count != again or work.sources[name] != work.sources[other]:
+            return None
+        return common, count, (name, other)

@@ -20,7 +20,7 @@ from weft.tensor.laws.names import numbered
 from weft.tensor.laws.narrowing import narrow_exact_factors
 from weft.tensor.laws.picks import pick_first
 from weft.tensor.laws.reindexing import inline_reindexing
-from weft.tensor.laws.shift import cancel_shifts
+from weft.tensor.laws.shift import cancel_shifts, lost_shifts
 from weft.tensor.laws.views import View, views
 from weft.tensor.program import TensorProgram
 
@@ -31,6 +31,7 @@ __all__ = [
     "drop_precision_casts",
     "expand_sums",
     "inline_reindexing",
+    "lost_shifts",
     "masks_in_place",
     "merge_equal",
     "multiply_in_eight_bits",

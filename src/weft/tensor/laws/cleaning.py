@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from weft.tensor.axes import Axis
@@ -27,24 +28,26 @@ def remove_dead(program: TensorProgram) -> TensorProgram:
     return replace(program, nodes=tuple(reversed(kept)))
 
 
-def merge_equal(program: TensorProgram) -> TensorProgram:
+def merge_equal(program: TensorProgram, apart: Collection[str] = ()) -> TensorProgram:
     """Computes equal expressions once.
 
         a[m] = exp(x[m])            a[m] = exp(x[m])
         b[n] = exp(x[n])     ==>    return a + a
         return a + b
 
+    Nodes named in `apart` are merged with each other, but with no other ones.
+
     Condition: the nodes are the same up to names of axes, of values already merged, and
     locations; literals the same in type and sign (0, 0.0, -0.0 and False are four). Opaque
     operations are never merged: they may be random. Conditioning: none.
     """
     name_of: dict[str, str] = {}
-    seen: dict[str, Node] = {}
+    seen: dict[tuple[bool, str], Node] = {}
     kept: list[Node] = []
     dims = list(program.output_dims)
     for old in program.nodes:
         node = with_values(old, lambda value: name_of.get(value, value))
-        first = node if isinstance(node, Opaque) else seen.setdefault(form_of(node), node)
+        first = node if isinstance(node, Opaque) else seen.setdefault((node.name in apart, form_of(node)), node)
         if first is node:
             kept.append(node)
             continue

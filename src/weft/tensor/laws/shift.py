@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import isfinite
@@ -33,8 +33,10 @@ from weft.tensor.rename import with_uses
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply, substitute
 
 
-def cancel_shifts(program: TensorProgram) -> TensorProgram:
+def cancel_shifts(program: TensorProgram, but: Collection[str] = ()) -> TensorProgram:
     """`program` without the shifts under exponentials whose effect cancels; `program` itself where there is none.
+
+    Exponentials named in `but`, as `split_elementwise` calls them, keep theirs.
 
         c[m] = max over n of x[m, n]              e[m, n] = exp(x[m, n])
         e[m, n] = exp(x[m, n] - c[m])      ==>    t[m] = sum over n of e[m, n]
@@ -52,14 +54,25 @@ def cancel_shifts(program: TensorProgram) -> TensorProgram:
     made safe before it runs on numbers; infinities and NaN are then that pass's too. Where c is -inf, as the maximum of a row
     that is all -inf, both sides give NaN: -inf - -inf there, and 0 / 0 here.
     """
-    split = split_elementwise(program)
-    found = _cancelled(split)
+    before = split = split_elementwise(program)
+    found = _cancelled(split, but)
     if found is None:
         return program
     while found is not None:
-        split = remove_dead(merge_equal(found))
-        found = _cancelled(split)
+        # One that never had a shift may be a result itself: what has lost its own can do without it as a pair alone.
+        split = remove_dead(merge_equal(found, lost_shifts(before, found)))
+        found = _cancelled(split, but)
     return split
+
+
+def lost_shifts(before: TensorProgram, after: TensorProgram) -> frozenset[str]:
+    """The exponentials of `after`, which is `before` with elementwise operations split, that are not the same there."""
+    known = split_elementwise(before).values()
+    return frozenset(n.name for n in after.nodes if _is_exponential(n) and n != known.get(n.name))
+
+
+def _is_exponential(node: Node) -> bool:
+    return isinstance(node, Elementwise) and node.expr == apply("exp", Arg(0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +99,14 @@ _Degrees: TypeAlias = Mapping[_Binding, _Degree]
 """Powers other than 0. A value may have several: g[m] g[n] is not g[m] squared."""
 
 
-def _cancelled(program: TensorProgram) -> TensorProgram | None:
+def _cancelled(program: TensorProgram, but: Collection[str]) -> TensorProgram | None:
     """`program` without the shifts by one value; None where none cancels."""
     values = program.values()
     position = {name: i for i, name in enumerate(values)}
     raised: dict[str, _Raised] = {}
     for node in program.nodes:
         match node:
-            case Elementwise(expr=Apply("exp", (Arg(),)), args=(use,)):
+            case Elementwise(expr=Apply("exp", (Arg(),)), args=(use,)) if node.name not in but:
                 raised[node.name] = _Raised(node, use, values, position)
             case _:
                 pass

@@ -1,0 +1,74 @@
+"""Softmaxes of logits that lie far apart, compiled: of products of a tensor with itself, of powers, at the ends of the range."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import weft
+from weft.verify.judge import reference
+
+INF = float("inf")
+
+
+def by_hand(a: torch.Tensor) -> torch.Tensor:
+    s = a @ a
+    e = torch.exp(s - s.amax(0, keepdim=True))
+    return e / e.sum(0, keepdim=True)
+
+
+WITH_ITSELF = {
+    "softmax(a @ a)": lambda a: torch.softmax(a @ a, 0),
+    "softmax(a @ a - a.mT)": lambda a: torch.softmax(a @ a - a.mT, 0),
+    "softmax(a @ a) @ a": lambda a: torch.softmax(a @ a, 0) @ a,
+    "softmax(a @ a) @ softmax(a @ a)": lambda a: torch.softmax(a @ a, -1) @ torch.softmax(a @ a, -1),
+    "by hand": by_hand,
+}
+
+
+@pytest.mark.one_in(7)
+@pytest.mark.parametrize("threads", [2, 1])
+@pytest.mark.parametrize("shape", [(33, 31, 31), (1000, 4, 4), (64, 64, 64)])
+@pytest.mark.parametrize("name", WITH_ITSELF)
+def test_logits_of_a_tensor_with_itself(name, shape, threads):
+    fn = WITH_ITSELF[name]
+    draws = [torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 3 for seed in range(4)]
+    program = weft.optimize(fn, (draws[0],), threads=threads)
+    assert program.kernels
+    found = ([program(a) for a in draws], [fn(a) for a in draws], [reference(fn, (a,)) for a in draws])
+    weft.judge(*(weft.Draws(results) for results in found)).check()
+
+
+PRODUCTS = {
+    "a square": lambda x, y: torch.softmax(x, -1) ** 2,
+    "a product": lambda x, y: torch.softmax(x, -1) * torch.softmax(y, -1),
+    "a cube": lambda x, y: torch.softmax(x, -1) ** 3 + torch.softmax(y, -1),
+    "a product, normalised": lambda x, y: (p := torch.softmax(x, -1) * torch.softmax(y, -1)) / p.sum(-1, keepdim=True),
+    "along both axes": lambda x, y: torch.softmax(x, -1) * torch.softmax(x, -2),
+}
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+def test_products_at_the_end_of_the_range(name, dtype):
+    x = torch.full((3, 4), torch.finfo(dtype).min, dtype=dtype)
+    program = weft.optimize(PRODUCTS[name], (x, x))
+    assert program.kernels
+    for sign in (1, -1):
+        torch.testing.assert_close(program(sign * x, sign * x), PRODUCTS[name](sign * x, sign * x))
+
+
+@pytest.mark.parametrize("hidden", [float("nan"), INF, -INF])
+@pytest.mark.parametrize("shape", [(3, 4), (2, 5, 7)])
+def test_what_a_mask_excludes_leaves_no_nan_in_rows_and_columns(shape, hidden):
+    def fn(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(torch.softmax(x, -2).masked_fill(mask, -INF), -1)
+
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    x[..., 1, 2] = hidden
+    mask = torch.zeros(shape[-2:], dtype=torch.bool)
+    mask[:, 2:] = True
+    torch.testing.assert_close(weft.optimize(fn, (x, mask))(x, mask), fn(x, mask), equal_nan=True)
+    mask[0, 2] = False  # seen in one row
+    torch.testing.assert_close(weft.optimize(fn, (x, mask))(x, mask), fn(x, mask), equal_nan=True)
