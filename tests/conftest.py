@@ -47,6 +47,8 @@ def _clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
         patch.setenv("WEFT_CACHE_DIR", str(tmp_path_factory.mktemp("weft-cache")))
         # Which of two runs must not depend on how busy the machine is; tests/plan/test_trial.py sets it for itself.
         patch.setenv("WEFT_MEASURE", "never")
+        # What fails in weft is an error here, not PyTorch's to run; tests/api/test_net.py is about that.
+        patch.setenv("WEFT_DEFECTS", "raise")
         yield
 
 

@@ -121,6 +121,7 @@ def test_a_scope_does_not_leak_into_another_thread() -> None:
         ("float32_products", "tf32", "tf32"),
         ("rounding", "running", "running"),
         ("log", "debug", "debug"),
+        ("defects", "raise", "raise"),
         ("debug_checks", "1", True),
     ],
 )
@@ -205,6 +206,7 @@ def test_the_key_holds_what_a_kernel_depends_on_and_nothing_else() -> None:
         "tune_seconds": 7,
         "mode": "reduce-overhead",
         "log": "info",
+        "defects": "raise",
         "debug_checks": True,
     }
     assert set(other) | set(free) == {entry.name for entry in fields(Options)}

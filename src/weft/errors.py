@@ -114,6 +114,21 @@ class CacheFolderError(WeftError):
     advice = "take away the others' right to write, or name another folder in WEFT_CACHE_DIR"
 
 
+class DefectError(WeftError):
+    """weft itself failed. `reproducer`: the path of a Python file that shows the failure again; empty where there is none."""
+
+    advice = "nothing, results are PyTorch's; please report it"
+
+    def __init__(
+        self, what: str, *, reproducer: str = "", where: Location | str | None = None, todo: str | None = None
+    ) -> None:
+        super().__init__(what, where=where, todo=todo)
+        self.reproducer = reproducer
+
+    def _details(self) -> list[str]:
+        return [f"  reproducer: {self.reproducer}"] if self.reproducer else []
+
+
 class UnsupportedError(WeftError):
     """Something that weft does not compile; caught inside, it becomes a fallback's reason."""
 

@@ -130,6 +130,11 @@ class Options:
     log: Literal["none", "info", "debug"] = _option(
         "none", _choice("none", "info", "debug"), "what weft says on standard error"
     )
+    defects: Literal["warn", "raise"] = _option(
+        "warn",
+        _choice("warn", "raise"),
+        'where weft itself fails: "warn": PyTorch runs, and a warning names a file that shows the failure; "raise": it is an error',
+    )
     debug_checks: bool = _option(False, _YES_NO, "run the checker after every rewrite")
 
     def __post_init__(self) -> None:
@@ -152,7 +157,7 @@ class Options:
 
         That is compiler, threads, verify_trials, dynamic, seed, brgemm, float32_products and rounding. Left out, since an entry
         is as good under another value of them: cache_dir, verify, measure, effort, tune_seconds, mode, log,
-        debug_checks.
+        defects, debug_checks.
         """
         in_key = sorted(entry.name for entry in fields(self) if entry.metadata["in_key"])
         return ";".join(f"{name}={getattr(self, name)!r}" for name in in_key)

@@ -13,6 +13,14 @@ from weft.plan.regions import Regions
 from weft.run import build as building
 from weft.tensor.program import Contraction, TensorProgram
 
+# Defects are planted here: what users see of them, and not the error that the rest of the suite has of any.
+pytestmark = pytest.mark.filterwarnings("ignore:weft failed:RuntimeWarning")
+
+
+@pytest.fixture(autouse=True)
+def _as_users_have_it(monkeypatch):
+    monkeypatch.setenv("WEFT_DEFECTS", "warn")
+
 
 def two_products(x, w, v):
     h = torch.relu(x @ w)

@@ -10,11 +10,13 @@ import torch
 
 from weft.api.general import called_with, remember, served
 from weft.api.losses import say_what_is_lost
+from weft.api.net import safe, say
 from weft.api.recompiles import say_what_is_fixed
 from weft.api.report import report
 from weft.api.tracing import guard_forward_derivatives, traced_for
-from weft.capture import Captured, Place, capture, refusal
-from weft.errors import CacheFolderError, UnknownOptionError
+from weft.capture import Captured, Place, capture
+from weft.defects import noticed
+from weft.errors import CacheFolderError, UnknownOptionError, WeftError
 from weft.options import current
 from weft.options import options as in_force
 from weft.plan import Plan, Runner, changing_sizes, faster, in_graphs, plan, warn
@@ -49,9 +51,10 @@ def fastest(
     noted: Callable[[Runner, Runner], None] | None = None,
 ) -> Runner:
     """As `backend`; `noted` is told what runs, and what of PyTorch's would."""
-    with in_force(**options):
+    with in_force(**options), noticed() as defects:
+        eager = in_pytorch(gm)
         try:
-            eager, captured = in_pytorch(gm), capture(gm, example_inputs)
+            captured = capture(gm, example_inputs)
             known = served(captured, current())
             if known is not None:
                 return _as_before(gm, known, eager, noted)
@@ -63,13 +66,18 @@ def fastest(
             raise  # the user's own setting, and only the user can mend it
         except Exception as error:  # noqa: BLE001 - whatever is wrong, eager still runs; and it is said
             stats.count("fallbacks")
-            warn("this graph", error)
-            made, run = None, (eager := in_pytorch(gm))
-        if made is not None:
+            if isinstance(error, WeftError):
+                warn("this graph", error)
+            else:
+                defects.append(error)
+            made, run = None, eager
+        if defects:
+            say(gm, example_inputs, defects[0])
+        elif made is not None:
             say_what_is_lost(gm, made, example_inputs)
         if noted is not None:
             noted(run, eager)
-        return saying_where(run, gm, made)
+        return safe(run, gm, eager)
 
 
 def _as_before(
@@ -86,7 +94,7 @@ def _as_before(
         sys.stderr.write("weft: a size of 1 or 0 runs in the kernels for all sizes\n")
     if noted is not None:
         noted(run, eager)
-    return saying_where(called_with(run, places), gm)
+    return safe(called_with(run, places), gm, eager)
 
 
 def replayed(made: Plan, run: Runner, example_inputs: Sequence[Any], gm: torch.fx.GraphModule) -> Runner:
@@ -123,26 +131,6 @@ def in_pytorch(gm: torch.fx.GraphModule) -> Runner:
     """
     getattr(gm, "real_recompile", gm.recompile)()
     return gm.forward
-
-
-def saying_where(run: Runner, gm: torch.fx.GraphModule, made: Plan | None = None) -> Runner:
-    """`run`, which stands for `gm`; where eager refuses operands on the way, a ShapeError with the user's line says so.
-
-    made: the plan that runs, if any: without calls into PyTorch nothing is refused on the way.
-    """
-    if made is not None and made.kernels and not made.captured.calls:
-        return run
-
-    def call(*arguments: Any) -> Sequence[Any]:
-        try:
-            return run(*arguments)
-        except RuntimeError as error:
-            refused = refusal(gm, arguments, error)
-            if refused is None:
-                raise
-            raise refused from error
-
-    return call
 
 
 def _log(made: Plan) -> None:

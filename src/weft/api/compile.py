@@ -6,7 +6,7 @@ import functools
 import inspect
 import logging
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, ParamSpec, TypeVar, cast, overload
@@ -88,12 +88,27 @@ def direct_or(inner: Callable[..., Any], model: Callable[..., Any], watched: Wat
     def call(*args: Any, **kwargs: Any) -> Any:
         if watched.direct and watched.is_direct(args, kwargs):
             return model(*args, **kwargs)
+        if any(map(_without_strides, args)) or (kwargs and any(map(_without_strides, kwargs.values()))):
+            return model(*args, **kwargs)
         result = inner(*args, **kwargs)
         if watched.open:
             watched.learn(args, kwargs)
         return result
 
     return call
+
+
+def _without_strides(argument: Any) -> bool:
+    """Whether it is a nested tensor without strides, or holds such: PyTorch's guards would end the process."""
+    match argument:
+        case torch.Tensor():
+            return argument.is_nested and argument.layout is torch.strided
+        case list() | tuple():
+            return any(map(_without_strides, cast("Sequence[Any]", argument)))
+        case dict():
+            return any(map(_without_strides, cast("dict[Any, Any]", argument).values()))
+        case _:
+            return False
 
 
 def translating(inner: Callable[..., Any], model: Callable[..., Any]) -> Callable[..., Any]:

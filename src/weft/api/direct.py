@@ -73,6 +73,8 @@ def _form(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...] | N
         kind = cast("type[Any]", type(value))
         if kind in _TENSORS:
             tensor = cast("torch.Tensor", value)
+            if tensor.is_nested:
+                return None  # it has no sizes
             form += (tensor.shape, tensor.dtype)
         elif kind in _PLAIN:
             form += (kind, value)

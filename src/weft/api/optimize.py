@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from torch._dynamo.exc import TorchDynamoException
 
-from weft.api.backend import compile_graph, in_pytorch, replayed, saying_where
+from weft.api.backend import compile_graph, in_pytorch, replayed
 from weft.api.calling import changes_objects, learned
 from weft.api.compile import dynamo_compile, eagerly, translating, without_log_inside
+from weft.api.net import defect, safe, say
 from weft.api.program import Program, Saved
 from weft.api.recompiles import OWN
 from weft.api.targets import elsewhere, runs_here, target_for
+from weft.defects import noticed
 from weft.errors import Location, ProgramFileError, UnsupportedError, WeftError
 from weft.options import options as in_force
 from weft.plan import Plan, Runner, home, warn
@@ -38,6 +40,7 @@ def optimize(
         TargetError: the target does not exist, or the inputs live elsewhere; or what was compiled for another machine is called.
         CompilerError: there is no working C++ compiler.
         ShapeError: eager refuses these inputs too.
+        DefectError: weft itself failed where nothing can stand in.
         UnsupportedError: eager runs these inputs, but PyTorch cannot trace the function with them.
         UnknownOptionError: an option that does not exist.
     """
@@ -53,16 +56,19 @@ def optimize(
 
         def collect(gm: torch.fx.GraphModule, example: Sequence[Any]) -> Callable[..., Any]:
             # An exception must not cross Dynamo, which would wrap it beyond recognition. Called again for other shapes, later.
-            try:
-                with in_force(**options):
+            eager = in_pytorch(gm)
+            with in_force(**options), noticed() as defects:
+                try:
                     plans.append(compile_graph(gm, example, place))
-                    run = replayed(plans[-1], plans[-1].run, example, gm) if here else in_pytorch(gm)
-            except WeftError as error:
-                if done:
-                    warn("this graph", error)
-                failures.append(error)
-                return saying_where(in_pytorch(gm), gm)
-            run = saying_where(run, gm, plans[-1])
+                    run = replayed(plans[-1], plans[-1].run, example, gm) if here else eager
+                except Exception as error:  # noqa: BLE001 - at the end it is raised as weft's own, or PyTorch runs a later call
+                    if done:
+                        warn("this graph", error) if isinstance(error, WeftError) else say(gm, example, error)
+                    failures.append(error if isinstance(error, WeftError) else defect(gm, example, error))
+                    return safe(eager, gm, eager)
+                if defects:
+                    say(gm, example, defects[0])
+            run = safe(run, gm, eager)
             if done:
                 return run
             if changes_objects():

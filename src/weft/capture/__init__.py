@@ -26,6 +26,7 @@ from weft.capture.graph import capture
 from weft.capture.memory import Write, apart
 from weft.capture.outline import Outline, Place, serves
 from weft.capture.refusal import refusal
+from weft.capture.source import location_of
 
 __all__ = [
     "Captured",
@@ -46,6 +47,7 @@ __all__ = [
     "capture",
     "carries_derivative",
     "in_order",
+    "location_of",
     "refusal",
     "serves",
     "with_dims",

@@ -13,6 +13,7 @@ from weft.capture.flags import forward_derivatives
 from weft.capture.memory import apart
 from weft.capture.record import PLAIN, gradient_line, gradients_possible, record
 from weft.capture.translate import meaning, translate
+from weft.defects import note
 from weft.errors import Location, WeftError
 
 
@@ -33,6 +34,7 @@ def capture(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Captured:
         where = error.where if isinstance(error.where, Location) else None
         return _refused(error.what, where)
     except Exception as error:  # noqa: BLE001 - whatever is wrong with the capture, eager still runs
+        note(error)
         return _refused(f"capture failed: {type(error).__name__}: {error}", None)
 
 

@@ -35,6 +35,7 @@ from weft.capture.recording import Call, Recording, Slot
 from weft.capture.reductions import REDUCTIONS
 from weft.capture.sizes import symbolic
 from weft.capture.views import RESHAPES, VIEWS, copy, kept_dims
+from weft.defects import note
 from weft.errors import UnsupportedError, WeftError
 from weft.tensor.axes import Axis
 from weft.tensor.builder import Builder, Ref, Size
@@ -187,6 +188,7 @@ class _Translation:
         except WeftError as error:
             reason = error.what
         except Exception as error:  # noqa: BLE001 - a defect of weft's costs this call alone; it is reported
+            note(error)
             reason = f"weft failed: {type(error).__name__}: {error}"
         else:
             for slot, ref in made:

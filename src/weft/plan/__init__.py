@@ -12,7 +12,7 @@ from weft.plan.instead import warn
 from weft.plan.kernel import Kernel
 from weft.plan.lost import mostly_left
 from weft.plan.region import CompiledRegion, compile_region
-from weft.plan.runner import Runner
+from weft.plan.runner import Runner, has_written
 from weft.plan.select import Considered, Example
 from weft.plan.trial import Trial, changing_sizes, faster
 from weft.plan.writes import described
@@ -29,6 +29,7 @@ __all__ = [
     "compile_region",
     "described",
     "faster",
+    "has_written",
     "home",
     "in_graphs",
     "mostly_left",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol
 
+from weft.defects import note
 from weft.plan.chain import Interval, cheapest
 from weft.plan.partition import (
     Call,
@@ -106,7 +107,8 @@ class Cuts:
                 found = self.prices.selection(region)
                 work = found.work_seconds
                 seconds = self.counted(region.program, work, found.chosen.cost.predicted_seconds - work)
-            except Exception:  # noqa: BLE001 - no kernel then; where such a region stays, building it says why
+            except Exception as error:  # noqa: BLE001 - no kernel then; where such a region stays, building it says why
+                note(error)
                 seconds = inf
             self.known[names] = region, seconds
         return self.known[names][1]

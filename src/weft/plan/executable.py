@@ -15,6 +15,7 @@ from weft.capture import (
     without_units,
 )
 from weft.cost import machine_of
+from weft.defects import note
 from weft.errors import CacheFolderError, CompilerError, UnknownOptionError, WeftError
 from weft.options import Options
 from weft.plan.home import demand_running, gpu_of, home
@@ -132,6 +133,7 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
                     regions.append(region)
                     cut.append(stage)
                 except Exception as error:  # noqa: BLE001 - whatever it is, this region alone goes to PyTorch
+                    note(error)
                     failed |= _left_to_pytorch(captured, stage, error)
             there.update(stage.results)
         if failed:
@@ -141,6 +143,7 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     except (CompilerError, CacheFolderError, UnknownOptionError):
         raise
     except Exception as error:  # noqa: BLE001 - a defect of weft's must not stop what eager can run; it is reported
+        note(error)
         return _in_pytorch(captured, (*captured.fallbacks, Fallback("graph", reason_of(error))), eager)
     products = captured.leaving is not None and any(lone_products(captured, region) for region in cut)
     fresh = Regions(known.options, known.layouts, known.target)  # without all that is not needed once this is built
@@ -163,7 +166,7 @@ def running(
 
     `instead` runs calls that kernels refuse.
     """
-    once = frozenset[str]() if instead is None else once_only(captured, program, in_place)
+    once = once_only(captured, program, in_place)
     run = runner(captured, program, steps, arguments, last_values(captured, program, in_place), instead, once)
     return guarded(captured, run, eager)
 

@@ -117,7 +117,7 @@ def runner(
     for step in steps:
         match step:
             case CallStep():
-                text.lines += [_WROTE] if instead is not None and step.call.name in once else []
+                text.lines += [_WROTE] if step.call.name in once else []
                 text.call(step, program)
             case ViewStep():
                 text.views(step)
@@ -125,7 +125,7 @@ def runner(
                 text.region(step)
             case _:
                 assert_never(step)
-    text.lines += [_WROTE] if instead is not None and writes else []
+    text.lines += [_WROTE] if writes else []
     text.write({argument: text.output(program, output) for argument, output in (writes or {}).items()})
     text.lines.append(f"return [{', '.join(text.results(captured, program))}]")
     return text.function(instead)
@@ -171,16 +171,17 @@ class _Text:
         own = {n.name: n for n in program.nodes if isinstance(n, Opaque) and n.call == step.call.name}
         leaves = pytree.tree_leaves((step.call.args, step.call.kwargs))
         read = dict.fromkeys(leaf.value for leaf in leaves if isinstance(leaf, Operand))
-        given = ", ".join(f"{value!r}: {self.names[step.aliases.get(value, value)]}" for value in read)
+        # Names of values are constants, never text: a user's own may read like a variable of the runner.
+        given = ", ".join(f"{self.constant(value)}: {self.names[step.aliases.get(value, value)]}" for value in read)
         made = self.variable()
         self.lines.append(f"{made} = {self.constant(step.run)}({{{given}}}, {_tuple(self.arguments)})")
         for result in step.call.results:
             if result is None:
                 continue
-            given, node = f"{made}[{result.value!r}]", own.get(result.value)
+            given, node = f"{made}[{self.constant(result.value)}]", own.get(result.value)
             if node is not None and not result.flagged and node.dtype is not DType.unknown:
                 kind = self.constant(getattr(torch, node.dtype.name))
-                given = f"{self.constant(as_read)}({given}, {kind}, {node.call!r})"
+                given = f"{self.constant(as_read)}({given}, {kind}, {self.constant(node.call)})"
             self.let(result.value, given)
 
     def region(self, step: RegionStep) -> None:
@@ -286,19 +287,41 @@ class _Text:
                 "knows": instead.knows,
                 "note": instead.note,
             }
-            self.scope |= {"eager": instead.eager, "REFUSALS": REFUSALS}
+            self.scope |= {"eager": instead.eager, "REFUSALS": REFUSALS, "mark": _mark_written}
             # What was made so far is let go of: PyTorch needs the memory.
             freed = " = ".join([*(f"v{number + 1}" for number in range(self.variables)), "None"])
             refused = [f"        note(error, {given})"]
             if _WROTE in self.lines:
-                refused = [f"        note(error, {given}, raised=wrote)", "        if wrote:", "            raise"]
+                refused = [
+                    f"        note(error, {given}, raised=wrote)", "        if wrote:", "            mark(error, wrote)",
+                    "            raise",
+                ]  # fmt: skip
             text = [
                 text[0], "    if gone or refused:", f"        if knows({given}):", f"            return eager(*{given})",
                 "    wrote = False", "    try:", *(f"    {line}" for line in text[1:]),
                 "    except REFUSALS as error:", *refused, f"    {freed}", f"    return eager(*{given})",
             ]  # fmt: skip
+        elif _WROTE in self.lines:
+            self.scope["mark"] = _mark_written
+            text = [
+                text[0], "    wrote = False", "    try:", *(f"    {line}" for line in text[1:]),
+                "    except Exception as error:", "        mark(error, wrote)", "        raise",
+            ]  # fmt: skip
         exec(compile("\n".join(text), "<runner of a plan>", "exec"), self.scope)  # noqa: S102 - our own text
         return self.scope["run"]
+
+
+_WRITTEN = "weft_had_written"
+
+
+def _mark_written(error: Exception, wrote: bool) -> None:
+    if wrote:
+        setattr(error, _WRITTEN, True)
+
+
+def has_written(error: BaseException) -> bool:
+    """Whether the run of a plan that ended with `error` had begun to write into an argument: the graph must not run again."""
+    return getattr(error, _WRITTEN, False)
 
 
 def _write(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:

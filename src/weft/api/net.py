@@ -1,0 +1,178 @@
+"""The net below everything: what fails in weft runs in PyTorch, with one warning and a file that shows the failure again."""
+
+from __future__ import annotations
+
+import re
+import traceback
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch.fx.graph_module import _format_import_block  # pyright: ignore[reportPrivateUsage] - no public name
+from torch.package.importer import sys_importer
+
+from weft.capture import location_of, refusal
+from weft.errors import DefectError, LeftToPyTorchWarning, Location, WeftError
+from weft.options import current
+from weft.plan import Runner, has_written, warn
+from weft.run.cache import CacheFolder
+
+_NUMBER = re.compile(r"\d+")
+_said: set[str] = set()
+_FILE = '''"""weft fails here and should not: {error}
+
+{trace}
+Run it with `python {name}`. Please report it; the inputs are random numbers of the same shapes, strides and element types.
+"""
+
+{imports}
+import weft
+
+
+def like(shape, stride, dtype, device):
+    reach = sum((n - 1) * s for n, s in zip(shape, stride)) + 1 if 0 not in shape else 0
+    memory = torch.randn(reach, device=device) if dtype.is_floating_point or dtype.is_complex else torch.ones(reach, device=device)
+    return memory.to(dtype).as_strided(shape, stride)
+
+
+{graph}
+
+torch.manual_seed(0)
+arguments = [
+{arguments}
+]
+graph = Graph()
+with torch.no_grad(), weft.options(defects="raise", measure="never"):
+    print("PyTorch:", graph(*arguments))
+    print("weft:", weft.compile(graph)(*arguments))
+'''
+
+
+def say(gm: torch.fx.GraphModule, arguments: Sequence[Any], error: Exception) -> None:
+    """Warn that weft failed at `gm` and PyTorch runs what it concerns, once for each cause; the warning names a reproducer.
+
+    Raises:
+        Exception: `error`, where the option `defects` says so.
+    """
+    if isinstance(error, WeftError):
+        warn("this call", error)
+        return
+    if current().defects == "raise":
+        raise error
+    cause = _NUMBER.sub(
+        "#", "".join(traceback.format_exception_only(error)) + str(traceback.extract_tb(error.__traceback__)[-1:])
+    )
+    if cause not in _said:
+        _said.add(cause)
+        found = defect(gm, arguments, error)
+        place = found.where if isinstance(found.where, Location) else Location(__file__, 0)
+        message = f"weft failed, and PyTorch runs what it concerns: {found}"
+        warnings.warn_explicit(message, LeftToPyTorchWarning, place.file, place.line)
+
+
+def defect(gm: torch.fx.GraphModule, arguments: Sequence[Any], error: Exception) -> DefectError:
+    """The error to raise, or to warn of, for the failure `error` of weft's at `gm`; it names a file that shows it again."""
+    where = next(
+        (line for n in gm.graph.nodes if n.op not in ("placeholder", "output") and (line := location_of(n))), None
+    )
+    said = f"weft failed: {''.join(traceback.format_exception_only(error)).strip()}"
+    path = None
+    with suppress(
+        OSError, RuntimeError, WeftError
+    ):  # without a folder, or of a graph that has no text, there is no file
+        path = reproducer(gm, arguments, error)
+    return DefectError(said, where=where, reproducer="" if path is None else str(path))
+
+
+def reproducer(gm: torch.fx.GraphModule, arguments: Sequence[Any], error: Exception) -> Path:
+    """Write a Python file that runs `gm` on arguments like these, in PyTorch and in weft, to the cache folder.
+
+    Returns:
+        Its path; the same for the same graph.
+    """
+    code = gm.graph.python_code("self")
+    lines = ["class Graph(torch.nn.Module):", *_state(gm), *(f"    {line}" for line in code.src.strip().splitlines())]
+    graph = "\n".join(line.rstrip() for line in lines)
+    names = [n for n in gm.graph.nodes if n.op == "placeholder"]
+    given = "\n".join(f"    {_like(a)},  # {n.name}" for n, a in zip(names, arguments, strict=False))
+    key = sha256(f"{graph}{given}".encode()).hexdigest()[:16]
+    folder = CacheFolder(current().cache_dir).path / "reproducers"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / f"defect_{key}.py"
+    shown = "".join(traceback.format_exception(error)).replace("\\", "/").replace('"""', "'''")
+    text = _FILE.format(
+        error=type(error).__name__,
+        trace=shown,
+        name=path.name,
+        imports=_format_import_block(code.globals | {"torch": torch}, sys_importer),
+        graph=graph,
+        arguments=given,
+    )
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _state(gm: torch.fx.GraphModule) -> list[str]:
+    """The constructor, where the graph holds tensors."""
+    held = [
+        (n.target, getattr(gm, n.target, None)) for n in gm.graph.nodes if n.op == "get_attr" and "." not in n.target
+    ]
+    tensors = [(name, value) for name, value in dict(held).items() if isinstance(value, torch.Tensor)]
+    if not tensors:
+        return []
+    made = [f"        self.register_buffer({name!r}, {_like(value)})" for name, value in tensors]
+    return ["    def __init__(self):", "        super().__init__()", *made, ""]
+
+
+def _like(argument: Any) -> str:
+    """Python for an argument like this one."""
+    match argument:
+        case torch.Tensor():
+            shape, stride = (tuple(map(_number, sizes)) for sizes in (argument.shape, argument.stride()))
+            return f'like({shape}, {stride}, {argument.dtype}, "{argument.device}")'
+        case torch.SymInt() | torch.SymFloat():
+            return repr(_number(argument))
+        case _:
+            return repr(argument)
+
+
+def _number(size: Any) -> Any:
+    return cast("Any", size).node.hint if isinstance(size, torch.SymInt | torch.SymFloat) else size
+
+
+def safe(run: Runner, gm: torch.fx.GraphModule, eager: Runner) -> Runner:
+    """`run`, which stands for `gm`; where it fails and PyTorch does not, PyTorch runs this call and all later ones.
+
+    What PyTorch itself raises, the user sees as it is; where eager refuses operands, a ShapeError with the user's line says so.
+    A graph that had written into an argument when it failed does not run again: the failure is raised.
+    """
+    state = [run]
+
+    def call(*arguments: Any) -> Sequence[Any]:
+        try:
+            return state[0](*arguments)
+        except Exception as error:  # noqa: BLE001 - whatever it is, PyTorch decides what becomes of the call
+            failure = error
+        try:
+            if state[0] is eager or has_written(failure):
+                raise failure
+            results = eager(*arguments)
+        except RuntimeError as error:
+            refused = refusal(gm, arguments, error)
+            if refused is None:
+                raise
+            raise refused from error
+        say(gm, arguments, failure)
+        state[0] = eager
+        return results
+
+    return call
+
+
+def forget() -> None:
+    """Has every cause said anew."""
+    _said.clear()
