@@ -16,7 +16,7 @@ from weft.api.report import report
 from weft.api.tracing import guard_forward_derivatives, traced_for
 from weft.capture import Captured, Place, capture
 from weft.defects import noticed
-from weft.errors import CacheFolderError, UnknownOptionError, WeftError
+from weft.errors import CacheFolderError, LeftToPyTorchWarning, UnknownOptionError, WeftError
 from weft.options import current
 from weft.options import options as in_force
 from weft.plan import Plan, Runner, changing_sizes, faster, in_graphs, plan, warn
@@ -62,19 +62,19 @@ def fastest(
             run = faster(made, eager, current(), changing_sizes(gm))
             remember(captured, made, run, current())
             run = replayed(made, run, example_inputs, gm)
-        except (CacheFolderError, UnknownOptionError):
-            raise  # the user's own setting, and only the user can mend it
+            if not defects:
+                say_what_is_lost(gm, made, example_inputs)
+        except (CacheFolderError, UnknownOptionError, LeftToPyTorchWarning):
+            raise  # the user's own setting, and only the user can mend it; or a warning that is to be an error
         except Exception as error:  # noqa: BLE001 - whatever is wrong, eager still runs; and it is said
             stats.count("fallbacks")
             if isinstance(error, WeftError):
                 warn("this graph", error)
             else:
                 defects.append(error)
-            made, run = None, eager
+            run = eager
         if defects:
             say(gm, example_inputs, defects[0])
-        elif made is not None:
-            say_what_is_lost(gm, made, example_inputs)
         if noted is not None:
             noted(run, eager)
         return safe(run, gm, eager)

@@ -88,8 +88,9 @@ def _is_large(gm: torch.fx.GraphModule) -> bool:
 
 
 def _example(size: Any) -> int:
-    """A size in the example; 1 for one that depends on the content of a tensor."""
-    return size if isinstance(size, int) else size.node.hint or 1
+    """A size in the example; 1 for one that depends on the content of a tensor, or is no number (of a nested tensor)."""
+    found = size if isinstance(size, int) else size.node.hint
+    return found if isinstance(found, int) else 1
 
 
 def _examples(gm: torch.fx.GraphModule) -> list[torch.Tensor]:
