@@ -47,7 +47,7 @@ def _captured(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Captured:
     for example in example_inputs:
         if isinstance(example, torch.Tensor) and type(example) not in PLAIN:
             return _refused(f"an input is a {type(example).__name__}, not a plain tensor", None)
-        if isinstance(example, torch.Tensor) and (example.layout is not torch.strided or example.is_quantized):
+        if isinstance(example, torch.Tensor) and (example.is_mkldnn or example.is_nested or example.is_quantized):
             return _refused(f"an input is a tensor of layout {example.layout} and type {example.dtype}", None)
         if isinstance(example, torch.Tensor) and example._is_zerotensor():  # noqa: SLF001 - no public name
             return _refused("an input is zeros without memory, which PyTorch's tracing does not tell from others", None)

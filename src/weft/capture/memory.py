@@ -188,7 +188,10 @@ def apart(arguments: Sequence[Any], written: Sequence[int]) -> bool:
 
     No byte of them lies between the first and the last element of another argument, and no two of their elements share memory.
     """
-    starts = [(i, a, a.data_ptr()) for i, a in enumerate(arguments) if isinstance(a, torch.Tensor)]
+    if not written:
+        return True
+    tensors = [(i, a) for i, a in enumerate(arguments) if isinstance(a, torch.Tensor)]
+    starts = [(i, a, a.data_ptr()) for i, a in tensors if a.layout is torch.strided]
     for index in written:
         own = arguments[index]
         start = own.data_ptr()
