@@ -188,6 +188,18 @@ class ReferenceDTypeError(WeftError, TypeError):
     advice = "run the same program on fp64 copies of the inputs: weft.verify.judge.reference(fn, inputs)"
 
 
+class ArgumentError(WeftError, TypeError):
+    """An argument of one of weft's own functions of another kind than it takes: a number for a function, a dict for inputs."""
+
+    advice = "see the function's documentation: help(weft.optimize), say"
+
+
+class MissingFileError(WeftError, FileNotFoundError):
+    """A file to load, or the folder of a file to write, that is not there."""
+
+    advice = "correct the path"
+
+
 class CommandError(WeftError, ValueError):
     """What the command line names is not there, or cannot be used as it is."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Literal
 
 from weft.errors import TargetError
@@ -42,12 +43,26 @@ class Target:
         """
         kind, _, arch = text.partition(":")
         if kind not in _KINDS:
-            raise TargetError(f"there is no target {text!r}", todo='use "cpu", "cuda:90" or "hip:gfx942"')
+            raise TargetError(f"there is no target {text!r}", todo=_meant(text))
         shape = {"cpu": "", "cuda": r"\d{2,3}", "hip": r"gfx[0-9a-f]{3,4}"}[kind]
         if not re.fullmatch(shape, arch):
-            known = ", ".join(f'"{kind}:{a}"' for a in ARCHITECTURES.get(kind, ())) or '"cpu"'
-            raise TargetError(f"the target {text!r} names no architecture", todo=f"use one such as {known}")
+            raise TargetError(f"the target {text!r} names no architecture that there is", todo=_meant(text, kind))
         return Target(kind, arch)
 
 
 CPU = Target("cpu")
+
+
+def _meant(text: str, kind: str = "") -> str:
+    """What to write instead of `text`, which names no target; `kind`, where that much is right."""
+    known = [str(CPU), *(f"{each}:{arch}" for each, archs in ARCHITECTURES.items() for arch in archs)]
+    known = [name for name in known if name.partition(":")[0] == kind] or known
+    plain = (
+        text.strip().lower().replace("sm_", "cuda:").replace("sm", "cuda:").replace("rocm", "hip").replace("amd", "hip")
+    )
+    plain = {"gpu": "cuda", "nvidia": "cuda"}.get(plain, plain)
+    parts = {name: (name, *name.split(":")) for name in known}
+    near = [name for name, own in parts.items() if plain in own or plain.partition(":")[2] in own[1:]]
+    near = near or get_close_matches(plain, known, n=3)
+    listed = " or ".join(f'"{name}"' for name in near or known)
+    return f"did you mean {listed}?" if near else f"use {listed}"

@@ -11,7 +11,16 @@ import torch
 from torch.nn import functional as F
 
 import weft
-from weft.errors import CacheFolderError, CompilerError, ShapeError, TargetError, UnknownOptionError, UnsupportedError
+from weft.errors import (
+    ArgumentError,
+    CacheFolderError,
+    CompilerError,
+    MissingFileError,
+    ShapeError,
+    TargetError,
+    UnknownOptionError,
+    UnsupportedError,
+)
 
 HERE = Path(__file__).name
 
@@ -31,6 +40,73 @@ def test_a_target_that_is_not_there(target):
         weft.optimize(relu_linear, inputs(), target=target)
     assert repr(target) in str(caught.value)
     assert "what to do" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("target", "meant"),
+    [
+        ("cude:90", '"cuda:90"'),
+        ("CPU", '"cpu"'),
+        ("gfx942", '"hip:gfx942"'),
+        ("hip:942", '"hip:gfx942"'),
+        ("sm_90", '"cuda:90"'),
+        ("gpu", '"cuda:80" or "cuda:90" or "cuda:100"'),
+        ("cuda:9x", '"cuda:90"'),
+    ],
+)
+def test_a_target_that_is_almost_one(target, meant):
+    with pytest.raises(TargetError) as caught:
+        weft.optimize(relu_linear, inputs(), target=target)
+    assert "did you mean " in caught.value.todo
+    assert meant in caught.value.todo
+
+
+X = torch.ones(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: weft.optimize(3, (X,)), "the first argument of weft.optimize is of type int (3)"),
+        (lambda: weft.optimize(None, (X,)), "not a function or module"),
+        (lambda: weft.compile(X), "the first argument of weft.compile is of type Tensor"),
+        (lambda: weft.compile(None), "of type NoneType"),
+        (lambda: weft.equivalent(torch.relu, "relu", (X,)), "the second argument of weft.equivalent is of type str"),
+        (lambda: weft.equivalent(3, torch.relu, (X,)), "the first argument of weft.equivalent"),
+        (lambda: weft.optimize(torch.relu, 3), "the example inputs are of type int"),
+        (lambda: weft.optimize(torch.relu, None), "the example inputs are of type NoneType"),
+        (lambda: weft.optimize(torch.relu, {"x": X}), "the example inputs are of type dict"),
+        (lambda: weft.optimize(torch.relu, "x"), "the example inputs are of type str"),
+        (lambda: weft.optimize(torch.relu, X.numpy()), "the example inputs are of type ndarray"),
+        (lambda: weft.equivalent(torch.relu, torch.relu, {X}), "the example inputs are of type set"),
+        (lambda: weft.load(3), "the path to load is of type int"),
+        (lambda: weft.optimize(torch.relu, (X,)).save(None), "the path to save to is of type NoneType"),
+        (lambda: weft.optimize(torch.relu, (X,)).explain().save(3), "the path to save the report to"),
+    ],
+)
+def test_arguments_of_another_kind(call, says):
+    with pytest.raises(ArgumentError) as caught:
+        call()
+    assert isinstance(caught.value, TypeError)
+    assert says in str(caught.value)
+    assert HERE in str(caught.value)
+    assert "what to do: " in str(caught.value)
+
+
+def test_paths_that_are_not_there(tmp_path):
+    with pytest.raises(MissingFileError, match=r"there is no file .*gone") as caught:
+        weft.load(tmp_path / "gone.weft")
+    assert isinstance(caught.value, FileNotFoundError)
+    with pytest.raises(MissingFileError, match=r"there is no folder .*gone"):
+        weft.optimize(torch.exp, (X,)).save(tmp_path / "gone" / "program.weft")
+
+
+def test_options_of_torch_compile():
+    with pytest.raises(UnknownOptionError, match=r"one of torch\.compile") as caught:
+        weft.compile(torch.relu, fullgraph=True)
+    assert 'torch.compile(fn, backend="weft", fullgraph=...)' in caught.value.todo
+    with pytest.raises(Exception, match=r"the options of torch\.compile are of type int"):
+        torch.compile(lambda x: x * 2, backend="weft", options=3)(X)
 
 
 def test_a_missing_compiler(tmp_path):

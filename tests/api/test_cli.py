@@ -266,6 +266,16 @@ def test_explain_prints_every_section(file):
     assert "verdict: equal" in result.stdout
 
 
+def test_explain_for_a_gpu_that_is_not_here(file):
+    result = run("explain", f"{file}:layer", "--shapes", "32x64,64x48,48", "--target", "cuda:90")
+    assert result.exit_code == 0
+    assert "target cuda:90" in result.stdout or "grid" in result.stdout
+    refused = run("explain", f"{file}:layer", "--target", "cude:90")
+    assert refused.exit_code == 2
+    assert 'did you mean "cuda:90"?' in refused.stderr
+    assert "Traceback" not in refused.output
+
+
 def test_explain_takes_inputs_from_the_file_and_casts_them(file):
     assert "x: float32" in run("explain", f"{file}:layer").stdout
     assert "x: bfloat16" in run("explain", f"{file}:layer", "--dtype", "bfloat16").stdout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -16,7 +16,7 @@ from weft.api.report import report
 from weft.api.tracing import guard_forward_derivatives, traced_for
 from weft.capture import Captured, Place, capture
 from weft.defects import noticed
-from weft.errors import CacheFolderError, LeftToPyTorchWarning, UnknownOptionError, WeftError
+from weft.errors import ArgumentError, CacheFolderError, LeftToPyTorchWarning, UnknownOptionError, WeftError
 from weft.options import current
 from weft.options import options as in_force
 from weft.plan import Plan, Runner, changing_sizes, faster, in_graphs, plan, warn
@@ -40,6 +40,11 @@ def backend(
     Never fails where eager works: what cannot be compiled runs in PyTorch, and a missing compiler is a warning. Only an option
     that does not exist and a cache folder that is not safe are errors.
     """
+    if options is not None and not isinstance(cast("Any", options), Mapping):
+        raise ArgumentError(
+            f"the options of torch.compile are of type {type(options).__name__}",
+            todo='give a dict: options={"threads": 1}',
+        )
     known = {"mode": mode} if mode == "reduce-overhead" else {}
     return fastest(gm, example_inputs, {**known, **(options or {}), **more})
 

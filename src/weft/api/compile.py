@@ -7,6 +7,7 @@ import inspect
 import logging
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, ParamSpec, TypeVar, cast, overload
@@ -17,10 +18,11 @@ from torch._dynamo.eval_frame import OptimizedModule
 from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
 
 from weft.api.direct import Watched
+from weft.api.given import demand_callable
 from weft.api.recompiles import OWN
 from weft.api.tracing import traced_for
-from weft.errors import Location, ShapeError, WeftError
-from weft.options import current
+from weft.errors import Location, ShapeError, UnknownOptionError, WeftError
+from weft.options import Options, current
 from weft.options import options as in_force
 
 P = ParamSpec("P")
@@ -30,6 +32,7 @@ M = TypeVar("M", bound=torch.nn.Module)
 # Lengths that are seen once are compiled for that length, then for all lengths; sizes 0 and 1 are classes of their own. With
 # several dimensions, dtypes and layouts that is more variants than PyTorch's own limit of 8, past which it would run eager.
 _VARIANTS = 256
+_OPTIONS = frozenset(entry.name for entry in fields(Options))
 # torch.compile's own type is not fully known to type checkers.
 torch_compile: Callable[..., Any] = vars(torch)["compile"]
 
@@ -49,10 +52,18 @@ def compile(model: Callable[..., Any], **options: Any) -> Callable[..., Any]:  #
         What computes the same. Sizes are arguments of the kernels: a new length costs no new binary.
 
     Raises:
+        ArgumentError: at once, for what cannot be called.
         UnknownOptionError: at once, for an option that does not exist.
         ShapeError: when called with shapes that eager refuses too; it names the user's line.
         CacheFolderError: when called, where the cache folder is not safe.
     """
+    demand_callable(model, "the first argument of weft.compile")
+    theirs = [name for name in options if name in inspect.signature(torch_compile).parameters and name not in _OPTIONS]
+    if theirs:
+        raise UnknownOptionError(
+            f'weft.compile has no option "{theirs[0]}": it is one of torch.compile',
+            todo=f'use torch.compile(fn, backend="weft", {theirs[0]}=...)',
+        )
     with in_force(**options):  # an unknown option is an error now, not at the first call
         watched = Watched(options)
         inner = dynamo_compile(model, watched)

@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree  # no public name
 
 from weft import verify
 from weft.api.compile import dynamo_compile, translating
+from weft.api.given import demand_callable, inputs_of
 from weft.api.optimize import Inputs, own_code
 from weft.capture import Captured, FromProgram, capture
 from weft.errors import UnsupportedError, WeftError
@@ -46,9 +47,12 @@ def equivalent(fn_a: Callable[..., Any], fn_b: Callable[..., Any], example_input
         are not. A comparison shows only where random numbers make it choose.
 
     Raises:
+        ArgumentError: a function cannot be called, or `example_inputs` are no arguments.
         ShapeError: eager refuses these inputs.
     """
-    inputs = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
+    demand_callable(fn_a, "the first argument of weft.equivalent")
+    demand_callable(fn_b, "the second argument of weft.equivalent")
+    inputs = inputs_of(example_inputs, "weft.equivalent(fn_a, fn_b")
     try:
         first, second = _whole(fn_a, inputs, "first"), _whole(fn_b, inputs, "second")
         shapes = _shapes((first.program, second.program))

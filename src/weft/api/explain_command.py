@@ -20,34 +20,41 @@ import torch
 from weft.api.command import reporting, unwritable
 from weft.api.optimize import optimize
 from weft.api.program import Program
+from weft.api.targets import target_for
 from weft.errors import CommandError, Location, UnknownOptionError, WeftError
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @click.command()
-@click.argument("target", metavar="FILE.py:NAME")
+@click.argument("what", metavar="FILE.py:NAME")
 @click.option("--shapes", help='One shape for each argument: "512x1024,1024x1024,1024".')
 @click.option(
     "--dtype", type=click.Choice(sorted(_DTYPES)), help="Of arguments and module  [default: float32, or as given]"
 )
+@click.option(
+    "--target",
+    help='"cpu", "cuda", or a GPU that need not be here: "cuda:90", "hip:gfx942"  [default: where the arguments are]',
+)
 @click.option("--save", type=click.Path(dir_okay=False, path_type=Path), help="Write the report here (.html: a page).")
 @reporting
-def explain(target: str, shapes: str | None, dtype: str | None, save: Path | None) -> None:
+def explain(what: str, shapes: str | None, dtype: str | None, target: str | None, save: Path | None) -> None:
     """Compile one function or module of a file, and print every decision: rewrites, programs, verdicts, costs.
 
     NAME is a function, a module, a module's class that needs no arguments, or a function without parameters that makes a
     module. Its arguments are random tensors of --shapes; without it, the file's NAME_inputs or INPUTS: the arguments, or a
     function that gives them.
     """
-    file, name = _split(target)
+    if target is not None:
+        target_for(target, ())  # before anything is run
+    file, name = _split(what)
     module = _load(file)
     fn = _function(module, file, name)
     inputs = _random(fn, name, shapes, dtype) if shapes is not None else _inputs(module, file, name, fn)
     if dtype is not None:
         inputs = tuple(_cast(value, _DTYPES[dtype]) for value in inputs)
         fn = fn.to(_DTYPES[dtype]) if isinstance(fn, torch.nn.Module) else fn
-    report = _compiled(fn, file, name, inputs).explain()
+    report = _compiled(fn, file, name, inputs, target).explain()
     click.echo(str(report))
     if save is not None:
         try:
@@ -202,14 +209,14 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
     return value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
-def _compiled(fn: Callable[..., Any], file: Path, name: str, inputs: tuple[Any, ...]) -> Program:
+def _compiled(fn: Callable[..., Any], file: Path, name: str, inputs: tuple[Any, ...], target: str | None) -> Program:
     """The program; where eager PyTorch cannot run `fn` on these inputs either, its error."""
     # PyTorch logs the traceback of shapes that it refuses; what is shown instead names the user's line.
     log = logging.getLogger("torch._subclasses.fake_tensor")
     level = log.level
     log.setLevel(logging.CRITICAL)
     try:
-        return optimize(fn, inputs)
+        return optimize(fn, inputs, target)
     except WeftError:
         raise
     except Exception:

@@ -67,13 +67,17 @@ def served(captured: Captured, options: Options) -> tuple[Runner, tuple[Place, .
         run = each.run()
         if run is None or each.settings != _settings(options):
             continue
-        try:
-            places = serves(each.outline, outline)
-        except Exception:  # noqa: BLE001 - what cannot be compared is another graph
-            continue
+        places = _places(each.outline, outline)
         if places is not None:
             return run, places, each.kernels
     return None
+
+
+def _places(general: Outline, special: Outline) -> tuple[Place, ...] | None:
+    try:
+        return serves(general, special)
+    except Exception:  # noqa: BLE001 - what cannot be compared is another graph
+        return None
 
 
 def _outline(captured: Captured) -> Outline | None:

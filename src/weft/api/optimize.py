@@ -12,6 +12,7 @@ from torch._dynamo.exc import TorchDynamoException
 from weft.api.backend import compile_graph, in_pytorch, replayed
 from weft.api.calling import changes_objects, learned
 from weft.api.compile import dynamo_compile, eagerly, translating, without_log_inside
+from weft.api.given import demand_callable, inputs_of
 from weft.api.net import defect, safe, say
 from weft.api.program import Program, Saved
 from weft.api.recompiles import OWN
@@ -37,6 +38,7 @@ def optimize(
         options: fields of `weft.options`, for this call.
 
     Raises:
+        ArgumentError: `fn` cannot be called, or `example_inputs` are no arguments.
         TargetError: the target does not exist, or the inputs live elsewhere; or what was compiled for another machine is called.
         CompilerError: there is no working C++ compiler.
         ShapeError: eager refuses these inputs too.
@@ -44,7 +46,8 @@ def optimize(
         UnsupportedError: eager runs these inputs, but PyTorch cannot trace the function with them.
         UnknownOptionError: an option that does not exist.
     """
-    inputs = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
+    demand_callable(fn, "the first argument of weft.optimize")
+    inputs = inputs_of(example_inputs, "weft.optimize(fn")
     with in_force(**options):
         place = target_for(target, inputs)
         here = runs_here(place, home(inputs))

@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from weft.api.given import path_of
 from weft.api.left_out import left_out
 from weft.block import lower
 from weft.block.listing import listing
@@ -33,7 +34,7 @@ class Report:
 
     def save(self, path: str | Path) -> Path:
         """Write the report to `path`: a page where the name ends in .html, else plain text."""
-        path = Path(path)
+        path = path_of(path, "the path to save the report to")
         if path.suffix.lower() in (".html", ".htm"):
             console = Console(record=True, width=140, file=io.StringIO())
             for title, text in self.sections:
