@@ -256,6 +256,23 @@ def test_small_tiles_keep_the_order_and_one():
     assert found == [3, 1, 7, 3, 1]
 
 
+def test_loops_side_by_side_have_few_blocks_and_each_a_rest():
+    """A space with many loops over it: tiles are near each other, so that no loop has more than a few blocks."""
+    program = programs.square_product()
+    block = fused(program)
+    loops = tuple(
+        (m.name, LoopSchedule((Level(GRID if m.state is None else LOOP, size),)))
+        for m, size in zip(maps(block.graph), (512, 128, 64, 2048, 32), strict=False)
+    )
+    small = small_tiles(apply(block, Schedule(loops)))
+    tiles = sorted({m.tile for m in maps(small.graph) if m.tile})
+    assert len(tiles) == 3
+    (size,) = set(edge_sizes(small)[0].values())
+    assert all(size % tile and 1 <= size // tile <= 4 for tile in tiles)
+    assert all(a % b for a in tiles for b in tiles if b < a)
+    assert verify(program, small).equal
+
+
 def test_a_loop_by_single_elements_is_checked_as_one():
     """All its blocks are whole: a loop that visits whole blocks only is right, and one that visits the rest does nothing."""
     ones = in_tiles(8, 8, LoopSchedule((Level(LOOP, 1),)))

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from weft.block.program import BlockProgram, Graph, Map, Place, Rank, maps, spaces
-from weft.block.ranges import Band, Rest, Segment
+from weft.block.ranges import Band, Rest, Segment, Within
 
-# Tiles that are checked instead of the real ones: each more than twice the one before, no multiple of it.
-_SMALL = (3, 7, 16, 33, 67, 135)
+# The least tile that is checked in place of a real one, where that is not 1.
+_LEAST = 3
 # Tiles grow with what sizes must reach, so that loops have few iterations: about so many of the smallest blocks.
 _BLOCKS_TO_A_BAND, _BLOCKS_TO_A_NUMBER = 8, 24
 
 
 def small_tiles(applied: BlockProgram, reach: Mapping[str, int] | None = None) -> BlockProgram:
-    """`applied` with small tiles in place of large ones, in the same order for each space.
+    """`applied` with small tiles in place of large ones, in the same order for each space, none a multiple of another.
 
     A tile is a parameter of an applied program: no rewrite and no emitter looks at its value, but for 1, which stays 1 (such a loop
     has no edge). So small ones exercise the same loops, edges, segments and merges at a cost that does not depend on what the
@@ -31,9 +31,11 @@ def small_tiles(applied: BlockProgram, reach: Mapping[str, int] | None = None) -
             wanted.setdefault(node.axis.space.name, set()).add(node.tile)
     far, reach = _band_reach(applied), reach or {}
 
+    inside = _inside(applied)
+
     def tiles_of(name: str, tiles: set[int]) -> dict[int, int]:
         times = 1 + max(far.get(name, 0) // _BLOCKS_TO_A_BAND, reach.get(name, 0) // _BLOCKS_TO_A_NUMBER)
-        return {1: 1, **{t: s * times for t, s in zip(sorted(tiles - {1}), _SMALL, strict=False)}}
+        return {tile: small if tile == 1 else small * times for tile, small in _small(tiles, inside).items()}
 
     small = {name: tiles_of(name, tiles) for name, tiles in wanted.items()}
 
@@ -45,6 +47,48 @@ def small_tiles(applied: BlockProgram, reach: Mapping[str, int] | None = None) -
         return replace(node, tile=tile, body=shrunk(node.body))
 
     return replace(applied, graph=shrunk(applied.graph))
+
+
+def _inside(applied: BlockProgram) -> set[tuple[int, int]]:
+    """Pairs of tiles: of a loop, and of one that goes through its blocks."""
+    tiles = {m.axis: m.tile for m in maps(applied.graph)}
+    found: set[tuple[int, int]] = set()
+    for node in maps(applied.graph):
+        outer = tiles.get(node.range.outer) if isinstance(node.range, Within) else None
+        if outer is not None and node.tile is not None:
+            found.add((outer, node.tile))
+    return found
+
+
+def _small(tiles: set[int], inside: set[tuple[int, int]]) -> dict[int, int]:
+    """Small tiles for `tiles`: a block that another loop goes through has two of its blocks, and a rest."""
+    small = {1: 1}
+    last = _LEAST - 1
+    for tile in sorted(tiles - {1}):
+        last = max([last + 1, *(2 * small[i] + 1 for o, i in inside if o == tile and 1 < i < tile and i in small)])
+        while any(last % other == 0 for other in small.values() if other > 1):
+            last += 1
+        small[tile] = last
+    return small
+
+
+def _levels(applied: BlockProgram) -> dict[str, int]:
+    """The most that tiles of loops in each other's blocks add up to, by name of the space."""
+    nodes = {m.axis: m for m in maps(applied.graph)}
+    most: dict[str, int] = {}
+    for node in nodes.values():
+        total, each = 0, node
+        while True:
+            total += _tile(each)
+            if not isinstance(each.range, Within) or each.range.outer not in nodes:
+                break
+            each = nodes[each.range.outer]
+        most[node.axis.space.name] = max(most.get(node.axis.space.name, 0), total)
+    return most
+
+
+def _tile(node: Map) -> int:
+    return _LEAST if node.place is Place.whole or node.tile is None else node.tile
 
 
 def _band_reach(applied: BlockProgram) -> dict[str, int]:
@@ -63,10 +107,10 @@ def edge_sizes(
 ) -> tuple[Mapping[str, int], ...]:
     """Sizes that reach every edge of `applied`: rests at every level, single elements, and whole blocks only.
 
-    A space's sizes follow from the tiles of all loops over it: the sum of distinct tiles and one more leaves a rest at each
-    level; with segments there are two blocks for each but the last, which has one short block; and several after a first block
-    on its own. Beside a band there are as many more as it lies off the diagonal, and blocks beyond; where sizes say how far that
-    is, no two are alike.
+    A space's sizes follow from the tiles of all loops over it. One more than the tiles of loops in each other's blocks add up to,
+    or a little more, leaves each loop a rest at each level; with segments there are two blocks for each but the last, which has one
+    short block; and several after a first block on its own. Beside a band there are as many more as it lies off the diagonal, and
+    blocks beyond; where sizes say how far that is, no two are alike.
 
     Args:
         applied: with small tiles; what is said here is of its spaces without a fixed size.
@@ -81,19 +125,14 @@ def edge_sizes(
     for node in maps(applied.graph):
         space = node.axis.space
         if space.fixed is None:
-            tiles.setdefault(space.name, set()).add(3 if node.place is Place.whole or node.tile is None else node.tile)
+            tiles.setdefault(space.name, set()).add(_tile(node))
             if isinstance(node.range, Segment):
                 segments[space.name] = max(segments.get(space.name, 1), node.range.count)
             elif isinstance(node.range, Rest):  # whole blocks and a rest, after the first block
                 segments[space.name] = max(segments.get(space.name, 1), 4)
-    rests: dict[str, int] = {}
-    exact: dict[str, int] = {}
-    for name, found in tiles.items():
-        widest = max(found, default=2)
-        rests[name] = (
-            sum(found) + 1 if name not in segments else max(sum(found) + 1, 2 * widest * (segments[name] - 1) + 1)
-        )
-        exact[name] = widest
+    levels = _levels(applied)
+    rests = {name: _with_rests(found, levels.get(name, 0), segments.get(name, 1)) for name, found in tiles.items()}
+    exact = {name: max(found, default=2) for name, found in tiles.items()}
     ranked = {name: count for name, count in _ranked(applied.graph).items() if name in rests}
     for name, count in ranked.items():  # more than are kept, and a block more, so that some are passed over
         widest = exact[name]
@@ -112,6 +151,14 @@ def edge_sizes(
         {name: min(size, (most or {}).get(name, size)) for name, size in chosen.items()}
         for chosen in (rests, dict.fromkeys(tiles, 1), exact)
     )
+
+
+def _with_rests(tiles: set[int], together: int, segments: int) -> int:
+    """The least size that leaves each of `tiles` a rest; those in each other's blocks are `together` elements, at most."""
+    size = max(together, 2 * max(tiles, default=2) * (segments - 1)) + 1
+    while any(size % tile == 0 for tile in tiles if tile > 1):
+        size += 1
+    return size
 
 
 def _ranked(graph: Graph) -> dict[str, int]:
