@@ -174,3 +174,14 @@ def test_the_command_runs_functions(monkeypatch):
     assert "random functions" in found.output
     assert "seed 0, number: is wrong" in found.stderr
     assert "v0 = a0 * 2" in found.stderr
+
+
+def test_what_eager_alone_overflows_in_is_not_compared():
+    inf, nan = float("inf"), float("nan")
+    eager = torch.tensor([1.0, inf, nan, inf, nan, -inf])
+    exact = torch.tensor([1.0, inf, nan, 1e60, inf, inf], dtype=torch.float64)
+    found = torch.tensor([2.0, 2.0, 2.0, nan, 2.0, inf])
+    mine, theirs, wide = function_trial._comparable(found, eager, exact)
+    assert mine.tolist() == [2, 2, 2, 0, 0, 0]
+    assert theirs.tolist()[:2] == [1, inf]
+    assert theirs.tolist()[3:] == wide.tolist()[3:] == [0, 0, 0]
