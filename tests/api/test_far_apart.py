@@ -59,6 +59,21 @@ def test_products_at_the_end_of_the_range(name, dtype):
         torch.testing.assert_close(program(sign * x, sign * x), PRODUCTS[name](sign * x, sign * x))
 
 
+SMALL = {
+    "logarithms": lambda x: torch.softmax(x, -1).log(),
+    "an entropy": lambda x: (p := torch.softmax(x, -1)) * p.log(),
+    "quotients": lambda x: (p := torch.softmax(x, -1)) / p.flip(-1),
+    "by hand": lambda x: torch.exp(x - x.amax(-1, keepdim=True)).log(),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_probabilities_below_the_normal_numbers(name):
+    x = torch.tensor([[0.0, -90.0, -95.0, -100.0, -50.0], [0.0, 1.0, 2.0, 3.0, -87.5]]).repeat(3, 4)
+    found, wanted = weft.optimize(SMALL[name], (x,))(x), SMALL[name](x)
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=0.0)
+
+
 @pytest.mark.parametrize("hidden", [float("nan"), INF, -INF])
 @pytest.mark.parametrize("shape", [(3, 4), (2, 5, 7)])
 def test_what_a_mask_excludes_leaves_no_nan_in_rows_and_columns(shape, hidden):

@@ -331,13 +331,14 @@ static inline float exp(float x) {
   return p * power_in(half) * power_in(rest);
 }
 
-// e^x for x <= 0, as significands are made: 1 ulp, but 0 for what would be below the normal numbers, -inf included.
+// e^x for x <= 0, as significands are made: 1 ulp, subnormal results included, of which there may be a logarithm.
 static inline float decay(float x) {
   float k;
   const float p = exp_parts(x, &k) + 1.0f;
-  return x < -87.3f ? 0.0f : p * power_in(k + kWhole);
+  return x < -104.0f ? 0.0f : p * power_in(k + (kWhole + 64.0f)) * 0x1p-64f;  // 2^k alone may be below the normal numbers
 }
-// The same to 2^-18 of its value, exact at 0: for what is kept in 16 bits, of which half the work is not seen.
+// The same to 2^-18 of its value, exact at 0, and 0 below the normal numbers: for what is kept in 16 bits, of which half the work
+// is not seen.
 static inline float coarse_decay(float x) {
   const float whole = fma(x, 1.44269504f, kWhole), f = fma(x, 1.44269504f, kWhole - whole);
   float p = 9.5828532e-03f;
@@ -503,7 +504,7 @@ static inline float fmod(float x, float y) { return fmodf(x, y); }
 
 static inline double exp(double x) { return ::exp(x); }
 static inline double coarse_decay(double x) { return x < -708.0 ? 0.0 : ::exp(x); }
-static inline double decay(double x) { return x < -708.0 ? 0.0 : ::exp(x); }
+static inline double decay(double x) { return ::exp(x); }
 static inline double exp2(double x) { return ::exp2(x); }
 static inline double expm1(double x) { return ::expm1(x); }
 static inline double log(double x) { return ::log(x); }

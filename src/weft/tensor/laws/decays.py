@@ -16,8 +16,8 @@ def decays_below_maxima(program: TensorProgram) -> TensorProgram:
         d[m, n] = x[m, n] - t[m]               ==>       d[m, n] = x[m, n] - t[m]
         e[m, n] = exp(d[m, n])                           e[m, n] = decay(d[m, n])
 
-    Condition: the same value, at the places that the maximum is over. Conditioning: none but that what would be below the
-    normal numbers may be 0; where d is NaN, because x is +inf or -inf throughout or has a NaN, so is e.
+    Condition: the same value, at the places that the maximum is over. Conditioning: none but that on a GPU what would be below
+    the normal numbers may be 0; where d is NaN, because x is +inf or -inf throughout or has a NaN, so is e.
     """
     values = program.values()
     decays = {
