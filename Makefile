@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 RUN_STAMP := $(VENV)/.weft-run
 DEV_STAMP := $(VENV)/.weft-dev
 
-.PHONY: help venv demo test lint style code types imports check format bench clean
+.PHONY: help venv demo test lint style code types imports check shuffled format bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -31,6 +31,12 @@ test: lint check ## everything CI runs: lint, then the tests
 
 check: $(DEV_STAMP) ## the tests alone
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q
+
+shuffled: $(DEV_STAMP) ## the tests ten times, in other orders, with other hash seeds and other cache folders
+	for seed in 1 2 3 4 5 6 7 8 9 10; do \
+	  echo "seed $$seed"; \
+	  PYTHONHASHSEED=$$seed $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q --shuffled $$seed || exit 1; \
+	done
 
 lint: style code types imports ## formatting, lint, types, import order
 

@@ -22,7 +22,23 @@ settings.register_profile("weft", deadline=None, derandomize=True, print_blob=Tr
 settings.load_profile("weft")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """An order of the tests that only a seed knows: no test may rely on what another one left behind."""
+    parser.addoption("--shuffled", type=int, metavar="SEED", help="files, and tests in each, in a random order")
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """As many cases as a run takes, and in an order of its own where one is asked for."""
+    _deselect(config, items)
+    seed: int | None = config.getoption("--shuffled")
+    if seed is not None:
+        rng = random.Random(seed)
+        rank = {path: rng.random() for path in sorted({item.nodeid.partition("::")[0] for item in items})}
+        items.sort(key=lambda item: (rank[item.nodeid.partition("::")[0]], rng.random()))
+
+
+def _deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of the cases of a test that is marked `one_in(n)`, every n-th; all for the whole walk, or where a case is named."""
     if WALK_ALL or any("[" in arg for arg in config.args):
         return
@@ -90,5 +106,8 @@ def _fresh_state() -> Iterator[None]:
     yield
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()
-    if "weft.plan.instead" in sys.modules:
-        sys.modules["weft.plan.instead"].SAID.clear()
+    for module, said in (("weft.plan.instead", "SAID"), ("weft.api.losses", "_said"), ("weft.api.recompiles", "_said")):
+        if module in sys.modules:
+            getattr(sys.modules[module], said).clear()
+    if "weft.api.general" in sys.modules:
+        sys.modules["weft.api.general"].forget()

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from weft.api.command import console, reporting
 from weft.errors import CommandError
+from weft.plan import Measured
 from weft.run.cache import CacheFolder, Entry, Json
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -69,13 +70,18 @@ def show(key: str, source: bool) -> None:
 
 @cache.command()
 @click.option("--older-than", metavar="AGE", help='Only what was not used for so long: "12h", "30d", "4w".')
+@click.option("--measurements", is_flag=True, help="Only what was measured: the next process measures again.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @reporting
-def clear(older_than: str | None, yes: bool) -> None:
+def clear(older_than: str | None, measurements: bool, yes: bool) -> None:
     """Remove entries, damaged and unfinished ones too; nothing that is not weft's. A running process keeps what it has loaded."""
     folder = CacheFolder()
     age = None if older_than is None else _age(older_than)
-    chosen = [key for key, found in folder.examine() if age is None or _unused(found, age)]
+    chosen = [
+        key
+        for key, found in folder.examine()
+        if (age is None or _unused(found, age)) and (not measurements or _is_measurement(found))
+    ]
     if not chosen:
         click.echo(f"nothing to remove in {folder.path}")
         return
@@ -159,6 +165,10 @@ def _kind(entry: Entry) -> str:
     return "choice" if "chosen" in entry.parts else "kernel"
 
 
+def _is_measurement(found: Entry | str) -> bool:
+    return isinstance(found, Entry) and _kind(found) == "measurement"
+
+
 def _name(entry: Entry) -> str:
     match entry.meta:
         case {"signature": {"name": str(name)} | {"kernel": {"name": str(name)}}}:
@@ -170,7 +180,10 @@ def _name(entry: Entry) -> str:
 
 
 def _meta(entry: Entry) -> Mapping[str, Json]:
-    """What the kernel's maker said, its verdict first of all; of a measurement, the times."""
+    """What the kernel's maker said, its verdict first of all; of a measurement, the times, and what is in doubt."""
+    measured = Measured.read(entry.meta)
+    if measured is not None:
+        return {"measured": str(measured), **entry.meta}
     inner = entry.meta.get("meta")
     return cast("Mapping[str, Json]", inner) if isinstance(inner, dict) else entry.meta
 

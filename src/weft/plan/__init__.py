@@ -11,6 +11,7 @@ from weft.plan.home import home, of_device, runs
 from weft.plan.instead import warn
 from weft.plan.kernel import Kernel
 from weft.plan.lost import mostly_left
+from weft.plan.measured import Measured
 from weft.plan.region import CompiledRegion, compile_region
 from weft.plan.runner import Runner, has_written
 from weft.plan.select import Considered, Example
@@ -22,6 +23,7 @@ __all__ = [
     "Considered",
     "Example",
     "Kernel",
+    "Measured",
     "Plan",
     "Runner",
     "Trial",
