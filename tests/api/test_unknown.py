@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.capture.opaque import raise_by
 from torch import fx
 
 import weft
@@ -89,3 +90,53 @@ def test_tensors_on_several_devices():
     left = [str(call.target.overloadpacket) for call in captured.calls.values()]
     assert left == ["aten.sin", "aten.sum", "aten.mul", "aten.add", "aten.scalar_tensor"]
     assert len([node for node in captured.program.nodes if not isinstance(node, Opaque)]) == 3  # 0.5, a product and exp
+
+
+def only_numbers(n):
+    return torch.arange(n) * 2.0, torch.exp(torch.ones(n, 3) * 2)
+
+
+def a_number_and_a_tensor(n, x):
+    return torch.arange(n) * 2.0 + x, torch.zeros(n, 2).sum(0) + torch.exp(x)
+
+
+@pytest.mark.parametrize("function", [only_numbers, a_number_and_a_tensor])
+def test_lengths_that_only_a_number_says(function):
+    torch.compiler.reset()
+    compiled = weft.compile(function, measure="never")
+    more = (torch.randn(1),) if function is a_number_and_a_tensor else ()
+    before = weft.stats()
+    with torch.no_grad():
+        for n in (7, 9, 30, 2):
+            torch.testing.assert_close(compiled(n, *more), function(n, *more))
+    assert weft.stats().kernels - before.kernels >= 3
+
+
+def test_a_write_into_an_argument_by_an_operation_that_weft_does_not_know():
+    def function(cache, x):
+        old = torch.exp(cache)
+        raise_by(cache[1:3], torch.sin(x[:2]))
+        return old + 1, torch.softmax(cache, -1)
+
+    given, wanted = torch.randn(4, 6), torch.randn(4, 6)
+    program = weft.optimize(function, (given, wanted))
+    for _ in range(2):
+        cache, x = torch.randn(4, 6), torch.randn(4, 6)
+        other = cache.clone()
+        torch.testing.assert_close(program(cache, x), function(other, x))
+        torch.testing.assert_close(cache, other)
+    assert {fallback.operation for fallback in program.fallbacks} == {"weft_tests.raise_by"}
+
+
+def test_branches_within_autocast():
+    def function(x, w):
+        with torch.autocast("cpu", torch.bfloat16):
+            return torch.exp(torch.cond(x.sum() > 0, lambda x, w: x @ w, lambda x, w: x @ w - 1, (torch.tanh(x), w)))
+
+    x, w = torch.randn(4, 6), torch.randn(6, 5)
+    program = weft.optimize(function, (x, w))
+    assert program.kernels
+    for sign in (1, -1):
+        found, wanted = program(x.abs() * sign, w), function(x.abs() * sign, w)
+        assert found.dtype is wanted.dtype
+        torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2)

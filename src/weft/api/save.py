@@ -27,6 +27,7 @@ from weft.api.calling import Calling
 from weft.block.program import BlockProgram
 from weft.capture import (
     Captured,
+    Effect,
     Fallback,
     FromArgument,
     FromNothing,
@@ -37,6 +38,7 @@ from weft.capture import (
     Operand,
     Result,
     Write,
+    Written,
 )
 from weft.cascade import Approximation
 from weft.cost import Cost
@@ -172,7 +174,7 @@ _ATOMS = {
 }
 _OWN = (
     *(SavedKernel, SavedRegion, SavedRegionStep, SavedProgram, CallStep, ViewStep, Found, View, Verdict),
-    *(Fallback, FromArgument, FromNothing, FromProgram, FromSizes, OpaqueCall, Operand, Number, Write),
+    *(Fallback, FromArgument, FromNothing, FromProgram, FromSizes, OpaqueCall, Operand, Number, Write, Effect, Written),
     *(Calling, calling.TensorLeaf, calling.Plain, calling.Leaf, calling.Constant, calling.Output),
 )
 _FORMS = {**FORMS, **_ATOMS, **{name_of(form): form for form in _OWN}}

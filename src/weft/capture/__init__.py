@@ -23,13 +23,14 @@ from weft.capture.captured import (
 )
 from weft.capture.flags import as_read, carries_derivative
 from weft.capture.graph import capture
-from weft.capture.memory import Write, apart
+from weft.capture.memory import Effect, Piece, Write, Written, apart
 from weft.capture.outline import Outline, Place, serves
 from weft.capture.refusal import refusal
 from weft.capture.source import location_of
 
 __all__ = [
     "Captured",
+    "Effect",
     "Fallback",
     "FromArgument",
     "FromNothing",
@@ -39,9 +40,11 @@ __all__ = [
     "OpaqueCall",
     "Operand",
     "Outline",
+    "Piece",
     "Place",
     "Result",
     "Write",
+    "Written",
     "apart",
     "as_read",
     "capture",

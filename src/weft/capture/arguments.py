@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 import torch
+from torch._ops import OpOverload  # no public name
 
-from weft.capture.memory import Write
 from weft.capture.recording import Call, Slot, by_name
 from weft.capture.sizes import symbolic
 from weft.errors import Location, UnsupportedError
@@ -94,7 +94,7 @@ class Arguments:
         self._refs = refs
         self._inputs = inputs
         self.contents = contents
-        assert not isinstance(call.target, Write)  # no handler is asked for one
+        assert isinstance(call.target, OpOverload)  # no handler is asked for another
         found = by_name(call.target, call.args, call.kwargs)
         self._values = {name: value for name, (value, _) in found.items()}
         self._defaults = {name: default for name, (_, default) in found.items()}

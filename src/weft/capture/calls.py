@@ -7,29 +7,41 @@ from typing import Any, cast
 import torch
 from torch._C import DispatchKey  # no public name
 from torch._ops import OpOverload  # no public name
+from torch.utils import _pytree as pytree  # no public name
 
 from weft.capture.recording import by_name
 from weft.capture.sizes import symbolic
-from weft.errors import UnsupportedError
 
 _ATEN: Any = torch.ops.aten
 _ARRANGEMENTS = ("aten.broadcast_tensors", "aten.tensor_split", "aten.unsafe_chunk")
 
 
-def functional_of(func: OpOverload[..., Any], args: tuple[Any, ...]) -> OpOverload[..., Any]:
-    """What returns what `func` writes into its first argument.
-
-    Raises:
-        UnsupportedError: there is no such operation, or `func` writes into others, as an `out` argument.
-    """
+def functional_of(func: OpOverload[..., Any], args: tuple[Any, ...]) -> OpOverload[..., Any] | None:
+    """What returns what `func` writes into its first argument; None where there is no such operation, or it writes into others."""
     name = str(func.overloadpacket)
     schema = cast("Any", func)._schema  # noqa: SLF001 - no public name
     base = getattr(_ATEN, name.removeprefix("aten.").removesuffix("_"), None)
     functional = getattr(base, cast("Any", func)._overloadname, None)  # noqa: SLF001 - no public name
     others = any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments[1:])
     if not name.endswith("_") or functional is None or others or not isinstance(args[0], torch.Tensor):
-        raise UnsupportedError(f"{func} writes into its arguments")
+        return None
     return functional
+
+
+def written_by(func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors that a call writes into, each once: as its schema says, and running statistics, of which none does."""
+    schema = cast("Any", func)._schema  # noqa: SLF001 - no public name
+    names = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    if keeps_statistics(func, args, kwargs):
+        names += ["running_mean", "running_var"]
+    named = by_name(func, args, kwargs)
+    leaves = pytree.tree_leaves([named[name][0] for name in names if name in named])
+    return list({id(leaf): leaf for leaf in leaves if isinstance(leaf, torch.Tensor)}.values())
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """How often PyTorch wrote into the memory of a tensor; 0 where it does not count."""
+    return 0 if tensor.is_inference() else tensor._version  # noqa: SLF001 - no public name
 
 
 def is_empty(tensor: torch.Tensor) -> bool:

@@ -11,10 +11,10 @@ import torch
 from torch._ops import OpOverload  # no public name
 from torch.utils import _pytree as pytree  # no public name
 
-from weft.capture.memory import Write
+from weft.capture.memory import Effect, Piece, Write
 from weft.capture.recording import Recording
 from weft.errors import Location
-from weft.tensor.axes import Axis
+from weft.tensor.axes import Axis, Space
 from weft.tensor.program import TensorProgram
 
 
@@ -83,17 +83,17 @@ class OpaqueCall:
 
     Attributes:
         name: what `Opaque.call` says; opaque nodes of one name are results of one call.
-        target: the overload, which changes none of its arguments; or a `Write`.
+        target: the overload, which changes none of its arguments; or a `Write`, an `Effect`, a `Piece`.
         args, kwargs: an `Operand` in place of each tensor, a `Number` of each symbolic size.
         results: per leaf of what it returns: the program's value, or None where it is none.
         random: it draws from a generator, so it must run once, in order, whether read or not.
         pinned: its result goes out as a view of an input or another output: it must not be copied.
-        into: of a `Write` into the memory of an argument, the graph's placeholder that this is.
+        into: of a `Write` or an `Effect` into the memory of an argument, the graph's placeholder that this is.
         look: it is weft's own way to see a value in other dimensions, in the same memory.
     """
 
     name: str
-    target: OpOverload[..., Any] | Write
+    target: OpOverload[..., Any] | Write | Effect | Piece
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     results: tuple[Operand | None, ...]
@@ -181,6 +181,7 @@ class Captured:
         made_by: values of the program, and the number of the ATen call that each is a part of.
         leaving: the same graph captured again, with these calls left to PyTorch, by number, for the reasons given.
         recording: what it was made of, until it is planned.
+        sizes: spaces of the program whose sizes follow from the numbers that the graph is called with.
         constants: tensors that the graph itself holds; wherever a placeholder is named by number, they come after the last one.
     """
 
@@ -196,6 +197,7 @@ class Captured:
     leaving: Callable[[Mapping[int, str]], Captured] | None = None
     constants: tuple[torch.Tensor, ...] = ()
     recording: Recording | None = None
+    sizes: Mapping[Space, Number] = field(default_factory=dict[Space, Number])
 
 
 def without_units(tensor: torch.Tensor, kept: Sequence[bool]) -> torch.Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -176,6 +177,107 @@ class Write:
                 raise RuntimeError(f"{self.op} would write into a copy")
             self.op(seen, *args, **kwargs)
         return whole
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Stands among the arguments of an `Effect` for the tensor number `index` that it writes into."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a call does that writes into any of its arguments: `op`, on what views of the first arguments show.
+
+    Attributes:
+        op: what is called.
+        places: of each tensor that it writes into: which of the first arguments it lies in, and the views that lead there, each a
+            call and which of its results.
+        packed: of each of the first arguments, whether a copy of it is made row-major.
+        kept: which leaves of what `op` returns are results too, after the first arguments as they are afterwards.
+        in_place: the first arguments themselves are written into, else copies of them.
+    """
+
+    op: Any
+    places: tuple[tuple[int, tuple[tuple[OpOverload[..., Any], int], ...]], ...]
+    packed: tuple[bool, ...]
+    kept: tuple[int, ...]
+    in_place: bool = False
+
+    @property
+    def overloadpacket(self) -> Any:
+        """That of what is called."""
+        return self.op.overloadpacket
+
+    @property
+    def namespace(self) -> str:
+        """That of what is called."""
+        return self.op.namespace
+
+    def __call__(
+        self, bases: Sequence[torch.Tensor], views: Sequence[Sequence[Any]], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> list[Any]:
+        """`bases` as they are afterwards, then what it returns; `views` are the further arguments of each view.
+
+        Raises:
+            RuntimeError: a view is a copy, and what is written would be lost.
+        """
+        orders = [torch.contiguous_format if packed else torch.preserve_format for packed in self.packed]
+        with torch.no_grad():
+            wholes = [
+                base if self.in_place else base.clone(memory_format=order)
+                for base, order in zip(bases, orders, strict=True)
+            ]
+            shown: list[torch.Tensor] = []
+            for (number, steps), further in zip(self.places, views, strict=True):
+                seen: Any = wholes[number]
+                for (call, result), (more, named) in zip(steps, further, strict=True):
+                    seen = pytree.tree_leaves(call(seen, *more, **named))[result]
+                if storage_of(seen) != storage_of(wholes[number]):
+                    raise RuntimeError(f"{self.op} would write into a copy")
+                shown.append(seen)
+
+            def given(leaf: Any) -> Any:
+                return shown[leaf.index] if isinstance(leaf, Written) else leaf
+
+            leaves = pytree.tree_leaves(self.op(*pytree.tree_map(given, args), **pytree.tree_map(given, kwargs)))
+        return [*wholes, *(leaves[i] for i in self.kept)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """A piece of a graph that PyTorch runs as it stands: a call of something that is no single operation.
+
+    Attributes:
+        name: for a user.
+        function: what is called; it changes none of its arguments.
+        reason: why it is called as a whole.
+        autocast: kinds of devices on which autocast is on there, each with its element type.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    reason: str
+    autocast: tuple[tuple[str, torch.dtype], ...] = ()
+
+    @property
+    def overloadpacket(self) -> str:
+        """Its name: there is no operation."""
+        return self.name
+
+    @property
+    def namespace(self) -> str:
+        """None: what it does is not known."""
+        return ""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the function returns."""
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            for device, dtype in self.autocast:
+                stack.enter_context(torch.autocast(device, dtype))
+            return self.function(*args, **kwargs)
 
 
 def storage_of(tensor: torch.Tensor) -> int:

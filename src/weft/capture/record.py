@@ -7,15 +7,20 @@ still whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
 
 import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher  # no public name
-from torch._ops import OpOverload  # no public name
-from torch._subclasses.fake_tensor import FakeTensor  # no public name
+from torch._guards import detect_fake_mode  # no public name
+from torch._ops import HigherOrderOperator, OpOverload  # no public name
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # no public name
+from torch.utils import _python_dispatch  # no public name
 from torch.utils import _pytree as pytree  # no public name
 from torch.utils._python_dispatch import TorchDispatchMode  # no public name
 
@@ -29,19 +34,24 @@ from weft.capture.calls import (
     is_number,
     keeps_statistics,
     plain_size,
+    version_of,
+    written_by,
 )
-from weft.capture.memory import BY_STRIDE, STRIDED, Memory, Place, Write, storage_of
+from weft.capture.gradients import differentiates
+from weft.capture.memory import BY_STRIDE, STRIDED, Effect, Memory, Piece, Place, Write, Written, storage_of
 from weft.capture.parts import LIBRARY, PARTS
 from weft.capture.picks import PICKS
 from weft.capture.recording import Call, Recording, Slot, Target
 from weft.capture.refusal import refused_by_eager
 from weft.capture.source import location_of
-from weft.errors import Location, UnsupportedError
+from weft.defects import note
+from weft.errors import UnsupportedError
 
 _ATEN: Any = torch.ops.aten
+_TORCH = str(Path(torch.__file__).parent)
 Meaning: TypeAlias = Callable[[str], Literal["work", "view"] | None]
 """What weft makes of a call of an overload packet: operations, another look at the same elements, nothing."""
-_MOST_PARTS = 48
+_MOST_PARTS, _MOST_WHOLE = 48, 64
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 """The kinds of tensors that are what they seem: other subclasses may mean anything."""
 _DROPOUTS = (_ATEN.dropout, _ATEN.feature_dropout, _ATEN.alpha_dropout, _ATEN.feature_alpha_dropout)
@@ -59,15 +69,44 @@ def record(gm: fx.GraphModule, meaning: Meaning) -> Recording:
         UnsupportedError: the graph writes in a way that is no operation on values, or has no tensor input.
         Exception: whatever PyTorch raises on an operation that fake tensors cannot run.
     """
+    whole: dict[str, Exception] = {}
+    while True:
+        recorder = _Recorder(_fake_mode(gm), meaning, whole)
+        try:
+            return _recorded(gm, recorder)
+        except RefusedByEagerError:
+            raise
+        except Exception as error:
+            node = recorder.node
+            if node is None or not node.op.startswith("call_") or node.name in whole or len(whole) >= _MOST_WHOLE:
+                raise
+            if not _is_pytorchs(error):
+                note(error)
+            whole[node.name] = error  # PyTorch runs that node as it stands
+
+
+def _is_pytorchs(error: Exception) -> bool:
+    """Whether PyTorch raised it, and not weft: what tracing cannot do is no defect."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and frames[-1].filename.startswith(_TORCH)
+
+
+def _fake_mode(gm: fx.GraphModule) -> Any:
+    """The one of Dynamo's fake tensors; where no tensor goes into the graph, one that knows its sizes."""
     examples = [n.meta["example_value"] for n in gm.graph.nodes if n.op == "placeholder"]
     tensors = [e for e in examples if isinstance(e, torch.Tensor)]
-    if not tensors:
-        raise UnsupportedError("no tensor goes into the graph")
-    recorder = _Recorder(cast("Any", tensors[0]).fake_mode, meaning)
+    if tensors:
+        return cast("Any", tensors[0]).fake_mode
+    numbers: list[Any] = [e for e in examples if isinstance(e, torch.SymInt | torch.SymFloat)]
+    return detect_fake_mode() or FakeTensorMode(shape_env=numbers[0].node.shape_env if numbers else None)
+
+
+def _recorded(gm: fx.GraphModule, recorder: _Recorder) -> Recording:
+    examples = [n.meta["example_value"] for n in gm.graph.nodes if n.op == "placeholder"]
     inputs = tuple(recorder.enter(e) if isinstance(e, torch.Tensor) else e for e in examples)
     # The graph may switch gradients on or off; inference mode ends as it began. Fake tensors themselves run outside of it
     # (`_Recorder`): within, PyTorch's shape functions refuse symbolic sizes.
-    with torch.inference_mode(not _differentiates(gm)):
+    with torch.inference_mode(not differentiates(gm)):
         with recorder:
             result: Any = _Interpreter(gm, recorder).run(*examples)
         outputs = tuple(recorder.result(leaf) for leaf in pytree.tree_leaves(result))
@@ -78,29 +117,17 @@ def record(gm: fx.GraphModule, meaning: Meaning) -> Recording:
     return Recording((*inputs, *slots), calls, outputs, tuple(recorder.fakes), recorder.writes(), constants)
 
 
-def _differentiates(gm: fx.GraphModule) -> bool:
-    """Whether the graph itself computes derivatives (`torch.func.grad`): nothing would be recorded for them in inference mode."""
-    return any(getattr(n.target, "__name__", "") == "_grad_increment_nesting" for n in gm.graph.nodes)
+def _method(name: str, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    return getattr(tensor, name)(*args, **kwargs)
 
 
-def gradient_line(gm: fx.GraphModule) -> tuple[bool, Location | None]:
-    """Whether gradients may be asked for through a result of `gm`, and the line that makes it."""
-    output = next(n for n in gm.graph.nodes if n.op == "output")
-    for node in output.all_input_nodes:
-        leaves = pytree.tree_leaves(node.meta.get("example_value"))
-        wanted = any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves)
-        if wanted and node.op != "placeholder":
-            return True, location_of(node)
-    return False, None
+def _name_of(node: fx.Node) -> str:
+    target: Any = node.target
+    return target if isinstance(target, str) else str(getattr(target, "__name__", node.name))
 
 
-def gradients_possible(gm: fx.GraphModule) -> bool:
-    """Whether gradients may be recorded on the way, also where no result asks for them."""
-    on = torch.is_grad_enabled() or any(
-        n.op == "call_function" and "set_grad_enabled" in str(n.target) and True in n.args for n in gm.graph.nodes
-    )
-    examples = [n.meta["example_value"] for n in gm.graph.nodes if n.op == "placeholder"]
-    return on and any(isinstance(e, torch.Tensor) and e.requires_grad for e in examples)
+class RefusedByEagerError(UnsupportedError):
+    """Eager raises, or gives what tracing does not know of: PyTorch runs the graph."""
 
 
 class _Interpreter(fx.Interpreter):
@@ -113,7 +140,15 @@ class _Interpreter(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         self.recorder.node = n
-        return super().run_node(n)
+        if n.name not in self.recorder.whole:
+            return super().run_node(n)
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        function = n.target
+        if n.op == "call_module":
+            function = self.fetch_attr(str(function))
+        elif n.op == "call_method":
+            function = functools.partial(_method, str(function))
+        return self.recorder.piece(_name_of(n), cast("Any", function), args, kwargs, n.meta.get("example_value"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +167,11 @@ class _Mark:
 class _Recorder(TorchDispatchMode):
     """Runs each ATen call on fake tensors and writes it down."""
 
-    def __init__(self, fake_mode: Any, meaning: Meaning) -> None:
+    def __init__(self, fake_mode: Any, meaning: Meaning, whole: Mapping[str, Exception]) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType] - PyTorch leaves it untyped
         self.fake_mode = fake_mode
         self.meaning = meaning
+        self.whole = whole
         self.node: fx.Node | None = None
         self.calls: list[Call] = []
         self.fakes: list[torch.Tensor] = []
@@ -252,12 +288,12 @@ class _Recorder(TorchDispatchMode):
                 return self.__torch_dispatch__(_ATEN.clone.default, (), (pieces[0],))
         refused = refused_by_eager(func, args, kwargs)
         if refused is not None:
-            raise UnsupportedError(refused, where=location_of(self.node))
+            raise RefusedByEagerError(refused, where=location_of(self.node))
         made = self._in_parts(func, args, kwargs)
         if made is not NotImplemented:
             return made
         if keeps_statistics(func, args, kwargs):
-            raise UnsupportedError(f"{func} writes into its running statistics", where=location_of(self.node))
+            return self._effect(func, args, kwargs, written_by(func, args, kwargs))
         held = pytree.tree_map(self.placeheld, (args, kwargs))
         result = self._on_fakes(func, args, kwargs)
         leaves = pytree.tree_leaves(result)
@@ -364,8 +400,10 @@ class _Recorder(TorchDispatchMode):
         if func is _ATEN.detach_.default:
             return args[0]  # no gradients are recorded here
         func, args = self._with_a_number(func, args)
+        functional = functional_of(func, args)
+        if functional is None:
+            return self._effect(func, args, kwargs, written_by(func, args, kwargs))
         try:
-            functional = functional_of(func, args)
             target = cast("torch.Tensor", args[0])
             place = self.memory.place(target)
             if torch.Tag.inplace_view in func.tags:
@@ -493,17 +531,110 @@ class _Recorder(TorchDispatchMode):
         self.memory.wrote(base)
         self.memory.current(base)
 
+    def _effect(
+        self, op: Any, args: Sequence[Any], kwargs: dict[str, Any], written: Sequence[torch.Tensor], result: Any = None
+    ) -> Any:
+        """Records a call that writes into `written`, some of its arguments, as one that gives what they look into anew.
+
+        result: what it gives without data; None where that is to be found out.
+
+        Raises:
+            UnsupportedError: what is written may be the memory of others, or a result is a view.
+        """
+        if torch.Tag.inplace_view in getattr(op, "tags", ()):
+            raise UnsupportedError(f"{op} changes the shape of an argument", where=location_of(self.node))
+        for tensor in written:
+            self.memory.may_write(tensor)
+        places = [self.memory.place(tensor) for tensor in written]
+        bases = list({id(place.base): place.base for place in places}.values())
+        numbers = [next(i for i, base in enumerate(bases) if base is place.base) for place in places]
+        stands = {id(tensor): Written(i) for i, tensor in enumerate(written)}
+
+        def held(leaf: Any) -> Any:
+            return stands[id(leaf)] if id(leaf) in stands else self.placeheld(leaf)
+
+        views = tuple(tuple((step.args, step.kwargs) for step in place.steps) for place in places)
+        given = pytree.tree_map(self.placeheld, (tuple(bases), views)) + tuple(pytree.tree_map(held, (args, kwargs)))
+        result = self._on_fakes(op, tuple(args), kwargs) if result is None else result
+        leaves = pytree.tree_leaves(result)
+        fresh = {
+            i: leaf for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and id(leaf) not in self._slots
+        }
+        if any(storage_of(leaf) in self._sharers for leaf in fresh.values()):
+            raise UnsupportedError(f"{op} gives a view of what it writes into", where=location_of(self.node))
+        looks = tuple(
+            (number, tuple((step.call, step.result) for step in place.steps))
+            for number, place in zip(numbers, places, strict=True)
+        )
+        target = Effect(op, looks, tuple(base.is_contiguous() for base in bases), tuple(fresh))
+        into = self.inputs.get(id(bases[0])) if len(bases) == 1 and not fresh else None
+        slots = [self._renewed(base) for base in bases]
+        for leaf in fresh.values():
+            slots.append(self._add(leaf, leaf))
+            self.memory.own(leaf)
+        self._call(target, (given, {}), tuple(slots), into)
+        for base in bases:
+            self.memory.wrote(base)
+            self.memory.current(base)
+        return result
+
+    def piece(self, name: str, function: Any, args: Sequence[Any], kwargs: dict[str, Any], example: Any) -> Any:
+        """Records a call of anything as a whole; `example` is what Dynamo found that it gives.
+
+        Raises:
+            UnsupportedError: a result is a view of a tensor that was there before.
+            Exception: PyTorch cannot run it without data.
+        """
+        args, kwargs = pytree.tree_map(self.without_data, (tuple(args), kwargs))
+        given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        before = [version_of(leaf) for leaf in given]
+        with cast("Any", _python_dispatch)._disable_current_modes():  # noqa: SLF001 - no public name
+            try:
+                result = self._on_fakes(function, tuple(args), kwargs)
+            except Exception:
+                if example is None:
+                    raise
+                result = example
+        written = [leaf for leaf, version in zip(given, before, strict=True) if version_of(leaf) != version]
+        target, held = self._as_it_stands(name, function), (tuple(args), kwargs)
+        if written:
+            return self._effect(target, *held, list({id(leaf): leaf for leaf in written}.values()), result)
+        held = pytree.tree_map(self.placeheld, held)
+        leaves = pytree.tree_leaves(result)
+        fresh = [isinstance(leaf, torch.Tensor) and id(leaf) not in self._slots for leaf in leaves]
+        if any(new and storage_of(leaf) in self._sharers for new, leaf in zip(fresh, leaves, strict=True)):
+            raise UnsupportedError(f"{name} gives a view of a tensor", where=location_of(self.node))
+        slots = tuple(self._add(leaf, leaf) if new else None for new, leaf in zip(fresh, leaves, strict=True))
+        for new, leaf in zip(fresh, leaves, strict=True):
+            if new:
+                self.memory.own(leaf)
+        self._call(target, held, slots)
+        return result
+
+    def _as_it_stands(self, name: str, function: Callable[..., Any]) -> Piece:
+        assert self.node is not None
+        error = self.whole[self.node.name]
+        said = error.what if isinstance(error, UnsupportedError) else f"{type(error).__name__}: {error}".splitlines()[0]
+        if isinstance(self.node.target, HigherOrderOperator):
+            said = "it calls functions, and is no operation of its own"
+        kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+        return Piece(name, function, said, tuple((kind, torch.get_autocast_dtype(kind)) for kind in kinds))
+
     def _make(self, target: Target, held: Any, tensor: torch.Tensor, into: Slot | None = None) -> Slot:
         """Records a call whose result is what `tensor` is from now on."""
+        slot = self._renewed(tensor)
+        self._call(target, held, (slot,), into)
+        return slot
+
+    def _renewed(self, tensor: torch.Tensor) -> Slot:
+        """A new slot for `tensor`: the result of the next call is what it is from now on."""
         self.written.add(len(self.calls))
         known = self._slots.get(id(tensor))
         if known is not None and self.fakes[known.index] is tensor:
             # What it was so far keeps its shape: squeeze_ and its like change that of the tensor itself.
             with torch.inference_mode(False), torch.no_grad(), self.fake_mode:
                 self.fakes[known.index] = tensor.detach()
-        slot = self._add(tensor, tensor)
-        self._call(target, held, (slot,), into)
-        return slot
+        return self._add(tensor, tensor)
 
     def _add(self, tensor: torch.Tensor, fake: torch.Tensor) -> Slot:
         slot = Slot(len(self.fakes))
@@ -515,7 +646,15 @@ class _Recorder(TorchDispatchMode):
 
     def _call(self, func: Target, held: Any, results: tuple[Slot | None, ...], into: Slot | None = None) -> None:
         args, kwargs = held
-        random = not isinstance(func, Write) and draws(func, args, kwargs)
+        match func:
+            case Piece() | Effect(op=Piece()):
+                random = True  # for all that is known
+            case Effect(op=op):
+                random = draws(op, args[2], args[3])
+            case Write():
+                random = False
+            case _:
+                random = draws(func, args, kwargs)
         self.calls.append(Call(func, args, kwargs, results, location_of(self.node), random, into=into))
 
 

@@ -9,10 +9,10 @@ import torch
 from torch._ops import OpOverload  # no public name
 from torch.utils import _pytree as pytree  # no public name
 
-from weft.capture.memory import Write
+from weft.capture.memory import Effect, Piece, Write
 from weft.errors import Location
 
-Target: TypeAlias = OpOverload[..., Any] | Write
+Target: TypeAlias = OpOverload[..., Any] | Write | Effect | Piece
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Literal, cast
 
 import torch
+from torch._ops import OpOverload  # no public name
 from torch.utils import _pytree as pytree  # no public name
 from torch.utils._sympy.printers import PythonPrinter  # no public name
 
@@ -28,7 +29,7 @@ from weft.capture.describe import alive, first, home_of, memory_order, readable,
 from weft.capture.elementwise import elementwise, is_elementwise
 from weft.capture.flags import flagged
 from weft.capture.indices import INDICES
-from weft.capture.memory import STRIDED, Write, storage_of
+from weft.capture.memory import STRIDED, Effect, Piece, Write, storage_of
 from weft.capture.picks import CHECK
 from weft.capture.products import PRODUCTS
 from weft.capture.recording import Call, Recording, Slot
@@ -37,7 +38,7 @@ from weft.capture.sizes import symbolic
 from weft.capture.views import RESHAPES, VIEWS, copy, kept_dims
 from weft.defects import note
 from weft.errors import UnsupportedError, WeftError
-from weft.tensor.axes import Axis
+from weft.tensor.axes import Axis, Space
 from weft.tensor.builder import Builder, Ref, Size
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Opaque, TensorProgram, uses
@@ -130,7 +131,15 @@ class _Translation:
             raise UnsupportedError(f"weft would have to copy {foreign.dtype} numbers, which are PyTorch's")
         arguments, fallbacks, looks = tuple(self.arguments), tuple(self.fallbacks), tuple(self.looks)
         made = program, arguments, self.calls, results, writes, fallbacks
-        return Captured(*made, views=looks, made_by=self.made_by, constants=self.recording.constants)
+        held = self.recording.constants
+        return Captured(*made, views=looks, made_by=self.made_by, constants=held, sizes=dict(self._sizes_by_number()))
+
+    def _sizes_by_number(self) -> Iterator[tuple[Space, Number]]:
+        """The spaces of the finished program whose sizes follow from numbers which the graph is called with."""
+        for size, axis in self.axes.items():
+            space = self.builder.resolved(axis)
+            if space is not None and {str(s) for s in size.free_symbols} <= set(self.symbols):
+                yield space, self._number_of(size)
 
     def _calls(self) -> Iterator[tuple[int, Call]]:
         """The calls with their numbers; where PyTorch is to run a part of one into a library, that one in place of its parts."""
@@ -233,43 +242,52 @@ class _Translation:
         Raises:
             WeftError: weft has nothing for it, or not for these arguments.
         """
-        if number in self.left:
-            raise UnsupportedError(self.left[number])
-        if call.random:
-            raise UnsupportedError("it draws random numbers")
-        if call.pinned:
-            raise UnsupportedError("its result shares memory with an input or another output")
+        self._demand_plain_call(call, number)
         handler = _HANDLERS.get(call.packet)
         if handler is None and is_elementwise(call.packet):
             handler = elementwise
         used = [slot for slot in call.results if slot is not None]
-        if isinstance(call.target, Write):
-            raise UnsupportedError("it writes into a part of a tensor")
-        if any(flagged(self.fakes[slot]) for slot in (*call.reads(), *used)):
-            raise UnsupportedError(
-                "a tensor is marked as conjugate, negative or zeros, which PyTorch computes when it is read"
-            )
         if call.packet == _NUMBER and used and self.fakes[used[0]].device != self.device:
             self.numbers[used[0]] = call, number
         self._demand_types(call, used)
-        if call.packet == CHECK:
-            raise UnsupportedError("PyTorch looks whether each index exists")
         if handler is None or not used:
             raise UnsupportedError(f"{call.packet} is not in weft's table yet")
-        if any(map(self._empty, (*call.reads(), *used))):
-            raise UnsupportedError("a tensor has no elements")
         arguments = Arguments(self.builder, call, self.fakes, self.refs, self.axes, self.contents)
         found = _used(call, handler(self.builder, arguments))
         for slot, ref in found:
             self._check(ref, self.fakes[slot])
         return found
 
+    def _demand_plain_call(self, call: Call, number: int) -> None:
+        """Whether `call` does no more than give new values.
+
+        Raises:
+            UnsupportedError: it does, or PyTorch is to run it.
+        """
+        match call.target:
+            case _ if number in self.left:
+                raise UnsupportedError(self.left[number])
+            case Piece(reason=reason):
+                raise UnsupportedError(reason)
+            case Write():
+                raise UnsupportedError("it writes into a part of a tensor")
+            case Effect():
+                raise UnsupportedError("it writes into its arguments")
+            case _ if call.random:
+                raise UnsupportedError("it draws random numbers")
+            case _ if call.pinned:
+                raise UnsupportedError("its result shares memory with an input or another output")
+            case _ if call.packet == CHECK:
+                raise UnsupportedError("PyTorch looks whether each index exists")
+            case _:
+                pass
+
     def _empty(self, slot: Slot) -> bool:
         """Whether a tensor never has elements."""
         return any(expression(n) == 0 for n in self.fakes[slot].shape)
 
     def _demand_types(self, call: Call, used: Sequence[Slot]) -> None:
-        """Whether the element types that `call` reads and makes, those that are `used`, are such as weft computes with.
+        """Whether the tensors that `call` reads and makes, those that are `used`, are such as weft computes with.
 
         Raises:
             UnsupportedError: they are not; floats of 8 bits are where nothing is computed.
@@ -278,6 +296,12 @@ class _Translation:
         unlike = next((self.unlike[s] for s in slots if s in self.unlike and s not in self.numbers), None)
         if unlike is not None:
             raise UnsupportedError(unlike)
+        if any(flagged(self.fakes[slot]) for slot in slots):
+            raise UnsupportedError(
+                "a tensor is marked as conjugate, negative or zeros, which PyTorch computes when it is read"
+            )
+        if any(map(self._empty, slots)):
+            raise UnsupportedError("a tensor has no elements")
         kinds = {dtype_of(self.fakes[s].dtype) for s in slots}
         foreign = sorted(str(k) for k in kinds if k.is_foreign)
         if foreign:
@@ -370,7 +394,7 @@ class _Translation:
 
     def _looks_only(self, call: Call) -> bool:
         """Whether a call into PyTorch copies nothing: it gives views, here as in eager, or of what a kernel wrote row-major."""
-        if isinstance(call.target, Write) or not call.reads():
+        if not isinstance(call.target, OpOverload) or not call.reads():
             return False
         source = call.reads()[0]
         memory = storage_of(self.fakes[source])
@@ -413,9 +437,13 @@ class _Translation:
 
     def _number(self, value: Any) -> Number:
         expr = expression(value)
-        symbols = sorted(str(s) for s in expr.free_symbols)
-        if not set(symbols) <= set(self.symbols):
+        if not {str(s) for s in expr.free_symbols} <= set(self.symbols):
             raise UnsupportedError(f"{expr} depends on the content of a tensor")
+        return self._number_of(expr)
+
+    def _number_of(self, expr: Any) -> Number:
+        """What SymPy's expression of the graph's numbers comes to at each call."""
+        symbols = sorted(str(s) for s in expr.free_symbols)
         text = str(cast("Any", PythonPrinter()).doprint(expr))
         return Number(text, tuple((name, self.symbols[name]) for name in symbols))
 

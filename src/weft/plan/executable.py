@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from weft.capture import (
     Captured,
     Fallback,
+    Number,
     without_units,
 )
 from weft.cost import machine_of
@@ -31,6 +32,7 @@ from weft.plan.sizes import found
 from weft.plan.writes import guarded, last_values, once_only, with_writes_in_place
 from weft.run.compiler import compiler_works
 from weft.target import Target
+from weft.tensor.axes import Space
 from weft.tensor.dtypes import DType
 from weft.tensor.laws import multiply_in_eight_bits, narrow_exact_factors, normalize
 from weft.tensor.program import Opaque, TensorProgram
@@ -129,7 +131,7 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
             else:
                 try:
                     region = known.built(stage)
-                    steps += _region_steps(known.prepared(stage), region, program, there)
+                    steps += _region_steps(known.prepared(stage), region, program, there, captured.sizes)
                     regions.append(region)
                     cut.append(stage)
                 except Exception as error:  # noqa: BLE001 - whatever it is, this region alone goes to PyTorch
@@ -211,7 +213,11 @@ def reason_of(error: Exception) -> str:
 
 
 def _region_steps(
-    prepared: Prepared, region: CompiledRegion, program: TensorProgram, values: Collection[str]
+    prepared: Prepared,
+    region: CompiledRegion,
+    program: TensorProgram,
+    values: Collection[str],
+    numbers: Mapping[Space, Number],
 ) -> list[Step]:
     """The steps that run `region`, built for this region or another one of its form.
 
@@ -219,6 +225,7 @@ def _region_steps(
         prepared, region: the region and what was built.
         program: the whole one.
         values: names of its values that are there before the region runs.
+        numbers: spaces whose sizes the graph's arguments give.
 
     Raises:
         UnsupportedError: a kernel needs a size that none of these shows.
@@ -227,7 +234,7 @@ def _region_steps(
     writes = zip(region.program.outputs, prepared.viewed.outputs, strict=True)
     spaces = zip(region.program.spaces(), prepared.viewed.spaces(), strict=True)
     passed = {name for kernel in region.kernels for name in kernel.sizes}
-    sizes = {own.name: found(its, program, values) for own, its in spaces if own.name in passed}
+    sizes = {own.name: found(its, program, values, numbers) for own, its in spaces if own.name in passed}
     step = RegionStep(region, tuple((own.name, its.name) for own, its in reads), tuple(writes), sizes)
     return [ViewStep(prepared.viewed, prepared.made), step] if prepared.made else [step]
 

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree  # no public name
 
 from weft.capture import (
     Captured,
+    Effect,
     FromArgument,
     FromNothing,
     FromProgram,
@@ -64,7 +65,7 @@ class CallStep:
     def run(self) -> Callable[..., Mapping[str, torch.Tensor]]:
         """Takes values by name and the graph's arguments, gives results by name."""
         target = self.call.target
-        if not isinstance(target, Write):
+        if not isinstance(target, Write | Effect):
             return self.call.run
         return replace(self.call, target=replace(target, in_place=self.in_place)).run
 
@@ -226,7 +227,10 @@ class _Text:
 
     def size(self, place: Found) -> str:
         """A size, read off a tensor at each call."""
-        text = f"{self.names[place.value]}.shape[{place.dim}]"
+        if place.number is None:
+            text = f"{self.names[place.value]}.shape[{place.dim}]"
+        else:
+            text = f"{self.constant(place.number.value)}({_tuple(self.arguments)})"
         for rule in place.rules:
             text = f"{self.constant(rule.size)}({text})"
         return text

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from weft.capture import Number
 from weft.errors import UnsupportedError
 from weft.tensor.axes import Space
 from weft.tensor.program import Derived, TensorProgram
@@ -14,32 +16,38 @@ from weft.tensor.program import Derived, TensorProgram
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The length of dimension `dim` of `value`, and what `rules`, one after the other, make of it."""
+    """The length of dimension `dim` of `value`, or a `number` that the graph's arguments give, and what `rules` make of it."""
 
     value: str
     dim: int
     rules: tuple[Derived, ...] = ()
+    number: Number | None = None
 
-    def size(self, values: Mapping[str, torch.Tensor]) -> int:
-        """The size, where `values` are the tensors of the plan's values, one dimension per axis."""
-        size = values[self.value].shape[self.dim]
+    def size(self, values: Mapping[str, torch.Tensor], arguments: Sequence[Any] = ()) -> int:
+        """The size, where `values` are the tensors of the plan's values, one dimension per axis; `arguments`: the graph's."""
+        size = values[self.value].shape[self.dim] if self.number is None else int(self.number.value(arguments))
         for rule in self.rules:
             size = rule.size(size)
         return size
 
 
-def found(space: Space, program: TensorProgram, values: Collection[str]) -> Found:
+def found(
+    space: Space, program: TensorProgram, values: Collection[str], numbers: Mapping[Space, Number] | None = None
+) -> Found:
     """Where the size of `space` is found.
 
     Args:
         space: one of `program`'s, not fixed.
         program: the whole program of the plan.
         values: names of its values that are there.
+        numbers: spaces whose sizes the graph's arguments give.
 
     Raises:
         UnsupportedError: none of them shows it, and it follows from none that is shown.
     """
     place = _found(space, program, values)
+    if place is None and numbers and space in numbers:
+        place = Found("", 0, number=numbers[space])
     if place is None:
         raise UnsupportedError(f"the size of {space.name} cannot be read off any tensor that is there")
     return place

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from torch._C import DispatchKey  # no public name
 
-from weft.capture import Captured, OpaqueCall, Write, apart
+from weft.capture import Captured, Effect, OpaqueCall, Piece, Write, apart
 from weft.plan.partition import Call, Stage
 from weft.plan.runner import Runner
 from weft.tensor.program import Opaque, Reindex, TensorProgram, uses
@@ -86,8 +86,10 @@ class _Memory:
     def _may_view(self, node: Opaque, same: Collection[str]) -> bool:
         """Whether `node` may be the memory of one of these values, or a view of it."""
         target = self.captured.calls[node.call].target
-        if isinstance(target, Write):
+        if isinstance(target, Write | Effect):
             return node.uses[0] in same
+        if isinstance(target, Piece):
+            return False
         schema = cast("Any", target)._schema  # noqa: SLF001 - no public name
         # What PyTorch has as a composition may give an argument back.
         viewing = any(r.alias_info is not None for r in schema.returns) or target.has_kernel_for_dispatch_key(
@@ -172,7 +174,8 @@ _REPLACING = frozenset({"copy_", "fill_", "zero_", "index_copy_", "index_fill_",
 
 def _replaces(call: OpaqueCall) -> bool:
     """Whether a write gives elements values in which their old ones have no part."""
-    assert isinstance(call.target, Write)
+    if not isinstance(call.target, Write):
+        return False
     _, _, args, kwargs = call.args
     name = str(call.target.overloadpacket).removeprefix("aten.")
     accumulates = kwargs.get("accumulate", len(args) > 2 and args[2]) if name == "index_put_" else False

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from weft.errors import Location, ShapeError, UnsupportedError
+from weft.tensor.axes import Axis, Space
 from weft.tensor.builder.base import Ref, Size, dim_of, present
 from weft.tensor.builder.name import named
 from weft.tensor.builder.product import Products
@@ -130,7 +131,12 @@ class Builder(Products, Views):
         names = tuple(r.value for r in dense)
         dims = tuple(r.dims for r in dense)
         program = TensorProgram(tuple(self._inputs), tuple(self._nodes), names, dims)
-        return named(program, self._spaces)
+        made, self._resolved = named(program, self._spaces)
+        return made
+
+    def resolved(self, axis: Axis) -> Space | None:
+        """The space of the finished program that `axis` runs over; None where that program has none."""
+        return self._resolved.get(self._root(axis))
 
     def _dims(self, ref: Ref, dims: Sequence[int] | None) -> list[int]:
         found = [dim_of(d, len(ref.dims)) for d in dims or range(len(ref.dims))]

@@ -12,8 +12,8 @@ from weft.tensor.rename import with_axes
 _LETTERS = "MKNDLPQRST"
 
 
-def named(program: TensorProgram, spaces: Spaces) -> TensorProgram:
-    """`program` over resolved spaces: M, K, N, D .. as they appear, their axes m, m1 .., k ..."""
+def named(program: TensorProgram, spaces: Spaces) -> tuple[TensorProgram, dict[str, Space]]:
+    """`program` over resolved spaces: M, K, N, D .. as they appear, their axes m, m1 .., k ..; and the spaces by root."""
     every = (*program.inputs, *program.nodes)
     naming = _Naming(spaces)
     for node in every:
@@ -25,7 +25,7 @@ def named(program: TensorProgram, spaces: Spaces) -> TensorProgram:
     dims = tuple(tuple(None if d is None else naming.axis(d) for d in each) for each in program.output_dims)
     inputs = tuple(naming.input(n) for n in program.inputs)
     nodes = tuple(naming.node(n) for n in program.nodes)
-    return TensorProgram(inputs, nodes, program.outputs, dims, tuple(naming.derived))
+    return TensorProgram(inputs, nodes, program.outputs, dims, tuple(naming.derived)), naming.spaces
 
 
 class _Naming:
@@ -45,6 +45,11 @@ class _Naming:
             self._space(axis.space)
         if isinstance(node, Extent):
             self._space(node.space)
+
+    @property
+    def spaces(self) -> dict[str, Space]:
+        """The named spaces by root."""
+        return dict(self._named)
 
     def axis(self, axis: Axis) -> Axis:
         """The axis with its name for the whole program."""
