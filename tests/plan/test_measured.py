@@ -121,6 +121,21 @@ def as_another_process(fn, x, takes, monkeypatch) -> tuple[int, str]:
     return len(made), found.chosen
 
 
+def test_explain_shows_what_was_measured(tmp_path, monkeypatch):
+    monkeypatch.setenv("WEFT_MEASURE", "auto")
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
+
+    def fn(x):
+        return torch.exp(x) * 6.5
+
+    x = torch.randn(8)
+    assert "measured under weft.compile" not in dict(weft.optimize(fn, (x,)).explain().sections)
+    as_another_process(fn, x, (Timing(2e-3, 0.05), Timing(1e-3, 0.4)), monkeypatch)
+    found = dict(weft.optimize(fn, (x,)).explain().sections)["measured under weft.compile"]
+    assert "PyTorch runs: weft 2 ms ± 5%, PyTorch 1 ms ± 40% (the times scatter" in found
+    assert "other processes used 0.0 cores; trials: 1" in found
+
+
 def test_a_measurement_in_doubt_is_made_again_by_other_processes_until_it_is_clear(tmp_path, monkeypatch):
     monkeypatch.setenv("WEFT_MEASURE", "auto")
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))

@@ -17,7 +17,7 @@ from weft.block.listing import listing
 from weft.block.program import BlockProgram
 from weft.cascade import chains, formulas
 from weft.errors import UnsupportedError
-from weft.plan import CompiledRegion, Plan, described
+from weft.plan import CompiledRegion, Plan, described, measured_before
 from weft.plan.shifts import without_shifts
 from weft.tensor.laws import sizes_in_place
 from weft.tensor.program import Derived, Input, TensorProgram
@@ -74,6 +74,10 @@ def _plan(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "writes into arguments", "\n".join(described(plan.captured, plan.program, plan.in_place))
     if plan.captured.views:
         yield "views that PyTorch makes, without a copy", "\n".join(map(str, plan.captured.views))
+    measured = measured_before(plan)
+    if measured is not None:
+        text = f"{measured}; other processes used {measured.load:.1f} cores; trials: {measured.trials}"
+        yield "measured under weft.compile", text
     fallbacks = "\n".join(map(str, plan.fallbacks)) or "none: everything runs in weft's kernels"
     yield "fallbacks to PyTorch", fallbacks
 

@@ -15,7 +15,7 @@ from weft.plan.measured import Measured
 from weft.plan.region import CompiledRegion, compile_region
 from weft.plan.runner import Runner, has_written
 from weft.plan.select import Considered, Example
-from weft.plan.trial import Trial, changing_sizes, faster
+from weft.plan.trial import Trial, changing_sizes, faster, measured_before
 from weft.plan.writes import described
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "has_written",
     "home",
     "in_graphs",
+    "measured_before",
     "mostly_left",
     "of_device",
     "plan",

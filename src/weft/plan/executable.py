@@ -55,6 +55,8 @@ class Plan:
         in_place: the calls, by name, that write into arguments in place.
         steps: what `run` does, in order; none where that is PyTorch's.
         arguments: how many the graph has.
+        size_class: the magnitudes of the tensors among the example arguments.
+        device: the GPU that they live on, if they do.
     """
 
     captured: Captured
@@ -66,6 +68,8 @@ class Plan:
     in_place: frozenset[str] = frozenset()
     steps: tuple[Step, ...] = ()
     arguments: int = 0
+    size_class: tuple[int, ...] = ()
+    device: torch.device | None = None
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -106,9 +110,14 @@ def plan(
     while True:
         made = _attempt(captured, arguments, eager, known)
         if isinstance(made, Plan):
-            return made
+            return replace(made, size_class=size_class(arguments), device=gpu_of(arguments))
         assert captured.leaving is not None
         captured = captured.leaving(made)
+
+
+def size_class(arguments: Sequence[Any]) -> tuple[int, ...]:
+    """The magnitude of each tensor of `arguments`."""
+    return tuple(a.numel().bit_length() for a in arguments if isinstance(a, torch.Tensor))
 
 
 def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known: Regions) -> Plan | dict[int, str]:

@@ -19,7 +19,7 @@ from weft.errors import CacheFolderError, WeftError
 from weft.options import Options
 from weft.options import options as in_force
 from weft.plan.clock import measure
-from weft.plan.executable import Plan, plan
+from weft.plan.executable import Plan, plan, size_class
 from weft.plan.graphs import capturing
 from weft.plan.home import gpu_of
 from weft.plan.instead import warn
@@ -90,8 +90,7 @@ class Trial:
         if threads_are_gone():
             return self.plan.run  # PyTorch's side of the trial might wait for ever
         folder = CacheFolder(self.options.cache_dir)
-        size_class = tuple(a.numel().bit_length() for a in arguments if isinstance(a, torch.Tensor))
-        parts = self.parts(size_class, gpu_of(arguments))
+        parts = self.parts(size_class(arguments), gpu_of(arguments))
         key = cache_key(parts)
         entry = folder.lookup(key, counted=False)
         measured = None if entry is None else Measured.read(entry.meta)
@@ -155,18 +154,30 @@ class Trial:
                 return None
         return self.library
 
-    def parts(self, size_class: tuple[int, ...], device: torch.device | None) -> dict[str, str]:
-        """All that the choice depends on; `device`: the GPU that runs, if one does."""
-        gpu = {} if device is None else {"gpu": torch.cuda.get_device_name(device)}
-        return {
-            **self.environment,
-            **gpu,
-            "trial": "weft against PyTorch",
-            "kernels": " ".join(k.key for k in self.plan.kernels),
-            "calls": " ".join(str(c.target) for c in self.plan.captured.calls.values()),
-            "size class": str(size_class),
-            "pytorch threads": str(torch.get_num_threads()),
-        }
+    def parts(self, sizes: tuple[int, ...], device: torch.device | None) -> dict[str, str]:
+        """All that the choice depends on; `sizes`: their class; `device`: the GPU that runs, if one does."""
+        return {**self.environment, **_parts(self.plan, sizes, device)}
+
+
+def _parts(plan: Plan, sizes: tuple[int, ...], device: torch.device | None) -> dict[str, str]:
+    gpu = {} if device is None else {"gpu": torch.cuda.get_device_name(device)}
+    return {
+        **gpu,
+        "trial": "weft against PyTorch",
+        "kernels": " ".join(k.key for k in plan.kernels),
+        "calls": " ".join(str(c.target) for c in plan.captured.calls.values()),
+        "size class": str(sizes),
+        "pytorch threads": str(torch.get_num_threads()),
+    }
+
+
+def measured_before(plan: Plan) -> Measured | None:
+    """What a trial of the same kernels on arguments of these sizes found, in this process or another; None: there was none."""
+    if not plan.kernels or not plan.size_class:
+        return None
+    parts = _environment(plan) | _parts(plan, plan.size_class, plan.device)
+    entry = CacheFolder().lookup(cache_key(parts), counted=False)
+    return None if entry is None else Measured.read(entry.meta)
 
 
 def faster(plan: Plan, eager: Runner, options: Options, changing: tuple[int, ...]) -> Runner:
