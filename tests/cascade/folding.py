@@ -64,14 +64,15 @@ class Folding(Generic[V]):
         self.sizes: dict[Axis, int] = {}
         for v, axes in self.args.values():
             self.sizes.update(zip(axes, domain.shape(v), strict=True))
-        self.length = self.sizes[fold.over]
+        (self.axis,) = fold.over
+        self.length = self.sizes[self.axis]
         self.own = {value: program.values()[value].axes for value in made}
 
     def graph(self, nodes: Sequence[BlockNode], values: Mapping[str, Item[V]], lanes: int = 0) -> dict[str, Item[V]]:
         """All values of a graph; items have `lanes` elements along the fold's axis."""
         found = dict(values)
         for node in nodes:
-            found[node.name] = self._node(node, found, {**self.sizes, self.fold.over: lanes})
+            found[node.name] = self._node(node, found, {**self.sizes, self.axis: lanes})
         return found
 
     def _node(self, node: BlockNode, values: Mapping[str, Item[V]], sizes: Mapping[Axis, int]) -> Item[V]:
@@ -107,9 +108,7 @@ class Folding(Generic[V]):
         """The state with the elements start .. stop - 1 too."""
         fed = {
             name: (
-                self.domain.lift(
-                    at(tuple(slice(start, stop) if a == self.fold.over else slice(None) for a in axes)), v
-                ),
+                self.domain.lift(at(tuple(slice(start, stop) if a == self.axis else slice(None) for a in axes)), v),
                 axes,
             )
             for name, (v, axes) in self.args.items()
@@ -134,7 +133,7 @@ class Folding(Generic[V]):
 
     def together(self, left: State[V], parts: Sequence[State[V]]) -> State[V] | None:
         """The state of the elements of `left` and of all `parts`, met at once; None where its merge is none of a block."""
-        axis = self.fold.over  # no component has it: it is the parts' here
+        axis = self.axis  # no component has it: it is the parts' here
         merge = merging_together(self.fold.state, axis)
         if merge is None:
             return None
@@ -155,7 +154,7 @@ class Folding(Generic[V]):
         """What the fold makes, by name, with the axes that the program's values have."""
         finish = self.fold.state.finish
         values = self.graph(finish.nodes, dict(zip(finish.inputs, state, strict=True)))
-        whole = {name: (v, axes) for name, (v, axes) in self.args.items() if self.fold.over not in axes}
+        whole = {name: (v, axes) for name, (v, axes) in self.args.items() if self.axis not in axes}
         names = (c.name for c in self.fold.state.components)
         after = self.graph(self.fold.after, whole | {n: values[o] for n, o in zip(names, finish.outputs, strict=True)})
         found: dict[str, V] = {}

@@ -45,6 +45,9 @@ class Predicted:
         cost = replace(found.chosen.cost, predicted_seconds=found.chosen.cost.predicted_seconds * self.seconds)
         return replace(found, chosen=replace(found.chosen, cost=cost))
 
+    def lengths(self, region: Region) -> dict[str, int]:
+        return {space.name: self.size for space in region.program.spaces()}
+
     def least(self, region: Region) -> float:
         return least_seconds(region.program, self.sizes, MACHINE, cached=True) * min(1.0, self.seconds)
 

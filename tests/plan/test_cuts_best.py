@@ -71,6 +71,9 @@ class Invented:
         default_factory=dict[frozenset[str], "tuple[float, float]"]
     )
 
+    def lengths(self, region: Region) -> dict[str, int]:
+        return {space.name: 64 for space in region.program.spaces()}
+
     def selection(self, region: Region) -> Selection:
         self.asked.append(frozenset(n.name for n in region.program.nodes))
         work = self._seconds(region)[0]
@@ -207,6 +210,9 @@ class Predicted:
     def selection(self, region: Region) -> Selection:
         innermost = {n.name: len(n.axes) - 1 for n in region.program.inputs}
         return select(region.program, Example(self.sizes, innermost, 2), current())
+
+    def lengths(self, region: Region) -> dict[str, int]:
+        return {space.name: space.size(self.sizes) for space in region.program.spaces()}
 
     def least(self, region: Region) -> float:
         return least_seconds(region.program, self.sizes, machine_of(CPU, 2), cached=True)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from weft.block import program as block
+from weft.block.copies import merging
 from weft.block.fold import Fold
 from weft.block.program import (
     Access,
@@ -59,18 +60,21 @@ from weft.tensor.program import (
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, substitute
 
 
-def lower(program: TensorProgram, folds: Sequence[Fold] = ()) -> BlockProgram:
+def lower(program: TensorProgram, folds: Sequence[Fold] = (), lengths: Mapping[str, int] | None = None) -> BlockProgram:
     """The block program of `program`, by a look-up per operation (Blockbuster, section 2.2 and Table 2).
 
     Args:
         program: to lower.
         folds: loops that make some of its values; what only those values need is not made.
+        lengths: of spaces, by name, where loops may be nested in any order and all go by blocks, as on a GPU. Then axes that
+            nothing reduces are outermost, so that all nests have them in common; of the others the longest is, since it can be cut
+            in the most parts.
 
     Raises:
         UnsupportedError: for an opaque operation, or a reindexing that is not a view of an input: the plan keeps those out; and
             where folds depend on each other in a circle, or run along an axis that blocks cannot run over.
     """
-    lowering = _Lowering(program, _loop_axes(program), _at_products(program), _indices(program))
+    lowering = _Lowering(program, _loop_axes(program, lengths), _at_products(program), _indices(program))
     for each in _in_order(program, folds, lowering.at_products):
         if isinstance(each, Fold):
             lowering.fold(each)
@@ -121,17 +125,25 @@ class _LoopAxes:
     unit: frozenset[Axis]
     rank: dict[Axis, int]
     ranked: frozenset[Axis]
+    last: Mapping[Axis, int]
 
     def is_unit(self, axis: Axis) -> bool:
         return self.root[axis] in self.unit
 
     def order(self, axes: Sequence[Axis]) -> list[Axis]:
         """Outermost first: one order for the whole program, so that maps that could be fused meet. Ranks have one block: last."""
-        return sorted(axes, key=lambda a: (not self.is_unit(a), self.root[a] in self.ranked, self.rank[self.root[a]]))
+        return sorted(axes, key=self._key)
+
+    def _key(self, axis: Axis) -> tuple[bool, bool, int, int]:
+        root = self.root[axis]
+        return not self.is_unit(axis), root in self.ranked, self.last.get(root, 0), self.rank[root]
 
 
-def _loop_axes(program: TensorProgram) -> _LoopAxes:
-    """Classes of axes by the bindings of uses; batch axes of contractions, and all but two free axes, become unit loops."""
+def _loop_axes(program: TensorProgram, lengths: Mapping[str, int] | None) -> _LoopAxes:
+    """Classes of axes by the bindings of uses; batch axes of contractions, and all but two free axes, become unit loops.
+
+    Given `lengths` of spaces, all free axes go by blocks, and reduced ones come last, the longest first.
+    """
     values = program.values()
     parent: dict[Axis, Axis] = {}
 
@@ -154,7 +166,7 @@ def _loop_axes(program: TensorProgram) -> _LoopAxes:
         units.update(dict.fromkeys(batch))
     needed = {find(a) for a in wanted}
     forced = {find(a) for a in units}
-    loose = [find(a) for node in program.nodes for a in node.axes[:-2]]
+    loose = [find(a) for node in program.nodes for a in node.axes[:-2]] if lengths is None else []
     unit = frozenset(forced | {a for a in loose if a not in needed})
     rank: dict[Axis, int] = {}
     again = _indices(program)  # made where they are read: where they are written says nothing of the order of loops
@@ -162,7 +174,13 @@ def _loop_axes(program: TensorProgram) -> _LoopAxes:
         for axis in axes_of(node):
             rank.setdefault(find(axis), len(rank))
     ranked = frozenset(find(n.rank) for n in program.nodes if isinstance(n, Ranking) and n.rank is not None)
-    return _LoopAxes({a: find(a) for a in parent}, unit, rank, ranked)
+    last: dict[Axis, int] = {}
+    if lengths is not None:  # after all others: a number above 0, the less the longer
+        reduced = (n for n in program.nodes if isinstance(n, Reduction | Ranking))
+        over = [a for n in reduced for a in ((n.over,) if isinstance(n, Ranking) else n.over)]
+        most = max((a.space.size(lengths) for a in over), default=0)
+        last = {find(a): 1 + most - a.space.size(lengths) for a in over}
+    return _LoopAxes({a: find(a) for a in parent}, unit, rank, ranked, last)
 
 
 def _roles(node: Node) -> tuple[list[Axis], list[Axis]]:
@@ -386,10 +404,11 @@ class _Lowering:
 
     def fold(self, fold: Fold) -> None:
         """Append the nest of `fold`: maps over its free axes, in them its loop and what follows that."""
-        if self.axes.is_unit(fold.over):
-            raise UnsupportedError(f"a loop over {fold.over} by single elements has no blocks to reduce")
+        unit = next((a for a in fold.over if self.axes.is_unit(a)), None)
+        if unit is not None:
+            raise UnsupportedError(f"a loop over {unit} by single elements has no blocks to reduce")
         free = self.axes.order(fold.axes)
-        made = {a: self._fresh(a) for a in (*free, fold.over)}
+        made = {a: self._fresh(a) for a in (*free, *fold.over)}
         fed = {name: u for name, u in fold.args if u.value not in self.indices}
         lists = {name: dict(zip(u.axes, self.lists[u.value], strict=True)) for name, u in fed.items()}
         results = tuple(f"{value}.result" for value, _ in fold.makes)
@@ -419,21 +438,28 @@ class _Lowering:
         finished = {n for node in fold.after for n in operands(node)}
         outside = self._made_again(fold, made, finished)
         finished.update(result for _, result in fold.makes)
-        loop, state = made[fold.over], fold.state
         state = replace(
-            state,
-            components=tuple(replace(c, dims=self._dims(made, c.dims)) for c in state.components),
-            update=replace(state.update, nodes=self._realised(state.update.nodes, made)),
-            merge=replace(state.merge, nodes=self._realised(state.merge.nodes, made)),
+            fold.state,
+            components=tuple(replace(c, dims=self._dims(made, c.dims)) for c in fold.state.components),
+            update=replace(fold.state.update, nodes=self._realised(fold.state.update.nodes, made)),
+            merge=replace(fold.state.merge, nodes=self._realised(fold.state.merge.nodes, made)),
         )
-        feeds = tuple(Feed(n, n, _access(ls, fold.over)) for n, ls in lists.items() if n in read)
-        finals = tuple(Final(c.name, c.name) for c in state.components if c.name in finished)
+        names = tuple(c.name for c in state.components)
         body = Graph((), (*inside, *self._realised(fold.body, made)), ())
-        return (
-            sealed(Map(loop.name, loop, feeds, body, finals, state)),
-            *outside,
-            *self._realised(fold.after, made),
-        )
+        order = self.axes.order(fold.over)
+        for place, axis in reversed(list(enumerate(order))):
+            loop = made[axis]
+            feeds = tuple(Feed(n, n, _access(ls, axis)) for n, ls in lists.items() if n in read)
+            if place:  # its state is merged into that of the loop around it
+                outs = tuple(Final(f"{n}.inner", n) for n in names)
+                raw = replace(state, finish=Graph(names, (), names))
+                body = Graph((), (sealed(Map(loop.name, loop, feeds, body, outs, raw)),), ())
+                if place == len(order) - 1:
+                    state = replace(state, feeds=tuple(f"{n}.inner" for n in names), update=merging(state))
+            else:
+                finals = tuple(Final(n, n) for n in names if n in finished)
+                body = Graph((), (sealed(Map(loop.name, loop, feeds, body, finals, state)),), ())
+        return (*body.nodes, *outside, *self._realised(fold.after, made))
 
     def _named(self, fold: Fold, nodes: tuple[BlockNode, ...], names: tuple[str, ...]) -> tuple[BlockNode, ...]:
         """`nodes` with what the fold makes called `names`."""

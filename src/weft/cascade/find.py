@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft.block.fold import Fold
 from weft.cascade.algebra import ZERO
@@ -13,6 +13,7 @@ from weft.cascade.fold import Decomposition, fold
 from weft.cascade.interchange import sums_outside
 from weft.cascade.rounding import Approximation, approximation
 from weft.cascade.separate import Factor, NotSeparableError, Term, factored, overflowing, separated
+from weft.cascade.several import joined, over_each
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
 from weft.tensor.laws import decays_below_maxima, sizes_in_place
@@ -77,8 +78,12 @@ def chains(program: TensorProgram, *, running: bool = False) -> Chains:
         running: with roundings at the scale so far, where they are at a scale that is a result of the chain.
     """
     asked = program
-    program = sizes_in_place(decays_below_maxima(sums_outside(program)))
-    found = folds(program, running=running)
+    program = decays_below_maxima(sums_outside(program))
+    whole = joined(program)
+    program = sizes_in_place(program)
+    found = folds(sizes_in_place(whole.program), running=running)
+    made = tuple(fold for fold in (over_each(fold, whole) for fold in found.folds) if fold is not None)
+    found = replace(found, folds=made)
     scaled = [(d.chain, d.scaled) for d in found.decompositions]
     return Chains(program, found, approximation(asked, scaled) if running else None)
 

@@ -272,7 +272,7 @@ class _Folding:
         args = tuple(
             (argument(i), o) for i, o in enumerate(self.chain.operands) if isinstance(o, Use) and argument(i) in read
         )
-        return Fold(self.chain.axes, self.chain.over, args, body, state, tuple(self.after.nodes), tuple(makes))
+        return Fold(self.chain.axes, (self.chain.over,), args, body, state, tuple(self.after.nodes), tuple(makes))
 
     def _by_axes(self, expr: Scalar) -> Scalar:
         """`expr` after the loop, where what has fewer axes than its reader is a value of its own: made once for all of these."""

@@ -42,7 +42,11 @@ _SPILL_BYTES = 8
 
 
 def estimate_gpu(
-    applied: BlockProgram, sizes: Mapping[str, int], target: Target, schedule: Schedule
+    applied: BlockProgram,
+    sizes: Mapping[str, int],
+    target: Target,
+    schedule: Schedule,
+    innermost: Mapping[str, int | None] | None = None,
 ) -> tuple[Cost, ...]:
     """The cost of each launch of an applied program as Triton kernels, in the order of `weft.schedule.kernels`.
 
@@ -51,11 +55,12 @@ def estimate_gpu(
         sizes: elements of each space, by name; all at least 1.
         target: a GPU.
         schedule: that was applied: its warps and stages count.
+        innermost: for inputs, by name, the dimension of stride 1; of others it is the last one.
 
     Raises:
         TargetError: no GPU is known that `target` could be.
     """
-    found = launches_of(applied, sizes)
+    found = launches_of(applied, sizes, innermost)
     return tuple(e.cost(gpu(target), schedule.warps_of(merges=e.merges), schedule.stages) for e in found)
 
 
@@ -81,10 +86,14 @@ class Launch:
         return unfit(resources_of(self.work, chip, warps, stages), chip)
 
 
-def launches_of(applied: BlockProgram, sizes: Mapping[str, int]) -> tuple[Launch, ...]:
-    """The launches of an applied program, in the order of `weft.schedule.kernels`."""
+def launches_of(
+    applied: BlockProgram, sizes: Mapping[str, int], innermost: Mapping[str, int | None] | None = None
+) -> tuple[Launch, ...]:
+    """The launches of an applied program, in the order of `weft.schedule.kernels`; `innermost` as in `estimate_gpu`."""
     parts = zip(kernels(applied), by_kernel(applied, sizes), strict=True)
-    return tuple(Launch(work_of(applied, part, counted, sizes), counted, part.merges) for part, counted in parts)
+    return tuple(
+        Launch(work_of(applied, part, counted, sizes, innermost), counted, part.merges) for part, counted in parts
+    )
 
 
 def _cost(work: ProgramWork, counted: Traffic, chip: Gpu, warps: int, stages: int) -> Cost:
@@ -106,7 +115,8 @@ def _cost(work: ProgramWork, counted: Traffic, chip: Gpu, warps: int, stages: in
     first = min(1.0, unique / max(1, sum(moved.values())))
     memory = chip.dram_seconds * first + chip.cache_seconds * (1 - first)
     on_chip = _Model(chip, found, warps, stages, memory, shares).waves(work)
-    bounds = (on_chip, floor, sum(moved.values()) / chip.cache)
+    spread = {load.name: load.spread for region in work.body.all() for load in region.loads}
+    bounds = (on_chip, floor, sum(size * spread[name] for name, size in moved.items()) / chip.cache)
     predicted = chip.launch_seconds + sum(b**_OVERLAP for b in bounds) ** (1 / _OVERLAP)
     return Cost(sum(read.values()), written, flops, unique, floor, predicted)
 
@@ -184,7 +194,7 @@ class _Model:
         return _Use(
             sum(clocks for clocks, unit in products if unit is not Unit.vector),
             slots + vectors,
-            sum(load.bytes * self.shares[load.name] for load in region.loads) / self.chip.cache_width,
+            sum(load.bytes * load.spread * self.shares[load.name] for load in region.loads) / self.chip.cache_width,
         )
 
     def alone(self, region: Region) -> float:

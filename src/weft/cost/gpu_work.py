@@ -43,6 +43,8 @@ from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
 
+# Bytes that memory moves at least.
+_SECTOR_BYTES = 32
 LEAST_OF_PRODUCTS = 16
 """Rows, columns and depth that a product of blocks has at least."""
 
@@ -56,6 +58,7 @@ class Load:
         elements: lanes, padding included.
         products: it is read by products of blocks; others: by other code, so that it is in registers too.
         within: it is read inside loops of the region that loads it.
+        spread: bytes that memory moves for each one of it: more than 1 where few of its elements lie beside one another.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Load:
     products: bool
     others: bool
     within: bool
+    spread: float = 1.0
 
     @property
     def bytes(self) -> int:
@@ -139,12 +143,19 @@ class ProgramWork:
     largest: int
 
 
-def work_of(applied: BlockProgram, part: KernelNodes, counted: Traffic, sizes: Mapping[str, int]) -> ProgramWork:
+def work_of(
+    applied: BlockProgram,
+    part: KernelNodes,
+    counted: Traffic,
+    sizes: Mapping[str, int],
+    innermost: Mapping[str, int | None] | None = None,
+) -> ProgramWork:
     """What a program of the launch `part` of `applied` does, on average.
 
     Args:
         counted: of this launch, one of `weft.cost.by_kernel(applied, sizes)`.
         sizes: elements of each space, by name; all at least 1.
+        innermost: for inputs, by name, the dimension of stride 1; of others it is the last one.
     """
     around = Scope({}, applied=True)
     types = infer(applied.graph, dict(applied.inputs), around)
@@ -152,7 +163,13 @@ def work_of(applied: BlockProgram, part: KernelNodes, counted: Traffic, sizes: M
     body = Region(loop=False, runs=1.0, entries=1.0)
     walk = _Walk(counted, sizes, products, body, global_lists(applied))
     given = {n: types[n] for n in part.reads}
-    values = {n: _Value(n, kind.lists, kind.dims, kind.dtype, raw=bool(kind.lists)) for n, kind in given.items()}
+    last = {n: kind.lists[d] for n, kind in given.items() if (d := (innermost or {}).get(n)) is not None and kind.lists}
+    values = {
+        n: _Value(n, kind.lists, kind.dims, kind.dtype, raw=True, last=last.get(n, kind.lists[-1]))
+        if kind.lists
+        else _Value(n, kind.lists, kind.dims, kind.dtype)
+        for n, kind in given.items()
+    }
     graph = Graph(tuple(given), part.nodes, ())
     walk.graph(graph, given, values, around, {}, body, Frame(walk.memory, graph, {}, {}), types)
     return ProgramWork(counted.iterations, body, walk.memory.peak, walk.largest)
@@ -178,6 +195,7 @@ class _Value:
     Attributes:
         raw: it is as it lies in memory, at a place that the loops over `along` decide.
         load: what loaded such an item.
+        last: the axis along which such a list lies in memory.
     """
 
     name: str
@@ -187,6 +205,7 @@ class _Value:
     raw: bool = False
     along: frozenset[Axis] = frozenset()
     load: Load | None = None
+    last: Axis | None = None
 
 
 _Values = dict[str, _Value]
@@ -375,14 +394,18 @@ class _Walk:
         for feed in node.inputs:
             kind, value = given[feed.inner], values[feed.outer]
             along = value.along if isinstance(feed.access, Broadcast) else value.along | {node.axis}
-            seen[feed.inner] = _Value(value.name, kind.lists, kind.dims, kind.dtype, value.raw, along, value.load)
+            moved = not isinstance(feed.access, Broadcast) and feed.access.over == value.last
+            last = node.axis if moved else value.last
+            seen[feed.inner] = _Value(value.name, kind.lists, kind.dims, kind.dtype, value.raw, along, value.load, last)
             if isinstance(feed.access, Broadcast) or kind.lists or not value.raw or not kind.dims:
                 continue
             products, others, within = _uses(node, feed.inner)
             count = self.lanes_of(kind.dims, lanes)
             home = next((r for axis, r in reversed(self.around) if axis in along), self.top)
             within = within or home is not region
-            load = Load(value.name, count, kind.dtype, products, others, within)
+            beside = lanes[last] if last in kind.dims else 1
+            spread = max(1.0, _SECTOR_BYTES / (beside * kind.dtype.bytes))
+            load = Load(value.name, count, kind.dtype, products, others, within, spread)
             seen[feed.inner] = replace(seen[feed.inner], load=load)
             home.loads.append(load)
             if others:

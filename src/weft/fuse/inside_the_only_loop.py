@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from weft.block.program import (
     BlockNode,
@@ -22,6 +23,9 @@ from weft.block.program import (
     sealed,
 )
 from weft.block.rename import fresh, rename_body, rename_node, values_of
+
+Elementwise: TypeAlias = Pointwise | Index | Literal | Extent
+"""Operators that depend on no other block."""
 
 
 def inside_the_only_loop(program: BlockProgram) -> BlockProgram:
@@ -49,18 +53,24 @@ def _filled(outer: Map) -> Map:
     """`outer` and the parallel loops that are all that it holds, with nothing beside them where that can be."""
     if outer.state is not None:
         return outer
+    outer = nothing_beside(outer)
+    return sealed(replace(outer, body=_in(outer.body)))
+
+
+def nothing_beside(outer: Map) -> Map:
+    """`outer`, a parallel loop, with nothing beside the one loop that it holds, where that can be; that one stays as it is."""
     loops = [n for n in outer.body.nodes if isinstance(n, Map)]
     beside = [n for n in outer.body.nodes if not isinstance(n, Map)]
     if len(loops) == 1 and beside and _may_go_inside(outer, loops[0], beside):
-        outer = sealed(replace(outer, body=replace(outer.body, nodes=(_with(loops[0], beside),))))
-    return sealed(replace(outer, body=_in(outer.body)))
+        return sealed(replace(outer, body=replace(outer.body, nodes=(_with(loops[0], beside),))))
+    return outer
 
 
 def _may_go_inside(outer: Map, inner: Map, beside: Sequence[BlockNode]) -> bool:
     made = set(results(inner))
     return (
         inner.state is None
-        and all(isinstance(n, Pointwise | Index | Literal | Extent) for n in beside)
+        and all(isinstance(n, Elementwise) for n in beside)
         and made.isdisjoint(name for n in beside for name in operands(n))
         and made.issuperset(exports(outer))
     )

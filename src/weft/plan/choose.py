@@ -448,11 +448,11 @@ def _along_memory(
     """The axes along which large tensors lie in memory, short ones left out: of points in space the axis over points."""
     inputs = {name: kind.lists for name, kind in program.inputs}
     sources = {name: {a: (name, d) for d, a in enumerate(lists)} for name, lists in inputs.items()}
-    origins = list(_origins(program.graph, sources))
+    origins = list(origins_of(program.graph, sources))
     lengths = {origin: extent[axis] for axis, origin in origins}
     tensors: list[tuple[int, list[frozenset[Axis]]]] = []  # elements, and the axes of each dimension, innermost first
     for name, lists in inputs.items():
-        order = _inwards(len(lists), innermost.get(name))
+        order = inwards(len(lists), innermost.get(name))
         axes = [frozenset(axis for axis, origin in origins if origin == (name, d)) for d in order]
         tensors.append((math.prod(lengths.get((name, d), 1) for d in order), axes))
     for lists in program.output_axes:
@@ -469,13 +469,13 @@ def _along_memory(
     )
 
 
-def _inwards(rank: int, last: int | None) -> list[int]:
+def inwards(rank: int, last: int | None) -> list[int]:
     """Dimensions from the innermost outwards: the one of stride 1 first, where it is known."""
     order = list(reversed(range(rank)))
     return order if last is None else [last, *(d for d in order if d != last)]
 
 
-def _origins(graph: Graph, sources: _Sources) -> Iterator[tuple[Axis, tuple[str, int]]]:
+def origins_of(graph: Graph, sources: _Sources) -> Iterator[tuple[Axis, tuple[str, int]]]:
     """For each loop that goes along a dimension of an input, its axis, and which."""
     for node in graph.nodes:
         if isinstance(node, Map):
@@ -483,4 +483,4 @@ def _origins(graph: Graph, sources: _Sources) -> Iterator[tuple[Axis, tuple[str,
             for axes in fed.values():
                 if node.axis in axes:
                     yield node.axis, axes[node.axis]
-            yield from _origins(node.body, fed)
+            yield from origins_of(node.body, fed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol
@@ -16,6 +16,7 @@ from weft.plan.partition import (
     apart,
     before_products,
     before_reductions,
+    between_passes,
     in_order,
     linear,
     partition,
@@ -55,6 +56,10 @@ class Prices(Protocol):
         """Whether kernels may end between a product and what makes its operands."""
         ...
 
+    def lengths(self, region: Region) -> Mapping[str, int]:
+        """The elements of each space of `region`, by name, at the example."""
+        ...
+
     def selection(self, region: Region) -> Selection:
         """What was chosen for `region`, at the example's sizes; raises where there is nothing. This may take seconds."""
         ...
@@ -86,6 +91,7 @@ class Cuts:
     Attributes:
         prices: of regions.
         known: what was found out before, by the names of a region's values.
+        again: values that each region which wants them makes for itself.
     """
 
     program: TensorProgram
@@ -93,6 +99,7 @@ class Cuts:
     known: dict[frozenset[str], tuple[Region, float]] = field(
         default_factory=dict[frozenset[str], tuple[Region, float]]
     )
+    again: frozenset[str] = frozenset()
 
     def stages(self) -> tuple[Stage, ...]:
         """The stages in order. A kernel may end wherever two atoms meet."""
@@ -140,6 +147,11 @@ class Cuts:
             parts = split(self.program, region)
             if len(parts) > 1:
                 return tuple(atom for part in parts for atom in self._pieces(part, home, (*inside, region)))
+        if self.prices.fine:
+            parts, again = between_passes(self.program, region, self.prices.lengths(region))
+            self.again |= again
+            if len(parts) > 1:
+                return tuple(Atom(part, home, (*inside, region)) for part in parts)
         return (Atom(region, home, inside),)
 
 
@@ -232,7 +244,7 @@ class _Chain:
     def _region(self, own: tuple[int, ...]) -> Region:
         if own not in self.made:
             stages = [self.atoms[i].stage for i in own]
-            self.made[own] = united(self.cuts.program, [s for s in stages if isinstance(s, Region)])
+            self.made[own] = united(self.cuts.program, [s for s in stages if isinstance(s, Region)], self.cuts.again)
         return self.made[own]
 
     def _stage(self, own: tuple[int, ...]) -> Stage:

@@ -28,6 +28,7 @@ from weft.block.program import (
 from weft.block.ranges import Band
 from weft.cost import Gpu
 from weft.plan.choose import find_products, is_plain_reduction, repeating
+from weft.plan.gpu_tiles import along_memory, nests, shared_out
 from weft.schedule import (
     Level,
     LevelPlace,
@@ -39,7 +40,7 @@ from weft.schedule import (
     power_of_two,
     tied,
 )
-from weft.tensor.axes import Axis
+from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
 
 # The most elements of a row that registers hold as a whole, of one that other loops read again, and of what products sum over.
@@ -50,6 +51,9 @@ _LANES = (1024, 2048, 4096, 8192)
 _STRIPS = ((64, 128), (128, 64), (64, 64), (128, 128), (64, 256), (256, 64), (32, 128))
 _DEPTHS = (128, 64, 32)
 _LEAST_OF_PRODUCTS = 16
+# Elements of a block that nested loops share, and the most of them along memory: 32 of 4 bytes are a warp's whole access.
+_SHARED = (4096, 1024, 8192, 2048, 16384)
+_ALONG = (0, 128, 32)
 # Of a kernel that merges segments one by one: elements of a program. Of one that merges them together: those of all the parts that
 # it holds at once, and of each warp. More programs than this wait for one another.
 _MERGED, _TOGETHER, _OF_A_WARP, _RESIDENT = 256, 8192, 4096, 1024
@@ -74,6 +78,9 @@ class Blocks:
     Attributes:
         rows, columns, depth: of block products.
         few, lanes: of work without products: rows, and elements of each; 0 lanes: whole rows where registers hold them.
+        tile: of work without products, in place of `few` and `lanes`: elements that nested loops share (`weft.plan.gpu_tiles`).
+        along: the most of these along memory; 0: as many as there are.
+        across: what is left goes to loops that are reduced over first; else to those that lie next in memory.
         segments: of loops with state that no other such loop holds block by block; 1: they are not split.
         warps, stages: of every program.
     """
@@ -83,6 +90,9 @@ class Blocks:
     depth: int = 64
     few: int = 1
     lanes: int = 0
+    tile: int = 0
+    along: int = 0
+    across: bool = False
     segments: int = 1
     warps: int = 4
     stages: int = 2
@@ -101,14 +111,23 @@ class Parts:
         of: by the loop's name.
         products: whether there are block products; `dtype`: the widest of what they multiply.
         split: the loops that can be cut in segments.
-        tied: axes of loops that go by the same blocks as others.
+        nested: there is a nest of other loops than a few rows and the lanes of each, which share the elements of a block.
+        pairs: axes of loops that go by the same blocks; `tied`: all of them.
+        along: loops in the order in which they lie in memory, as `weft.plan.gpu_tiles` has them.
     """
 
     of: Mapping[str, Part]
     products: bool
     dtype: DType
     split: frozenset[str]
-    tied: frozenset[Axis]
+    nested: bool
+    pairs: tuple[tuple[Axis, Axis], ...]
+    along: Mapping[str, int]
+
+    @property
+    def tied(self) -> frozenset[Axis]:
+        """Axes of loops that go by the same blocks as others."""
+        return frozenset(axis for pair in self.pairs for axis in pair)
 
 
 def parts(program: BlockProgram, sizes: Mapping[str, int], innermost: Mapping[str, int | None]) -> Parts:
@@ -144,33 +163,46 @@ def parts(program: BlockProgram, sizes: Mapping[str, int], innermost: Mapping[st
     _tie(program, found, pairs)
     order = (DType.float32, DType.bfloat16, DType.float16)
     dtype = next((d for d in order if any(p.dtype is d for p in products)), products[0].dtype if products else order[0])
-    split = frozenset(n.name for n in _splittable(program.graph, found, sizes))
-    together = frozenset(axis for pair in pairs for axis in pair)
-    return Parts(found, any(p.rows is not None and p.columns is not None for p in products), dtype, split, together)
+    once = {
+        m.name
+        for m in maps(program.graph)
+        if found[m.name] is Part.whole or (found[m.name] is Part.lanes and m.axis.space.size(sizes) <= _LANES[0])
+    }
+    split = frozenset(n.name for n in _splittable(program.graph, once, sizes) if found[n.name] is not Part.whole)
+    multiplied = any(p.rows is not None and p.columns is not None for p in products)
+    along = along_memory(program, sizes, innermost)
+    nested = not products and any(_is_nested(found, along, nest) for nest in nests(program.graph))
+    return Parts(found, multiplied, dtype, split, nested, pairs, along)
 
 
-def _splittable(graph: Graph, found: Mapping[str, Part], sizes: Mapping[str, int]) -> Iterator[Map]:
-    """The plain reductions of several blocks, in no loop with a state but one of a single block, that hold no longer ones.
+def _is_nested(found: Mapping[str, Part], along: Mapping[str, int], nest: Sequence[str]) -> bool:
+    """Whether a nest is more than a few rows and the lanes of each, which lie along memory."""
+    own = [name for name in nest if found[name] is not Part.unit]
+    lanes = [name for name in own if found[name] is Part.lanes]
+    across = any(along[name] == 0 for name in own) and any(along[name] > 0 for name in lanes)
+    return len(own) > 2 or len(lanes) > 1 or across
+
+
+def _splittable(graph: Graph, once: Set[str], sizes: Mapping[str, int]) -> Iterator[Map]:
+    """The plain reductions, in no loop with a state but those that go `once`, that hold no longer ones.
 
     What reads results of one of them is no other: it is in one kernel with the first one's merge.
     """
     later = set[str]()
     for node in graph.nodes:
-        cut = () if not later.isdisjoint(operands(node)) else tuple(_splittable_in(node, found, sizes))
+        cut = () if not later.isdisjoint(operands(node)) else tuple(_splittable_in(node, once, sizes))
         if cut or not later.isdisjoint(operands(node)):
             later.update(results(node))
         yield from cut
 
 
-def _splittable_in(node: BlockNode, found: Mapping[str, Part], sizes: Mapping[str, int]) -> Iterator[Map]:
+def _splittable_in(node: BlockNode, once: Set[str], sizes: Mapping[str, int]) -> Iterator[Map]:
     if isinstance(node, Map):
-        part, length = found[node.name], node.axis.space.size(sizes)
-        once = part is Part.whole or (part is Part.lanes and length <= _LANES[0])
-        inside = tuple(_splittable(node.body, found, sizes)) if node.state is None or once else ()
-        least = 0 if node.state is None else length
+        inside = tuple(_splittable(node.body, once, sizes)) if node.state is None or node.name in once else ()
+        least = 0 if node.state is None else node.axis.space.size(sizes)
         if any(n.axis.space.size(sizes) > least for n in inside):
             yield from inside
-        elif is_plain_reduction(node) and part is not Part.whole:
+        elif is_plain_reduction(node):
             yield node
 
 
@@ -224,40 +256,78 @@ def schedule(program: BlockProgram, known: Parts, blocks: Blocks, sizes: Mapping
     """The schedule that gives the loops of `program` the sizes of `blocks`."""
     grid = set(grid_maps(program.graph))
     loops: list[tuple[str, LoopSchedule]] = []
+    tiles = _tiles(program, known, blocks, sizes)
+    cut = _cut(program, known, blocks, sizes)
     for node in maps(program.graph):
         part, length = known.of[node.name], node.axis.space.size(sizes)
         place = LevelPlace.grid if node.name in grid else LevelPlace.loop
-        size = blocks.of(part)
+        size = tiles[node.name]
         levels = (Level(place, 1 if part is Part.unit else size),)
-        on_chip = part is Part.lanes and place is LevelPlace.loop and length <= (blocks.lanes or _LONGEST_ROW)
+        shared = bool(blocks.tile) or part is Part.lanes
+        on_chip = shared and part is not Part.unit and place is LevelPlace.loop and length <= size
         if part is Part.whole or on_chip:
             levels = (Level(LevelPlace.whole),)
         elif part is not Part.unit and place is LevelPlace.grid:
             levels = (Level(place, min(size, power_of_two(length))),)
-        if blocks.segments > 1 and node.name in known.split and length >= 2 * blocks.segments:
+        if blocks.segments > 1 and node.name in cut and length >= (2 if _is_innermost(node) else 1) * blocks.segments:
             levels = (
                 Level(LevelPlace.split, blocks.segments),
-                *_of_segment(known, node, levels, length, blocks.segments),
+                *_of_segment(known, node, levels, length, blocks),
             )
         peel = isinstance(node.range, Band) and levels[-1].place is LevelPlace.loop
         loops.append((node.name, LoopSchedule(levels, peel)))
     made = Schedule(tuple(loops), warps=blocks.warps, stages=blocks.stages)
-    return _merging(program, known, made, sizes) if blocks.segments > 1 and known.split else made
+    return _merging(program, known, made, cut, sizes) if blocks.segments > 1 and cut else made
 
 
-def _of_segment(known: Parts, node: Map, levels: tuple[Level, ...], length: int, segments: int) -> tuple[Level, ...]:
-    """`levels` of a loop of `length` elements that is cut in `segments`: no block is longer than one of these."""
-    if node.axis in known.tied or known.of[node.name] not in (Part.lanes, Part.depth):
+def _tiles(program: BlockProgram, known: Parts, blocks: Blocks, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The elements of a block of each loop, by name."""
+    if not blocks.tile:
+        return {m.name: blocks.of(known.of[m.name]) for m in maps(program.graph)}
+    whole = [name for name, part in known.of.items() if part is Part.whole]
+    lengths = {m.name: m.axis.space.size(sizes) for m in maps(program.graph)}
+    reduced = {m.axis.space for m in maps(program.graph) if m.state is not None} if blocks.across else set[Space]()
+    spaces = {m.name: m.axis.space for m in maps(program.graph)}
+    order = sorted(known.along, key=lambda n: (known.along[n] > 0, spaces[n] not in reduced, known.along[n]))
+    nearest = [name for name in order if known.along[name] == 0]
+    most = dict.fromkeys(nearest, blocks.along) if blocks.along else {}
+    tiles = shared_out(program, order, whole, known.pairs, lengths, blocks.tile, most)
+    if blocks.segments > 1:  # what a loop that is cut leaves of a block, others have
+        cut = _cut_by(program, known, tiles, sizes)
+        shorter = {n: math.ceil(size / blocks.segments) if n in cut else size for n, size in lengths.items()}
+        tiles = shared_out(program, order, whole, known.pairs, shorter, blocks.tile, most)
+    return tiles
+
+
+def _cut(program: BlockProgram, known: Parts, blocks: Blocks, sizes: Mapping[str, int]) -> frozenset[str]:
+    """The loops that `blocks` cuts in segments, where they are long enough."""
+    if not blocks.tile:
+        return known.split
+    return _cut_by(program, known, _tiles(program, known, replace(blocks, segments=1), sizes), sizes)
+
+
+def _cut_by(program: BlockProgram, known: Parts, tiles: Mapping[str, int], sizes: Mapping[str, int]) -> frozenset[str]:
+    """The same, of loops that go by `tiles`."""
+    once = {m.name for m in maps(program.graph) if not m.unit and m.axis.space.size(sizes) <= tiles[m.name]}
+    found = _splittable(program.graph, once, sizes)
+    return frozenset(n.name for n in found if known.of[n.name] is not Part.whole)
+
+
+def _of_segment(known: Parts, node: Map, levels: tuple[Level, ...], length: int, blocks: Blocks) -> tuple[Level, ...]:
+    """`levels` of a loop of `length` elements that is cut in segments: no block is longer than one of these."""
+    if node.axis in known.tied or not (blocks.tile or known.of[node.name] in (Part.lanes, Part.depth)):
         return levels
     least = _LEAST_OF_PRODUCTS if known.products else 1
-    share = max(least, power_of_two(math.ceil(length / segments)))
+    share = max(least, power_of_two(math.ceil(length / blocks.segments)))
     return tuple(
         Level(LevelPlace.loop, share if level.place is LevelPlace.whole else min(level.size, share)) for level in levels
     )
 
 
-def _merging(program: BlockProgram, known: Parts, wanted: Schedule, sizes: Mapping[str, int]) -> Schedule:
-    """`wanted` with blocks, parts at once and warps of the kernels that merge segments.
+def _merging(
+    program: BlockProgram, known: Parts, wanted: Schedule, names: Set[str], sizes: Mapping[str, int]
+) -> Schedule:
+    """`wanted` with blocks, parts at once and warps of the kernels that merge segments of the loops `names`.
 
     They wait for memory and do little else. Few programs take all parts at once, each for one row, so that there is one wait; more
     than the machine holds, and those whose state is plain sums, go by a few rows and one part after the other: their loads are
@@ -274,10 +344,10 @@ def _merging(program: BlockProgram, known: Parts, wanted: Schedule, sizes: Mappi
         on_grid = level.place is LevelPlace.grid
         block[node.axis] = 1 if on_grid and node.name in rows else size
         programs *= math.ceil(length / block[node.axis]) if on_grid else 1
-    cut = [n for n in maps(program.graph) if n.name in known.split and n.state is not None]
+    cut = [n for n in maps(program.graph) if n.name in names and n.state is not None]
     states = [n.state for n in cut if n.state is not None]
     count = next((v.size for _, loop in wanted.loops for v in loop.levels if v.place is LevelPlace.split), 1)
-    if count == 1 or _multiplies(program.graph, known.split):
+    if count == 1 or _multiplies(program.graph, names):
         return wanted
     elements = max(math.prod(block[a] for a in c.dims) for s in states for c in s.components)
     together = min(power_of_two(count), _TOGETHER // elements)
@@ -311,12 +381,20 @@ def choices(known: Parts, program: BlockProgram, sizes: Mapping[str, int], gpu: 
         longest[known.of[node.name]].append(node.axis.space.size(sizes))
     present = {part: max(lengths) for part, lengths in longest.items() if lengths}
     seen: set[Blocks] = set()
-    for blocks in _products(present, known) if known.products else _lanes(present):
+    ways = _products(present, known) if known.products else _shared() if known.nested else _lanes(present)
+    for blocks in ways:
         for segments in _segments(known, program, blocks, sizes, gpu):
             made = replace(blocks, segments=segments)
             if made not in seen:
                 seen.add(made)
                 yield made
+
+
+def _shared() -> Iterator[Blocks]:
+    """Blocks that the loops of a nest share, of any shape: where one loop is short, the next one around it has the rest."""
+    for elements in _SHARED:
+        for along in _ALONG:
+            yield from (Blocks(tile=elements, along=along, across=across) for across in (False, True))
 
 
 def _products(present: Mapping[Part, int], known: Parts) -> Iterator[Blocks]:
@@ -361,7 +439,7 @@ def launches(known: Parts, blocks: Blocks) -> Iterator[Blocks]:
         for count in warps:
             yield from (replace(blocks, warps=count, stages=s) for s in (4, 3, 6, 2, 8, 1))
         return
-    elements = blocks.few * (blocks.lanes or _LANES[-1])
+    elements = blocks.tile or blocks.few * (blocks.lanes or _LANES[-1])
     strips = Part.depth in known.of.values()
     for count in (4, 8, 2, 1) if strips else (4, 8, 2) if elements <= 4096 else (8, 16, 4, 2):
         yield from (replace(blocks, warps=count, stages=s) for s in ((3, 1, 5) if strips else (1, 3, 5)))
@@ -370,17 +448,36 @@ def launches(known: Parts, blocks: Blocks) -> Iterator[Blocks]:
 def _segments(known: Parts, program: BlockProgram, blocks: Blocks, sizes: Mapping[str, int], gpu: Gpu) -> Iterator[int]:
     """1, and where the grid leaves multiprocessors idle, numbers of segments that give each up to two programs, or eight."""
     yield 1
-    if not known.split:
+    cut = _cut(program, known, blocks, sizes)
+    if not cut:
         return
-    grid = set(grid_maps(program.graph))
-    programs = math.prod(
-        math.ceil(n.axis.space.size(sizes) / blocks.of(known.of[n.name]))
-        for n in maps(program.graph)
-        if n.name in grid and known.of[n.name] is not Part.whole
+    grid, tiles = set(grid_maps(program.graph)), _tiles(program, known, blocks, sizes)
+    programs = min(
+        math.prod(
+            math.ceil(n.axis.space.size(sizes) / tiles[n.name])
+            for n in around
+            if n.name in grid and known.of[n.name] is not Part.whole
+        )
+        for around in _around(program.graph, cut)
     )
-    longest = max(n.axis.space.size(sizes) for n in maps(program.graph) if n.name in known.split)
+    # Of a loop with loops inside, one iteration is work enough.
+    longest = max(
+        n.axis.space.size(sizes) * (1 if _is_innermost(n) else _LEAST_OF_PRODUCTS)
+        for n in maps(program.graph)
+        if n.name in cut
+    )
     # What is read once is on its way sooner the more programs ask for it.
-    for share in (1.0, 0.5, 2.0, 0.25) if known.products else (1.0, 0.5, 2.0, 4.0, 8.0, 0.25):
+    shares = (1.0, 0.5, 2.0, 0.25) if known.products else (1.0, 0.5, 2.0, 4.0, 8.0, 0.25)
+    for share in (4.0, 1.0, 8.0, 2.0) if known.nested else shares:
         wanted = 1 << round(math.log2(max(1.0, share * gpu.multiprocessors / max(1, programs))))
         if wanted > 1 and longest >= wanted * _LEAST_OF_PRODUCTS:
             yield wanted
+
+
+def _around(graph: Graph, names: Set[str], loops: tuple[Map, ...] = ()) -> Iterator[tuple[Map, ...]]:
+    """For each of the loops `names`, those that it is in."""
+    for node in graph.nodes:
+        if isinstance(node, Map) and node.name in names:
+            yield loops
+        elif isinstance(node, Map):
+            yield from _around(node.body, names, (*loops, node))

@@ -17,6 +17,8 @@ from weft.target import Target
 
 # Sizes of blocks that tell whether a program is worth looking at more closely, and those of a closer look.
 _PROBED, _CLOSELY = 12, 96
+# Of nests that share the elements of a block, which differ less from one another.
+_NESTS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +86,13 @@ class Ways:
         """The way of a schedule that is there; raises as `apply` and the emitter do."""
         applied = apply(self.fused, wanted)
         _demand_printable(applied, self.target)
-        return self._way(wanted, _Placed(applied, launches_of(applied, self.sizes)))
+        return self._way(wanted, _Placed(applied, launches_of(applied, self.sizes, self.innermost)))
 
     def _best(self, count: int, launched: int | None) -> list[Way]:
         known, chip = self._parts(), gpu(self.target)
         found: list[Way] = []
         refused: str | None = None
-        for blocks in _spread(self._choices(known, chip), count):
+        for blocks in _spread(self._choices(known, chip), min(count, _NESTS) if known.nested else count):
             plain = replace(blocks, warps=4, stages=1)
             if plain not in self._made:
                 self._made[plain] = self._applied(known, plain)
@@ -131,7 +133,7 @@ class Ways:
             _demand_printable(applied, self.target)
         except (ScheduleError, UnsupportedError) as error:
             return error.what
-        return _Placed(applied, launches_of(applied, self.sizes))
+        return _Placed(applied, launches_of(applied, self.sizes, self.innermost))
 
     def _way(self, wanted: Schedule, placed: _Placed) -> Way:
         chip = gpu(self.target)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TypeAlias
 
 from weft.tensor.axes import Space
@@ -90,12 +91,13 @@ def partition(program: TensorProgram) -> tuple[Stage, ...]:
     return tuple(stage for _, _, stage in sorted(stages, key=lambda s: s[:2]))
 
 
-def united(program: TensorProgram, regions: Sequence[Region]) -> Region:
-    """`regions` as one."""
+def united(program: TensorProgram, regions: Sequence[Region], again: Collection[str] = ()) -> Region:
+    """`regions` as one; the values `again` are made by each region that wants them."""
     if len(regions) == 1:
         return regions[0]
     own = {n.name for r in regions for n in r.program.nodes}
-    return _region(program, [n for n in program.nodes if n.name in own], _local(program), program.values())
+    local = _local(program).union(again)
+    return _region(program, [n for n in program.nodes if n.name in own], local, program.values())
 
 
 def apart(program: TensorProgram, region: Region) -> tuple[Region, ...]:
@@ -152,6 +154,105 @@ def before_products(program: TensorProgram, region: Region) -> tuple[Region, ...
         return (region,)
     parts = [[n for n in members if (n.name in early) is which] for which in (True, False)]
     return tuple(_with_local(program, part, local, values) for part in parts) if all(parts) else (region,)
+
+
+def between_passes(
+    program: TensorProgram, region: Region, sizes: Mapping[str, int]
+) -> tuple[tuple[Region, ...], frozenset[str]]:
+    """`region`, which multiplies nothing, in the passes over its operands that its reductions ask for, one after the other.
+
+    Where reductions of one pass run along other axes than others, each is a part by itself. So every part is a nest of loops that
+    blocks of any size go through.
+
+    Args:
+        program: of which `region` is a part.
+        region: to cut.
+        sizes: elements of each space, by name.
+
+    Returns:
+        The parts, `region` alone where there is one; and the values that each part makes for itself, since to read again what they
+        are made of moves no more than to write them once and read them.
+    """
+    local = _local(program)
+    members = [n for n in region.program.nodes if n.name not in local]
+    if any(isinstance(n, Contraction | Opaque) for n in members):
+        return (region,), frozenset()
+    passes = _passes(members)
+    again = _made_again(program, region, members, passes, sizes)
+    parts: dict[tuple[int, frozenset[Space]], list[Node]] = {}
+    along = _reduced_along(members, passes)
+    for node in members:
+        if node.name not in again:
+            parts.setdefault((passes[node.name], along[node.name]), []).append(node)
+    if len(parts) < 2:
+        return (region,), frozenset()
+    values, every = program.values(), local | again
+    return tuple(_with_local(program, part, every, values) for _, part in sorted(parts.items(), key=_first)), again
+
+
+def _first(part: tuple[tuple[int, frozenset[Space]], list[Node]]) -> int:
+    return part[0][0]
+
+
+def _spaces(node: Node) -> frozenset[Space]:
+    return frozenset(a.space for a in node.axes)
+
+
+def _passes(members: Sequence[Node]) -> dict[str, int]:
+    """The number of the pass over its operands in which each value is made: of what a reduction makes, one is over first."""
+    found: dict[str, int] = {}
+    finished: dict[str, frozenset[Space]] = {}  # the axes of values that are there when a pass is over
+    for node in members:
+        own = 0
+        for value in uses(node):
+            waits = value in finished and (
+                isinstance(node, Reduction | Ranking) or not _spaces(node) <= finished[value]
+            )
+            own = max(own, found.get(value, 0) + waits)
+        if isinstance(node, Reduction | Ranking) or any(v in finished and found[v] == own for v in uses(node)):
+            finished[node.name] = _spaces(node)
+        found[node.name] = own
+    return found
+
+
+def _reduced_along(members: Sequence[Node], passes: Mapping[str, int]) -> dict[str, frozenset[Space]]:
+    """The spaces of the reductions of its own pass that each value depends on, those it is reduced along itself among them."""
+    found: dict[str, frozenset[Space]] = {}
+    for node in members:
+        own = [found[v] for v in uses(node) if v in found and passes[v] == passes[node.name]]
+        if isinstance(node, Reduction | Ranking):
+            own.append(frozenset(a.space for a in ((node.over,) if isinstance(node, Ranking) else node.over)))
+        found[node.name] = frozenset[Space]().union(*own)
+    return found
+
+
+def _made_again(
+    program: TensorProgram,
+    region: Region,
+    members: Sequence[Node],
+    passes: Mapping[str, int],
+    sizes: Mapping[str, int],
+) -> frozenset[str]:
+    """The elementwise values of `members` that later passes make again, since what they are made of is no more to read."""
+    values = program.values()
+
+    def elements(name: str) -> int:
+        return prod(a.space.size(sizes) for a in values[name].axes)
+
+    readers: dict[str, set[int]] = {}
+    for node in reversed(members):
+        for value in uses(node):
+            readers.setdefault(value, set()).add(passes[node.name])
+    made_of: dict[str, frozenset[str]] = {}
+    again: set[str] = set()
+    for node in members:
+        read = frozenset[str]().union(*(made_of.get(v, frozenset((v,))) for v in uses(node)))
+        later = len({p for p in readers.get(node.name, ()) if p > passes[node.name]})
+        plain = isinstance(node, Elementwise | Cast) and node.name not in region.results
+        if plain and sum(map(elements, read)) * later <= elements(node.name) * (later + 1):
+            again.add(node.name)
+            made_of[node.name] = read
+    return frozenset(again)
 
 
 def _with_local(
@@ -308,10 +409,19 @@ def _region(
     own = {n.name for n in members}
     read = dict.fromkeys(v for n in members for v in uses(n) if v not in own)
     inputs = tuple(Input(v, values[v].axes, values[v].dtype) for v in read)
-    elsewhere = {v for n in program.nodes if n.name not in own for v in uses(n)} | set(program.outputs)
+    elsewhere = _wanted(program, own, local) | set(program.outputs)
     if all(n.name in local for n in members):  # for whom nobody makes it: what is returned, and what PyTorch reads
         elsewhere = {v for n in program.nodes if isinstance(n, Opaque) for v in n.uses} | set(program.outputs)
     else:
         elsewhere -= set(local)
     outputs = tuple(n.name for n in members if n.name in elsewhere)
     return Region(TensorProgram(inputs, tuple(members), outputs, derived=program.derived))
+
+
+def _wanted(program: TensorProgram, own: Collection[str], local: Collection[str]) -> set[str]:
+    """The values that nodes which are not `own` read, and what the `local` ones among these, made there again, are made of."""
+    wanted = {v for n in program.nodes if n.name not in own for v in uses(n)}
+    for node in reversed(program.nodes):
+        if node.name in wanted and node.name in local:
+            wanted.update(uses(node))
+    return wanted

@@ -128,6 +128,10 @@ class Regions:
         """Whether kernels may end before products: each program of a GPU makes their operands again."""
         return self.target.is_gpu
 
+    def lengths(self, region: Region) -> Mapping[str, int]:
+        """The elements of each space of `region`, by name, at the example."""
+        return _sizes(region.program)
+
     def least(self, region: Region) -> float:
         """Seconds that the model predicts no kernels of `region` to improve on, without launches."""
         machine = machine_of(self.target, self._threads)

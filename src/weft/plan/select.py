@@ -31,7 +31,7 @@ from weft.schedule import Schedule, apply, kernels
 from weft.target import CPU, Target
 from weft.tensor.dtypes import DType
 from weft.tensor.laws import decays_below_maxima, sizes_in_place
-from weft.tensor.program import TensorProgram
+from weft.tensor.program import Contraction, TensorProgram
 
 # Candidates of one region that the model has this close take the same time, or the one that moves less is faster.
 _CLOSE = 1.12
@@ -73,7 +73,7 @@ class Example:
     def costs(self, applied: BlockProgram, schedule: Schedule) -> tuple[Cost, ...]:
         """The cost of each launch of a program with places; `schedule` is what gave them."""
         if self.target.is_gpu:
-            return estimate_gpu(applied, self.sizes, self.target, schedule)
+            return estimate_gpu(applied, self.sizes, self.target, schedule, self.innermost)
         return estimate(applied, self.sizes, self.machine)
 
 
@@ -176,12 +176,13 @@ def select(program: TensorProgram, example: Example, options: Options, schedule:
     Raises:
         UnsupportedError: no candidate has a block program or a kernel; the reason is the first one's.
     """
-    lowered = lower(sizes_in_place(program))
+    lengths = _lengths(program, example)
+    lowered = lower(sizes_in_place(program), lengths=lengths)
     wanted = _elements(lowered)
     found: list[Candidate] = []
     considered: list[Considered] = []
     failure: UnsupportedError | ScheduleError | None = None
-    for made in _fused(program, lowered, options, only_exact=schedule is not None):
+    for made in _fused(program, lowered, options, lengths, only_exact=schedule is not None):
         if isinstance(made, Considered):
             considered.append(made)
             continue
@@ -288,10 +289,15 @@ _Fused = tuple[str, BlockProgram, tuple[Step, ...], Approximation | None]
 
 
 def _fused(
-    program: TensorProgram, lowered: BlockProgram, options: Options, *, only_exact: bool
+    program: TensorProgram,
+    lowered: BlockProgram,
+    options: Options,
+    lengths: Mapping[str, int] | None,
+    *,
+    only_exact: bool,
 ) -> Iterator[_Fused | Considered]:
     """Where each candidate comes from, its program in canonical names, and its trace; or why it is none."""
-    first = _with_decays(program, lowered)
+    first = _with_decays(program, lowered, lengths)
     exact = fuse(first, RULES_IN_PLANS, (), checked=options.debug_checks)
     written = canonical(round_where_made(limit(exact.last)))
     yield _WRITTEN, written, exact.steps, None
@@ -302,7 +308,7 @@ def _fused(
     seen = {written}
     cancelled = without_shifts(program)
     if cancelled != program:
-        first = _with_decays(cancelled, None)
+        first = _with_decays(cancelled, None, lengths)
     fusion = fuse(first, RULES_THAT_KEEP_PRECISION, checked=options.debug_checks)
     plain = make_safe(written).plain
     for origin, snapshot, trace, _ in _snapshots(fusion):
@@ -315,29 +321,33 @@ def _fused(
         if made not in seen:
             seen.add(made)
             yield origin, made, trace, None
-    yield from _cascaded(program, seen, options)
+    yield from _cascaded(program, seen, options, lengths)
 
 
-def _cascaded(program: TensorProgram, seen: set[BlockProgram], options: Options) -> Iterator[_Fused | Considered]:
+def _cascaded(
+    program: TensorProgram, seen: set[BlockProgram], options: Options, lengths: Mapping[str, int] | None
+) -> Iterator[_Fused | Considered]:
     """Candidates in which chains of dependent reductions are one loop, and why others of the program are not."""
     chained = chains(program)
     refused = chained.found.refused
     yield from (Considered(f"one loop for {r.node}", None, r.reason) for r in refused)
     if chained.found.folds:
-        yield from _looped("one loop", chained, seen, options)
+        yield from _looped("one loop", chained, seen, options, lengths)
     if refused:
         running = chains(program, running=True)
         if options.rounding == "running":
             others = (r for r in running.found.refused if r not in refused)
             yield from (Considered(f"{_RUNNING}, for {r.node}", None, r.reason) for r in others)
         if running.approximation is not None:
-            yield from _looped(_RUNNING, running, seen, options)
+            yield from _looped(_RUNNING, running, seen, options, lengths)
 
 
-def _looped(name: str, chained: Chains, seen: set[BlockProgram], options: Options) -> Iterator[_Fused | Considered]:
+def _looped(
+    name: str, chained: Chains, seen: set[BlockProgram], options: Options, lengths: Mapping[str, int] | None
+) -> Iterator[_Fused | Considered]:
     found = chained.found
     try:
-        first = lower(chained.program, found.folds)
+        first = lower(chained.program, found.folds, lengths)
     except UnsupportedError as error:
         yield Considered(f"{name} for chains of reductions", None, error.what)
         return
@@ -350,10 +360,18 @@ def _looped(name: str, chained: Chains, seen: set[BlockProgram], options: Option
             yield f"{name}, {origin}", made, trace, chained.approximation
 
 
-def _with_decays(program: TensorProgram, lowered: BlockProgram | None) -> BlockProgram:
+def _lengths(program: TensorProgram, example: Example) -> Mapping[str, int] | None:
+    """Lengths of loops that may be nested in any order: those of a GPU that multiply nothing; None of others."""
+    products = any(isinstance(n, Contraction) for n in program.nodes)
+    return None if products or not example.target.is_gpu else example.sizes
+
+
+def _with_decays(
+    program: TensorProgram, lowered: BlockProgram | None, lengths: Mapping[str, int] | None
+) -> BlockProgram:
     """The block program of `program`, its exponentials below maxima cheaper; `lowered` is that of the program as it is."""
     decaying = decays_below_maxima(program)
-    return lowered if lowered is not None and decaying is program else lower(sizes_in_place(decaying))
+    return lowered if lowered is not None and decaying is program else lower(sizes_in_place(decaying), lengths=lengths)
 
 
 def _snapshots(fusion: Fusion) -> Iterator[_Fused]:

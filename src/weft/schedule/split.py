@@ -26,6 +26,7 @@ from weft.block.program import (
 from weft.block.ranges import All, First, Segment
 from weft.block.rename import fresh, rename_map_axes, values_of
 from weft.errors import ScheduleError
+from weft.fuse.inside_the_only_loop import Elementwise, nothing_beside
 from weft.schedule.together import merging_together
 from weft.tensor.axes import Axis, Space
 from weft.tensor.scalar import Arg
@@ -145,16 +146,17 @@ class _Splitter:
         body = self.part(node.body, path)
         index = next(i for i, n in enumerate(body.nodes) if n not in node.body.nodes and isinstance(n, Map))
         first_nodes = _needed(body.nodes, body.nodes[index])
-        second_nodes = tuple(n for n in body.nodes if n not in first_nodes)
-        made = {name for n in first_nodes for name in results(n)}
-        wanted = {name for n in second_nodes for name in operands(n)} | {o.inner for o in node.outputs} | {*fed}
+        leaving = {o.inner for o in node.outputs} | {*fed}
+        second_nodes = _rest(body, first_nodes, leaving)
+        made = {name for n in first_nodes if n not in second_nodes for name in results(n)}
+        wanted = {name for n in second_nodes for name in operands(n)} | leaving
         crossing = sorted(made & wanted)
         make = fresh(values_of(graph))
         lists = {name: make(f"{name}") for name in crossing}
         outputs = tuple(Stacked(lists[n], n) for n in crossing)
         feeds = tuple(f for f in node.inputs if _reads(first_nodes, f.inner))
         shell = replace(node, name=self._copy(node.name), inputs=feeds, body=Graph((), first_nodes, ()), state=None)
-        shell = sealed(replace(shell, outputs=outputs))
+        shell = nothing_beside(sealed(replace(shell, outputs=outputs)))
         first = rename_map_axes(shell, {node.axis: Axis(shell.name, node.axis.space)})
         kept = tuple(f for f in node.inputs if _reads(second_nodes, f.inner) or f.inner in wanted)
         iterated = tuple(Feed(lists[n], n, Iterate(first.axis)) for n in crossing)
@@ -177,6 +179,23 @@ def _needed(nodes: Iterable[BlockNode], target: BlockNode) -> tuple[BlockNode, .
             wanted.update(operands(node))
             found.add(id(node))
     return tuple(n for n in nodes if id(n) in found)
+
+
+def _rest(body: Graph, first: tuple[BlockNode, ...], leaving: set[str]) -> tuple[BlockNode, ...]:
+    """The operators of `body` that are not of its `first` part, and the elementwise ones of this that they need: made again."""
+    alone: set[str] = set(body.inputs)
+    again: list[BlockNode] = []
+    for node in first:
+        if isinstance(node, Elementwise) and alone.issuperset(operands(node)):
+            alone.update(results(node))
+            again.append(node)
+    wanted = {name for n in body.nodes if n not in first for name in operands(n)} | leaving
+    needed = set[int]()
+    for node in reversed(again):
+        if not wanted.isdisjoint(results(node)):
+            wanted.update(operands(node))
+            needed.add(id(node))
+    return tuple(n for n in body.nodes if n not in first or id(n) in needed)
 
 
 def _reads(nodes: Iterable[BlockNode], name: str) -> bool:
