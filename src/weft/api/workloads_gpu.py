@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from weft.api import workloads
+from weft.api import workloads, workloads_dims
 from weft.api.examples import Example, Operand, Sizes, one_product, two_products, weight
 from weft.api.workloads import attention, queries_and_keys
 from weft.api.workloads_reductions import bodies, inertia, matrix, variance
@@ -436,5 +436,19 @@ def _few_rows(batch: int) -> tuple[Workload, ...]:
 _MIXTURE = _layer("MoE-b8", "", mixture, (8, 4096, 8, 14336), _experts, _mixture_flops, (4, 32, 4, 48))
 _MIRAGE = (*(row for batch in (1, 8) for row in (*_modes(batch), *_few_rows(batch))), _MIXTURE)
 
-ROWS = (*_H, *_L, *_R, *_Q, *_V, *_I, *_BLOCKBUSTER, *_FA, *_MIRAGE)
+
+def _dims(example: Example, judged: Sizes) -> Workload:
+    """Reductions over dimensions; weights are common to all that is judged."""
+    return Workload(
+        example,
+        "",
+        _no_flops,
+        judged=judged,
+        common=sum(len(o.shape) < len(example.full) for o in example.operands(example.full)),
+    )
+
+
+_DIMS = tuple(_dims(*each) for each in workloads_dims.EXAMPLES)
+
+ROWS = (*_H, *_L, *_R, *_Q, *_V, *_I, *_BLOCKBUSTER, *_FA, *_MIRAGE, *_DIMS)
 """All rows, in the order of their tables."""
