@@ -1,8 +1,8 @@
 """What `weft bench --device cuda --only dims` measures: reductions over several dimensions, or over one that lies across memory.
 
-Sizes are those of vision models; most inputs are larger than the second-level cache. None of the rows has a goal. They move each operand
-and each result once, or an operand twice where every result depends on more of it than a chip holds: a norm over three dimensions at
-1.5 times the floor is as good as it gets.
+Sizes are those of vision models; most inputs are larger than the second-level cache. None of the rows has a goal. They move each
+operand and each result once, or an operand twice where every result depends on more of it than a chip holds: a norm over three
+dimensions at 1.5 times the floor is as good as it gets.
 """
 
 from __future__ import annotations
