@@ -142,20 +142,28 @@ class _Trial:
         if found is None:
             return
         _same_form(found, expected, call)
+        self._same_numbers(compiled, call, found, expected)
+        _same_memory(found, expected, call)
+
+    def _same_numbers(
+        self,
+        compiled: Function,
+        call: int,
+        found: tuple[tuple[torch.Tensor, ...], list[torch.Tensor]],
+        expected: tuple[tuple[torch.Tensor, ...], list[torch.Tensor]],
+    ) -> None:
+        """Raises where numbers differ by more than the error rule allows."""
         every = [(*found[0], *found[1])], [(*expected[0], *expected[1])], [self._reference(call, 0, expected)]
         wrong = self._judged(every, call)
-        if wrong is None or wrong.stage != "number":
-            if wrong is not None:
-                raise wrong
-            return
-        for draw in range(1, _DRAWS):  # one draw of an ill-conditioned function is luck
-            more, eager = self._weft(compiled, call, draw), self._eager(call, draw)
-            if more is None:
-                break
-            every[0].append((*more[0], *more[1]))
-            every[1].append((*eager[0], *eager[1]))
-            every[2].append(self._reference(call, draw, eager))
-        wrong = self._judged(every, call)
+        if wrong is not None and wrong.stage == "number":
+            for draw in range(1, _DRAWS):  # one draw of an ill-conditioned function is luck
+                more, eager = self._weft(compiled, call, draw), self._eager(call, draw)
+                if more is None:
+                    break
+                every[0].append((*more[0], *more[1]))
+                every[1].append((*eager[0], *eager[1]))
+                every[2].append(self._reference(call, draw, eager))
+            wrong = self._judged(every, call)
         if wrong is not None:
             raise wrong
 
@@ -211,7 +219,7 @@ def _same_form(
     expected: tuple[tuple[torch.Tensor, ...], list[torch.Tensor]],
     call: int,
 ) -> None:
-    """Raises where results have another element type, shape, stride or memory than eager's."""
+    """Raises where results are others than eager's in number, element type or shape."""
     mine, theirs = found[0], expected[0]
     if len(mine) != len(theirs):
         raise _WrongError("structure", f"call {call} gives {len(mine)} results, eager {len(theirs)}")
@@ -221,6 +229,16 @@ def _same_form(
             raise _WrongError("dtype", f"{name} {a.dtype}, eager gives {b.dtype}")
         if a.shape != b.shape:
             raise _WrongError("shape", f"{name} {list(a.shape)}, eager gives {list(b.shape)}")
+
+
+def _same_memory(
+    found: tuple[tuple[torch.Tensor, ...], list[torch.Tensor]],
+    expected: tuple[tuple[torch.Tensor, ...], list[torch.Tensor]],
+    call: int,
+) -> None:
+    """Raises where results lie in memory in another way than eager's."""
+    for number, (a, b) in enumerate(zip(found[0], expected[0], strict=True)):
+        name = f"call {call}, output {number}:"
         if _strides(a) != _strides(b):
             raise _WrongError("stride", f"{name} strides {a.stride()}, eager gives {b.stride()} of {list(b.shape)}")
         if _shared(a, found[1]) != _shared(b, expected[1]):
