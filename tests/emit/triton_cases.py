@@ -129,6 +129,7 @@ def cases() -> dict[str, Case]:
         "rmsnorm": Case(placed(rmsnorm, m=tile, n=tile, k=levels(loop), d=levels(loop)), {**mnk, "D": 40}),
         "rmsnorm_whole": Case(placed(rmsnorm, m=tile, n=levels(whole), k=levels(loop), d=levels(whole)), {**mnk, "D": 40}),
         "softmax_state": Case(placed(state, m=tile, k=levels(loop)), mnk),
+        "softmax_state_levels": Case(placed(state, m=tile, k=levels((LOOP, 16), (LOOP, 4))), mnk),
         "softmax_state_whole": Case(placed(state, m=tile, k=levels(whole)), mnk),
         "softmax_state_split": Case(placed(state, m=tile, k=levels((SPLIT, 2), (LOOP, 8), peel=True)), mnk),
         "softmax_state_segments": Case(placed(state, m=tile, k=levels((SPLIT, 2), WHOLE)), mnk),

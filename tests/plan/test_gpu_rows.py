@@ -52,6 +52,16 @@ def test_rows_shorter_than_a_block_of_a_product_are_right_in_the_interpreter(tmp
     assert [name for name, right in found.items() if not right] == []
 
 
+def test_constant_rows_are_0_in_the_interpreter(tmp_path: Path) -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "WEFT_CACHE_DIR": str(tmp_path / "cache")}
+    script = [sys.executable, str(Path(__file__).with_name("gpu_moments.py"))]
+    done = subprocess.run(script, check=False, env=environment, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert len(found) == 8
+    assert [name for name, right in found.items() if not right] == []
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_program_is_compiled_for_a_gpu_that_is_not_here(target: str) -> None:
     row = next(row for row in ROWS if row.name == "LN-mm-small")

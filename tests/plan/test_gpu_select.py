@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import weft
-from block import paper, programs
+from block import handmade, paper, programs
 from schedules import fused
 from weft.block.copies import canonical
 from weft.block.lower import lower
@@ -151,6 +151,28 @@ def test_the_depth_of_a_product_is_cut_though_a_loop_over_whole_columns_holds_it
     first, second = kernels(applied)
     assert (first.merges, second.merges) == (False, True)
     assert any(b.segments > 1 for b in choices(known, program, sizes, gpu(H200)))
+
+
+def test_a_long_chain_of_corrected_sums_goes_by_loops_in_loops() -> None:
+    """Each addition rounds: of hundreds of blocks one after the other the sum has lost several units in the last place."""
+    program, sizes = (
+        canonical(handmade.rows(handmade.SOFTMAX, handmade.softmax_state(), "end")),
+        {"M": 4096, "K": 393216},
+    )
+    known = parts(program, sizes, {})
+    wanted = schedule(program, known, Blocks(few=8, lanes=1024), sizes)
+    assert [(v.place, v.size) for v in wanted.of("k").levels] == [(LevelPlace.loop, 65536), (LevelPlace.loop, 1024)]
+    apply(program, wanted)
+    cut = schedule(program, known, Blocks(lanes=1024, segments=2), sizes)
+    assert [(v.place, v.size) for v in cut.of("k").levels] == [
+        (LevelPlace.split, 2), (LevelPlace.loop, 65536), (LevelPlace.loop, 1024),
+    ]  # fmt: skip
+    apply(program, cut)
+    short = {"M": 4096, "K": 65536}
+    assert len(schedule(program, known, Blocks(few=8, lanes=1024), short).of("k").levels) == 1
+    sums = last(sum_of_row())
+    alone = schedule(sums, parts(sums, {"K": 393216}, {}), Blocks(lanes=1024), {"K": 393216})
+    assert len(alone.of("k").levels) == 1, "each thread adds up its own"
 
 
 def test_of_loops_that_read_one_another_s_results_the_first_is_cut() -> None:

@@ -19,7 +19,7 @@ from weft.defects import noticed
 from weft.errors import ArgumentError, CacheFolderError, LeftToPyTorchWarning, UnknownOptionError, WeftError
 from weft.options import current
 from weft.options import options as in_force
-from weft.plan import Plan, Runner, changing_sizes, faster, in_graphs, plan, warn
+from weft.plan import Plan, Runner, changing_sizes, faster, home, in_graphs, plan, warn
 from weft.run import stats
 from weft.target import Target
 
@@ -59,7 +59,7 @@ def fastest(
     with in_force(**options), noticed() as defects:
         eager = in_pytorch(gm)
         try:
-            captured = capture(gm, example_inputs)
+            captured = capture(gm, example_inputs, home(example_inputs))
             known = served(captured, current())
             if known is not None:
                 return _as_before(gm, known, eager, noted)
@@ -121,7 +121,8 @@ def compile_graph(
     say_what_is_fixed()
     guard_forward_derivatives()
     eager = in_pytorch(gm)
-    made = plan(captured or capture(gm, example_inputs), example_inputs, eager, current(), target)
+    captured = captured or capture(gm, example_inputs, target or home(example_inputs))
+    made = plan(captured, example_inputs, eager, current(), target)
     stats.count("fallbacks", len(made.fallbacks) or int(made.run == eager))
     stats.count("kernels", len(made.kernels))
     _log(made)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from string import ascii_letters
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -89,71 +89,74 @@ def _dims(tensor: torch.Tensor, dim: int | Sequence[int] | None) -> list[int]:
     return [d % max(tensor.ndim, 1) for d in listed] or list(range(tensor.ndim))
 
 
+def _double(tensor: torch.Tensor) -> torch.Tensor:
+    """In the type that PyTorch carries variances in on a CPU, whatever the tensor's is: squares of fp32 are all in its range."""
+    return tensor.double()
+
+
 def _variance(
-    tensor: torch.Tensor, dim: Sequence[int] | None, correction: float | None, keepdim: bool
+    wide: torch.Tensor, dim: Sequence[int] | None, correction: float | None, keepdim: bool, *, spare: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
     """The variance and the mean, not rounded; None where PyTorch computes them.
 
-    What the sum of the differences is off 0 tells how far the mean was rounded, and by how much too large their squares are.
+    What the sum of the differences is off 0 tells how far the mean was rounded, and by how much too large their squares are;
+    infinite squares are not made NaN by it. With digits to `spare`, as in fp64 for what was fp32, that is nothing.
     """
     correction = 1 if correction is None else correction
-    if not tensor.is_floating_point() or tensor.ndim == 0:
+    if not wide.is_floating_point() or wide.ndim == 0:
         return None
-    wide, over = _wide(tensor), _dims(tensor, dim)
-    count = math.prod(tensor.shape[d] for d in over)
+    over = _dims(wide, dim)
+    count = math.prod(wide.shape[d] for d in over)
     if symbolic(count) and correction not in (0, 1):
         return None  # whether it is more than there are elements depends on the size
     mean = wide.mean(over, keepdim=True)
     centred = wide - mean
-    off = centred.sum(over, keepdim=keepdim)
-    total = (centred * centred).sum(over, keepdim=keepdim) - off * off / count
+    total = (centred * centred).sum(over, keepdim=keepdim)
+    if not spare:
+        off = centred.sum(over, keepdim=keepdim)
+        total = torch.where(total == math.inf, total, total - off * off / count)
     divisor = count if correction == 0 else count - correction
     found = total / (divisor if symbolic(count) else max(divisor, 0))
     return found, mean if keepdim else mean.squeeze(over)
 
 
-def _var(
-    tensor: torch.Tensor,
-    dim: Sequence[int] | None = None,
-    *,
-    correction: float | None = None,
-    keepdim: bool = False,
-) -> Any:
-    found = _variance(tensor, dim, correction, keepdim)
-    return NotImplemented if found is None else found[0].to(tensor.dtype)
+_Moments: TypeAlias = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, ...]]
+"""Of a variance and a mean what a call gives."""
 
 
-def _std(
-    tensor: torch.Tensor,
-    dim: Sequence[int] | None = None,
-    *,
-    correction: float | None = None,
-    keepdim: bool = False,
-) -> Any:
-    found = _variance(tensor, dim, correction, keepdim)
-    return NotImplemented if found is None else found[0].sqrt().to(tensor.dtype)
+def _of_variance(moments: _Moments, wide: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
+    """A call that gives `moments` of a variance, carried in what `wide` makes of the tensor, and rounded once."""
+
+    def call(
+        tensor: torch.Tensor,
+        dim: Sequence[int] | None = None,
+        *,
+        correction: float | None = None,
+        keepdim: bool = False,
+    ) -> Any:
+        if not tensor.is_floating_point():
+            return NotImplemented
+        carried = wide(tensor)
+        found = _variance(
+            carried, dim, correction, keepdim, spare=carried.element_size() > max(tensor.element_size(), 4)
+        )
+        if found is None:
+            return NotImplemented
+        narrow = _wide(tensor).dtype  # to 16 bits from there: a cast between those is one of precision
+        made = [part.to(narrow).to(tensor.dtype) for part in moments(*found)]
+        return tuple(made) if len(made) > 1 else made[0]
+
+    return call
 
 
-def _var_mean(
-    tensor: torch.Tensor,
-    dim: Sequence[int] | None = None,
-    *,
-    correction: float | None = None,
-    keepdim: bool = False,
-) -> Any:
-    found = _variance(tensor, dim, correction, keepdim)
-    return NotImplemented if found is None else tuple(part.to(tensor.dtype) for part in found)
-
-
-def _std_mean(
-    tensor: torch.Tensor,
-    dim: Sequence[int] | None = None,
-    *,
-    correction: float | None = None,
-    keepdim: bool = False,
-) -> Any:
-    found = _variance(tensor, dim, correction, keepdim)
-    return NotImplemented if found is None else (found[0].sqrt().to(tensor.dtype), found[1].to(tensor.dtype))
+def _variances(wide: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, Callable[..., Any]]:
+    """The calls that give a variance or its root, by overload."""
+    return {
+        "aten.std.correction": _of_variance(lambda var, _: (var.sqrt(),), wide),
+        "aten.std_mean.correction": _of_variance(lambda var, mean: (var.sqrt(), mean), wide),
+        "aten.var.correction": _of_variance(lambda var, _: (var,), wide),
+        "aten.var_mean.correction": _of_variance(lambda var, mean: (var, mean), wide),
+    }
 
 
 def _vector_norm(  # p, as PyTorch's documentation defines each
@@ -168,7 +171,9 @@ def _vector_norm(  # p, as PyTorch's documentation defines each
         return NotImplemented
     result = tensor.dtype if dtype is None else dtype
     wide, over = _wide(tensor.to(result)), _dims(tensor, dim)
-    if ord == math.inf:
+    if ord != 0 and all(not symbolic(tensor.shape[d]) and tensor.shape[d] == 1 for d in over):
+        found = wide.abs().sum(over, keepdim)  # one element, which no power of it need be in range for
+    elif ord == math.inf:
         found = wide.abs().amax(over, keepdim)
     elif ord == -math.inf:
         found = wide.abs().amin(over, keepdim)
@@ -264,8 +269,12 @@ def _batch_norm(  # noqa: PLR0913, PLR0917 - ATen's arguments
     mean, var = _wide(running_mean), _wide(running_var)
     if training:
         over = [d for d in range(tensor.ndim) if d != 1]
-        mean, var = _wide(tensor).mean(over), torch.var(_wide(tensor), over, correction=0)
-        unbiased = torch.var(_wide(tensor), over, correction=1)
+        found = _variance(_wide(tensor), over, 0, keepdim=False)
+        if found is None:
+            return NotImplemented
+        var, mean = found
+        count = math.prod(tensor.shape[d] for d in over)
+        unbiased = var / (count - 1) * count
         for running, now in ((running_mean, mean), (running_var, unbiased)):
             running.copy_(momentum * now + (1 - momentum) * _wide(running))
 
@@ -450,14 +459,14 @@ PARTS: dict[str, Callable[..., Any]] = {
     "aten.scaled_dot_product_attention.default": _attention,
     "aten.split.Tensor": _split,
     "aten.split_with_sizes.default": _split_with_sizes,
-    "aten.std.correction": _std,
-    "aten.std_mean.correction": _std_mean,
     "aten.tensordot.default": _tensordot,
     "aten.unbind.int": _unbind,
     "aten.unsafe_split.Tensor": _split,
     "aten.unsafe_split_with_sizes.default": _split_with_sizes,
-    "aten.var.correction": _var,
-    "aten.var_mean.correction": _var_mean,
     "aten.vdot.default": torch.dot,
+    **_variances(_wide),
 }
 """By overload; NotImplemented leaves the call whole."""
+
+IN_DOUBLE: dict[str, Callable[..., Any]] = _variances(_double)
+"""Those that PyTorch carries in float64 on a CPU, for targets that compute in it: what `PARTS` has in float32 would overflow."""

@@ -39,7 +39,7 @@ from weft.capture.calls import (
 )
 from weft.capture.gradients import differentiates
 from weft.capture.memory import BY_STRIDE, STRIDED, Effect, Memory, Piece, Place, Write, Written, storage_of
-from weft.capture.parts import LIBRARY, PARTS
+from weft.capture.parts import IN_DOUBLE, LIBRARY, PARTS
 from weft.capture.picks import PICKS
 from weft.capture.recording import Call, Recording, Slot, Target
 from weft.capture.refusal import refused_by_eager
@@ -57,13 +57,14 @@ PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _DROPOUTS = (_ATEN.dropout, _ATEN.feature_dropout, _ATEN.alpha_dropout, _ATEN.feature_alpha_dropout)
 
 
-def record(gm: fx.GraphModule, meaning: Meaning) -> Recording:
+def record(gm: fx.GraphModule, meaning: Meaning, *, doubles: bool = True) -> Recording:
     """Replay `gm`, a graph of Dynamo's whose placeholders have `example_value`s, and record it.
 
     Args:
         gm: the graph.
         meaning: what weft makes of a call of this overload packet; composite calls without a meaning are
             recorded as the calls that they consist of.
+        doubles: whether kernels compute in float64, so that what PyTorch carries in it on a CPU may be too.
 
     Raises:
         UnsupportedError: the graph writes in a way that is no operation on values, or has no tensor input.
@@ -71,7 +72,7 @@ def record(gm: fx.GraphModule, meaning: Meaning) -> Recording:
     """
     whole: dict[str, Exception] = {}
     while True:
-        recorder = _Recorder(_fake_mode(gm), meaning, whole)
+        recorder = _Recorder(_fake_mode(gm), meaning, whole, PARTS | IN_DOUBLE if doubles else PARTS)
         try:
             return _recorded(gm, recorder)
         except RefusedByEagerError:
@@ -167,11 +168,14 @@ class _Mark:
 class _Recorder(TorchDispatchMode):
     """Runs each ATen call on fake tensors and writes it down."""
 
-    def __init__(self, fake_mode: Any, meaning: Meaning, whole: Mapping[str, Exception]) -> None:
+    def __init__(
+        self, fake_mode: Any, meaning: Meaning, whole: Mapping[str, Exception], parts: Mapping[str, Callable[..., Any]]
+    ) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType] - PyTorch leaves it untyped
         self.fake_mode = fake_mode
         self.meaning = meaning
         self.whole = whole
+        self.parts = parts
         self.node: fx.Node | None = None
         self.calls: list[Call] = []
         self.fakes: list[torch.Tensor] = []
@@ -325,7 +329,7 @@ class _Recorder(TorchDispatchMode):
         """
         if str(func) in PARTS and any(map(is_complex, pytree.tree_leaves((args, kwargs)))):
             return NotImplemented  # those are of real numbers
-        parts = PARTS.get(str(func))
+        parts = self.parts.get(str(func))
         if parts is None and str(func) in PICKS and self._computed(self._slots.get(id(args[0]))):
             parts = PICKS[str(func)]
         if parts is None:

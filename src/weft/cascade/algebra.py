@@ -103,6 +103,13 @@ def power(base: Scalar, exponent: int) -> Scalar:
     return result
 
 
+def repeatedly(factor: Scalar, times: int, of: Scalar) -> Scalar:
+    """`of` multiplied by `factor` so many times, one after the other: 0 stays 0 where a power of the factor is infinite."""
+    for _ in range(times):
+        of = product(factor, of)
+    return of
+
+
 def never_negative(expr: Scalar) -> bool:
     """Whether `expr` is known to be at least 0, or NaN."""
     match expr:
@@ -127,6 +134,11 @@ def never_negative(expr: Scalar) -> bool:
 def finite_or(value: Scalar, other: Scalar) -> Scalar:
     """`value` where it is a finite number, else `other`."""
     return apply("where", apply("logical_or", apply("isnan", value), apply("isinf", value)), other, value)
+
+
+def infinite_or(value: Scalar, other: Scalar) -> Scalar:
+    """`value` where it is infinite, else `other`."""
+    return apply("where", apply("isinf", value), value, other)
 
 
 _LEVEL = {"add": 1, "sub": 1, "mul": 2, "div": 2}

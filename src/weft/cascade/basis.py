@@ -71,6 +71,11 @@ def carried(term: Term, rounded: tuple[DType | None, ...]) -> Carried:
     return Carried(tuple(f for f, _ in kept), tuple(r for _, r in kept))
 
 
+def squared(of: Carried) -> bool:
+    """Whether a sum is of products of differences, which may be infinite where these are numbers."""
+    return sum(p for _, p in of.shifts) > 1
+
+
 def expansion(of: Carried, moved: frozenset[Shift]) -> Iterator[tuple[int, tuple[tuple[Shift, int], ...], Carried]]:
     """`of` relative to other centres, as a sum: (coefficient, moves, carried sum).
 

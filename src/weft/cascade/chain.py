@@ -21,7 +21,7 @@ from weft.tensor.program import (
     Use,
     uses,
 )
-from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply, arguments, occurrences, operations, substitute
+from weft.tensor.scalar import Apply, Arg, Convert, Scalar, apply, arguments, occurrences, operations, substitute
 
 MOST_OPERATIONS = 256
 """Between two reductions, each counted as often as it is read: expressions are trees, and what is done with them goes over each."""
@@ -231,8 +231,13 @@ class Gathering:
         return (
             isinstance(node, Elementwise)
             and self.over.space in {a.space for a in node.axes}
-            and _arithmetic(node.expr, _SEEN | {"abs"} if self.sizes_seen else _SEEN)
+            and _arithmetic(node.expr, _SEEN | {"abs"} if self.sizes_seen else _SEEN, self._fixed(node))
         )
+
+    def _fixed(self, node: Elementwise) -> frozenset[int]:
+        """The arguments of `node` that do not vary along the chain's space."""
+        spaces = ({a.space for a in use.axes} for use in node.args)
+        return frozenset(i for i, own in enumerate(spaces) if self.over.space not in own)
 
     def _operand(self, operand: Use | Result) -> Arg:
         if operand not in self.operands:
@@ -243,12 +248,15 @@ class Gathering:
 _SEEN = frozenset(("add", "sub", "mul", "div", "neg"))
 
 
-def _arithmetic(expr: Scalar, seen: frozenset[str]) -> bool:
+def _arithmetic(expr: Scalar, seen: frozenset[str], fixed: frozenset[int]) -> bool:
+    """Whether `expr` is made by the operations `seen`, of arguments and of what is `fixed` along the axis, however that is made."""
+    if arguments(expr) <= fixed:
+        return True
     match expr:
-        case Arg() | Lit():
+        case Arg():
             return True
         case Apply(op, args) if op in seen:
-            return all(_arithmetic(a, seen) for a in args)
+            return all(_arithmetic(a, seen, fixed) for a in args)
         case _:
             return False
 

@@ -19,14 +19,15 @@ from weft.cascade.algebra import (
     power,
     product,
     quotient,
+    repeatedly,
     total,
     where_invertible,
 )
-from weft.cascade.basis import Carried, carried, expansion, expr_axes
+from weft.cascade.basis import Carried, carried, expansion, expr_axes, squared
 from weft.cascade.chain import Chain, Link, Result, argument
 from weft.cascade.graphing import Graphing
 from weft.cascade.rounding import Scaling
-from weft.cascade.separate import Factor, NotSeparableError, Shift, Term, summands
+from weft.cascade.separate import Factor, NotSeparableError, Shift, Term, far_apart, summands
 from weft.cascade.state import (
     LETTERS,
     Centre,
@@ -73,7 +74,7 @@ def fold(found: Decomposition, values: Mapping[str, Node], real: DType) -> Fold:
     Args:
         found: the chain, decomposed.
         values: of the program, by name.
-        real: what its results are computed in. All that a product magnifies is computed in float64.
+        real: what its results are computed in. What a product magnifies, or several results bring into range, is in float64.
     """
     return _Folding(found, _centres(found, values), real).fold()
 
@@ -95,6 +96,16 @@ def _magnified(chain: Chain, index: int) -> bool:
     """Whether a reduction is a product of what depends on earlier results: their errors come n times into it, for n elements."""
     link = chain.links[index]
     return link.monoid is Monoid.prod and chain.dependent(link.element.expr)
+
+
+def _wider(found: Decomposition, index: int) -> bool:
+    """Whether what is carried for a reduction needs more digits, or a wider range, than its results have.
+
+    A product of blocks is computed as its operands are: units for it have no wider type.
+    """
+    link = found.chain.links[index]
+    summed = link.monoid is Monoid.sum and len(link.element.sides) == 1
+    return _magnified(found.chain, index) or (summed and any(far_apart(found.chain, t) for t in found.terms[index]))
 
 
 def _keys(found: Decomposition, index: int) -> list[Key]:
@@ -241,7 +252,7 @@ class _Folding:
 
     def __init__(self, found: Decomposition, centres: Mapping[Shift, Reference], real: DType) -> None:
         self.found, self.chain, self.centres, self.given = found, found.chain, centres, real
-        self.real = DType.float64 if any(_magnified(self.chain, i) for i in range(len(self.chain.links))) else real
+        self.real = DType.float64 if any(_wider(found, i) for i in range(len(self.chain.links))) else real
         self.order = _order(self.chain)
         self.make = fresh({argument(i) for i in range(len(self.chain.operands))})
         self.names: dict[Key, str] = {}
@@ -450,18 +461,23 @@ class _Folding:
         return result
 
     def _settled(self, key: Carried) -> Scalar:
-        """The carried sum relative to what its differences subtract, in place of the running means."""
+        """The carried sum relative to what its differences subtract, in place of the running means.
+
+        A sum that is infinite since squares of numbers are stays so; where a mean is infinite, so are data, and that makes NaN.
+        """
         moved = frozenset(shift for shift, _ in key.shifts)
         parts = tuple(expansion(key, moved))
         beside = {part for _, _, part in parts}
         result: Scalar = Lit(0.0)
+        overflowed = apply("isinf", self._component(key))
         for coefficient, moves, part in parts:
             summand: Scalar = self._component(part)
             for shift, exponent in moves:
                 apart = self._arg(self.after.point("by", self._from_centre(shift, beside), self.args))
-                summand = product(power(apart, exponent), summand)
+                overflowed = apply("logical_and", overflowed, apply("lt", apply("abs", apart), Lit(math.inf)))
+                summand = repeatedly(apart, exponent, summand)
             result = total(result, product(Lit(float(coefficient)), summand))
-        return result
+        return apply("where", overflowed, self._component(key), result) if squared(key) else result
 
     def _from_centre(self, shift: Shift, parts: Collection[Carried]) -> Scalar:
         """How far what `shift` subtracts lies from its running value; `parts` is what is carried beside it.

@@ -19,7 +19,7 @@ from weft.cascade.chain import Chain, Result
 from weft.cascade.monomial import monomial
 from weft.cascade.rounding import Scaling, misfit, peeled
 from weft.tensor.program import Monoid
-from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply, arguments
 
 MOST_TERMS = 6
 """A decomposition into more products than this carries more than it saves."""
@@ -125,6 +125,26 @@ def overflowing(chain: Chain, term: Term) -> str | None:
     if any(abs(e) > 1 for e in powers):
         return f"{chain.show(term.scale)} is a power, by which the sum without it may be infinite, or 0"
     return None
+
+
+def far_apart(chain: Chain, term: Term) -> bool:
+    """Whether elements are brought into range by several factors, one of them a result: data times data by two lengths.
+
+    The sum without them is of another size than any of the data, and may be infinite where the elements are ordinary numbers.
+    """
+    factors = [f for f, _ in monomial(term.scale).factors if arguments(f) and not _counting(chain, f)]
+    return len(factors) > 1 and any(chain.dependent(f) for f in factors)
+
+
+def _counting(chain: Chain, expr: Scalar) -> bool:
+    """Whether `expr` is a sum of exponentials: relative to the greatest, from 1 to the number of elements."""
+    found = chain.operands[expr.index] if isinstance(expr, Arg) else None
+    if not isinstance(found, Result):
+        return False
+    link = chain.links[found.index]
+    return (
+        link.monoid is Monoid.sum and isinstance(link.element.expr, Apply) and link.element.expr.op in ("exp", "decay")
+    )
 
 
 def _extremum(chain: Chain, operand: int) -> bool:

@@ -16,16 +16,18 @@ from weft.cascade.algebra import (
     ZERO,
     difference,
     finite_or,
+    infinite_or,
     inverse,
     is_one,
     negative,
     power,
     product,
     quotient,
+    repeatedly,
     total,
     where_invertible,
 )
-from weft.cascade.basis import Carried, closure, expansion, expr_axes, factor_axes
+from weft.cascade.basis import Carried, closure, expansion, expr_axes, factor_axes, squared
 from weft.cascade.chain import Chain, Result, argument
 from weft.cascade.graphing import Graphing
 from weft.cascade.rounding import Scaling
@@ -445,9 +447,10 @@ class StateWriter:
             summand: Scalar = add(sums[part])
             for shift, exponent in moves:
                 by = self._by(write, self.centres[shift], old, new)
-                summand = product(power(add(by), exponent), summand)
+                summand = repeatedly(add(by), exponent, summand)
             times = product(Lit(float(abs(coefficient))), summand)
             result = total(result, times) if coefficient > 0 else difference(result, times)
+        result = infinite_or(add(sums[key]), result) if squared(key) else result
         for shift in key.raised:
             result = product(result, add(self._fallen(write, Exponent(shift.data), old, new)))
         for scaling in key.scaled:

@@ -27,7 +27,7 @@ from weft.block.program import (
 )
 from weft.block.ranges import Band
 from weft.cost import Gpu
-from weft.plan.choose import find_products, is_plain_reduction, repeating
+from weft.plan.choose import CHAIN, find_products, in_chains, is_plain_reduction, multiplies, repeating
 from weft.plan.gpu_tiles import along_memory, nests, shared_out
 from weft.schedule import (
     Level,
@@ -274,10 +274,22 @@ def schedule(program: BlockProgram, known: Parts, blocks: Blocks, sizes: Mapping
                 Level(LevelPlace.split, blocks.segments),
                 *_of_segment(known, node, levels, length, blocks),
             )
+        if known.of[node.name] is Part.lanes and _corrects(node) and levels[-1].place is LevelPlace.loop:
+            split, last = levels[:-1], levels[-1]
+            share = math.ceil(length / split[0].size) if split else length
+            levels = (*split, *in_chains((last,), CHAIN, CHAIN * last.size, share))
         peel = isinstance(node.range, Band) and levels[-1].place is LevelPlace.loop
         loops.append((node.name, LoopSchedule(levels, peel)))
     made = Schedule(tuple(loops), warps=blocks.warps, stages=blocks.stages)
     return _merging(program, known, made, cut, sizes) if blocks.segments > 1 and cut else made
+
+
+def _corrects(node: Map) -> bool:
+    """Whether what `node` leaves is one chain of additions for each row, corrected on the way.
+
+    Plain sums are not: of these each thread adds up its own, and the threads' are added up at the end.
+    """
+    return is_plain_reduction(node) and not multiplies(node) and node.state is not None and node.state.monoids is None
 
 
 def _tiles(program: BlockProgram, known: Parts, blocks: Blocks, sizes: Mapping[str, int]) -> dict[str, int]:

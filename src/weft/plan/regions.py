@@ -25,7 +25,7 @@ from weft.plan.select import Example, Refusal, Selection, select
 from weft.run.key import cache_key
 from weft.target import CPU, Target
 from weft.tensor.axes import Axis, Space
-from weft.tensor.laws import View, numbered, views
+from weft.tensor.laws import View, centre_at_an_element, numbered, views
 from weft.tensor.program import Contraction, Extent, Node, Opaque, TensorProgram, uses
 from weft.tensor.rename import with_axes, with_values
 
@@ -38,7 +38,8 @@ class Prepared:
 
     Attributes:
         region: as it was cut.
-        program: with names of its own, every reindexing a view made before.
+        centred: its program, differences to means taken about an element.
+        program: that with names of its own, every reindexing a view made before.
         viewed: the same program, its values called as in the whole one.
         made: the views.
         example: sizes and layouts to compile for.
@@ -46,6 +47,7 @@ class Prepared:
     """
 
     region: Region
+    centred: TensorProgram
     program: TensorProgram
     viewed: TensorProgram
     made: tuple[View, ...]
@@ -138,14 +140,24 @@ class Regions:
         return least_seconds(region.program, _sizes(region.program), machine, cached=not self.target.is_gpu)
 
     def built(self, region: Region) -> CompiledRegion:
-        """The kernels of `region`; raises as `build_region`. Names are those of the first region of this form."""
-        form = self.prepared(region).form
-        if form not in self._built:
-            self._built[form] = build_region(self.selection(region), self.options, self.device)
-        return self._built[form]
+        """The kernels of `region`. Names are those of the first region of this form.
+
+        Raises:
+            VerificationError: the law of centres changed what is computed.
+            Others as `build_region`.
+        """
+        prepared = self.prepared(region)
+        if prepared.form not in self._built:
+            changed = prepared.centred is not region.program
+            refuted = laws_refuted(region.program, prepared.centred) if changed else None
+            if refuted is not None:
+                raise VerificationError(refuted)
+            self._built[prepared.form] = build_region(self.selection(region), self.options, self.device)
+        return self._built[prepared.form]
 
     def _prepare(self, region: Region) -> Prepared:
-        viewed, made = views(region.program)
+        centred = centre_at_an_element(region.program)
+        viewed, made = views(centred)
         program = numbered(replace(viewed, derived=()), self.layouts)  # a view shows its own size
         own = {v.name for v in made}
         innermost = {
@@ -153,7 +165,7 @@ class Regions:
             for node, old in zip(program.inputs, viewed.inputs, strict=True)
         }
         example = replace(self.example(program), innermost=innermost)
-        return Prepared(region, program, viewed, made, example, form_of(program, example))
+        return Prepared(region, centred, program, viewed, made, example, form_of(program, example))
 
     @property
     def _threads(self) -> int:

@@ -9,6 +9,7 @@ what it does to rounding.
 from __future__ import annotations
 
 from weft.tensor.laws.casts import drop_precision_casts
+from weft.tensor.laws.centres import centre_at_an_element
 from weft.tensor.laws.cleaning import merge_equal, remove_dead
 from weft.tensor.laws.decays import decays_below_maxima
 from weft.tensor.laws.eighths import multiply_in_eight_bits
@@ -27,6 +28,7 @@ from weft.tensor.program import TensorProgram
 __all__ = [
     "View",
     "cancel_shifts",
+    "centre_at_an_element",
     "decays_below_maxima",
     "drop_precision_casts",
     "expand_sums",

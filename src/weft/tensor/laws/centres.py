@@ -1,0 +1,241 @@
+"""The law of centres: what is subtracted from its own mean is first brought near 0, by an element of the row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from weft.tensor.axes import Affine, Axis, Space
+from weft.tensor.dtypes import DType
+from weft.tensor.laws.cleaning import merge_equal, remove_dead
+from weft.tensor.laws.names import fresh
+from weft.tensor.program import (
+    Cast,
+    Constant,
+    Elementwise,
+    Extent,
+    Input,
+    Monoid,
+    Node,
+    Reduction,
+    Reindex,
+    TensorProgram,
+    Use,
+)
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply
+
+_MOST_WORK = 16
+"""Operations that an element may be made by once more, for its row."""
+_NEAR = {DType.float64: 2.0**970, DType.float32: 2.0**103}
+"""Half the distance between the two greatest numbers of a type: what is smaller can be subtracted from each without overflow."""
+
+
+def centre_at_an_element(program: TensorProgram) -> TensorProgram:
+    """Differences to the mean of a row are taken about its first element; `program` itself where there is none.
+
+                                                       s[m] = x[m, 0]
+        t[m] = sum over n of x[m, n]                   y[m, n] = x[m, n] - s[m]
+        u[m, n] = x[m, n] - t[m] / extent(n)    ==>    t[m] = sum over n of y[m, n]
+                                                       u[m, n] = y[m, n] - t[m] / extent(n)
+
+    Condition: x is an input, or made elementwise of inputs, and t / extent(n) is its mean and is not rounded before it is
+    subtracted; s is 0 where the element is too large to be subtracted from others of its type, or is no number. Exact for any s.
+
+    Conditioning: better. A mean that is rounded as the sum of a long row is makes differences of a row that is constant, or nearly
+    so, and their squares, nothing but rounding; about one of the row's elements a constant row is 0 from the start, whatever the
+    order of its sum, and what lies near a large number is subtracted from it exactly. An element far from the rest costs those a
+    rounding at the size of its own difference, which is the largest result.
+    """
+    law = _Centring(program.values())
+    for node in program.nodes:
+        law.add(node)
+    if not law.changed:
+        return program
+    return remove_dead(merge_equal(replace(program, nodes=tuple(law.nodes))))
+
+
+@dataclass(frozen=True, slots=True)
+class _Mean:
+    """What a difference subtracts: the mean `divided`, of the sum `total` over the axes `over` of the difference."""
+
+    divided: Elementwise
+    total: Reduction
+    over: tuple[Axis, ...]
+
+
+@dataclass
+class _Centring:
+    values: Mapping[str, Node]
+    nodes: list[Node] = field(default_factory=list[Node])
+    taken: set[str] = field(init=False)
+    changed: bool = False
+
+    def __post_init__(self) -> None:
+        self.taken = set(self.values)
+
+    def add(self, node: Node) -> None:
+        """Append `node`; where it subtracts a mean from its own data, about an element of these."""
+        match node:
+            case Elementwise(expr=Apply("sub", (Arg(0), Arg(1))), args=(data, subtracted)) if node.dtype in _NEAR:
+                mean = self.mean(node, data, subtracted)
+                first = None if mean is None else self.first(data, mean.over)
+            case _:
+                mean = first = None
+        if isinstance(node, Elementwise) and mean is not None and first is not None:
+            self.about(node, mean, first)
+        else:
+            self.nodes.append(node)
+
+    def mean(self, node: Elementwise, data: Use, subtracted: Use) -> _Mean | None:
+        """`subtracted` as the mean of `data`."""
+        divided = self.values[subtracted.value]
+        if not isinstance(divided, Elementwise) or divided.dtype is not node.dtype:
+            return None
+        match divided.expr:
+            case Apply("div" | "mul" as op, (Arg(i), below)):
+                above = divided.args[i]
+            case _:
+                return None
+        total = self.values[above.value]
+        if not isinstance(total, Reduction) or total.monoid is not Monoid.sum or total.dtype is not node.dtype:
+            return None
+        if total.arg.value != data.value or self.count(below, divided, op) != _size(total.over):
+            return None
+        outer = dict(zip(divided.axes, subtracted.axes, strict=True))
+        bound = {own: outer[a] for own, a in zip(total.axes, above.axes, strict=True)}
+        over: list[Axis] = []
+        for own, here in zip(total.arg.axes, data.axes, strict=True):
+            if own in total.over and here not in (*subtracted.axes, *over):
+                over.append(here)
+            elif bound.get(own) != here:
+                return None
+        return _Mean(divided, total, tuple(over)) if len(over) == len(total.over) else None
+
+    def count(self, below: Scalar, divided: Elementwise, op: str) -> _Count | None:
+        """What a sum is divided by, as a number and sizes."""
+        match below:
+            case Lit(value) if op == "div":
+                return _Count(Fraction(value), ())
+            case Arg(i) if op == "div":
+                return self.sizes(divided.args[i])
+            case _:
+                return None
+
+    def sizes(self, use: Use) -> _Count | None:
+        """A value as a product of a number and sizes."""
+        match self.values[use.value]:
+            case Extent(space=space):
+                return _of(space)
+            case Constant(value=value):
+                return _Count(Fraction(value), ())
+            case Elementwise(expr=Apply("mul", (Arg(i), Arg(j))), args=args):
+                one, other = self.sizes(args[i]), self.sizes(args[j])
+                return None if one is None or other is None else one.times(other)
+            case _:
+                return None
+
+    def first(self, data: Use, over: Sequence[Axis]) -> Use | None:
+        """The element of `data` with index 0 along `over`, with the nodes that it takes; None where it is no input's."""
+        if any(a.space.size({a.space.name: a.space.example or 1}) == 0 for a in over):
+            return None
+        before, taken = len(self.nodes), set(self.taken)
+        found = self.place(data.value, [None if a in over else a for a in data.axes])
+        if found is None or len(self.nodes) - before > _MOST_WORK:
+            del self.nodes[before:]
+            self.taken = taken
+            return None
+        return found
+
+    def fresh(self, node: Node) -> str:
+        """A name for something made of `node`."""
+        return fresh(node.name, self.taken)
+
+    def place(self, value: str, index: Sequence[Axis | None]) -> Use | None:
+        """The elements of a value that have index 0 where `index` has no axis."""
+        node = self.values[value]
+        kept = tuple(a for a in index if a is not None)
+        if len(kept) == len(index):
+            return Use(value, kept)
+        bound = dict(zip(node.axes, index, strict=True))
+        kept = tuple(dict.fromkeys(kept))
+        match node:
+            case Input():
+                places = tuple(Affine() if a is None else Affine.of(a) for a in index)
+                made: Node = Reindex(self.fresh(node), kept, node.dtype, value, places)
+            case Elementwise():
+                args = [self.place(u.value, [bound[a] for a in u.axes]) for u in node.args]
+                if any(use is None for use in args):
+                    return None
+                known = tuple(use for use in args if use is not None)
+                made = replace(node, name=self.fresh(node), axes=kept, args=known)
+            case Cast():
+                arg = self.place(node.arg.value, [bound[a] for a in node.arg.axes])
+                if arg is None:
+                    return None
+                made = replace(node, name=self.fresh(node), axes=kept, arg=arg)
+            case _:
+                return None
+        self.nodes.append(made)
+        return Use(made.name, kept)
+
+    def about(self, node: Elementwise, mean: _Mean, first: Use) -> None:
+        """Append `node` about the element `first`."""
+        data, subtracted = node.args
+        first, element = self.converted(first)
+        small = apply("lt", apply("abs", element), Lit(_NEAR[node.dtype]))
+        about = apply("sub", Arg(0), apply("where", small, element, Lit(0.0)))
+        near = replace(node, name=self.fresh(node), expr=about, args=(data, first))
+        total = Reduction(
+            self.fresh(mean.total),
+            subtracted.axes,
+            node.dtype,
+            Monoid.sum,
+            Use(near.name, near.axes),
+            mean.over,
+            mean.total.location,
+        )
+        above = next(i for i, u in enumerate(mean.divided.args) if u.value == mean.total.name)
+        args = tuple(Use(total.name, total.axes) if i == above else u for i, u in enumerate(mean.divided.args))
+        divided = replace(mean.divided, name=self.fresh(mean.divided), axes=subtracted.axes, args=args)
+        args = (data, first, Use(divided.name, subtracted.axes))
+        # Made anew of the data: what reads it and what is summed are in different loops, and a row would be kept between them.
+        self.nodes += [near, total, divided, replace(node, expr=apply("sub", about, Arg(2)), args=args)]
+        self.changed = True
+
+    def converted(self, use: Use) -> tuple[Use, Scalar]:
+        """What `use` is a cast of, and the cast as part of an expression: of an input it is then no value of its own."""
+        made = {n.name: n for n in self.nodes[-_MOST_WORK:] if isinstance(n, Cast) and n.semantic}
+        dtypes: list[DType] = []
+        while use.value in made:
+            cast = made[use.value]
+            dtypes.append(cast.dtype)
+            use = Use(cast.arg.value, cast.arg.axes)
+        expr: Scalar = Arg(1)
+        for dtype in reversed(dtypes):
+            expr = Convert(dtype, expr)
+        return use, expr
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """A number times the sizes of spaces."""
+
+    number: Fraction
+    spaces: tuple[str, ...]
+
+    def times(self, other: _Count) -> _Count:
+        """The product."""
+        return _Count(self.number * other.number, tuple(sorted((*self.spaces, *other.spaces))))
+
+
+def _of(space: Space) -> _Count:
+    return _Count(Fraction(1), (space.name,)) if space.fixed is None else _Count(Fraction(space.fixed), ())
+
+
+def _size(axes: Sequence[Axis]) -> _Count:
+    """How many elements there are along `axes`."""
+    found = _Count(Fraction(1), ())
+    for axis in axes:
+        found = found.times(_of(axis.space))
+    return found

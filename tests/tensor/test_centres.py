@@ -1,0 +1,124 @@
+"""Differences to the mean of a row are taken about an element of the row."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from block.paper import each
+from block.programs import F32, axes, tensor
+from tensor.rewritten import rewritten
+from weft.tensor.dtypes import DType
+from weft.tensor.laws import centre_at_an_element, views
+from weft.tensor.program import Constant, Contraction, Extent, Input, Monoid, Reduction, Reindex, TensorProgram, Use
+from weft.tensor.scalar import Arg, apply
+from weft.verify import equivalent
+
+M, N, D = axes("m", "n", "d")
+X, Y = Use("x", (M, N)), Use("y", (M, N))
+ADD, SUB, MUL, DIV, TANH = (
+    *(apply(op, Arg(0), Arg(1)) for op in ("add", "sub", "mul", "div")),
+    apply("tanh", Arg(0)),
+)
+SIZES = {"x": (4, 3), "y": (4, 3), "w": (4, 2), "v": (2, 3)}
+
+
+def program(first=(), of="x", summed="x", below=None, monoid=Monoid.sum, over=(N,), mean=DIV, less=SUB):
+    """The squares of what `of` is above its mean, or nearly."""
+    kept = tuple(a for a in (M, N) if a not in over)
+    counts = below or (
+        Extent("n", (), F32, N.space),
+        Extent("m", (), F32, M.space),
+        each("mn", (), MUL, Use("m", ()), Use("n", ())),
+    )
+    count = {(N,): "n", (M,): "m", (M, N): "mn"}[over]
+    return TensorProgram(
+        (tensor("x", M, N), tensor("y", M, N), tensor("w", M, D), tensor("v", D, N)),
+        (
+            *first,
+            *counts,
+            Reduction("t", kept, F32, monoid, Use(summed, (M, N)), over),
+            each("mean", kept, mean, Use("t", kept), Use(count, ())),
+            each("u", (M, N), less, Use(of, (M, N)), Use("mean", kept)),
+            each("out", (M, N), MUL, Use("u", (M, N)), Use("u", (M, N))),
+        ),
+        ("out",),
+    )  # fmt: skip
+
+
+BOTH = each("z", (M, N), ADD, X, Y)
+
+
+@pytest.mark.parametrize(
+    ("before", "seen"),
+    [
+        (program(), 1),
+        (program(over=(M,)), 1),
+        (program(over=(M, N)), 1),
+        (program((BOTH,), of="z", summed="z"), 2),
+        (program((each("z", (M, N), TANH, X),), of="z", summed="z"), 1),
+    ],
+    ids=["along a row", "down a column", "over all", "of a sum of inputs", "of a function of an input"],
+)
+def test_about_the_first_element(before, seen):
+    after = centre_at_an_element(before)
+    made, found = views(after)
+    assert len(found) == seen
+    assert not any(isinstance(n, Reindex) for n in made.nodes)
+    assert equivalent(before, after, [SIZES])
+    again = centre_at_an_element(rewritten(before, random.Random(1)))
+    assert len(views(again)[1]) == seen
+
+
+PRODUCT = Contraction("z", (M, N), F32, Use("w", (M, D)), Use("v", (D, N)), (D,))
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        program(summed="y"),
+        program(monoid=Monoid.max),
+        program(mean=MUL),
+        program(less=ADD),
+        program(less=apply("sub", Arg(1), Arg(0))),
+        program(below=(Constant("n", (), F32, 3.0),)),
+        program((PRODUCT,), of="z", summed="z"),
+    ],
+    ids=[
+        "of something else",
+        "a maximum",
+        "times the size",
+        "a sum",
+        "the other way round",
+        "by a number",
+        "of a product",
+    ],
+)
+def test_left_as_it_is(before):
+    assert centre_at_an_element(before) is before
+
+
+def test_a_row_of_a_fixed_size_may_be_divided_by_that_number():
+    fixed = replace(N, space=replace(N.space, fixed=3))
+    before = program(below=(Constant("n", (), F32, 3.0),))
+    x = Input("x", (M, fixed), F32)
+    nodes = tuple(
+        replace(n, axes=tuple(fixed if a == N else a for a in n.axes), over=(fixed,), arg=Use("x", (M, fixed)))
+        if isinstance(n, Reduction)
+        else n if isinstance(n, Constant) or n.name == "mean"
+        else replace(n, axes=(M, fixed), args=tuple(Use(u.value, tuple(fixed if a == N else a for a in u.axes)) for u in n.args))
+        for n in before.nodes
+    )  # fmt: skip
+    after = centre_at_an_element(replace(before, inputs=(x,), nodes=nodes))
+    assert len(views(after)[1]) == 1
+
+
+def test_in_float64_the_bound_is_that_of_float64():
+    wide = program()
+    nodes = tuple(replace(n, dtype=DType.float64) for n in wide.nodes)
+    after = centre_at_an_element(
+        replace(wide, inputs=tuple(replace(i, dtype=DType.float64) for i in wide.inputs), nodes=nodes)
+    )
+    assert str(2.0**970) in str(after)
