@@ -67,3 +67,26 @@ def test_a_size_is_read_off_a_multiple_of_it_and_by_whichever_rule_leads_somewhe
     assert found(heads, program, {"x"}).size(there) == 3
     assert found(some, program, {"x"}).size(there) == 10
     assert program.sizes({"H": 3})["S"] == 12
+
+
+def rows_of_a_mask(x):
+    # The mask is as long as x by a number alone: what shows that it is as long comes only later, through a call of PyTorch's.
+    one, other = torch.arange(x.shape[0]), torch.arange(x.shape[0]) + 0
+    kept = torch.where(other <= one[:, None], 1.0, 0.0).amax(-1) > 0.5
+    return torch.where(kept[:, None], torch.tanh(torch.cumsum(x * 2, 0)), 0.0)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_size_that_only_a_number_says_costs_no_call(dynamic):
+    plans: list[Plan] = []
+
+    def backend(gm, example_inputs):
+        plans.append(compile_graph(gm, example_inputs))
+        return plans[-1].run
+
+    fast = torch.compile(rows_of_a_mask, backend=backend, dynamic=dynamic)
+    for rows in (7, 12):
+        x = torch.randn(rows, 6)
+        with torch.no_grad():
+            torch.testing.assert_close(fast(x), rows_of_a_mask(x))
+    assert [[f.operation for f in plan.fallbacks] for plan in plans] == [["aten.cumsum"]] * (1 if dynamic else 2)

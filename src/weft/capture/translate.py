@@ -91,6 +91,7 @@ class _Translation:
         self.fakes = {Slot(i): fake for i, fake in enumerate(recording.fakes)}
         self.refs: dict[Slot, Ref] = {}
         self.axes: dict[Any, Axis] = {}
+        self.lengths: dict[Axis, int] = {}
         self.calls: dict[str, OpaqueCall] = {}
         self.flat: dict[str, str] = {}
         self.fallbacks: list[Fallback] = []
@@ -135,7 +136,14 @@ class _Translation:
         return Captured(*made, views=looks, made_by=self.made_by, constants=held, sizes=dict(self._sizes_by_number()))
 
     def _sizes_by_number(self) -> Iterator[tuple[Space, Number]]:
-        """The spaces of the finished program whose sizes follow from numbers which the graph is called with."""
+        """The spaces of the finished program whose sizes follow from numbers which the graph is called with, or are always the same.
+
+        A size that is the same at each call is one that PyTorch traced the graph for, and guards.
+        """
+        for axis, length in self.lengths.items():
+            space = self.builder.resolved(axis)
+            if space is not None:
+                yield space, Number(str(length), ())
         for size, axis in self.axes.items():
             space = self.builder.resolved(axis)
             if space is not None and {str(s) for s in size.free_symbols} <= set(self.symbols):
@@ -171,11 +179,13 @@ class _Translation:
             self.symbols[str(expression(content))] = index
 
     def _shown(self, slot: Slot, ref: Ref) -> None:
-        """Notes the tensor, and the axes that are as long as symbolic sizes that no earlier tensor has."""
+        """Notes the tensor, how long its axes always are, and which are as long as symbolic sizes that no earlier tensor has."""
         if ref.dtype is not DType.unknown:
             for axis, size in zip(ref.dims, self.fakes[slot].shape, strict=True):
                 if axis is not None and symbolic(size):
                     self.axes.setdefault(expression(size), axis)
+                elif axis is not None:
+                    self.lengths.setdefault(axis, size)
         self.refs[slot] = ref
 
     def _translate(self, call: Call, number: int) -> None:
