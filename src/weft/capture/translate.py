@@ -136,7 +136,7 @@ class _Translation:
         return Captured(*made, views=looks, made_by=self.made_by, constants=held, sizes=dict(self._sizes_by_number()))
 
     def _sizes_by_number(self) -> Iterator[tuple[Space, Number]]:
-        """The spaces of the finished program whose sizes follow from numbers which the graph is called with, or are always the same.
+        """The spaces of the finished program whose sizes follow from numbers that the graph is called with, or never change.
 
         A size that is the same at each call is one that PyTorch traced the graph for, and guards.
         """

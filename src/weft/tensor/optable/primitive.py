@@ -506,8 +506,8 @@ _CHOICE = (
     _test("isinf", np.isinf, intervals.isinf, "(tl.abs({0}) == float('inf'))"),
 )
 
-# exp(x) for x <= 0, as significands are made. On a GPU what would be below the normal numbers may be 0: a power of 2 is one instruction
-# then, where exp takes four more.
+# exp(x) for x <= 0, as significands are made. On a GPU what would be below the normal numbers may be 0: a power of 2 is one
+# instruction then, where exp takes four more.
 _DECAY = replace(
     _FUNCTIONS[0],
     name="decay",
