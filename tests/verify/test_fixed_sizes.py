@@ -164,3 +164,23 @@ def test_no_size_goes_beyond_what_it_is():
     verdict = verify(program, scheduled(program))
     assert verdict.equal
     assert all(sizes["M"] <= 4 and sizes["N"] <= 5 for sizes in verdict.sizes)
+
+
+def test_a_number_worked_out_of_sizes_and_indices_alone_has_no_place():
+    """Of a comparison without any axis there is one outcome."""
+    n = Axis("n", Space("N", 50))
+    least = Reduction("least", (), DType.int64, Monoid.min, Use("j", (n,)), (n,))
+    kept = op("where", op("lt", Arg(0), Lit(3)), Arg(1), Lit(0.0))
+    program = TensorProgram(
+        (programs.tensor("x", n),),
+        (
+            Iota("j", (n,), DType.int64),
+            least,
+            Elementwise("few", (), DType.bool, op("lt", Arg(0), Lit(3)), (Use("least", ()),)),
+            Elementwise("out", (n,), programs.F32, kept, (Use("least", ()), Use("x", (n,)))),
+        ),
+        ("out", "few"),
+    )
+    block = fused(program)
+    loop = LoopSchedule((Level(LevelPlace.loop, 16),))
+    assert verify(program, apply(block, Schedule(tuple((m.name, loop) for m in maps(block.graph))))).equal

@@ -272,9 +272,9 @@ def _extend(
         for kind in np.unique(kinds):
             if kind < 0:
                 continue
-            places = np.nonzero(kinds == kind)
+            places = np.nonzero(np.atleast_1d(kinds == kind))
             needed: dict[str, Array] = {}
-            for dim, (axis, place) in enumerate(zip(axes, places, strict=True)):
+            for dim, (axis, place) in enumerate(zip(axes, places, strict=False)):  # a number has a place, and no axis
                 name = axis.space.name
                 if name in fixed:
                     index = positions[name][place + (shifted if dim == along else 0)]
