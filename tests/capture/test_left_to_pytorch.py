@@ -246,6 +246,29 @@ def spectrum(x, c):
     return torch.softmax(size, -1) + 1, z
 
 
+def turned_beside_a_view(x):
+    y = torch.exp(x)
+    z = y[0]
+    y.transpose_(0, 1)
+    y.add_(z.sum())
+    z.mul_(2)
+    return z, y * 1, torch.softmax(y, -1)
+
+
+def turned_twice(x):
+    y = torch.exp(x)
+    z = y[1:3]
+    y.t_().unsqueeze_(0)
+    z.add_(1)
+    return torch.softmax(y, -1), z * 2
+
+
+@pytest.mark.parametrize("function", [turned_beside_a_view, turned_twice])
+def test_a_tensor_that_others_look_into_changes_its_shape(weft, function):
+    captured = weft.compare(function, torch.randn(4, 6))
+    assert {fallback.operation for fallback in captured.fallbacks} <= {"aten.copy_"}
+
+
 def test_a_call_that_writes_into_other_arguments_is_a_call(weft):
     captured = weft.compare(write_out, torch.randn(4, 6))
     empty, product = captured.fallbacks

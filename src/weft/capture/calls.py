@@ -16,12 +16,18 @@ _ATEN: Any = torch.ops.aten
 _ARRANGEMENTS = ("aten.broadcast_tensors", "aten.tensor_split", "aten.unsafe_chunk")
 
 
+def _types(func: OpOverload[..., Any]) -> list[str]:
+    return [str(argument.type) for argument in cast("Any", func)._schema.arguments]  # noqa: SLF001 - no public name
+
+
 def functional_of(func: OpOverload[..., Any], args: tuple[Any, ...]) -> OpOverload[..., Any] | None:
     """What returns what `func` writes into its first argument; None where there is no such operation, or it writes into others."""
     name = str(func.overloadpacket)
     schema = cast("Any", func)._schema  # noqa: SLF001 - no public name
     base = getattr(_ATEN, name.removeprefix("aten.").removesuffix("_"), None)
     functional = getattr(base, cast("Any", func)._overloadname, None)  # noqa: SLF001 - no public name
+    if base is not None and functional is None:  # under another name: transpose_, and transpose.int
+        functional = next((f for f in (getattr(base, n) for n in base.overloads()) if _types(f) == _types(func)), None)
     others = any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments[1:])
     if not name.endswith("_") or functional is None or others or not isinstance(args[0], torch.Tensor):
         return None

@@ -101,8 +101,16 @@ class Memory:
     ) -> None:
         """Notes that `tensor`, where it is a view, is from now on what `call` shows of it."""
         place = self.place(tensor)
-        if place.steps:
+        if place.base is not tensor:
             self.places[id(tensor)] = Place(place.base, (*place.steps, Look(call, tuple(args[1:]), kwargs, 0)))
+
+    def stand_in(self, tensor: torch.Tensor, base: torch.Tensor) -> None:
+        """Notes that `base` is what `tensor` was, and all that looked into `tensor` looks into it, `tensor` itself as well."""
+        self.versions[id(base)] = self.seen[id(base)] = self.versions[id(tensor)]
+        for known, place in list(self.places.items()):
+            if place.base is tensor:
+                self.places[known] = Place(base, place.steps)
+        self.places[id(base)] = Place(base)
 
     def stale(self, tensor: torch.Tensor) -> bool:
         """Whether its memory was written into since its value was noted."""

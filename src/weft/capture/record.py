@@ -118,6 +118,11 @@ def _recorded(gm: fx.GraphModule, recorder: _Recorder) -> Recording:
     return Recording((*inputs, *slots), calls, outputs, tuple(recorder.fakes), recorder.writes(), constants)
 
 
+def _form_in_memory(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """What a write leaves as it is, and a change of shape in place does not."""
+    return tuple(map(plain_size, (*tensor.shape, *tensor.stride())))
+
+
 def _method(name: str, tensor: Any, *args: Any, **kwargs: Any) -> Any:
     return getattr(tensor, name)(*args, **kwargs)
 
@@ -507,12 +512,21 @@ class _Recorder(TorchDispatchMode):
             raise UnsupportedError(f"{functional} in place changes the shape of an input")
         place, storage = self.memory.place(target), storage_of(target)
         if not place.steps and len(self._sharers[storage]) > 1:
-            raise UnsupportedError(f"{functional} in place on memory that several tensors share")
+            self._set_apart(target)
+            place = self.memory.place(target)
         held = pytree.tree_map(self.placeheld, (args, kwargs))
         if place.steps and storage_of(self._on_fakes(functional, args, kwargs)) != storage:
             raise UnsupportedError(f"{functional} in place on memory that several tensors share")
         self.memory.looked(target, functional, args, kwargs)
         self._make(functional, held, target)
+
+    def _set_apart(self, tensor: torch.Tensor) -> None:
+        """Makes `tensor`, which others look into, a view too: of one that keeps its shape, into which they look from now on."""
+        held = self.placeheld(tensor)
+        with torch.inference_mode(False), torch.no_grad(), self.fake_mode:
+            base = tensor.detach()
+        self._call(_ATEN.detach.default, ((held,), {}), (self._add(base, base),))
+        self.memory.stand_in(tensor, base)
 
     def _write_into(
         self, target: torch.Tensor, op: OpOverload[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
@@ -591,7 +605,7 @@ class _Recorder(TorchDispatchMode):
         """
         args, kwargs = pytree.tree_map(self.without_data, (tuple(args), kwargs))
         given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        before = [version_of(leaf) for leaf in given]
+        before, forms = [version_of(leaf) for leaf in given], [_form_in_memory(leaf) for leaf in given]
         with cast("Any", _python_dispatch)._disable_current_modes():  # noqa: SLF001 - no public name
             try:
                 result = self._on_fakes(function, tuple(args), kwargs)
@@ -599,6 +613,8 @@ class _Recorder(TorchDispatchMode):
                 if example is None:
                     raise
                 result = example
+        if [_form_in_memory(leaf) for leaf in given] != forms:
+            raise UnsupportedError(f"{name} changes the shape of an argument", where=location_of(self.node))
         written = [leaf for leaf, version in zip(given, before, strict=True) if version_of(leaf) != version]
         target, held = self._as_it_stands(name, function), (tuple(args), kwargs)
         if written:

@@ -438,10 +438,8 @@ class _Translation:
                 order = self.builder.order(ref)
                 plain = order is None or order == tuple(range(len(order)))
                 return replace(_operand(ref), order=None if plain else order)
-            case torch.SymInt() | torch.SymFloat():
+            case torch.SymInt() | torch.SymFloat() | torch.SymBool():
                 return self._number(leaf)
-            case torch.SymBool():
-                raise UnsupportedError("a condition on sizes")
             case _:
                 return leaf
 
@@ -463,10 +461,8 @@ class _Translation:
                 if leaf in self.inputs:
                     return FromArgument(self.inputs[leaf])
                 return self._output(leaf, outputs)
-            case torch.SymInt() | torch.SymFloat():
+            case torch.SymInt() | torch.SymFloat() | torch.SymBool():
                 return FromSizes(self._number(leaf))
-            case torch.SymBool():
-                raise UnsupportedError("a condition on sizes")
             case _:
                 return FromNothing(leaf)
 
