@@ -497,3 +497,15 @@ def test_bounds_of_extrema_are_those_of_the_type(bench: Bench) -> None:
 def domain_value(value: Any) -> int:
     assert isinstance(value, ExactValue)
     return int(value.array)
+
+
+@pytest.mark.parametrize("op", ["floor_divide", "trunc_divide", "fmod", "bitwise_and", "bitwise_right_shift"])
+def test_integers_beside_what_is_not_known_are_what_they_are_alone(op):
+    """Of a cast of floats some elements are known, those of padding not: the others are divided as integers are."""
+    domain = FieldDomain(1)
+    sevens = domain.full((3,), 7.0, F)
+    mixed = domain.lift(lambda a, b: np.concatenate([a, b]), sevens, domain.poison((2,), F))
+    expr = apply(op, Convert(DType.int64, X), Lit(2))
+    alone, beside = (domain.elementwise(expr, [v], DType.int64) for v in (sevens, mixed))
+    assert isinstance(alone, ExactValue)
+    assert domain.equal(alone, domain.lift(lambda a: a[:3], beside))

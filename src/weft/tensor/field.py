@@ -180,9 +180,23 @@ class FieldDomain:
             return self._whole(args[0], *exact)
         elements = [self._elements(a) for a in args]
         if row.field is None:
-            return self._arithmetic.uninterpreted(row.name, *elements)
+            drawn = self._arithmetic.uninterpreted(row.name, *elements)
+            return self._right_where_known(row, elements, drawn) if row.closed else drawn
         result = getattr(self._arithmetic, row.field)(*elements)
         return result if isinstance(result, FieldValue) else ExactValue(np.asarray(result))
+
+    def _right_where_known(self, row: optable.Row, args: Sequence[FieldValue], drawn: FieldValue) -> FieldValue:
+        """`drawn`, but what integers give where all arguments are: whether others beside them are known must not matter."""
+        reals = [self._arithmetic.known(a) for a in args]
+        known = ~np.logical_or.reduce(np.broadcast_arrays(*map(np.isnan, reals)))
+        if not known.any():
+            return drawn
+        with np.errstate(all="ignore"):
+            found = row.meaning(*(np.where(np.isnan(r), 0.0, r) for r in reals))
+        numbers = self._arithmetic
+        return select(
+            known, numbers.from_floats(found) if found.dtype.kind == "f" else numbers.from_integers(found), drawn
+        )
 
     def _whole(self, condition: FieldElements, yes: Array, no: Array) -> FieldElements:
         """A selection of integers, poison where the condition is: those beside the poison stay exact."""
