@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from weft.capture.layers import LAYERS
 from weft.capture.sizes import symbolic
 
 
@@ -427,6 +428,7 @@ LIBRARY = frozenset({"aten._scaled_mm.default"})
 """Of `PARTS` those that PyTorch has a library's kernel for, which a product among the parts would not find."""
 
 PARTS: dict[str, Callable[..., Any]] = {
+    **LAYERS,
     "aten._scaled_mm.default": _scaled_mm,
     "aten.addbmm.default": _addbmm,
     "aten.addmv.default": _addmv,
