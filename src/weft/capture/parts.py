@@ -288,6 +288,26 @@ def _batch_norm(  # noqa: PLR0913, PLR0917 - ATen's arguments
     return found.to(tensor.dtype)
 
 
+def _instance_norm(  # noqa: PLR0913, PLR0917 - ATen's arguments
+    tensor: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> Any:
+    """Each channel is a group of its own; with the statistics that training left, a batch norm."""
+    if not use_input_stats:
+        given = running_mean, running_var, False, momentum, eps, cudnn_enabled
+        return _batch_norm(tensor, weight, bias, *given)
+    if running_mean is not None or running_var is not None:
+        return NotImplemented
+    return _group_norm(tensor, tensor.shape[1], weight, bias, eps)
+
+
 def _repeat(tensor: torch.Tensor, repeats: Sequence[int]) -> Any:
     """Dimensions of size 1, repeated."""
     sizes = [1] * (len(repeats) - tensor.ndim) + list(tensor.shape)
@@ -442,6 +462,7 @@ PARTS: dict[str, Callable[..., Any]] = {
     "aten.count_nonzero.dim_IntList": _count_nonzero,
     "aten.glu.default": _glu,
     "aten.group_norm.default": _group_norm,
+    "aten.instance_norm.default": _instance_norm,
     "aten.linalg_vector_norm.default": _vector_norm,
     "aten.logsumexp.default": _logsumexp,
     "aten.isfinite.default": _isfinite,
