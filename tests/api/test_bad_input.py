@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -62,26 +63,28 @@ def test_a_target_that_is_almost_one(target, meant):
 
 
 X = torch.ones(2, 3)
+# What a type checker would refuse before it is run.
+loose: Any = weft
 
 
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: weft.optimize(3, (X,)), "the first argument of weft.optimize is of type int (3)"),
-        (lambda: weft.optimize(None, (X,)), "not a function or module"),
-        (lambda: weft.compile(X), "the first argument of weft.compile is of type Tensor"),
-        (lambda: weft.compile(None), "of type NoneType"),
-        (lambda: weft.equivalent(torch.relu, "relu", (X,)), "the second argument of weft.equivalent is of type str"),
-        (lambda: weft.equivalent(3, torch.relu, (X,)), "the first argument of weft.equivalent"),
-        (lambda: weft.optimize(torch.relu, 3), "the example inputs are of type int"),
-        (lambda: weft.optimize(torch.relu, None), "the example inputs are of type NoneType"),
-        (lambda: weft.optimize(torch.relu, {"x": X}), "the example inputs are of type dict"),
-        (lambda: weft.optimize(torch.relu, "x"), "the example inputs are of type str"),
-        (lambda: weft.optimize(torch.relu, X.numpy()), "the example inputs are of type ndarray"),
-        (lambda: weft.equivalent(torch.relu, torch.relu, {X}), "the example inputs are of type set"),
-        (lambda: weft.load(3), "the path to load is of type int"),
-        (lambda: weft.optimize(torch.relu, (X,)).save(None), "the path to save to is of type NoneType"),
-        (lambda: weft.optimize(torch.relu, (X,)).explain().save(3), "the path to save the report to"),
+        (lambda: loose.optimize(3, (X,)), "the first argument of weft.optimize is of type int (3)"),
+        (lambda: loose.optimize(None, (X,)), "not a function or module"),
+        (lambda: loose.compile(X), "the first argument of weft.compile is of type Tensor"),
+        (lambda: loose.compile(None), "of type NoneType"),
+        (lambda: loose.equivalent(torch.relu, "relu", (X,)), "the second argument of weft.equivalent is of type str"),
+        (lambda: loose.equivalent(3, torch.relu, (X,)), "the first argument of weft.equivalent"),
+        (lambda: loose.optimize(torch.relu, 3), "the example inputs are of type int"),
+        (lambda: loose.optimize(torch.relu, None), "the example inputs are of type NoneType"),
+        (lambda: loose.optimize(torch.relu, {"x": X}), "the example inputs are of type dict"),
+        (lambda: loose.optimize(torch.relu, "x"), "the example inputs are of type str"),
+        (lambda: loose.optimize(torch.relu, X.numpy()), "the example inputs are of type ndarray"),
+        (lambda: loose.equivalent(torch.relu, torch.relu, {X}), "the example inputs are of type set"),
+        (lambda: loose.load(3), "the path to load is of type int"),
+        (lambda: loose.optimize(torch.relu, (X,)).save(None), "the path to save to is of type NoneType"),
+        (lambda: loose.optimize(torch.relu, (X,)).explain().save(3), "the path to save the report to"),
     ],
 )
 def test_arguments_of_another_kind(call, says):
@@ -103,10 +106,11 @@ def test_paths_that_are_not_there(tmp_path):
 
 def test_options_of_torch_compile():
     with pytest.raises(UnknownOptionError, match=r"one of torch\.compile") as caught:
-        weft.compile(torch.relu, fullgraph=True)
+        loose.compile(torch.relu, fullgraph=True)
     assert 'torch.compile(fn, backend="weft", fullgraph=...)' in caught.value.todo
+    options: Any = 3
     with pytest.raises(Exception, match=r"the options of torch\.compile are of type int"):
-        torch.compile(lambda x: x * 2, backend="weft", options=3)(X)
+        torch.compile(lambda x: x * 2, backend="weft", options=options)(X)
 
 
 def test_a_missing_compiler(tmp_path):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.capture.opaque import raise_by
 from torch import fx
 
 import weft
+from capture.opaque import raise_by
 from weft.capture import capture
 from weft.tensor.program import Opaque
 
@@ -87,6 +87,7 @@ def test_tensors_on_several_devices():
     graph.output(results).meta["example_value"] = ()
     captured = capture(fx.GraphModule({}, graph), [torch.empty(())] * 3)
     assert captured.refused is None
+    assert captured.program is not None
     left = [str(call.target.overloadpacket) for call in captured.calls.values()]
     assert left == ["aten.sin", "aten.sum", "aten.mul", "aten.add", "aten.scalar_tensor"]
     assert len([node for node in captured.program.nodes if not isinstance(node, Opaque)]) == 3  # 0.5, a product and exp

@@ -6,9 +6,9 @@ import random
 
 import pytest
 import torch
-from tests.capture.opaque import OPAQUE, UNKNOWN, a_view
 
 import weft as public
+from capture.opaque import OPAQUE, UNKNOWN, a_view
 
 _ONE = (torch.exp, torch.tanh, torch.sigmoid, lambda x: torch.softmax(x, -1), lambda x: x - x.mean(0, keepdim=True))
 _TWO = (

@@ -12,7 +12,19 @@ from block.programs import F32, axes, tensor
 from tensor.rewritten import rewritten
 from weft.tensor.dtypes import DType
 from weft.tensor.laws import centre_at_an_element, views
-from weft.tensor.program import Constant, Contraction, Extent, Input, Monoid, Reduction, Reindex, TensorProgram, Use
+from weft.tensor.program import (
+    Constant,
+    Contraction,
+    Elementwise,
+    Extent,
+    Input,
+    Monoid,
+    Node,
+    Reduction,
+    Reindex,
+    TensorProgram,
+    Use,
+)
 from weft.tensor.scalar import Arg, apply
 from weft.verify import equivalent
 
@@ -104,13 +116,20 @@ def test_a_row_of_a_fixed_size_may_be_divided_by_that_number():
     fixed = replace(N, space=replace(N.space, fixed=3))
     before = program(below=(Constant("n", (), F32, 3.0),))
     x = Input("x", (M, fixed), F32)
-    nodes = tuple(
-        replace(n, axes=tuple(fixed if a == N else a for a in n.axes), over=(fixed,), arg=Use("x", (M, fixed)))
-        if isinstance(n, Reduction)
-        else n if isinstance(n, Constant) or n.name == "mean"
-        else replace(n, axes=(M, fixed), args=tuple(Use(u.value, tuple(fixed if a == N else a for a in u.axes)) for u in n.args))
-        for n in before.nodes
-    )  # fmt: skip
+
+    def along(use: Use) -> Use:
+        return replace(use, axes=tuple(fixed if axis == N else axis for axis in use.axes))
+
+    def fixed_along(n: Node) -> Node:
+        match n:
+            case Reduction():
+                return replace(n, axes=tuple(fixed if a == N else a for a in n.axes), over=(fixed,), arg=along(n.arg))
+            case Elementwise() if n.name != "mean":
+                return replace(n, axes=(M, fixed), args=tuple(map(along, n.args)))
+            case _:
+                return n
+
+    nodes = tuple(map(fixed_along, before.nodes))
     after = centre_at_an_element(replace(before, inputs=(x,), nodes=nodes))
     assert len(views(after)[1]) == 1
 

@@ -279,8 +279,9 @@ class TensorProgram:
         return sizes
 
     def consistent(self, sizes: Mapping[str, int]) -> bool:
-        """Whether `sizes`, of all spaces, agree with the rules in `derived`."""
-        return all(r.space.size(sizes) == r.size(r.source.size(sizes)) for r in self.derived)
+        """Whether `sizes`, of all spaces of the program, agree with the rules in `derived` that speak of these alone."""
+        rules = [r for r in self.derived if all(s.fixed is not None or s.name in sizes for s in (r.space, r.source))]
+        return all(r.space.size(sizes) == r.size(r.source.size(sizes)) for r in rules)
 
     def values(self) -> dict[str, Node]:
         """Every value by name."""
