@@ -154,5 +154,7 @@ def for_a_gpu(name: str, attention: str, dtype: torch.dtype, target: str) -> Out
 
     with noting(outcome), weft.options(effort="none"):
         program = weft.optimize(call, tuple(given.values()), target=target)
+        for plan in program.plans:
+            outcome.note(plan)
         outcome.wrong += [f"{k.name} has no binary" for k in program.kernels if not k.binary]
     return outcome
