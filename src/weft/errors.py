@@ -135,6 +135,12 @@ class UnsupportedError(WeftError):
     advice = "nothing: this part runs in PyTorch; program.fallbacks lists it"
 
 
+class RefusedByEagerError(UnsupportedError):
+    """A call that eager refuses, or whose result tracing does not know; caught inside: PyTorch runs the graph."""
+
+    advice = "nothing: PyTorch runs this graph, and says what is wrong with it"
+
+
 class ProgramFileError(WeftError, ValueError):
     """A file that is no program of weft's, is damaged, or was made by another weft or for another machine; or cannot be made."""
 

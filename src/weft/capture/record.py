@@ -45,7 +45,7 @@ from weft.capture.recording import Call, Recording, Slot, Target
 from weft.capture.refusal import refused_by_eager
 from weft.capture.source import location_of
 from weft.defects import note
-from weft.errors import UnsupportedError
+from weft.errors import RefusedByEagerError, UnsupportedError
 
 _ATEN: Any = torch.ops.aten
 _TORCH = str(Path(torch.__file__).parent)
@@ -130,10 +130,6 @@ def _method(name: str, tensor: Any, *args: Any, **kwargs: Any) -> Any:
 def _name_of(node: fx.Node) -> str:
     target: Any = node.target
     return target if isinstance(target, str) else str(getattr(target, "__name__", node.name))
-
-
-class RefusedByEagerError(UnsupportedError):
-    """Eager raises, or gives what tracing does not know of: PyTorch runs the graph."""
 
 
 class _Interpreter(fx.Interpreter):
