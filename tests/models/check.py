@@ -22,7 +22,6 @@ LENGTHS = (16, 33, 7)
 BATCH = 2
 CACHES = ("dynamic", "static")
 NEW_TOKENS = 6
-ATEN_VIEWS = ("view", "reshape", "expand", "permute", "transpose", "alias")
 
 
 @dataclass(slots=True)
