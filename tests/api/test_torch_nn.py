@@ -272,7 +272,7 @@ def test_a_class(name):
     assert len(leaves[0]) == len(leaves[1])
     for ours, theirs, right in zip(*leaves, strict=True):
         if isinstance(theirs, torch.Tensor):
-            assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+            assert (ours.shape, ours.dtype, ours.stride()) == (theirs.shape, theirs.dtype, theirs.stride())
             judge(ours, theirs, right).check()
     if name not in PYTORCHS:
         assert weft.stats().kernels > before

@@ -18,6 +18,7 @@ from weft.capture.captured import (
     Operand,
     Result,
     in_order,
+    in_strides,
     with_dims,
     without_units,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "capture",
     "carries_derivative",
     "in_order",
+    "in_strides",
     "location_of",
     "refusal",
     "serves",

@@ -134,11 +134,13 @@ class FromProgram:
     """An output of the graph: output number `index` of the program, with its `output_dims`.
 
     `order` are its dimensions as they lie in memory in eager, outermost first; None where that is row-major order, or where
-    eager's result has gaps or overlaps. Code after the graph may rely on it (`view`).
+    eager's result has gaps or overlaps. `strides` are eager's, and after them the place of the first element, where `order`
+    does not say them: a view of a larger tensor has gaps. Code after the graph may rely on both (`view`).
     """
 
     index: int
     order: tuple[int, ...] | None = None
+    strides: tuple[Number | int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +224,25 @@ def in_order(tensor: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
     """`tensor`, whose dimensions lie in memory in this order, outermost first: itself where they do, else a copy."""
     back = sorted(range(len(order)), key=lambda d: order[d])
     return tensor.permute(tuple(order)).contiguous().permute(back)
+
+
+def in_strides(tensor: torch.Tensor, places: Sequence[Number | int], arguments: Sequence[Any]) -> torch.Tensor:
+    """`tensor` with other strides: itself where it has them, else a copy in memory with room for the gaps between its elements.
+
+    Args:
+        tensor: what to show; where a stride is 0, its elements along that dimension are equal.
+        places: the stride of each dimension, then the place of the first element in its memory.
+        arguments: what the graph is called with, one per placeholder.
+    """
+    *strides, start = (int(p.value(arguments)) if isinstance(p, Number) else p for p in places)
+    sizes = tensor.shape
+    if all(size == 1 or new == old for size, new, old in zip(sizes, strides, tensor.stride(), strict=True)):
+        return tensor.as_strided(sizes, strides)
+    once = [1 if stride == 0 else size for size, stride in zip(sizes, strides, strict=True)]
+    reach = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) + 1 if tensor.numel() else 0
+    memory = tensor.new_empty(start + reach)
+    memory.as_strided(once, strides, start).copy_(tensor[tuple(map(slice, once))])
+    return memory.as_strided(sizes, strides, start)
 
 
 def with_dims(tensor: torch.Tensor, axes: Sequence[Axis], dims: Sequence[Axis | None]) -> torch.Tensor:

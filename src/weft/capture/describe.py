@@ -57,6 +57,17 @@ def memory_order(fake: torch.Tensor) -> tuple[int, ...] | None:
     return None if fake.is_contiguous() else tuple(order)
 
 
+def odd_strides(fake: torch.Tensor) -> tuple[int | torch.SymInt, ...] | None:
+    """The strides of `fake` and the place of its first element, where `memory_order` does not say how it lies in memory."""
+    sizes, strides = [in_example(n) for n in fake.shape], [in_example(n) for n in fake.stride()]
+    step = 1
+    for dim in reversed(memory_order(fake) or range(fake.ndim)):
+        if strides[dim] != step:
+            return (*fake.stride(), fake.storage_offset())
+        step *= max(sizes[dim], 1)
+    return None
+
+
 def alive(recording: Recording) -> Recording:
     """Without calls, and results of calls, that nothing needs."""
     needed = {leaf for leaf in recording.outputs if isinstance(leaf, Slot)} | {last for _, last in recording.writes}

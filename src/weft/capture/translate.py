@@ -25,7 +25,7 @@ from weft.capture.captured import (
     Result,
 )
 from weft.capture.creation import CREATION
-from weft.capture.describe import alive, first, home_of, memory_order, readable, splits, unlike
+from weft.capture.describe import alive, first, home_of, memory_order, odd_strides, readable, splits, unlike
 from weft.capture.elementwise import elementwise, is_elementwise
 from weft.capture.flags import flagged
 from weft.capture.indices import INDICES
@@ -104,6 +104,8 @@ class _Translation:
         # Numbers that are tensors on another device: of weft they are numbers, PyTorch must make them.
         self.numbers: dict[Slot, tuple[Call, int]] = {}
         self.made: dict[Slot, Ref] = {}
+        # Of inputs, and of what PyTorch makes: what tells their memory from others'.
+        self.storages: dict[str, int] = {}
         # Tensors that are the memory of an input, or may be: the inputs, and what writes made of them.
         self.theirs: dict[Slot, Slot] = {}
         # Results of pinned calls: views of memory that goes out as it is.
@@ -171,6 +173,8 @@ class _Translation:
         else:
             ref = self.builder.input(name, [hint(n) for n in fake.shape], dtype_of(fake.dtype))
             self._shown(slot, ref)
+        if fake.layout is torch.strided:
+            self.storages[ref.value] = storage_of(fake)
         self.theirs[slot] = slot
         self.arguments.append(index)
         content = getattr(fake, "item_memo", None)  # what Python read of it; None where it was written into
@@ -348,6 +352,8 @@ class _Translation:
             sizes, dtype = ((), DType.unknown) if unlike else (self._sizes(call, fake), dtype_of(fake.dtype))
             ref = self.builder.opaque(call.packet, name, refs, sizes, dtype, reason, call.location)
             self._shown(slot, ref)
+            if fake.layout is torch.strided:
+                self.storages[ref.value] = storage_of(fake)
             results.append(replace(_operand(ref), flagged=flagged(fake)))
         if call.pinned:
             self.shown.update(slot for slot in call.results if slot is not None)
@@ -471,19 +477,34 @@ class _Translation:
         slots = [s for s in self.recording.outputs if isinstance(s, Slot)]
         ref = self.refs[slot] = self._plain(self._pytorchs(slot))
         others = (*self.theirs, *self.shown, *slots[: slots.index(slot)])
-        taken = {self._memory(self.refs[s].value) for s in others}
-        if self._memory(ref.value) in taken and slot not in self.shown:
+        if slot not in self.shown and self._home(ref) in {self._home(self.refs[s]) for s in others}:
             ref = self.refs[slot] = self._copied(slot)
         if ref not in outputs:
             outputs.append(ref)
-        order = None if slot in self.unlike else memory_order(self.recording.fakes[slot.index])
-        return FromProgram(outputs.index(ref), order)
+        fake, index = self.recording.fakes[slot.index], outputs.index(ref)
+        if slot in self.unlike:
+            return FromProgram(index)
+        return FromProgram(index, memory_order(fake), None if slot in self.shown else self._strides(ref, fake))
+
+    def _strides(self, ref: Ref, fake: torch.Tensor) -> tuple[Number | int, ...] | None:
+        """Of a result that may have gaps or overlaps; None as well where only the content of a tensor says them."""
+        strides = odd_strides(fake)
+        if strides is None and self.storages.get(self._memory(ref.value), storage_of(fake)) != storage_of(fake):
+            strides = (*fake.stride(), fake.storage_offset())
+        try:
+            return (
+                None
+                if strides is None
+                else tuple(self._number(n) if isinstance(n, torch.SymInt) else n for n in strides)
+            )
+        except UnsupportedError:
+            return None
 
     def _last(self, entry: Slot, last: Slot, outputs: list[Ref]) -> int:
         """The output that is the last value of the input `entry`; none that lies in another input, which may change too."""
         ref = self.refs[last] = self._plain(self._pytorchs(last))
-        theirs = {self._memory(self.refs[s].value) for s in self.theirs}
-        if self.theirs.get(last) != entry and self._memory(ref.value) in theirs:
+        theirs = {self._home(self.refs[s]) for s in self.theirs}
+        if self.theirs.get(last) != entry and self._home(ref) in theirs:
             ref = self._copied(last)
         if ref not in outputs:
             outputs.append(ref)
@@ -499,6 +520,11 @@ class _Translation:
         made = self.builder.opaque("aten.clone", name, [ref], sizes, ref.dtype, "weft cannot read it", None)
         self.calls[name] = OpaqueCall(name, _CLONE, (_operand(ref),), {}, (_operand(made),))
         return made
+
+    def _home(self, ref: Ref) -> int | str:
+        """What tells the memory of `ref` from others': the storage that PyTorch shows it in, or the value that a kernel writes."""
+        value = self._memory(ref.value)
+        return self.storages.get(value, value)
 
     def _memory(self, value: str) -> str:
         """The value whose memory that is which weft itself had PyTorch look at as `value`."""

@@ -26,6 +26,7 @@ from weft.capture import (
     Write,
     as_read,
     in_order,
+    in_strides,
     with_dims,
 )
 from weft.plan.instead import REFUSALS, Instead
@@ -259,12 +260,16 @@ class _Text:
         taken: dict[str, int] = {}
         for result in captured.results:
             match result:
-                case FromProgram(index, order):
+                case FromProgram(index, order, strides):
                     text = self.output(program, index)
                     if taken.setdefault(_owner(captured, values, program.outputs[index]), index) != index:
                         # Laws made one value of two results: a change of one must not show in the other.
                         text += ".clone()"
-                    found.append(text if order is None else f"{self.constant(in_order)}({text}, {order})")
+                    text = text if order is None else f"{self.constant(in_order)}({text}, {order})"
+                    if strides is not None:
+                        given = f"{self.constant(strides)}, {_tuple(self.arguments)}"
+                        text = f"{self.constant(in_strides)}({text}, {given})"
+                    found.append(text)
                 case FromArgument(index):
                     found.append(self.given(index))
                 case FromSizes(number):

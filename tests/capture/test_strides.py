@@ -1,0 +1,133 @@
+"""Results lie in memory as eager's do: views of computed tensors have their gaps, their order and their repeated elements."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TypeAlias
+
+import pytest
+import torch
+
+import weft
+
+View: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+
+_MADE: tuple[View, ...] = (
+    lambda a: a * 2,
+    torch.relu,
+    lambda a: a + a.sum(-1, keepdim=True),
+    lambda a: torch.softmax(a, 0),
+)
+
+
+def _a_view(rng: random.Random, tensor: torch.Tensor) -> View:
+    """Some way to look at `tensor`; it does not depend on the sizes of the first dimension."""
+    dim = rng.randrange(tensor.ndim) if tensor.ndim else 0
+    size = tensor.shape[dim] if tensor.ndim else 0
+    at, step = rng.randrange(max(size, 1)), rng.randint(1, 3)
+    choices: list[View] = [lambda t: t.unsqueeze(dim)]
+    if tensor.ndim:
+        choices += [
+            lambda t: t.narrow(dim, at, t.shape[dim] - at),
+            lambda t: t.unsqueeze(dim).expand(*[-1] * dim, 3, *[-1] * (t.ndim - dim)),
+        ]
+    if size > 0:
+        choices += [lambda t: t.select(dim, at), lambda t: t[(slice(None),) * dim + (slice(at, None, step),)]] * 2
+        choices += [lambda t: t.unfold(dim, 1 + size // 2, step), lambda t: t.split(1, dim)[at]]
+    if tensor.ndim > 1:
+        choices += [lambda t: t.transpose(dim, 0), lambda t: t.movedim(-1, dim), lambda t: t.diagonal(0, 0, 1)]
+    return rng.choice(choices)
+
+
+def _chain(rng: random.Random, example: torch.Tensor) -> View:
+    """Something computed, and one to four views of it."""
+    views = [rng.choice(_MADE)]
+    tensor = views[0](example)
+    for _ in range(rng.randint(1, 4)):
+        view = _a_view(rng, tensor)
+        tensor = view(tensor)
+        views.append(view)
+
+    def run(a: torch.Tensor) -> torch.Tensor:
+        for view in views:
+            a = view(a)
+        return a
+
+    return run
+
+
+def _agree(mine: tuple[torch.Tensor, ...], eager: tuple[torch.Tensor, ...]) -> None:
+    for number, (a, b) in enumerate(zip(mine, eager, strict=True)):
+        assert (a.shape, a.stride()) == (b.shape, b.stride()), number
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_views_of_computed_tensors_have_eagers_strides(seed: int) -> None:
+    rng = random.Random(seed)
+    sizes = [rng.choice([1, 2, 3, 5, 8]) for _ in range(rng.randint(1, 4))]
+    chains = [_chain(rng, torch.zeros(sizes)) for _ in range(8)]
+
+    def together(a: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(chain(a * (number + 1)) for number, chain in enumerate(chains))
+
+    a = torch.randn(sizes)
+    _agree(weft.optimize(together, (a,))(a), together(a))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a: ((a * 2)[:, 0], (a * 3)[:, 1:4], (a * 5).mT[1:]),
+        lambda a: ((a * 2).sum(0).expand(3, 9), (a * 3).unsqueeze(1).expand(-1, 4, -1), (a * 5)[:, :1]),
+        lambda a: ((a * 2)[:, 3:3], (a @ a.mT)[:, 0], (a * 3)[::2, ::3]),
+    ],
+)
+def test_strides_follow_the_sizes_of_each_call(function: Callable[[torch.Tensor], tuple[torch.Tensor, ...]]) -> None:
+    compiled = weft.compile(function)
+    for length in (6, 13, 40, 1):
+        a = torch.randn(length, 9)
+        _agree(compiled(a), function(a))
+
+
+def test_results_that_share_memory_still_do() -> None:
+    def views(a: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        b = a * 2
+        return b[1:], b[:, 0], b
+
+    a = torch.randn(6, 9)
+    rows, column, whole = weft.optimize(views, (a,))(a)
+    whole.zero_()
+    assert not rows.any()
+    assert not column.any()
+
+
+def test_a_stride_that_a_view_after_the_graph_relies_on() -> None:
+    def parts(a: torch.Tensor) -> torch.Tensor:
+        b = (a * 2)[:, 2:6]
+        torch._dynamo.graph_break()
+        return b.unflatten(1, (2, 2)).permute(1, 0, 2)
+
+    a = torch.randn(6, 9)
+    _agree((weft.compile(parts)(a),), (parts(a),))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a: torch.cat((a.imag, a.imag[..., 64:]), -1),
+        lambda a: torch.cat((torch.view_as_real(a)[..., 1],)),
+        lambda a: torch.cat((torch.fft.fft(a).real,), -1),
+    ],
+)
+def test_a_tensor_of_its_own_does_not_lie_in_an_input(function: View) -> None:
+    """Nothing is joined to it: what is joined may be a view of the input that PyTorch made, the result is a copy."""
+    a = torch.randn(3, 8, dtype=torch.complex64)
+    compiled = weft.optimize(function, (a,))
+    expected = function(a)
+    result = compiled(a)
+    _agree((result,), (expected,))
+    before = a.clone()
+    result.zero_()
+    assert torch.equal(a, before)
