@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 
@@ -152,8 +152,7 @@ class _Trial:
 
     def _traced(self, call: int) -> tuple[torch.Tensor, ...]:
         """Results of PyTorch's own tracing, whose layout differs where an operation has another form there (one_hot)."""
-        traced: Function = cast("Any", torch).compile(self.plain, backend="aot_eager")
-        return traced(*self.function.tensors(call))
+        return cast("Any", torch).compile(self.plain, backend="aot_eager")(*self.function.tensors(call))
 
     def _same_numbers(
         self,
