@@ -176,12 +176,43 @@ def test_the_command_runs_functions(monkeypatch):
     assert "v0 = a0 * 2" in found.stderr
 
 
-def test_what_eager_alone_overflows_in_is_not_compared():
+def test_what_eager_overflows_in_is_not_compared():
     inf, nan = float("inf"), float("nan")
-    eager = torch.tensor([1.0, inf, nan, inf, nan, -inf])
-    exact = torch.tensor([1.0, inf, nan, 1e60, inf, inf], dtype=torch.float64)
-    found = torch.tensor([2.0, 2.0, 2.0, nan, 2.0, inf])
+    eager = torch.tensor([1.0, inf, nan, 3.0, 0.0, inf, nan, -inf, 0.0])
+    exact = torch.tensor([1.0, inf, nan, 3.1, 0.0, 1e60, inf, inf, -0.16], dtype=torch.float64)
+    found = torch.tensor([2.0, 2.0, 2.0, nan, nan, nan, 2.0, inf, nan])
     mine, theirs, wide = function_trial._comparable(found, eager, exact)
-    assert mine.tolist() == [2, 2, 2, 0, 0, 0]
-    assert theirs.tolist()[:2] == [1, inf]
-    assert theirs.tolist()[3:] == wide.tolist()[3:] == [0, 0, 0]
+    assert mine[:3].tolist() == [2, 2, 2]
+    assert bool(mine[3:5].isnan().all())
+    assert theirs.tolist()[:5:4] == [1, 0]
+    assert mine.tolist()[5:] == theirs.tolist()[5:] == wide.tolist()[5:] == [0, 0, 0, 0]
+
+
+def _of_what_is_visible(q: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Causal attention in which nothing is multiplied with what the mask excludes."""
+    seen = torch.ones(len(q), len(q), dtype=torch.bool).tril()
+    shares = torch.softmax((q @ q.mT / q.shape[1] ** 0.5).masked_fill(~seen, -torch.inf), -1)
+    return torch.where(seen[..., None], shares[..., None] * v, 0).sum(1)
+
+
+@pytest.mark.parametrize(
+    ("weft", "stage"),
+    [
+        (_of_what_is_visible, None),
+        (lambda q, v: _of_what_is_visible(q, v) + 1e-3, "number"),
+        (lambda q, v: _of_what_is_visible(q, v.nan_to_num(neginf=1.0)), "nan"),
+    ],
+    ids=["right", "wrong where nothing is hidden", "blind to what is visible"],
+)
+def test_what_a_mask_excludes_owes_no_nan(monkeypatch, weft, stage):
+    square = tuple(
+        Argument(name, ("n", "n"), "float32", values, "dense")
+        for name, values in (("a0", "normal"), ("a1", "infinite"))
+    )
+    function = drawn(
+        "F.scaled_dot_product_attention(a0, a0, a1, is_causal=True)", entry="compile", arguments=square, seed=2
+    )
+    assert bool(function.made()(*function.tensors(0))[0][0].isnan().any())
+    monkeypatch.setattr(function_trial, "weft_compile", lambda _: lambda q, v: (weft(q, v),))
+    found = tried(function).finding
+    assert (found and found.stage) == stage

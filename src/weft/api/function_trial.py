@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 
@@ -13,6 +13,7 @@ from weft.api.compile import compile as weft_compile
 from weft.api.optimize import optimize
 from weft.errors import ShapeError
 from weft.options import options
+from weft.verify.function_values import StandIn, stand_in
 from weft.verify.judge import Draws, judge
 from weft.verify.random_functions import REFUSALS, RandomFunction, kind_of
 
@@ -23,6 +24,9 @@ _FP64_BOUNDS = 32
 _FAILED = ("weft failed", "the scheduled program", "the laws on tensor programs")
 
 Function = Callable[..., object]
+_Results: TypeAlias = tuple[torch.Tensor, ...]
+_Every: TypeAlias = tuple[Sequence[_Results], Sequence[_Results], Sequence[_Results | None]]
+"""Results of weft, of eager and in fp64, of each draw."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +115,12 @@ class _Trial:
                 raise _WrongError("fallback", f"{fallback.operation} is left to PyTorch: {fallback.reason}")
         return program
 
-    def _eager(self, call: int, draw: int) -> tuple[tuple[torch.Tensor, ...], list[torch.Tensor]]:
+    def _eager(self, call: int, draw: int) -> tuple[_Results, list[torch.Tensor]]:
         """Results of eager, and the arguments after the call."""
         given = self.function.tensors(call, draw)
         return self.plain(*given), given
 
-    def _weft(
-        self, compiled: Function, call: int, draw: int
-    ) -> tuple[tuple[torch.Tensor, ...], list[torch.Tensor]] | None:
+    def _weft(self, compiled: Function, call: int, draw: int) -> tuple[_Results, list[torch.Tensor]] | None:
         """Results of weft, likewise; None where a program made for some sizes says that it is not for these."""
         given = self.function.tensors(call, draw)
         try:
@@ -137,9 +139,7 @@ class _Trial:
             raise _WrongError("structure", f"call {call} gives what is no tensor, eager tensors")
         return tensors, given
 
-    def _call(
-        self, compiled: Function, call: int, expected: tuple[tuple[torch.Tensor, ...], list[torch.Tensor]]
-    ) -> None:
+    def _call(self, compiled: Function, call: int, expected: tuple[_Results, list[torch.Tensor]]) -> None:
         found = self._weft(compiled, call, 0)
         if found is None:
             return
@@ -158,8 +158,8 @@ class _Trial:
         self,
         compiled: Function,
         call: int,
-        found: tuple[tuple[torch.Tensor, ...], list[torch.Tensor]],
-        expected: tuple[tuple[torch.Tensor, ...], list[torch.Tensor]],
+        found: tuple[_Results, list[torch.Tensor]],
+        expected: tuple[_Results, list[torch.Tensor]],
     ) -> None:
         """Raises where numbers differ by more than the error rule allows."""
         every = [(*found[0], *found[1])], [(*expected[0], *expected[1])], [self._reference(call, 0, expected)]
@@ -173,14 +173,42 @@ class _Trial:
                 every[1].append((*eager[0], *eager[1]))
                 every[2].append(self._reference(call, draw, eager))
             wrong = self._judged(every, call)
+        if wrong is not None and wrong.stage == "nan" and self.function.masks():
+            wrong = self._judged(self._unmasked(every, call), call)
         if wrong is not None:
             raise wrong
 
+    def _unmasked(self, every: _Every, call: int) -> _Every:
+        """Results of each draw without the NaN of operands that a mask excludes: weft owes none of them.
+
+        Where eager is NaN and weft is not, and the result is the same for any finite numbers in place of infinities and NaN, it
+        does not depend on these, and is that; where it is out of range for any huge ones, it depends on infinities of one sign.
+        """
+        results: list[_Results] = []
+        references: list[_Results | None] = []
+        for draw, (found, eager, exact) in enumerate(zip(*every, strict=True)):
+            finite = self._otherwise(call, draw, eager, 2, huge=False)
+            huge = self._otherwise(call, draw, eager, 6, huge=True)
+            if exact is None or not finite or not huge:
+                results.append(eager)
+                references.append(exact)
+                continue
+            made = [_without_masked(*each) for each in zip(found, eager, exact, finite, huge, strict=True)]
+            results.append(tuple(e for e, _ in made))
+            references.append(tuple(x for _, x in made))
+        return every[0], results, references
+
+    def _otherwise(self, call: int, draw: int, eager: _Results, count: int, *, huge: bool) -> list[_Results]:
+        """Of each result, what it is in fp64 with other numbers in place of infinities and NaN; empty where that has no meaning."""
+        found = [self._reference(call, draw, (eager, []), stand_in(i, huge=huge)) for i in range(count)]
+        known = [results for results in found if results is not None]
+        return list(zip(*known, strict=True)) if len(known) == count else []
+
     def _reference(
-        self, call: int, draw: int, eager: tuple[tuple[torch.Tensor, ...], list[torch.Tensor]]
-    ) -> tuple[torch.Tensor, ...] | None:
+        self, call: int, draw: int, eager: tuple[_Results, list[torch.Tensor]], instead: StandIn | None = None
+    ) -> _Results | None:
         """Results and arguments in fp64; None where that has no meaning."""
-        given = self.function.tensors(call, draw, wide=True)
+        given = self.function.tensors(call, draw, wide=True, instead=instead)
         default = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
         try:
@@ -195,11 +223,7 @@ class _Trial:
 
     def _judged(
         self,
-        every: tuple[
-            Sequence[tuple[torch.Tensor, ...]],
-            Sequence[tuple[torch.Tensor, ...]],
-            Sequence[tuple[torch.Tensor, ...] | None],
-        ],
+        every: _Every,
         call: int,
     ) -> _WrongError | None:
         """What is wrong with the numbers of one call."""
@@ -225,8 +249,8 @@ class _Trial:
 
 
 def _same_form(
-    found: tuple[tuple[torch.Tensor, ...], list[torch.Tensor]],
-    expected: tuple[tuple[torch.Tensor, ...], list[torch.Tensor]],
+    found: tuple[_Results, list[torch.Tensor]],
+    expected: tuple[_Results, list[torch.Tensor]],
     call: int,
 ) -> None:
     """Raises where results are others than eager's in number, element type or shape."""
@@ -242,8 +266,8 @@ def _same_form(
 
 
 def _same_memory(
-    found: tuple[tuple[torch.Tensor, ...], list[torch.Tensor]],
-    expected: tuple[tuple[torch.Tensor, ...], list[torch.Tensor]],
+    found: tuple[_Results, list[torch.Tensor]],
+    expected: tuple[_Results, list[torch.Tensor]],
     call: int,
 ) -> None:
     """Raises where results share memory with arguments in another way than eager's."""
@@ -279,13 +303,38 @@ def _shared(tensor: torch.Tensor, arguments: Sequence[torch.Tensor]) -> list[int
 def _comparable(
     found: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The three, 0 where eager alone overflows on its way: whether a sum does depends on its order."""
+    """The three, 0 where eager overflows on its way: whether a sum does depends on its order.
+
+    That is where it is infinite or NaN and fp64 is not, and where it is a number of which no digit is right, as the 0 that is left
+    of dividing by an infinite variance; of such a number weft owes none.
+    """
     mine, theirs, wide = map(_numbers, (found, eager, exact))
     if not theirs.is_floating_point():
         return mine, theirs, wide
     as_exact = (theirs.isnan() & wide.isnan()) | (theirs.double() == wide)
-    overflowed = ~(torch.isfinite(theirs) | as_exact)
+    wrong = ~torch.isfinite(mine) & ((theirs.double() - wide).abs() > wide.abs() / 2)
+    overflowed = ~as_exact & (wrong | ~torch.isfinite(theirs))
     return mine.masked_fill(overflowed, 0), theirs.masked_fill(overflowed, 0), wide.masked_fill(overflowed, 0)
+
+
+def _without_masked(
+    found: torch.Tensor,
+    eager: torch.Tensor,
+    exact: torch.Tensor,
+    finite: Sequence[torch.Tensor],
+    huge: Sequence[torch.Tensor],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`eager` and `exact`, in place of their NaN what does not depend on it, see `_Trial._unmasked`."""
+    if not eager.is_floating_point():
+        return eager, exact
+    hidden = eager.isnan() & exact.isnan() & ~found.isnan()
+    for value, known in (
+        (finite[0], finite[0] == finite[1]),
+        *((sign * torch.inf, torch.stack([sign * h > 1e60 for h in huge]).all(0)) for sign in (1.0, -1.0)),
+    ):
+        here = hidden & known
+        eager, exact = torch.where(here, value, eager.double()).to(eager.dtype), torch.where(here, value, exact)
+    return eager, exact
 
 
 def _numbers(tensor: torch.Tensor) -> torch.Tensor:

@@ -392,3 +392,6 @@ def _rows() -> Iterator[Row]:
 
 
 ROWS = tuple(_rows())
+
+MASKS = ("is_causal", "masked_fill", "torch.where", ".tril(", ".triu(")
+"""In the text of a row that may leave operands out by a mask."""

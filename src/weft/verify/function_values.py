@@ -8,6 +8,7 @@ import torch
 
 Shape = tuple[int, ...]
 Make = Callable[[Shape, torch.dtype, torch.Generator], torch.Tensor]
+StandIn = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 
 
 def generator(*numbers: int) -> torch.Generator:
@@ -112,6 +113,22 @@ VALUES: Mapping[str, Make] = {
     "zeros": _of(_scaled(0.0), share=0.0),
 }
 """Numbers, bools and integers by kind."""
+
+
+def stand_in(draw: int, *, huge: bool) -> StandIn:
+    """Other numbers in place of infinities and NaN for each `draw`; of any size, or for infinities `huge` ones of their sign."""
+
+    def change(values: torch.Tensor, numbers: torch.Generator) -> torch.Tensor:
+        if values.is_complex():
+            return torch.complex(change(values.real, numbers), change(values.imag, numbers))
+        if not values.is_floating_point():
+            return values
+        others = [_normal(values.shape, numbers) for _ in range(draw + 1)][-1]
+        large = torch.copysign(1e100 * (1 + others.abs()), values.double())
+        others = torch.where(values.isinf(), large, others) if huge else others
+        return torch.where(values.isfinite(), values, others.to(values.dtype))
+
+    return change
 
 
 def _transposed(values: torch.Tensor) -> torch.Tensor:

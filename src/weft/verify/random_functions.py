@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from weft.verify.function_rows import ROWS, Effect, Row
-from weft.verify.function_values import LAYOUTS, VALUES, VIEWS, generator
+from weft.verify.function_rows import MASKS, ROWS, Effect, Row
+from weft.verify.function_values import LAYOUTS, VALUES, VIEWS, StandIn, generator
 
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 INTEGERS = ("int64", "int32", "int16", "int8", "uint8")
@@ -108,8 +108,13 @@ class RandomFunction:
         exec(compile(text, file, "exec"), scope)  # noqa: S102
         return scope["f"]
 
-    def tensors(self, call: int, draw: int = 0, *, wide: bool = False) -> list[torch.Tensor]:
-        """Arguments for call number `call`: new ones each time, the same for the same numbers; `wide` ones are in fp64."""
+    def tensors(
+        self, call: int, draw: int = 0, *, wide: bool = False, instead: StandIn | None = None
+    ) -> list[torch.Tensor]:
+        """Arguments for call number `call`: new ones each time, the same for the same numbers.
+
+        `wide` ones are in fp64; `instead` puts finite numbers in place of infinities and NaN.
+        """
         made: dict[str, torch.Tensor] = {}
         for number, argument in enumerate(self.arguments):
             if argument.of is not None:
@@ -119,8 +124,15 @@ class RandomFunction:
             numbers = generator(self.seed, number, call, draw)
             dtype = getattr(torch, argument.dtype)
             values = VALUES[argument.values](shape, dtype, numbers)
-            made[argument.name] = LAYOUTS[argument.layout](_wide(values) if wide else values)
+            values = _wide(values) if wide else values
+            if instead is not None:
+                values = instead(values, numbers)
+            made[argument.name] = LAYOUTS[argument.layout](values)
         return list(made.values())
+
+    def masks(self) -> bool:
+        """Whether a statement may leave operands out by a mask."""
+        return any(word in s.text for s in self.statements for word in MASKS)
 
     def decides_rightly(self) -> bool:
         """Whether all that decides reads exact values alone, and every name is known where it is read."""
