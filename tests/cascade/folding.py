@@ -65,7 +65,8 @@ class Folding(Generic[V]):
         for v, axes in self.args.values():
             self.sizes.update(zip(axes, domain.shape(v), strict=True))
         (self.axis,) = fold.over
-        self.length = self.sizes[self.axis]
+        space = self.axis.space
+        self.length = self.sizes.get(self.axis, space.fixed or space.example or 1)
         self.own = {value: program.values()[value].axes for value in made}
 
     def graph(self, nodes: Sequence[BlockNode], values: Mapping[str, Item[V]], lanes: int = 0) -> dict[str, Item[V]]:

@@ -23,10 +23,13 @@ class _Maker:
     results: list[Ref] = field(default_factory=list[Ref])
     outputs: list[Ref] = field(default_factory=list[Ref])
     signs: bool = False
+    repeated: bool = False
 
     def __post_init__(self) -> None:
         self.data = [self.builder.input(f"x{i}", (ROWS, LENGTH), self.dtype) for i in range(self.rng.randint(1, 3))]
         self.fixed = self.builder.input("f", (ROWS, 1), self.dtype)
+        if self.repeated:
+            self.data.append(self.builder.expand(self.fixed, [-1, self.data[0].dims[1] or LENGTH]))
 
     def __call__(self, op: str, *args: Ref | float) -> Ref:
         """An operation on values and numbers."""
@@ -116,13 +119,16 @@ class _Maker:
         self.outputs.append(self.builder.matmul(self.part(), weights))
 
 
-def random_chain(rng: random.Random, dtype: DType = DType.float32, *, extrema_of_sums: bool = False) -> TensorProgram:
+def random_chain(
+    rng: random.Random, dtype: DType = DType.float32, *, extrema_of_sums: bool = False, repeated: bool = False
+) -> TensorProgram:
     """A program of 2 to 4 reductions along one axis, of which the last results, and now and then others, are returned.
 
     Args:
         extrema_of_sums: whether an extremum may be of data plus an earlier result, whose law no field has.
+        repeated: whether some data are the same all along the axis.
     """
-    maker = _Maker(rng, dtype, signs=extrema_of_sums)
+    maker = _Maker(rng, dtype, signs=extrema_of_sums, repeated=repeated)
     for _ in range(rng.randint(2, 3)):
         maker.reduction()
     if rng.random() < 0.3:

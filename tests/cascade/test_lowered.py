@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from cascade.chains import CHAINS, one_loop
 from cascade.folding import Folding, cutting
-from cascade.programs import prepared, scheduled
+from cascade.programs import captured, prepared, scheduled
 from cascade.random_chains import random_chain
 from walk import WALK_ALL
 from weft.block.check import check
@@ -39,6 +40,26 @@ def test_a_loop_is_verified_with_schedules_of_all_kinds(name):
         assert verdict.equal is True, verdict
 
 
+BROADCAST = {
+    "softmax": lambda x: torch.softmax(x, -1),
+    "nested": lambda x: torch.log_softmax(x.logsumexp(-1, keepdim=True).expand(-1, 7), -1),
+    "variance": lambda x: x.var(-1),
+    "product": lambda x: torch.softmax(x, -1) @ torch.ones(9, 2),
+    "product in half": lambda x: torch.softmax(x, -1).bfloat16() @ torch.ones(9, 2, dtype=torch.bfloat16),
+    "weights": lambda x: (torch.softmax(x, -1) * x).sum(-1),
+    "powers": lambda x: torch.exp(x - x.amax(-1, keepdim=True)).prod(-1),
+}
+"""Reductions along an axis of what is the same all along it."""
+
+
+@pytest.mark.parametrize("name", BROADCAST)
+def test_data_that_are_the_same_along_the_axis(name):
+    program = prepared(captured(lambda x: BROADCAST[name](x.expand(-1, 9)), torch.randn(3, 1)))
+    for seed in range(3):
+        verdict = verify(program, scheduled(program, random.Random(seed)), trials=1)
+        assert verdict.equal is True, verdict
+
+
 # Random chains: a share, and more with WALK_ALL=1 in the environment.
 
 EACH = 600 if WALK_ALL else 60
@@ -53,13 +74,13 @@ def agree(found: FieldElements, wanted: FieldElements) -> bool:
     return found.last.shape == wanted.last.shape and bool(np.all(np.where(number, same, found.codes != 0)))
 
 
-@pytest.mark.parametrize("part", range(4))
-def test_random_chains_over_the_field(part):
+@pytest.mark.parametrize(("part", "repeated"), [(0, False), (1, False), (2, False), (3, False), (4, True)])
+def test_random_chains_over_the_field(part, repeated):
     """Each loop alone, cut and merged at random, and the whole program lowered, in blocks."""
     loops = 0
     for seed in range(EACH * part, EACH * (part + 1)):
         rng = random.Random(seed)
-        program = prepared(random_chain(rng))
+        program = prepared(random_chain(rng, repeated=repeated))
         found = folds(program).folds
         sizes = {s.name: s.example or 1 for s in program.spaces()}
         domain = field_for((program,), seed)

@@ -2,8 +2,9 @@
 
 Each model with each attention that transformers has for it, in fp32 and bf16: its forward at three lengths, held to the error rule;
 `generate` with a growing and with a static cache, in fp32, where the tokens must be eager's. No exception, no warning of weft's, no
-graph without a program, kernels in every model. With `--device cuda` on a GPU that is here; with `--target` each is compiled for
-that GPU instead, which need not be here.
+graph without a program, kernels in every model. With `--device cuda` on a GPU that is here; with `--target` each forward is
+compiled for that GPU instead, at the three lengths; it need not be here. Tokens that a router of experts sends to one or
+another by a rounding are left out, with those after them.
 """
 
 from __future__ import annotations

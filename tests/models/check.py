@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -97,6 +97,20 @@ def floats(found: Any) -> list[Tensor]:
     return [v for v in found.to_tuple() if isinstance(v, Tensor) and v.is_floating_point()]
 
 
+def settled(reference: Any, given: Inputs, dtype: torch.dtype) -> Tensor | float:
+    """1 for the tokens that routers send clearly to some experts, as all before them; 0 for those after one that is nearly tied.
+
+    What lies nearer together than numbers of type `dtype` tell apart, rounding decides, in eager too. 1 where there is no router.
+    """
+    if not hasattr(reference.config, "num_local_experts"):
+        return 1.0
+    clear = torch.ones(given["input_ids"].shape, dtype=torch.bool)
+    for logits in reference(**given, output_router_logits=True).router_logits:
+        most = logits.view(*clear.shape, -1).topk(reference.config.num_experts_per_tok + 1).values
+        clear &= (most[..., -2] - most[..., -1] > torch.finfo(dtype).eps * logits.abs().max()).to(clear.device)
+    return clear.cumprod(-1).unsqueeze(-1)
+
+
 def forward(name: str, attention: str, dtype: torch.dtype, draws: int = 2, device: str = "cpu") -> Outcome:
     """The model at three lengths, by the error rule over all of them; `draws` inputs of each."""
     outcome = Outcome()
@@ -109,9 +123,9 @@ def forward(name: str, attention: str, dtype: torch.dtype, draws: int = 2, devic
         for length in LENGTHS:
             for _ in range(draws):
                 given = MODELS[name].inputs(BATCH, length)
-                found.append(floats(fast(**cast(given, dtype, device))))
-                eager.append(floats(model(**cast(given, dtype, device))))
-                exact.append(floats(reference(**cast(given, torch.float64, device))))
+                clear = settled(reference, cast(given, torch.float64, device), dtype)
+                for runs, of, kind in ((found, fast, dtype), (eager, model, dtype), (exact, reference, torch.float64)):
+                    runs.append([v * clear for v in floats(of(**cast(given, kind, device)))])
     judged = weft.judge(*(weft.Draws(v) for v in (found, eager, exact)))
     if not judged:
         outcome.wrong.append(judged.reason)
@@ -141,19 +155,20 @@ def tokens_only(given: Inputs) -> Inputs:
     return {n: v for n, v in given.items() if n not in ("decoder_input_ids", "attention_mask")}
 
 
-def for_a_gpu(name: str, attention: str, dtype: torch.dtype, target: str) -> Outcome:
-    """The model's graphs compiled for a GPU that need not be here."""
+def for_a_gpu(name: str, attention: str, dtype: torch.dtype, target: str, lengths: Sequence[int] = LENGTHS) -> Outcome:
+    """The model's graphs at these lengths, compiled for a GPU that need not be here."""
     outcome = Outcome()
     model, _ = made(name, attention, dtype)
-    given = cast(MODELS[name].inputs(BATCH, LENGTHS[0]), dtype)
-    names = list(given)
-
-    def call(*values: Tensor) -> Any:
-        return model(**dict(zip(names, values, strict=True)))
-
     with noting(outcome), weft.options(effort="none"):
-        program = weft.optimize(call, tuple(given.values()), target=target)
-        for plan in program.plans:
-            outcome.note(plan)
-        outcome.wrong += [f"{k.name} has no binary" for k in program.kernels if not k.binary]
+        for length in lengths:
+            given = cast(MODELS[name].inputs(BATCH, length), dtype)
+            names = list(given)
+
+            def call(*values: Tensor, names: Sequence[str] = names) -> Any:
+                return model(**dict(zip(names, values, strict=True)))
+
+            program = weft.optimize(call, tuple(given.values()), target=target)
+            for plan in program.plans:
+                outcome.note(plan)
+            outcome.wrong += [f"{k.name} has no binary" for k in program.kernels if not k.binary]
     return outcome

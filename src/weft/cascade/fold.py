@@ -269,9 +269,9 @@ class _Folding:
         narrowed = self.given if self.real is not self.given else None
         for value, index in self.chain.wanted:
             expr = self._plain(self._result(index))
-            makes.append((value, self.after.point("t", expr, self.args, narrowed)))
+            makes.append((value, self._whole(self.after.point("t", expr, self.args, narrowed))))
         for value, finish in self.chain.finished:
-            makes.append((value, self.after.point("t", self._by_axes(finish), self.args, narrowed)))
+            makes.append((value, self._whole(self.after.point("t", self._by_axes(finish), self.args, narrowed))))
         sums = [key for key in self.names if isinstance(key, Carried)]
         single = [key for key in self.names if isinstance(key, Combined | Logarithms | Multiplied)]
         carrying = layout(self.chain, sums, single, self.centres, self.names, self.make)
@@ -284,6 +284,12 @@ class _Folding:
             (argument(i), o) for i, o in enumerate(self.chain.operands) if isinstance(o, Use) and argument(i) in read
         )
         return Fold(self.chain.axes, (self.chain.over,), args, body, state, tuple(self.after.nodes), tuple(makes))
+
+    def _whole(self, name: str) -> str:
+        """A result with all the axes that its value has, also those along which it is the same."""
+        axes = frozenset(self.chain.axes)
+        same = self.after.dims[name] == axes
+        return name if same else self.after.point("t", Arg(0), (name,), self.given, axes)
 
     def _by_axes(self, expr: Scalar) -> Scalar:
         """`expr` after the loop, where what has fewer axes than its reader is a value of its own: made once for all of these."""

@@ -58,6 +58,7 @@ class Graphing:
 
     def collapse(self, wish: str, monoid: Monoid, arg: str, over: Axis) -> str:
         """`arg` combined along `over`."""
+        arg = self.along(arg, over)
         key = ("collapse", monoid, arg, over)
         if key not in self.made:
             name = self.made[key] = self.make(wish)
@@ -83,6 +84,12 @@ class Graphing:
         self.nodes.append(Dot(name, left, right, over, self.ordered(found), self.real, None, self.location))
         self.dims[name] = found
         return name
+
+    def along(self, arg: str, over: Axis) -> str:
+        """`arg` with one element for each of `over`: itself, or copies of what is the same for all of them."""
+        if over in self.dims[arg]:
+            return arg
+        return self.point("x", Arg(0), (arg,), self.real, self.dims[arg] | {over})
 
     def ordered(self, dims: frozenset[Axis]) -> tuple[Axis, ...]:
         """`dims` in the order that all items have."""

@@ -375,7 +375,8 @@ class StateWriter:
         self.body.location = self.locations.get(key)
         if all(f.trivial for f in key.factors):
             return self._count()
-        sides = [self._rounded(self.body, self._data(f.data), r) for f, r in zip(key.factors, key.rounded, strict=True)]
+        each = [self.body.along(self._data(f.data), self.chain.over) for f in key.factors]
+        sides = [self._rounded(self.body, side, r) for side, r in zip(each, key.rounded, strict=True)]
         return self._summed(self.body, sides)
 
     def _relative(self, key: Carried, new: Mapping[Key, str]) -> str:
@@ -383,7 +384,8 @@ class StateWriter:
         self.update.location = self.locations.get(key)
         sides: list[str] = []
         for factor, dtype in zip(key.factors, key.rounded, strict=True):
-            sides.append(self._rounded(self.update, self._factor(factor, new), dtype))
+            side = self.update.along(self._factor(factor, new), self.chain.over)
+            sides.append(self._rounded(self.update, side, dtype))
         return self._summed(self.update, sides)
 
     def _factor(self, factor: Factor, new: Mapping[Key, str]) -> str:
