@@ -133,9 +133,9 @@ class OpaqueCall:
 class FromProgram:
     """An output of the graph: output number `index` of the program, with its `output_dims`.
 
-    `order` are its dimensions as they lie in memory in eager, outermost first; None where that is row-major order, or where
-    eager's result has gaps or overlaps. `strides` are eager's, and after them the place of the first element, where `order`
-    does not say them: a view of a larger tensor has gaps. Code after the graph may rely on both (`view`).
+    `order` are its dimensions as they lie in memory in eager, outermost first; None where eager's result has gaps or overlaps.
+    `strides` are eager's, and after them the place of the first element, where `order` does not say them: a view of a larger
+    tensor has gaps. Code after the graph may rely on both (`view`).
     """
 
     index: int

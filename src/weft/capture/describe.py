@@ -46,15 +46,17 @@ def splits(old: torch.Tensor, new: torch.Tensor) -> bool:
 
 
 def memory_order(fake: torch.Tensor) -> tuple[int, ...] | None:
-    """The dimensions of `fake` as they lie in memory, where that is dense and not row-major."""
+    """The dimensions of `fake` as they lie in memory, outermost first, where that is dense."""
     sizes, strides = [in_example(n) for n in fake.shape], [in_example(n) for n in fake.stride()]
+    if fake.is_contiguous():
+        return tuple(range(fake.ndim))
     order = sorted(range(fake.ndim), key=lambda d: -strides[d])
     step = 1
     for dim in reversed(order):
         if sizes[dim] > 1 and strides[dim] != step:
             return None
         step *= sizes[dim]
-    return None if fake.is_contiguous() else tuple(order)
+    return tuple(order)
 
 
 def odd_strides(fake: torch.Tensor) -> tuple[int | torch.SymInt, ...] | None:

@@ -290,7 +290,10 @@ class _Recorder(TorchDispatchMode):
         if func is _ATEN.cat.default:
             pieces = [piece for piece in args[0] if not is_empty(piece)]
             if len(pieces) == 1 and all(piece.dtype is pieces[0].dtype for piece in args[0]):
-                return self.__torch_dispatch__(_ATEN.clone.default, (), (pieces[0],))
+                joined = self._on_fakes(func, args, kwargs)
+                formats = (torch.contiguous_format, torch.channels_last, torch.channels_last_3d)
+                format_ = next((f for f in formats if joined.is_contiguous(memory_format=f)), torch.contiguous_format)
+                return self.__torch_dispatch__(_ATEN.clone.default, (), (pieces[0],), {"memory_format": format_})
         refused = refused_by_eager(func, args, kwargs)
         if refused is not None:
             raise RefusedByEagerError(refused, where=location_of(self.node))

@@ -426,7 +426,7 @@ class _Translation:
         """`ref` as a value that lies in memory as eager's does: views of it go out, and so must not be copied any more."""
         if ref.dtype.is_foreign:
             return ref  # PyTorch made it
-        order = tuple(range(fake.ndim)) if fake.is_contiguous() else memory_order(fake)
+        order = memory_order(fake)
         if order is None:
             return ref
         back = sorted(range(len(order)), key=lambda d: order[d])

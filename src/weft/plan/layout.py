@@ -12,7 +12,8 @@ from weft.tensor.program import Cast, Elementwise, Node, TensorProgram, uses
 def as_in_eager(program: TensorProgram, results: Sequence[Result]) -> TensorProgram:
     """`program`, whose elementwise results have their axes in eager's memory order; `output_dims` say how the user sees them.
 
-    Eager computes `relu(x.T)` in the order in which x lies. Written in another order it would have to be copied into that one.
+    Eager computes `relu(x.T)` in the order in which x lies, and `relu(x.T).T` is row-major. Written in another order it would
+    have to be copied into that one.
     Results that the program itself reads, or that a product or a reduction makes, stay as they are.
     """
     values = program.values()
@@ -26,7 +27,7 @@ def as_in_eager(program: TensorProgram, results: Sequence[Result]) -> TensorProg
         node = values[name]
         axes = tuple(a for a in (dims[result.index][d] for d in result.order) if a is not None)
         alone = program.outputs.count(name) == 1 and name not in read
-        if isinstance(node, Elementwise | Cast) and alone and set(axes) == set(node.axes):
+        if isinstance(node, Elementwise | Cast) and alone and axes != node.axes and set(axes) == set(node.axes):
             changed[name] = replace(node, axes=axes)
     if not changed:
         return program

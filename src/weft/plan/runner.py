@@ -32,7 +32,7 @@ from weft.capture import (
 from weft.plan.instead import REFUSALS, Instead
 from weft.plan.region import CompiledRegion
 from weft.plan.sizes import Found, found
-from weft.tensor.axes import Affine
+from weft.tensor.axes import Affine, Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.laws import View
 from weft.tensor.program import Input, Node, Opaque, TensorProgram
@@ -238,14 +238,20 @@ class _Text:
 
     def output(self, program: TensorProgram, index: int) -> str:
         """An output of the program with the dimensions that the user sees."""
-        axes = program.values()[program.outputs[index]].axes
-        dims = program.output_dims[index] if program.output_dims else axes
+        axes, dims = _output_axes(program, index)
         text = self.names[program.outputs[index]]
         return (
             text
             if dims == axes
             else f"{self.constant(with_dims)}({text}, {self.constant(axes)}, {self.constant(dims)})"
         )
+
+    def ordered(self, text: str, program: TensorProgram, index: int, order: tuple[int, ...] | None) -> str:
+        """An output, `text`, whose dimensions shall lie in memory in this order; its value's axes lie there in theirs."""
+        axes, dims = _output_axes(program, index)
+        if order is None or axes == tuple(axis for dim in order if (axis := dims[dim]) is not None):
+            return text
+        return f"{self.constant(in_order)}({text}, {order})"
 
     def write(self, writes: Mapping[int, str]) -> None:
         """Copies values into arguments."""
@@ -262,10 +268,12 @@ class _Text:
             match result:
                 case FromProgram(index, order, strides):
                     text = self.output(program, index)
-                    if taken.setdefault(_owner(captured, values, program.outputs[index]), index) != index:
-                        # Laws made one value of two results: a change of one must not show in the other.
+                    if taken.setdefault(_owner(captured, values, program.outputs[index]), index) != index or _theirs(
+                        captured, program, index
+                    ):
+                        # Laws made one value of two: a change of one must not show in the other.
                         text += ".clone()"
-                    text = text if order is None else f"{self.constant(in_order)}({text}, {order})"
+                    text = self.ordered(text, program, index, order)
                     if strides is not None:
                         given = f"{self.constant(strides)}, {_tuple(self.arguments)}"
                         text = f"{self.constant(in_strides)}({text}, {given})"
@@ -341,6 +349,19 @@ def _write(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
 
 def _tuple(items: Iterable[str]) -> str:
     return f"({''.join(f'{item}, ' for item in items)})"
+
+
+def _output_axes(program: TensorProgram, index: int) -> tuple[tuple[Axis, ...], tuple[Axis | None, ...]]:
+    """The axes of an output's value, and its dimensions as the user sees them."""
+    axes = program.values()[program.outputs[index]].axes
+    return axes, program.output_dims[index] if program.output_dims else axes
+
+
+def _theirs(captured: Captured, program: TensorProgram, index: int) -> bool:
+    """Whether laws made an output the same value as a tensor that PyTorch holds or makes, which may lie in an argument's memory."""
+    assert captured.program is not None
+    name = program.outputs[index]
+    return name != captured.program.outputs[index] and isinstance(program.values()[name], Input | Opaque)
 
 
 def _owner(captured: Captured, values: Mapping[str, Node], name: str) -> str:
