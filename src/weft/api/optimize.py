@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from weft.api.net import defect, safe, say
 from weft.api.program import Program, Saved
 from weft.api.recompiles import OWN
 from weft.api.targets import elsewhere, runs_here, target_for
+from weft.capture import FromSizes
 from weft.defects import noticed
 from weft.errors import Location, ProgramFileError, UnsupportedError, WeftError
 from weft.options import options as in_force
@@ -74,8 +75,7 @@ def optimize(
             run = safe(run, gm, eager)
             if done:
                 return run
-            if changes_objects():
-                beyond.append("the function changes objects of Python's, which calls of its graph alone do not")
+            beyond.extend(_beyond(plans[-1]))
             return noting(run)
 
         def noting(run: Runner) -> Runner:
@@ -107,6 +107,14 @@ def optimize(
 without_log_inside(optimize)
 
 
+def _beyond(plan: Plan) -> Iterator[str]:
+    """What the function that Dynamo is tracing now, whose graph this is, does beside its graph as a file has it."""
+    if any(isinstance(each, FromSizes) and each.told for each in plan.captured.results):
+        yield "the function returns a number that is the content of a tensor, another one at another call"
+    if changes_objects():
+        yield "the function changes objects of Python's, which calls of its graph alone do not"
+
+
 def _calling(
     inputs: Sequence[Any], noted: list[tuple[Sequence[Any], Sequence[Any]]], result: Any, beyond: Sequence[str]
 ) -> Saved | ProgramFileError:
@@ -121,7 +129,9 @@ def _calling(
             todo="save the parts that are one graph each: TORCH_LOGS=graph_breaks says where the graph breaks",
         )
     if beyond:
-        return ProgramFileError(beyond[0], todo="return what the function is to change, and change it outside")
+        return ProgramFileError(
+            beyond[0], todo="return tensors, and what the function is to change, and do the rest outside"
+        )
     try:
         return learned(inputs, *calls[0], result)
     except ProgramFileError as error:

@@ -37,6 +37,7 @@ from weft.capture import (
     OpaqueCall,
     Operand,
     Result,
+    Told,
     Write,
     Written,
 )
@@ -174,7 +175,20 @@ _ATOMS = {
 }
 _OWN = (
     *(SavedKernel, SavedRegion, SavedRegionStep, SavedProgram, CallStep, ViewStep, Found, View, Verdict),
-    *(Fallback, FromArgument, FromNothing, FromProgram, FromSizes, OpaqueCall, Operand, Number, Write, Effect, Written),
+    *(
+        Fallback,
+        FromArgument,
+        FromNothing,
+        FromProgram,
+        FromSizes,
+        OpaqueCall,
+        Operand,
+        Told,
+        Number,
+        Write,
+        Effect,
+        Written,
+    ),
     *(Calling, calling.TensorLeaf, calling.Plain, calling.Leaf, calling.Constant, calling.Output),
 )
 _FORMS = {**FORMS, **_ATOMS, **{name_of(form): form for form in _OWN}}

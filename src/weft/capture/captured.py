@@ -36,31 +36,6 @@ class Fallback:
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
-    """A number that depends on the sizes of the inputs, or on numbers among them.
-
-    Attributes:
-        expression: Python, over the names in `symbols`.
-        symbols: (name, index of the graph's placeholder that is that number, or a tensor that holds it alone).
-    """
-
-    expression: str
-    symbols: tuple[tuple[str, int], ...]
-    _function: Callable[..., float] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        source = f"lambda {', '.join(name for name, _ in self.symbols)}: {self.expression}"
-        # The text is PyTorch's own printing of a size expression; no input's content gets here.
-        function = eval(source, {"math": math, "torch": torch})  # noqa: S307
-        object.__setattr__(self, "_function", function)
-
-    def value(self, arguments: Sequence[Any]) -> float:
-        """Its value where the graph is called with `arguments`, one per placeholder."""
-        given = (arguments[index] for _, index in self.symbols)
-        return self._function(*(each.item() if isinstance(each, torch.Tensor) else each for each in given))
-
-
-@dataclass(frozen=True, slots=True)
 class Operand:
     """A value of the tensor program as PyTorch sees it, going into a call or coming out of one.
 
@@ -75,6 +50,52 @@ class Operand:
     kept: tuple[bool, ...]
     order: tuple[int, ...] | None = None
     flagged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A number that a tensor tells: its only element, or where `dim` is one of its dimensions, how long that is."""
+
+    tensor: Operand
+    dim: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number that depends on the sizes of the inputs, on numbers among them, or on the content of tensors.
+
+    Attributes:
+        expression: Python, over the names in `symbols`.
+        symbols: (name, index of the graph's placeholder that is that number, or a tensor that holds it alone; or what tells it).
+    """
+
+    expression: str
+    symbols: tuple[tuple[str, int | Told], ...]
+    _function: Callable[..., float] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        source = f"lambda {', '.join(name for name, _ in self.symbols)}: {self.expression}"
+        # The text is PyTorch's own printing of a size expression; no input's content gets here.
+        function = eval(source, {"math": math, "torch": torch})  # noqa: S307
+        object.__setattr__(self, "_function", function)
+
+    @property
+    def tensors(self) -> tuple[Operand, ...]:
+        """What must be there to tell it."""
+        return tuple(place.tensor for _, place in self.symbols if isinstance(place, Told))
+
+    def value(self, arguments: Sequence[Any], seen: Callable[[Operand], torch.Tensor] | None = None) -> float:
+        """Its value where the graph is called with `arguments`, one per placeholder; `seen` gives what tells numbers."""
+
+        def found(place: int | Told) -> Any:
+            if isinstance(place, int):
+                given = arguments[place]
+                return given.item() if isinstance(given, torch.Tensor) else given
+            assert seen is not None, "what tells a number is there where it is wanted"
+            tensor = seen(place.tensor)
+            return tensor.item() if place.dim is None else tensor.shape[place.dim]
+
+        return self._function(*(found(place) for _, place in self.symbols))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,6 +123,14 @@ class OpaqueCall:
     into: int | None = None
     look: bool = False
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The values that it reads, each once."""
+        leaves = pytree.tree_leaves((self.args, self.kwargs))
+        told = (operand for leaf in leaves if isinstance(leaf, Number) for operand in leaf.tensors)
+        every = (*(leaf for leaf in leaves if isinstance(leaf, Operand)), *told)
+        return tuple(dict.fromkeys(operand.value for operand in every))
+
     def run(self, values: Mapping[str, torch.Tensor], arguments: Sequence[Any]) -> dict[str, torch.Tensor]:
         """Runs it.
 
@@ -113,13 +142,16 @@ class OpaqueCall:
             The results by name of value, one dimension per axis of the value.
         """
 
+        def seen(operand: Operand) -> torch.Tensor:
+            tensor = values[operand.value]
+            return _with_units(tensor if operand.order is None else tensor.permute(operand.order), operand.kept)
+
         def fill(leaf: Any) -> Any:
             match leaf:
-                case Operand(value, kept, order):
-                    tensor = values[value]
-                    return _with_units(tensor if order is None else tensor.permute(order), kept)
+                case Operand():
+                    return seen(leaf)
                 case Number():
-                    return leaf.value(arguments)
+                    return leaf.value(arguments, seen)
                 case _:
                     return leaf
 
@@ -152,9 +184,10 @@ class FromArgument:
 
 @dataclass(frozen=True, slots=True)
 class FromSizes:
-    """An output of the graph: a number that depends on sizes."""
+    """An output of the graph: a number. `told` says which outputs of the program are the tensors that it is read of."""
 
     number: Number
+    told: tuple[tuple[Operand, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
-from weft.capture.arguments import expression, hint, in_example
+from weft.capture.arguments import expression, hint, in_example, known
 from weft.capture.recording import Call, Recording, Slot
 from weft.tensor.dtypes import DType
 
@@ -48,7 +49,7 @@ def splits(old: torch.Tensor, new: torch.Tensor) -> bool:
 def memory_order(fake: torch.Tensor) -> tuple[int, ...] | None:
     """The dimensions of `fake` as they lie in memory, outermost first, where that is dense."""
     sizes, strides = [in_example(n) for n in fake.shape], [in_example(n) for n in fake.stride()]
-    if fake.is_contiguous():
+    if packed(fake):
         return tuple(range(fake.ndim))
     order = sorted(range(fake.ndim), key=lambda d: -strides[d])
     step = 1
@@ -57,6 +58,15 @@ def memory_order(fake: torch.Tensor) -> tuple[int, ...] | None:
             return None
         step *= sizes[dim]
     return tuple(order)
+
+
+def packed(fake: torch.Tensor) -> bool:
+    """Whether the elements of `fake` lie one after the other, row-major; in the example, where only tensors tell its sizes."""
+    if all(map(known, fake.shape)):
+        return fake.is_contiguous()
+    sizes, strides = [in_example(n) for n in fake.shape], [in_example(n) for n in fake.stride()]
+    steps = [math.prod(sizes[dim + 1 :]) for dim in range(fake.ndim)]
+    return all(size == 1 or stride == step for size, stride, step in zip(sizes, strides, steps, strict=True))
 
 
 def odd_strides(fake: torch.Tensor) -> tuple[int | torch.SymInt, ...] | None:
@@ -73,11 +83,12 @@ def odd_strides(fake: torch.Tensor) -> tuple[int | torch.SymInt, ...] | None:
 def alive(recording: Recording) -> Recording:
     """Without calls, and results of calls, that nothing needs."""
     needed = {leaf for leaf in recording.outputs if isinstance(leaf, Slot)} | {last for _, last in recording.writes}
+    needed |= {source.slot for source in recording.sources}
     calls: list[Call] = []
     for call in reversed(recording.calls):
         results = tuple(slot if slot in needed else None for slot in call.results)
-        if call.random:
-            calls.append(call)
+        if call.random:  # with a result at least: a program has a call by its results
+            calls.append(replace(call, results=results) if any(results) else call)
         elif any(slot is not None for slot in results):
             calls.append(replace(call, results=results))
         else:

@@ -25,14 +25,14 @@ _SQRT = "OpaqueUnaryFn_sqrt"
 def computed(builder: Builder, arguments: Arguments, value: torch.SymInt | torch.SymFloat, dtype: DType) -> Ref:
     """A number that Python computed from sizes, as a value of rank 0 and of this type: int64, or a float.
 
-    Where it is computed from numbers of the run it is so in fp64, as Python does, and rounded once.
+    Where a float is computed from numbers of the run it is so in fp64, as Python does, and rounded once.
 
     Raises:
         UnsupportedError: it has another operation than sums and products; of a float, quotients, powers and square roots too.
     """
     refs: list[Ref] = []
     of_the_run = not arguments.contents.keys().isdisjoint(expression(value).free_symbols)
-    wide = DType.float64 if of_the_run else dtype
+    wide = DType.float64 if of_the_run and dtype.is_float else dtype
 
     def known(symbol: Any) -> Scalar:
         content = arguments.contents.get(symbol)

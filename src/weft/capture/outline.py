@@ -51,8 +51,9 @@ class _Step:
         """A call as recorded."""
         leaves, form = pytree.tree_flatten((call.args, call.kwargs))
         whole = None if call.whole is None else str(call.whole.target)
-        rest = call.into, call.random, call.pinned, whole
-        return _Step(call.packet, call.target, tuple(map(_plain, leaves)), form, call.results, rest)
+        rest = call.into, call.random, call.pinned, whole, tuple(source.dim for source in call.sources)
+        read = (*map(_plain, leaves), *(source.slot for source in call.sources))
+        return _Step(call.packet, call.target, read, form, call.results, rest)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,7 +95,7 @@ class Outline:
             inputs[given:],
             tuple(_Value(tuple(map(_plain, fake.shape)), fake.dtype, fake.device) for fake in recording.fakes),
             tuple(map(_Step.of, recording.calls)),
-            tuple(map(_plain, (*recording.outputs, *(slot for pair in recording.writes for slot in pair)))),
+            tuple(map(_plain, (*recording.outputs, *_written_and_told(recording)))),
             recording.constants,
             frozenset(guard.expr for guard in guards),
             {symbol: (its.lower, its.upper) for symbol, its in ranges.items()},
@@ -112,6 +113,14 @@ class Outline:
 
     def _given(self) -> Iterator[_Value]:
         return (self.values[each.index] for each in self.inputs if isinstance(each, Slot))
+
+
+def _written_and_told(recording: Recording) -> Iterator[Any]:
+    """What a recording writes into, each with its last value, and where numbers among its outputs are found."""
+    for pair in recording.writes:
+        yield from pair
+    for source in recording.sources:
+        yield from (source.slot, source.dim)
 
 
 def serves(general: Outline, special: Outline) -> tuple[Place, ...] | None:

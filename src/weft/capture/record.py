@@ -37,6 +37,8 @@ from weft.capture.calls import (
     version_of,
     written_by,
 )
+from weft.capture.contents import Content, Silent, silent, with_sources
+from weft.capture.describe import packed
 from weft.capture.gradients import differentiates
 from weft.capture.memory import BY_STRIDE, STRIDED, Effect, Memory, Piece, Place, Write, Written, storage_of
 from weft.capture.parts import IN_DOUBLE, LIBRARY, PARTS
@@ -115,7 +117,8 @@ def _recorded(gm: fx.GraphModule, recorder: _Recorder) -> Recording:
     held = tuple(recorder.constants.values())
     slots = tuple(recorder.inputs[id(fake)] for _, fake in held)
     constants = tuple(tensor for tensor, _ in held)
-    return Recording((*inputs, *slots), calls, outputs, tuple(recorder.fakes), recorder.writes(), constants)
+    made = Recording((*inputs, *slots), calls, outputs, tuple(recorder.fakes), recorder.writes(), constants)
+    return with_sources(made, recorder.contents)
 
 
 def _form_in_memory(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -187,6 +190,8 @@ class _Recorder(TorchDispatchMode):
         self.constants: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         # Tensors of one element that Python made of a number, with it.
         self.numbers: dict[int, tuple[torch.Tensor, Any]] = {}
+        # What Python reads of tensors, numbers from then on.
+        self.contents: list[Content] = []
         # Calls whose result has taken the place of an argument that the user's own call wrote into.
         self.written: set[int] = set()
         self._slots: dict[int, Slot] = {}
@@ -277,6 +282,10 @@ class _Recorder(TorchDispatchMode):
         given, named = pytree.tree_map(self.without_data, args), pytree.tree_map(self.without_data, kwargs or {})
         if cast("Any", func)._schema.is_mutable:  # noqa: SLF001 - no public name
             return self._write(func, given, named)
+        if func is _ATEN._local_scalar_dense.default:  # noqa: SLF001 - no public name
+            return self._content(given[0])
+        if silent(func, given):
+            return self._silent(func, pytree.tree_map(self.placeheld, (given, named)))
         return self._whole_or_in_parts(func, given, named)
 
     def _whole_or_in_parts(self, func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -314,6 +323,20 @@ class _Recorder(TorchDispatchMode):
                     self.memory.made(leaf, func, args, kwargs, place)
             self._call(func, held, tuple(slots))
         return result
+
+    def _content(self, tensor: torch.Tensor) -> Any:
+        """The number that a tensor holds, which is a symbol."""
+        number, slot = self._on_fakes(_ATEN._local_scalar_dense.default, (tensor,), {}), self.placeheld(tensor)  # noqa: SLF001
+        self.contents.append((number, slot, len(self.calls)))
+        return number
+
+    def _silent(self, func: OpOverload[..., Any], held: Any) -> None:
+        """Records a call that gives nothing, for what it does: it raises where something is not so, or tells somebody."""
+        with torch.inference_mode(False), torch.no_grad(), self.fake_mode:
+            stands = torch.empty(())
+        self.memory.own(stands)
+        target = Piece(str(func.overloadpacket), Silent(func), "it gives nothing, and is called for what it does")
+        self._call(target, held, (self._add(stands, stands),))
 
     def _literal(self, tensor: torch.Tensor) -> torch.Tensor:
         """What `torch.tensor(...)` gives, which is a new tensor at each call: of a number, what is filled with it."""
@@ -370,6 +393,7 @@ class _Recorder(TorchDispatchMode):
         del self.calls[mark.calls :], self.fakes[mark.fakes :], self._kept[mark.fakes :]
         self._slots, self.memory, self.inputs = mark.slots, mark.memory, mark.inputs
         self.input_storages, self.constants = mark.input_storages, mark.constants
+        self.contents = [content for content in self.contents if content[1].index < mark.fakes]
         self.written = {index for index in self.written if index < mark.calls}
 
     def _computed(self, slot: Slot | None) -> bool:
@@ -538,12 +562,12 @@ class _Recorder(TorchDispatchMode):
         place = self.memory.place(target)
         base, into = place.base, self.inputs.get(id(place.base))
         looks = [str(step.call.overloadpacket) for step in place.steps]
-        packed = base.is_contiguous()
-        if into is None and not packed and not STRIDED.issuperset(looks):
+        row_major = packed(base)
+        if into is None and not row_major and not STRIDED.issuperset(looks):
             raise UnsupportedError(f"{op} writes into a reshaped tensor that is not contiguous")
         views = tuple((step.args, step.kwargs) for step in place.steps)
         held = pytree.tree_map(self.placeheld, ((base, views, tuple(args), kwargs), {}))
-        write = Write(tuple((step.call, step.result) for step in place.steps), op, packed)
+        write = Write(tuple((step.call, step.result) for step in place.steps), op, row_major)
         self._make(write, held, base, into)
         self.memory.wrote(base)
         self.memory.current(base)
@@ -583,7 +607,7 @@ class _Recorder(TorchDispatchMode):
             (number, tuple((step.call, step.result) for step in place.steps))
             for number, place in zip(numbers, places, strict=True)
         )
-        target = Effect(op, looks, tuple(base.is_contiguous() for base in bases), tuple(fresh))
+        target = Effect(op, looks, tuple(map(packed, bases)), tuple(fresh))
         into = self.inputs.get(id(bases[0])) if len(bases) == 1 and not fresh else None
         slots = [self._renewed(base) for base in bases]
         for leaf in fresh.values():

@@ -22,6 +22,20 @@ class Slot:
     index: int
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a number is found that no argument of the graph is.
+
+    Attributes:
+        symbol: PyTorch's name for it.
+        slot: the tensor that tells it: its only element, or where `dim` is one of its dimensions, how long that is.
+    """
+
+    symbol: str
+    slot: Slot
+    dim: int | None = None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
     """One ATen call.
@@ -37,6 +51,7 @@ class Call:
             doing so.
         into: of a `Write` into the memory of an input, that input.
         whole: the call into a library that this one is a part of. Where PyTorch is to run a part, it runs the whole.
+        sources: of the numbers among its arguments that only tensors tell.
     """
 
     target: Target
@@ -48,6 +63,7 @@ class Call:
     pinned: bool = False
     into: Slot | None = None
     whole: Call | None = None
+    sources: tuple[Source, ...] = ()
 
     @property
     def packet(self) -> str:
@@ -55,9 +71,9 @@ class Call:
         return str(self.target.overloadpacket)
 
     def reads(self) -> tuple[Slot, ...]:
-        """The tensors it reads, in order of its arguments, one entry per use."""
+        """The tensors it reads, in order of its arguments, one entry per use; then those that tell numbers among these."""
         leaves = pytree.tree_leaves((self.args, self.kwargs))
-        return tuple(leaf for leaf in leaves if isinstance(leaf, Slot))
+        return (*(leaf for leaf in leaves if isinstance(leaf, Slot)), *(source.slot for source in self.sources))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,6 +87,7 @@ class Recording:
         fakes: by slot number, a tensor without data with the shape, dtype and device of each.
         writes: inputs whose content is another one afterwards, each with its last value.
         constants: the tensors that the graph itself holds.
+        sources: of the numbers among the outputs that only tensors tell.
     """
 
     inputs: tuple[Any, ...]
@@ -79,6 +96,7 @@ class Recording:
     fakes: tuple[torch.Tensor, ...]
     writes: tuple[tuple[Slot, Slot], ...] = ()
     constants: tuple[torch.Tensor, ...] = ()
+    sources: tuple[Source, ...] = ()
 
 
 def by_name(func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -23,7 +23,9 @@ from weft.capture.captured import (
     OpaqueCall,
     Operand,
     Result,
+    Told,
 )
+from weft.capture.contents import symbols_of
 from weft.capture.creation import CREATION
 from weft.capture.describe import alive, first, home_of, memory_order, odd_strides, readable, splits, unlike
 from weft.capture.elementwise import elementwise, is_elementwise
@@ -266,11 +268,18 @@ class _Translation:
         self._demand_types(call, used)
         if handler is None or not used:
             raise UnsupportedError(f"{call.packet} is not in weft's table yet")
-        arguments = Arguments(self.builder, call, self.fakes, self.refs, self.axes, self.contents)
+        arguments = Arguments(self.builder, call, self.fakes, self.refs, self.axes, self.contents | self._read(call))
         found = _used(call, handler(self.builder, arguments))
         for slot, ref in found:
             self._check(ref, self.fakes[slot])
         return found
+
+    def _read(self, call: Call) -> dict[Any, Ref]:
+        """The tensors of one element that Python read numbers of which `call` is called with, by symbol."""
+        numbers = {s.symbol: s.slot for s in call.sources if s.dim is None and self.fakes[s.slot].ndim == 0}
+        given = pytree.tree_leaves((call.args, call.kwargs))
+        symbols = {s for each in given if symbols_of(each) for s in expression(each).free_symbols}
+        return {s: self.refs[numbers[str(s)]] for s in symbols if str(s) in numbers}
 
     def _demand_plain_call(self, call: Call, number: int) -> None:
         """Whether `call` does no more than give new values.
@@ -341,7 +350,8 @@ class _Translation:
         if target is _VIEW and not call.pinned:
             # A computed tensor need not have the strides that eager's has: where they do not allow a view, a copy.
             target = _RESHAPE
-        args, kwargs = pytree.tree_map(self._held, (call.args, call.kwargs))
+        told = {source.symbol: Told(self._held(source.slot), source.dim) for source in call.sources}
+        args, kwargs = pytree.tree_map(lambda leaf: self._held(leaf, told), (call.args, call.kwargs))
         refs = [self._pytorchs(slot) for slot in call.reads()]
         results: list[Operand | None] = []
         for slot in call.results:
@@ -350,7 +360,7 @@ class _Translation:
                 continue
             fake, unlike = self.fakes[slot], slot in self.unlike
             sizes, dtype = ((), DType.unknown) if unlike else (self._sizes(call, fake), dtype_of(fake.dtype))
-            ref = self.builder.opaque(call.packet, name, refs, sizes, dtype, reason, call.location)
+            ref = self.builder.opaque(call.packet, name, refs, sizes, dtype, reason, call.location, always=call.random)
             self._shown(slot, ref)
             if fake.layout is torch.strided:
                 self.storages[ref.value] = storage_of(fake)
@@ -437,7 +447,7 @@ class _Translation:
         memory = [{storage_of(self.fakes[s]) for s in slots if s is not None} for slots in (call.reads(), call.results)]
         return call.packet in VIEWS and memory[0].isdisjoint(memory[1])
 
-    def _held(self, leaf: Any) -> Any:
+    def _held(self, leaf: Any, told: Mapping[str, Told] | None = None) -> Any:
         match leaf:
             case Slot():
                 ref = self._pytorchs(leaf)
@@ -445,21 +455,27 @@ class _Translation:
                 plain = order is None or order == tuple(range(len(order)))
                 return replace(_operand(ref), order=None if plain else order)
             case torch.SymInt() | torch.SymFloat() | torch.SymBool():
-                return self._number(leaf)
+                return self._number(leaf, told or {})
             case _:
                 return leaf
 
-    def _number(self, value: Any) -> Number:
-        expr = expression(value)
-        if not {str(s) for s in expr.free_symbols} <= set(self.symbols):
-            raise UnsupportedError(f"{expr} depends on the content of a tensor")
-        return self._number_of(expr)
+    def _number(self, value: Any, told: Mapping[str, Told]) -> Number:
+        """A number of PyTorch's; `told` says where those of its symbols are found that no argument of the graph is.
 
-    def _number_of(self, expr: Any) -> Number:
+        Raises:
+            UnsupportedError: that is nowhere.
+        """
+        expr = expression(value)
+        if not {str(s) for s in expr.free_symbols} <= {*self.symbols, *told}:
+            raise UnsupportedError(f"{expr} depends on the content of a tensor")
+        return self._number_of(expr, told)
+
+    def _number_of(self, expr: Any, told: Mapping[str, Told] | None = None) -> Number:
         """What SymPy's expression of the graph's numbers comes to at each call."""
         symbols = sorted(str(s) for s in expr.free_symbols)
         text = str(cast("Any", PythonPrinter()).doprint(expr))
-        return Number(text, tuple((name, self.symbols[name]) for name in symbols))
+        places: dict[str, int | Told] = {**(told or {}), **self.symbols}
+        return Number(text, tuple((name, places[name]) for name in symbols))
 
     def _result(self, leaf: Any, outputs: list[Ref]) -> Result:
         match leaf:
@@ -468,9 +484,22 @@ class _Translation:
                     return FromArgument(self.inputs[leaf])
                 return self._output(leaf, outputs)
             case torch.SymInt() | torch.SymFloat() | torch.SymBool():
-                return FromSizes(self._number(leaf))
+                return self._told(leaf, outputs)
             case _:
                 return FromNothing(leaf)
+
+    def _told(self, number: Any, outputs: list[Ref]) -> FromSizes:
+        """A number among the results; a tensor that tells it, as it was then, is an output of the program."""
+        told: dict[str, Told] = {}
+        places: dict[Operand, int] = {}
+        names = {str(symbol) for symbol in expression(number).free_symbols}
+        for source in (source for source in self.recording.sources if source.symbol in names):
+            ref = self._copied(source.slot) if source.slot in self.inputs else self._plain(self._pytorchs(source.slot))
+            if ref not in outputs:
+                outputs.append(ref)
+            told[source.symbol] = Told(_operand(ref), source.dim)
+            places[_operand(ref)] = outputs.index(ref)
+        return FromSizes(self._number(number, told), tuple(places.items()))
 
     def _output(self, slot: Slot, outputs: list[Ref]) -> FromProgram:
         """A tensor of the program's own: eager's was a tensor of its own too, unless it is pinned."""
@@ -495,7 +524,7 @@ class _Translation:
             return (
                 None
                 if strides is None
-                else tuple(self._number(n) if isinstance(n, torch.SymInt) else n for n in strides)
+                else tuple(self._number(n, {}) if isinstance(n, torch.SymInt) else n for n in strides)
             )
         except UnsupportedError:
             return None

@@ -24,11 +24,11 @@ from weft.plan.instead import Instead
 from weft.plan.kernel import Kernel
 from weft.plan.layout import as_in_eager
 from weft.plan.library import for_the_library
-from weft.plan.partition import Call, Region
+from weft.plan.partition import Call, Region, Stage
 from weft.plan.region import CompiledRegion
 from weft.plan.regions import Prepared, Regions, calls_of, lone_products
 from weft.plan.runner import CallStep, RegionStep, Runner, Step, ViewStep, kept_dims, runner
-from weft.plan.sizes import found
+from weft.plan.sizes import found, tells
 from weft.plan.writes import guarded, last_values, once_only, with_writes_in_place
 from weft.run.compiler import compiler_works
 from weft.target import Target
@@ -115,6 +115,27 @@ def plan(
         captured = captured.leaving(made)
 
 
+def _after_their_sizes(
+    stages: Sequence[Stage], program: TensorProgram, numbers: Mapping[Space, Number], in_place: Collection[str]
+) -> list[Stage]:
+    """`stages` with regions behind the calls whose results alone tell how long their loops are, where no write is in between."""
+    ordered = list(stages)
+    for stage in [stage for stage in stages if isinstance(stage, Region)]:
+        place = ordered.index(stage)
+        there = {n.name for n in program.inputs}.union(*(each.results for each in ordered[:place]))
+        untold = {s for s in stage.program.spaces() if s.fixed is None and not tells(s, program, there, numbers)}
+        behind = place
+        for number, passed in enumerate(ordered[place + 1 :] if untold else (), place + 1):
+            written = isinstance(passed, Call) and passed.name in in_place
+            if written or not set(stage.results).isdisjoint(passed.uses):
+                break
+            there.update(passed.results)
+            told = {space for space in untold if tells(space, program, there, numbers)}
+            behind, untold = (number, untold - told) if told else (behind, untold)
+        ordered[place : behind + 1] = [*ordered[place + 1 : behind + 1], stage]
+    return ordered
+
+
 def size_class(arguments: Sequence[Any]) -> tuple[int, ...]:
     """The magnitude of each tensor of `arguments`."""
     return tuple(a.numel().bit_length() for a in arguments if isinstance(a, torch.Tensor))
@@ -133,7 +154,7 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
         stages = known.stages(captured.program, program)
         stages, in_place = with_writes_in_place(captured, program, stages)
         there = {n.name for n in program.inputs}
-        for stage in stages:
+        for stage in _after_their_sizes(stages, program, captured.sizes, in_place):
             if isinstance(stage, Call):
                 aliases = _aliases(captured.program, program, stage.name)
                 steps.append(CallStep(captured.calls[stage.name], aliases, stage.name in in_place))

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree  # no public name
 from torch.utils.flop_counter import FlopCounterMode
 
-from weft.capture import Fallback, OpaqueCall, Operand
+from weft.capture import Fallback, OpaqueCall
 from weft.capture.arguments import in_example
 from weft.cost import Machine, machine_of
 from weft.plan.executable import Plan
@@ -52,9 +51,7 @@ def _named(call: OpaqueCall, program: TensorProgram) -> tuple[str, Any]:
 def _seconds(step: CallStep, values: dict[str, Node], machine: Machine, arguments: Sequence[Any]) -> float:
     """Of a call, at least: its operands and results from and to memory, or the products in it as far as PyTorch can count them."""
     call = step.call
-    leaves = pytree.tree_leaves((call.args, call.kwargs))
-    read = [leaf.value for leaf in leaves if isinstance(leaf, Operand)]
-    operands = {name: values[step.aliases.get(name, name)] for name in read}
+    operands = {name: values[step.aliases.get(name, name)] for name in call.reads}
     results = [values[r.value] for r in call.results if r is not None and r.value in values]
     tensors = {name: _without_data(node) for name, node in operands.items()}
     moved = sum(t.numel() * t.element_size() for t in (*tensors.values(), *map(_without_data, results)))

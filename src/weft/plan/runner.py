@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, assert_never
 
 import torch
-from torch.utils import _pytree as pytree  # no public name
 
 from weft.capture import (
     Captured,
@@ -22,7 +21,6 @@ from weft.capture import (
     FromProgram,
     FromSizes,
     OpaqueCall,
-    Operand,
     Write,
     as_read,
     in_order,
@@ -171,10 +169,10 @@ class _Text:
     def call(self, step: CallStep, program: TensorProgram) -> None:
         """PyTorch's own; what it gives is made such as kernels read, or raises: tracing knows no more than a call's fake says."""
         own = {n.name: n for n in program.nodes if isinstance(n, Opaque) and n.call == step.call.name}
-        leaves = pytree.tree_leaves((step.call.args, step.call.kwargs))
-        read = dict.fromkeys(leaf.value for leaf in leaves if isinstance(leaf, Operand))
         # Names of values are constants, never text: a user's own may read like a variable of the runner.
-        given = ", ".join(f"{self.constant(value)}: {self.names[step.aliases.get(value, value)]}" for value in read)
+        given = ", ".join(
+            f"{self.constant(value)}: {self.names[step.aliases.get(value, value)]}" for value in step.call.reads
+        )
         made = self.variable()
         self.lines.append(f"{made} = {self.constant(step.run)}({{{given}}}, {_tuple(self.arguments)})")
         for result in step.call.results:
@@ -280,8 +278,10 @@ class _Text:
                     found.append(text)
                 case FromArgument(index):
                     found.append(self.given(index))
-                case FromSizes(number):
-                    found.append(f"{self.constant(number.value)}({_tuple(self.arguments)})")
+                case FromSizes(number, told):
+                    pairs = [f"{self.constant(operand)}: {self.output(program, index)}" for operand, index in told]
+                    seen = f"{{{', '.join(pairs)}}}.__getitem__"
+                    found.append(f"{self.constant(number.value)}({_tuple(self.arguments)}, {seen})")
                 case FromNothing(value):
                     found.append(self.constant(value))
                 case _:

@@ -53,6 +53,13 @@ def found(
     return place
 
 
+def tells(
+    space: Space, program: TensorProgram, values: Collection[str], numbers: Mapping[Space, Number] | None = None
+) -> bool:
+    """Whether `found` finds the size of `space`."""
+    return _found(space, program, values) is not None or space in (numbers or {})
+
+
 def _found(space: Space, program: TensorProgram, values: Collection[str]) -> Found | None:
     place = _shown(space, program, values)
     if place is not None:

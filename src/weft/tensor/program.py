@@ -213,7 +213,8 @@ class Cast:
 class Opaque:
     """An operation that runs in PyTorch: one result of `target`, with the reason why it is not weft's.
 
-    `call` names the node of the captured graph that computes it; `uses` are the values it reads, whole.
+    `call` names the node of the captured graph that computes it; `uses` are the values it reads, whole. `always`: it runs though
+    nothing reads it, since it draws random numbers or does something besides.
     """
 
     name: str
@@ -224,6 +225,7 @@ class Opaque:
     uses: tuple[str, ...]
     reason: str
     location: Location | None = None
+    always: bool = False
 
 
 Node: TypeAlias = (

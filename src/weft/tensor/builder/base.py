@@ -82,6 +82,8 @@ class Base(Merges):
         dtype: DType,
         reason: str,
         location: Location | None = None,
+        *,
+        always: bool = False,
     ) -> Ref:
         """One result of an operation that runs in PyTorch; ints of `shape` are the example's.
 
@@ -89,7 +91,7 @@ class Base(Merges):
         """
         uses = tuple(r.value for r in refs)
         dims = tuple(self.axis(s, shown=True) for s in shape)
-        node = Opaque(self._name(), present(dims), dtype, target, call, uses, reason, location)
+        node = Opaque(self._name(), present(dims), dtype, target, call, uses, reason, location, always)
         return replace(self._add(node), dims=dims)
 
     def flatten(self, ref: Ref, run: tuple[int, int, Axis], call: str) -> Ref:

@@ -11,7 +11,7 @@ from weft.tensor.rename import with_axes, with_values
 
 
 def remove_dead(program: TensorProgram) -> TensorProgram:
-    """Drops nodes that no output depends on.
+    """Drops nodes that no output depends on, but calls into PyTorch that always run.
 
         a = f(x)                b = g(x)
         b = g(x)         ==>    return b
@@ -22,7 +22,7 @@ def remove_dead(program: TensorProgram) -> TensorProgram:
     alive = set(program.outputs)
     kept: list[Node] = []
     for node in reversed(program.nodes):
-        if node.name in alive:
+        if node.name in alive or (isinstance(node, Opaque) and node.always):
             alive.update(uses(node))
             kept.append(node)
     return replace(program, nodes=tuple(reversed(kept)))
