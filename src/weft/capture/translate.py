@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, cast
@@ -351,7 +352,7 @@ class _Translation:
             # A computed tensor need not have the strides that eager's has: where they do not allow a view, a copy.
             target = _RESHAPE
         told = {source.symbol: Told(self._held(source.slot), source.dim) for source in call.sources}
-        args, kwargs = pytree.tree_map(lambda leaf: self._held(leaf, told), (call.args, call.kwargs))
+        args, kwargs = pytree.tree_map(functools.partial(self._held, told=told), (call.args, call.kwargs))
         refs = [self._pytorchs(slot) for slot in call.reads()]
         results: list[Operand | None] = []
         for slot in call.results:
