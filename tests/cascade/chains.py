@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 
 from cascade.programs import captured, prepared
 from weft.api import workloads
@@ -232,7 +233,6 @@ CHAINS = {
     "shares": Chain(shares, TWO),
     "times the greatest": Chain(times_the_greatest, TWO),
     "covariance of features": Chain(rows.covariance_matrix, ((LENGTH, 4),)),
-    "cosines of all pairs": Chain(cosines, ONE),
     "softmax times softmax": Chain(softmax_times_softmax, ((ROWS, LENGTH), (LENGTH, 2))),
     "product below the greatest": Chain(product_below_the_greatest, ONE),
     "product by a sum": Chain(product_by_a_sum, ONE),
@@ -246,9 +246,16 @@ CHAINS = {
 
 
 IN_RANGE = "keeps what is summed in range: the sum without it may be infinite, or 0"
+FREED = "without it, it may not be"
 NO_MEAN = "is a difference to what is no mean of these data: no running value is known to be near it"
 
 REFUSED = {
+    "cosines of all pairs": (Chain(cosines, ONE), FREED),
+    "cosines of two": (
+        Chain(lambda x, y: F.normalize(x, dim=-1) @ F.normalize(y, dim=-1).T, ((ROWS, LENGTH), (4, LENGTH))),
+        FREED,
+    ),
+    "a projection on itself": (Chain(lambda x: F.normalize(x, dim=-1) @ x.T, ONE), FREED),
     "sum above the least": (Chain(sum_above_the_least, ONE), NO_MEAN),
     "between least and greatest": (Chain(between_least_and_greatest, ONE), IN_RANGE),
     "below the greatest": (Chain(below_the_greatest, TWO), IN_RANGE),

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from block import paper
-from block.paper import each
-from block.programs import ADD, MUL, axes, matmul, tensor
+from block.paper import each, row_sum
+from block.programs import ADD, F32, MUL, axes, matmul, tensor
 from fuse.same import assert_same
 from weft.block.listing import listing
 from weft.block.lower import lower
@@ -121,6 +121,41 @@ def test_an_expression_that_ends_otherwise_stays(op):
     fusion = fused(composite(op, swapped=True))
     assert not count(fusion, "swap_scale_dot")
     assert not count(fusion, "swap_shift_dot")
+
+
+# The magnitudes that rule 4 bears.
+
+
+def both_scaled(left: Scalar, few_bits: bool = False) -> TensorProgram:
+    """(left(x) / c) @ (w / d).T."""
+    w = replace(W, dtype=DType.int8) if few_bits else W
+    y = each("y", BOTH, apply("div", left, Arg(1)), Use("x", BOTH), Use("c", ROWS))
+    v = each("v", (N, K), DIV, Use("wide", (N, K)), Use("d", (N,)))
+    wide = Cast("wide", (N, K), F32, Use("w", (N, K)), semantic=True)
+    nodes = (wide, y, v, matmul("z", Use("y", BOTH), Use("v", (N, K)), K))
+    return TensorProgram((X, C, w, tensor("d", N)), nodes, ("z",))
+
+
+def test_of_two_norms_none_moves_behind_the_product_of_what_they_divide():
+    assert not count(fused(both_scaled(Arg(0))), "swap_scale_dot")
+
+
+def test_a_norm_stays_before_a_product_with_what_it_is_the_norm_of():
+    squares = each("q", BOTH, MUL, Use("x", BOTH), Use("x", BOTH))
+    y = each("y", BOTH, DIV, Use("x", BOTH), Use("t", ROWS))
+    other = replace(M, name="m2")
+    z = matmul("z", Use("y", BOTH), Use("x", (other, K)), K)
+    fusion = fused(TensorProgram((X,), (squares, row_sum("t", "q", M, K), y, z), ("z",)))
+    assert not count(fusion, "swap_scale_dot")
+
+
+@pytest.mark.parametrize(
+    "before",
+    [both_scaled(apply("exp", Arg(0))), both_scaled(Arg(0), few_bits=True)],
+    ids=["an exponential's", "beside numbers of few bits"],
+)
+def test_scales_about_ordinary_numbers_move(before):
+    assert count(fused(before), "swap_scale_dot") == 1
 
 
 # Roundings of a product's operands.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -273,3 +273,46 @@ def depending(program: TensorProgram, on: frozenset[str]) -> frozenset[str]:
         if found.intersection(uses(node)):
             found.add(node.name)
     return frozenset(found)
+
+
+def scales_made_of(program: TensorProgram) -> frozenset[str]:
+    """The values that scales in `program` are made of, these among them: factors of fewer axes than what they scale.
+
+    A matrix product is made of nothing but itself here: what it is the size of is not the size of either side. Scales of numbers of
+    few bits, which are ordinary without them, do not count.
+    """
+    values = program.values()
+    found: set[str] = set()
+    pending = [n for node in program.nodes if isinstance(node, Elementwise) for n in _scales(values, node, node.expr)]
+    while pending:
+        name = pending.pop()
+        if name not in found:
+            found.add(name)
+            pending += () if isinstance(values[name], Contraction) else uses(values[name])
+    return frozenset(found)
+
+
+def _scales(values: Mapping[str, Node], node: Elementwise, expr: Scalar) -> Iterator[str]:
+    """The values in factors of `expr` that lack an axis of `node`."""
+    match expr:
+        case Apply(op, parts):
+            read = [[node.args[i] for i in arguments(part)] for part in parts]
+            scaled = op in ("mul", "div") and not any(
+                each and all(_few_bits(values, use) for use in each) for each in read
+            )
+            for part, each in zip(parts, read, strict=True):
+                if scaled and all(len(set(use.axes)) < len(node.axes) for use in each):
+                    yield from (use.value for use in each)
+                yield from _scales(values, node, part)
+        case Convert(_, inner):
+            yield from _scales(values, node, inner)
+        case _:
+            pass
+
+
+def _few_bits(values: Mapping[str, Node], use: Use) -> bool:
+    """Whether `use` reads integers or floats of 8 bits, or such with a cast."""
+    node = values[use.value]
+    while isinstance(node, Cast):
+        node = values[node.arg.value]
+    return not node.dtype.is_float or node.dtype.bytes == 1

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from weft.block.fold import Fold
 from weft.cascade.algebra import ZERO
-from weft.cascade.chain import Chain, Gathering, NoChainError, Reducing, depending
+from weft.cascade.chain import Chain, Gathering, NoChainError, Reducing, depending, scales_made_of
 from weft.cascade.fold import Decomposition, fold
 from weft.cascade.interchange import sums_outside
 from weft.cascade.rounding import Approximation, approximation
-from weft.cascade.separate import Factor, NotSeparableError, Term, factored, overflowing, separated
+from weft.cascade.separate import Factor, NotSeparableError, Term, factored, freed_of_both, overflowing, separated
 from weft.cascade.several import joined, over_each
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
@@ -151,7 +151,8 @@ def decompose(
     chain = Chain(first.over[0], first.axes, operands, links, made, running, tuple(finished))
     if any(chain.varying(expr) for _, expr in finished):
         raise NoChainError(f"what follows varies along {chain.over}")
-    return Decomposition(chain, tuple(_terms(chain, i) for i in range(len(chain.links))))
+    scaling = scales_made_of(program) if any(len(link.element.sides) > 1 for link in links) else frozenset[str]()
+    return Decomposition(chain, tuple(_terms(chain, i, scaling) for i in range(len(links))))
 
 
 def _same_space(axis: Axis, among: tuple[Axis, ...]) -> Axis:
@@ -163,12 +164,14 @@ def _same_space(axis: Axis, among: tuple[Axis, ...]) -> Axis:
     return found[0]
 
 
-def _terms(chain: Chain, index: int) -> tuple[Term, ...]:
+def _terms(chain: Chain, index: int, scaling: frozenset[str]) -> tuple[Term, ...]:
     link = chain.links[index]
     if link.monoid is Monoid.sum:
         terms = separated(chain, link.element.sides)
-        for term in terms:
-            reason = overflowing(chain, term)
+        for reason in (
+            *(overflowing(chain, term) for term in terms),
+            freed_of_both(chain, link.element.sides, scaling),
+        ):
             if reason is not None:
                 raise NotSeparableError(f"{chain.show(link.element.expr)}: {reason}")
         return terms

@@ -11,8 +11,9 @@ and nothing overflows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from itertools import permutations
 
 from weft.cascade.algebra import ONE, ZERO, difference, is_one, is_zero, negative, product, quotient, total
 from weft.cascade.chain import Chain, Result
@@ -125,6 +126,38 @@ def overflowing(chain: Chain, term: Term) -> str | None:
     if any(abs(e) > 1 for e in powers):
         return f"{chain.show(term.scale)} is a power, by which the sum without it may be infinite, or 0"
     return None
+
+
+def freed_of_both(chain: Chain, sides: tuple[Scalar, ...], scaling: Collection[str]) -> str | None:
+    """Why the product of two sides without what scales one of them is no way to compute it; None where it is.
+
+    A scale, a norm say, brings data of any size to about 1. Times ordinary numbers, the data may go without it until all is
+    added up; times other data of any size, scaled or not, their product may be of the size of a square.
+
+    Args:
+        chain: what the sides are expressions of.
+        sides: of the product.
+        scaling: the values that scales in the program are made of.
+    """
+    for side, other in permutations(sides, 2):
+        factors = [f for term in separated(chain, (side,)) for f, _ in monomial(term.scale).factors]
+        scales = [f for f in factors if chain.dependent(f) and not _counting(chain, f)]
+        if scales and not _leaves(chain, other).isdisjoint(scaling):
+            shown = chain.show(scales[0]), chain.show(side), chain.show(other)
+            return "{} keeps {} in range: times {} without it, it may not be".format(*shown)
+    return None
+
+
+def _leaves(chain: Chain, expr: Scalar) -> frozenset[str]:
+    """The values outside of the chain that `expr` is made of."""
+    found: set[str] = set()
+    for index in arguments(expr):
+        operand = chain.operands[index]
+        if isinstance(operand, Result):
+            found.update(*(_leaves(chain, side) for side in chain.links[operand.index].element.sides))
+        else:
+            found.add(operand.value)
+    return frozenset(found)
 
 
 def far_apart(chain: Chain, term: Term) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from weft.block.copies import fresh_loops
 from weft.block.program import Graph, in_order
 from weft.block.rename import fresh, values_of
+from weft.fuse.magnitudes import stays_in_range
 from weft.fuse.mapped_matmul import SCALES, SHIFTS, MappedMatmul, MappedRows, mapped_rows, matmuls_of
 from weft.fuse.rewire import reading
 from weft.fuse.rule import Conditioning, Rewrite, Rule, Site
@@ -31,7 +32,7 @@ def _rewrite(site: Site) -> Rewrite | None:
     """
     for ops in (SCALES, SHIFTS):
         for rows in mapped_rows(site, ops):
-            products = list(matmuls_of(rows))
+            products = [p for p in matmuls_of(rows) if ops is SHIFTS or stays_in_range(site, rows, p)]
             if len(products) > 1:
                 return Rewrite(_duplicated(rows, products[-1]))
     return None

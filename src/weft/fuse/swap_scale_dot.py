@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from weft.block.program import Graph, in_order
 from weft.block.rename import fresh, values_of
+from weft.fuse.magnitudes import stays_in_range
 from weft.fuse.mapped_matmul import SCALES, MappedMatmul, MappedRows, mapped_rows, matmuls_of, read_once
 from weft.fuse.rewire import over_columns, plain_product
 from weft.fuse.rule import Conditioning, Rewrite, Rule, Site
@@ -32,11 +33,15 @@ def _rewrite(site: Site) -> Rewrite | None:
     Condition: the scale is alone in its map, nothing else reads what it makes, and the product contracts the axis that the
     scale is mapped over, over which c does not vary. A division by c is a scale too, and stays one; a rounding of the product's
     operands stays at them; of a longer expression the scale is what it does last. Each product is rounded before it is scaled
-    instead of after, and where c is far from 1 a sum may overflow or underflow that did not.
+    instead of after.
+
+    Magnitudes: the product is of the size of I1, which c may be far from 1 for, times that of I2. So I2 is nothing that a scale of
+    the program is made of, c or one of its own, unless I1 or I2 is an ordinary number for any inputs: an exponential, whose
+    scale moves in attention, or a number of few bits.
     """
     for rows in mapped_rows(site, SCALES):
         for product in matmuls_of(rows):
-            if read_once(rows):
+            if read_once(rows) and stays_in_range(site, rows, product):
                 return Rewrite(_swapped(rows, product))
     return None
 
