@@ -47,6 +47,43 @@ def test_a_walk_over_lengths_compiles_nothing_after_the_second(fn):
     assert sum(walked(fn, [(length, 32) for length in walk])[2:]) == 0
 
 
+def own_attention(x):
+    """As models do: there is no mask for a single place."""
+    q = x.view(x.shape[0], 2, 16).transpose(0, 1)
+    single = x.shape[0] == 1
+    made = (
+        F.scaled_dot_product_attention(q, q, q) if single else F.scaled_dot_product_attention(q, q, q, is_causal=True)
+    )
+    return made.transpose(0, 1).reshape(x.shape)
+
+
+def below_the_diagonal(x):
+    if x.shape[0] > 1:
+        keep = ~torch.full((x.shape[0], x.shape[0]), True).triu(1)
+        return torch.where(keep, x @ x.mT, 0.0) @ x
+    return (x @ x.mT) @ x
+
+
+@pytest.mark.parametrize("fn", [own_attention, below_the_diagonal], ids=lambda fn: fn.__name__)
+def test_what_a_mask_leaves_as_it_is_at_length_1_is_no_other_graph(fn):
+    walk = [64, 128, 65, 1, 90, 1]
+    assert sum(walked(fn, [(length, 32) for length in walk])[2:]) == 0
+
+
+def test_lengths_that_are_the_same_in_several_tensors():
+    def masked(x, mask):
+        return torch.softmax((x @ x.mT) + mask[:, None], -1) @ x
+
+    torch.compiler.reset()
+    fast, emitted = weft.compile(masked), list[int]()
+    with torch.no_grad():
+        for length in (64, 128, 65, 1, 90):
+            x, mask, before = torch.randn(length, 24), torch.randn(length), weft.stats().binaries_emitted
+            torch.testing.assert_close(fast(x, mask), masked(x, mask), rtol=1e-4, atol=1e-5)
+            emitted.append(weft.stats().binaries_emitted - before)
+    assert sum(emitted[2:]) == 0
+
+
 def test_lengths_and_batches_together():
     def normalised(x):
         return F.layer_norm(x, (8,)) * 2 + x.mean(1, keepdim=True)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import fx
 
 import weft
-from capture.opaque import raise_by
+from capture.opaque import raise_by, strides_of, write_and_give_strides
 from weft.capture import capture
 from weft.tensor.program import Opaque
 
@@ -141,3 +141,25 @@ def test_branches_within_autocast():
         found, wanted = program(x.abs() * sign, w), function(x.abs() * sign, w)
         assert found.dtype is wanted.dtype
         torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2)
+
+
+def of_transposed(x):
+    seen = strides_of(torch.exp(x.t())), strides_of(torch.softmax(x.t(), -1)), strides_of((x.t() @ x).t() * 2)
+    return *seen, strides_of(torch.exp(x)[:, ::2]), strides_of((x * 2).expand(3, *x.shape)), strides_of((x.t() + 1)[2:])
+
+
+def of_what_it_writes(x):
+    y, z = torch.exp(x.t()), (x * 2).t()
+    return write_and_give_strides(y), write_and_give_strides(z[1:]), y, z
+
+
+@pytest.mark.parametrize("function", [of_transposed, of_what_it_writes])
+@pytest.mark.parametrize("entry", ["optimize", "compile"])
+def test_other_libraries_see_the_strides_of_eager(function, entry):
+    """What a user's kernel is handed it may read by its strides, or by those that PyTorch traced."""
+    compiled = weft.compile(function, measure="never")
+    for shape in ((4, 16), (5, 7), (9, 3)):
+        x = torch.randn(shape)
+        fast = weft.optimize(function, x) if entry == "optimize" else compiled
+        for mine, eager in zip(fast(x), function(x), strict=True):
+            torch.testing.assert_close(mine, eager)

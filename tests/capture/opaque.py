@@ -39,6 +39,25 @@ def swing(x: Tensor, by: float, y: Tensor) -> Tensor:
     return x + y
 
 
+@custom_op("weft_tests::strides_of", mutates_args=())
+def strides_of(x: Tensor) -> Tensor:
+    """The strides of what it is handed."""
+    return torch.tensor(x.stride())
+
+
+@custom_op("weft_tests::write_and_give_strides", mutates_args=("x",))
+def write_and_give_strides(x: Tensor) -> Tensor:
+    """Adds 1 in place, and gives the strides of what it is handed."""
+    x.add_(1)
+    return torch.tensor(x.stride())
+
+
+@strides_of.register_fake
+@write_and_give_strides.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty(x.ndim, dtype=torch.int64)
+
+
 @halved.register_fake
 def _(x: Tensor) -> Tensor:
     return torch.empty_like(x)

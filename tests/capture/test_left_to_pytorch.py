@@ -438,5 +438,5 @@ def test_arguments_are_found_by_position(weft):
     x, w = torch.randn(4, 6), torch.randn(3)
     found = weft.run(function, x, w)
     assert found[0] is w
-    assert weft.only.results == (FromArgument(0), FromProgram(0))
+    assert weft.only.results == (FromArgument(0), FromProgram(0, (0, 1)))
     assert weft.only.arguments == (0, 1)

@@ -44,12 +44,14 @@ class Operand:
         kept: per dimension of PyTorch's tensor: True for the value's next axis, False for size 1.
         order: the value's axes in the order in which PyTorch's tensor has them; None where that is their own.
         flagged: of a result, that it is marked as a conjugate, a negative or zeros, which only PyTorch's calls see.
+        strides: of what another library reads: eager's, and after them the place of the first element; None where any will do.
     """
 
     value: str
     kept: tuple[bool, ...]
     order: tuple[int, ...] | None = None
     flagged: bool = False
+    strides: tuple[Number | int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,8 @@ class OpaqueCall:
 
         def seen(operand: Operand) -> torch.Tensor:
             tensor = values[operand.value]
-            return _with_units(tensor if operand.order is None else tensor.permute(operand.order), operand.kept)
+            tensor = _with_units(tensor if operand.order is None else tensor.permute(operand.order), operand.kept)
+            return tensor if operand.strides is None else in_strides(tensor, operand.strides, arguments)
 
         def fill(leaf: Any) -> Any:
             match leaf:

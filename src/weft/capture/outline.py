@@ -6,17 +6,21 @@ the symbol's place; the old one's kernels, which take any size, run it then.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 import torch
+from torch._ops import OpOverload  # no public name
 from torch.utils import _pytree as pytree  # no public name
 
 from weft.capture.recording import Call, Recording, Slot, Target
 
 _SMALL = 4096
 """Elements of a tensor that a graph holds, up to which it is compared with another graph's."""
+_LIKE = ("aten.full_like", "aten.ones_like", "aten.zeros_like")
+"""Calls that read nothing of a tensor but what it looks like."""
 _LOOKS = frozenset(f"aten.{name}" for name in ("alias", "detach", "expand", "reshape", "slice", "squeeze", "view"))
 """Calls that change nothing where they leave the shape as it is; PyTorch leaves some of them out where sizes are numbers."""
 Place: TypeAlias = int | tuple[int, int]
@@ -153,6 +157,11 @@ def _bound(general: Outline, special: Outline) -> tuple[dict[_Expr, _Expr], tupl
             if _is_symbol(mine) and mine not in binding:
                 binding[mine], sizes[mine] = its, (number, dim)
     seen = set(binding.values())
+    for guard in general.guards:  # a symbol that equals another one is in no shape
+        pair = guard.args if type(guard).__name__ == "Equality" and all(map(_is_symbol, guard.args)) else ()
+        for one, other in (pair, pair[::-1]) if pair else ():
+            if one in binding:
+                binding.setdefault(other, binding[one])
     numbers = [i for i, each in enumerate(special.inputs) if _is_symbol(each) and each not in seen]
     rest, places = iter(tensors), list[Place]()
     for each in general.inputs:
@@ -176,16 +185,75 @@ class _Numbers:
     binding: _Binding
     new: dict[int, int] = field(default_factory=dict[int, int])
     count: int = 0
+    known: dict[int, torch.Tensor] = field(default_factory=dict[int, torch.Tensor])
+
+    def folded(self, step: _Step) -> bool:
+        """Whether the result of a step is the same at each call; what reads it reads its elements then."""
+        result = step.results[0] if len(step.results) == 1 else None
+        if result is None or not isinstance(step.target, OpOverload) or any(step.rest[:3]):
+            return False
+        shape, like = self.shape(result), step.packet in _LIKE
+        tensors = [leaf for leaf in step.leaves if isinstance(leaf, Slot)]
+        if not all(map(_is_number, shape)) or math.prod(map(int, shape)) > _SMALL:
+            return False
+        if not (like or all(slot.index in self.known for slot in tensors)):
+            return False
+        leaves = [self._here(leaf, like=like) for leaf in step.leaves[: step.form.num_leaves]]
+        if any(getattr(leaf, "free_symbols", ()) for leaf in leaves):
+            return False
+        args, kwargs = pytree.tree_unflatten(leaves, step.form)
+        self.known[result.index] = step.target(*args, **kwargs)
+        return True
+
+    def _here(self, leaf: Any, *, like: bool) -> Any:
+        """An argument of a step that is done here and now, on the CPU; with `like`, only the looks of tensors count."""
+        if isinstance(leaf, Slot) and like:
+            return torch.empty([int(n) for n in self.shape(leaf)], dtype=self.outline.values[leaf.index].dtype)
+        if isinstance(leaf, Slot):
+            return self.known[leaf.index]
+        if isinstance(leaf, torch.device):
+            return torch.device("cpu")
+        found = _bound_in(leaf, self.binding)
+        return int(found) if hasattr(found, "xreplace") and _is_number(found) else found
+
+    def chosen(self, step: _Step) -> Slot | None:
+        """What the result of a step is, where that chooses one and the same tensor for all of its elements."""
+        first = step.leaves[0] if step.leaves else None
+        place = {"aten.where": 0, "aten.masked_fill": 1}.get(step.packet)
+        condition = None if place is None else step.leaves[place]
+        if not isinstance(first, Slot) or not isinstance(condition, Slot) or condition.index not in self.known:
+            return None
+        there = self.known[condition.index]
+        if bool(there.all()) == bool(there.any()):
+            sides = (step.leaves[2], step.leaves[1]) if place == 0 else (first, None)
+            side, result = sides[int(there.any())], step.results[0]
+            if isinstance(side, Slot) and result is not None and self._alike(side, result):
+                return side
+        return None
+
+    def _alike(self, one: Slot, other: Slot) -> bool:
+        kinds = [(self.shape(slot), self.outline.values[slot.index].dtype) for slot in (one, other)]
+        return kinds[0] == kinds[1] and other not in self.outline.outputs
 
     def all(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
         """`leaves` with these slots and with other numbers for symbols, each with its kind, since 1 is neither True nor 1.0."""
         return tuple(map(self._one, leaves))
+
+    def same(self, result: Slot, source: Slot) -> None:
+        """Notes that two tensors are one."""
+        if source.index in self.known:
+            self.known[result.index] = self.known[source.index]
+        else:
+            self.new[result.index] = self.new[source.index]
 
     def shape(self, slot: Slot) -> tuple[_Expr, ...]:
         """Of a tensor."""
         return tuple(_bound_in(size, self.binding) for size in self.outline.values[slot.index].shape)
 
     def _one(self, leaf: Any) -> Any:
+        if isinstance(leaf, Slot) and leaf.index in self.known:
+            there = self.known[leaf.index]
+            return "elements", there.dtype, self.shape(leaf), str(cast("Any", there).tolist())
         if isinstance(leaf, Slot):
             if leaf.index not in self.new:
                 self.new[leaf.index], self.count = self.count, self.count + 1
@@ -202,14 +270,20 @@ def _numbered(outline: Outline, binding: _Binding) -> Iterator[tuple[Any, ...]]:
     tensors = [each for each in outline.inputs if isinstance(each, Slot)]
     yield numbers.all((*tensors, *outline.held))
     for step in outline.steps:
+        if numbers.folded(step):
+            continue
         read = numbers.all(step.leaves)
+        chosen = numbers.chosen(step)
+        if chosen is not None and step.results[0] is not None:
+            numbers.same(step.results[0], chosen)
+            continue
         match step.leaves[:1], step.results[:1]:
             case (Slot() as source,), (Slot() as result,) if numbers.shape(source) == numbers.shape(result):
                 copies = (
                     step.packet == "aten.contiguous" and result not in outline.outputs
                 )  # else it may be a view of an argument
                 if copies or step.packet in _LOOKS:
-                    numbers.new[result.index] = numbers.new[source.index]
+                    numbers.same(result, source)
                     continue
             case _:
                 pass

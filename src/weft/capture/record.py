@@ -43,6 +43,7 @@ from weft.capture.gradients import differentiates
 from weft.capture.memory import BY_STRIDE, STRIDED, Effect, Memory, Piece, Place, Write, Written, storage_of
 from weft.capture.parts import IN_DOUBLE, LIBRARY, PARTS
 from weft.capture.picks import PICKS
+from weft.capture.pieces import may_write
 from weft.capture.recording import Call, Recording, Slot, Target
 from weft.capture.refusal import refused_by_eager
 from weft.capture.source import location_of
@@ -639,9 +640,13 @@ class _Recorder(TorchDispatchMode):
         if [_form_in_memory(leaf) for leaf in given] != forms:
             raise UnsupportedError(f"{name} changes the shape of an argument", where=location_of(self.node))
         written = [leaf for leaf, version in zip(given, before, strict=True) if version_of(leaf) != version]
+        written += may_write(function, args, kwargs, result)
         target, held = self._as_it_stands(name, function), (tuple(args), kwargs)
         if written:
-            return self._effect(target, *held, list({id(leaf): leaf for leaf in written}.values()), result)
+            self._effect(
+                target, *held, list({id(leaf): leaf for leaf in written}.values()), () if result is None else result
+            )
+            return result
         held = pytree.tree_map(self.placeheld, held)
         leaves = pytree.tree_leaves(result)
         fresh = [isinstance(leaf, torch.Tensor) and id(leaf) not in self._slots for leaf in leaves]

@@ -51,6 +51,8 @@ _HANDLERS: dict[str, Handler] = {**CREATION, **INDICES, **PRODUCTS, **REDUCTIONS
 _FLATTEN = torch.ops.aten.flatten.using_ints
 _CLONE, _NUMBER = torch.ops.aten.clone.default, "aten.scalar_tensor"
 _VIEW, _RESHAPE = torch.ops.aten.view.default, torch.ops.aten.reshape.default
+_OWN = ("aten", "prims", "weft")
+"""The libraries whose operations ask their operands for strides."""
 _OF_ROWS = ("aten.view_as_complex", "aten.view_as_real")
 """Views that want the last dimension to be the innermost, as it is in a tensor that eager computed."""
 
@@ -352,7 +354,9 @@ class _Translation:
             # A computed tensor need not have the strides that eager's has: where they do not allow a view, a copy.
             target = _RESHAPE
         told = {source.symbol: Told(self._held(source.slot), source.dim) for source in call.sources}
-        args, kwargs = pytree.tree_map(functools.partial(self._held, told=told), (call.args, call.kwargs))
+        args, kwargs = pytree.tree_map(
+            functools.partial(self._held, told=told, exact=_foreign(call)), (call.args, call.kwargs)
+        )
         refs = [self._pytorchs(slot) for slot in call.reads()]
         results: list[Operand | None] = []
         for slot in call.results:
@@ -448,17 +452,30 @@ class _Translation:
         memory = [{storage_of(self.fakes[s]) for s in slots if s is not None} for slots in (call.reads(), call.results)]
         return call.packet in VIEWS and memory[0].isdisjoint(memory[1])
 
-    def _held(self, leaf: Any, told: Mapping[str, Told] | None = None) -> Any:
+    def _held(self, leaf: Any, told: Mapping[str, Told] | None = None, *, exact: bool = False) -> Any:
+        """What stands for an argument of a call; where that is to be `exact`, tensors have the strides that they have in eager."""
         match leaf:
             case Slot():
                 ref = self._pytorchs(leaf)
                 order = self.builder.order(ref)
                 plain = order is None or order == tuple(range(len(order)))
-                return replace(_operand(ref), order=None if plain else order)
+                strides = self._exact(leaf) if exact else None
+                return replace(_operand(ref), order=None if plain else order, strides=strides)
             case torch.SymInt() | torch.SymFloat() | torch.SymBool():
                 return self._number(leaf, told or {})
             case _:
                 return leaf
+
+    def _exact(self, slot: Slot) -> tuple[Number | int, ...] | None:
+        """The strides of a tensor in eager, and the place of its first element; None in an input's memory, or if not plain."""
+        fake = self.fakes[slot]
+        if slot in self.theirs or slot in self.shown or slot in self.unlike or flagged(fake):
+            return None
+        places = (*fake.stride(), fake.storage_offset())
+        try:
+            return tuple(self._number(n, {}) if isinstance(n, torch.SymInt) else n for n in places)
+        except UnsupportedError:  # only the content of a tensor says them
+            return None
 
     def _number(self, value: Any, told: Mapping[str, Told]) -> Number:
         """A number of PyTorch's; `told` says where those of its symbols are found that no argument of the graph is.
@@ -561,6 +578,12 @@ class _Translation:
         while value in self.flat:
             value = self.flat[value]
         return value
+
+
+def _foreign(call: Call) -> bool:
+    """Whether a call is of something else than an operation of PyTorch's own, which takes its operands in any strides."""
+    target = call.target.op if isinstance(call.target, Effect) else call.target
+    return isinstance(target, Piece) or (isinstance(target, OpOverload) and target.namespace not in _OWN)
 
 
 def _used(call: Call, made: Ref | tuple[Ref, ...]) -> list[tuple[Slot, Ref]]:
