@@ -122,6 +122,24 @@ def test_what_eager_refuses_is_no_finding():
     assert (found.finding, found.ran) == (None, False)
 
 
+def test_what_overflows_in_eager_is_judged_where_it_is_finite(monkeypatch):
+    """Whether infinities of both signs meet in a sum is an accident; other numbers are not."""
+    large = tuple(replace(a, values="large") for a in drawn("a0").arguments)
+    function = drawn("a0 @ a0.mT", "torch.logaddexp(v0, a1[..., :1])", outputs="v1", entry="compile", arguments=large)
+    monkeypatch.setattr(function_trial, "weft_compile", lambda f: lambda *given: (f(*given)[0] * torch.nan,))
+    assert tried(function).finding is None
+    kept = drawn("a0 / a0.abs().amax(-1, keepdim=True)", entry="compile", arguments=large)
+    found = tried(kept).finding
+    assert found is not None
+    assert found.stage == "nan"
+
+
+def test_what_pytorch_cannot_trace_is_no_finding():
+    expanded = tuple(replace(a, layout="columns expanded") for a in drawn("a0").arguments)
+    found = tried(drawn("a0.copy_(a0)", arguments=expanded))
+    assert (found.finding, found.ran) == (None, False)
+
+
 def test_a_failing_function_becomes_small():
     """Whatever takes an exponential fails: that alone is left."""
 

@@ -9,10 +9,12 @@ from itertools import pairwise
 from typing import Any, TypeAlias, cast
 
 import torch
+from torch.utils import _pytree as pytree  # no public name
+from torch.utils._python_dispatch import TorchDispatchMode  # no public name
 
 from weft.api.compile import compile as weft_compile
 from weft.api.optimize import optimize
-from weft.errors import ShapeError
+from weft.errors import ShapeError, UnsupportedError
 from weft.options import options
 from weft.verify.function_values import StandIn, stand_in
 from weft.verify.judge import Draws, judge
@@ -43,6 +45,10 @@ class Finding:
 
     stage: str
     what: str
+
+
+class _RefusedError(Exception):
+    """PyTorch cannot trace the function."""
 
 
 class _WrongError(Exception):
@@ -100,6 +106,8 @@ class _Trial:
                     except REFUSALS:
                         continue  # what eager refuses at these sizes, weft may refuse or not
                 self._call(compiled, call, expected)
+        except _RefusedError:
+            return Tried(None, ran=False)
         except _WrongError as wrong:
             return Tried(Finding(wrong.stage, wrong.what), kernels=self.kernels, judged=self.judged)
         return Tried(None, kernels=self.kernels, judged=self.judged)
@@ -110,12 +118,22 @@ class _Trial:
         try:
             program = optimize(self.plain, self.function.tensors(0))
         except Exception as error:
+            if isinstance(error, UnsupportedError) and not self._traceable():
+                raise _RefusedError from error
             raise _WrongError("raises", f"optimize raises {_said(error)}") from error
         self.kernels = len(program.kernels)
         for fallback in program.fallbacks:
             if fallback.reason.startswith(_FAILED):
                 raise _WrongError("fallback", f"{fallback.operation} is left to PyTorch: {fallback.reason}")
         return program
+
+    def _traceable(self) -> bool:
+        """Whether PyTorch itself can trace the function whole: `optimize` must."""
+        try:
+            cast("Any", torch).compile(self.plain, backend="eager", fullgraph=True)(*self.function.tensors(0))
+        except Exception:  # noqa: BLE001 - whatever PyTorch raises
+            return False
+        return True
 
     def _eager(self, call: int, draw: int) -> tuple[_Results, list[torch.Tensor]]:
         """Results of eager, and the arguments after the call."""
@@ -179,8 +197,41 @@ class _Trial:
             wrong = self._judged(every, call)
         if wrong is not None and wrong.stage == "nan" and self.function.masks():
             wrong = self._judged(self._unmasked(every, call), call)
+        if wrong is not None and wrong.stage == "nan":
+            wrong = self._judged(self._in_range(every, call), call)
         if wrong is not None:
             raise wrong
+
+    def _in_range(self, every: _Every, call: int) -> _Every:
+        """Results of each draw; of one in which eager leaves the range of a type that fp64 does not, only what is finite.
+
+        In sums of such numbers infinities of both signs meet or do not, as their order and fused multiplications have it.
+        """
+        rows: list[tuple[_Results, _Results, _Results | None]] = []
+        for draw, (found, eager, exact) in enumerate(zip(*every, strict=True)):
+            if exact is None or not self._overflows(call, draw):
+                rows.append((found, eager, exact))
+                continue
+            each = [_only_finite(*three) for three in zip(found, eager, exact, strict=True)]
+            rows.append((tuple(f for f, _, _ in each), tuple(e for _, e, _ in each), tuple(x for _, _, x in each)))
+        return [f for f, _, _ in rows], [e for _, e, _ in rows], [x for _, _, x in rows]
+
+    def _overflows(self, call: int, draw: int) -> bool:
+        """Whether a call that eager makes gives more infinities or NaN than in fp64."""
+        counted = [_Infinities(), _Infinities()]
+        with counted[0]:
+            self.plain(*self.function.tensors(call, draw))
+        default = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            with counted[1]:
+                self.wide(*self.function.tensors(call, draw, wide=True))
+        except REFUSALS:
+            return False
+        finally:
+            torch.set_default_dtype(default)
+        plain, wide = counted[0].counts, counted[1].counts
+        return len(plain) == len(wide) and any(a > b for a, b in zip(plain, wide, strict=True))
 
     def _unmasked(self, every: _Every, call: int) -> _Every:
         """Results of each draw without the NaN of operands that a mask excludes: weft owes none of them.
@@ -250,6 +301,29 @@ class _Trial:
                 stage = "integer" if integer else "nan" if "where eager gives" in output.reason else "number"
                 return _WrongError(stage, f"call {call}, {name}: {output}")
         return None
+
+
+class _Infinities(TorchDispatchMode):
+    """Counts, for each call, the elements of its results that are no finite numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()  # pyright: ignore[reportUnknownMemberType] - PyTorch annotates nothing here
+        self.counts: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        tensors = [leaf for leaf in pytree.tree_leaves(made) if isinstance(leaf, torch.Tensor)]
+        if func.name() != "aten::_to_copy":  # of changes of type fp64 has fewer
+            self.counts.append(sum(int((~torch.isfinite(t)).sum()) for t in tensors if t.is_floating_point()))
+        return made
+
+
+def _only_finite(
+    found: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """All three as they are where the first two are finite, 0 elsewhere."""
+    kept = torch.isfinite(found) & torch.isfinite(eager)
+    return found.where(kept, 0), eager.where(kept, 0), exact.where(kept, 0)
 
 
 def _same_form(
