@@ -11,7 +11,7 @@ import torch.nn.functional as F
 import weft
 from weft.verify.judge import reference
 
-SCALES = (1e-38, 1e-30, 1e-25, 1e-19, 1e-10, 1.0, 1e10, 1e19, 1e25, 1e30)
+SCALES = (1e-38, 1e-30, 1e-25, 1e-19, 1e-10, 1.0, 1e10, 1e19, 1e20, 1e25, 1e30)
 WIDTHS = (5, 768, 4099)
 
 
@@ -39,6 +39,11 @@ def lengths(x):
     return torch.linalg.vector_norm(x, dim=-1), x.norm(p=3, dim=-1)
 
 
+def lengths_below_0(x):
+    orders = (-0.5, -1, -2, -3, -math.inf)
+    return tuple(torch.linalg.vector_norm(x, order, dim=-1) for order in orders)
+
+
 def lengths_of_one(x):
     one = (x * 2).unsqueeze(1)
     orders = (1, 2, 3, -2, 0.5)
@@ -62,7 +67,19 @@ def spread_by_hand(x):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
     "function",
-    [by_torch, with_means, of_columns, of_all, standardised, lengths, lengths_of_one, cosines, unit, spread_by_hand],
+    [
+        by_torch,
+        with_means,
+        of_columns,
+        of_all,
+        standardised,
+        lengths,
+        lengths_below_0,
+        lengths_of_one,
+        cosines,
+        unit,
+        spread_by_hand,
+    ],
 )
 def test_the_range_is_eagers(function, dtype, width):
     rows = torch.randn(4, width)
@@ -87,6 +104,13 @@ def test_a_variance_out_of_range_is_infinite(scale):
     x = torch.randn(4, 768, dtype=torch.float64) * scale
     for function in (lambda x: x.var(-1), spread_by_hand):
         assert torch.equal(weft.optimize(function, (x,))(x), torch.full((4,), math.inf, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("scale", [1e-160, 1.0, 1e80, 1e160, 1e300])
+def test_cosines_in_float64_have_eagers_range(scale):
+    x = torch.randn(4, 77, dtype=torch.float64)
+    out, eager = weft.optimize(cosines, (x,))(x * scale), cosines(x * scale)
+    torch.testing.assert_close(out, eager, rtol=1e-3 if scale < 1e-150 else 1e-12, atol=1e-320)
 
 
 def test_a_row_with_an_infinity_has_no_variance():

@@ -160,6 +160,13 @@ def _variances(wide: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, Callab
     }
 
 
+def _power(tensor: torch.Tensor, exponent: float) -> torch.Tensor:
+    """A power; of 1 / x, where x to the power of the negative exponent would be infinite earlier than its inverse is 0."""
+    if exponent < 0 and float(exponent).is_integer():
+        return tensor.reciprocal().pow(-exponent)
+    return tensor.pow(exponent)
+
+
 def _vector_norm(  # p, as PyTorch's documentation defines each
     tensor: torch.Tensor,
     ord: float = 2,  # noqa: A002 - ATen's name
@@ -185,7 +192,7 @@ def _vector_norm(  # p, as PyTorch's documentation defines each
     elif ord == 2:
         found = (wide * wide).sum(over, keepdim).sqrt()
     else:
-        found = wide.abs().pow(ord).sum(over, keepdim).pow(1.0 / ord)
+        found = _power(_power(wide.abs(), ord).sum(over, keepdim), 1.0 / ord)
     return found.to(result)
 
 

@@ -12,7 +12,16 @@ from weft.cascade.chain import Chain, Gathering, NoChainError, Reducing, dependi
 from weft.cascade.fold import Decomposition, fold
 from weft.cascade.interchange import sums_outside
 from weft.cascade.rounding import Approximation, approximation
-from weft.cascade.separate import Factor, NotSeparableError, Term, factored, freed_of_both, overflowing, separated
+from weft.cascade.separate import (
+    Factor,
+    NotSeparableError,
+    Term,
+    factored,
+    far_apart,
+    freed_of_both,
+    overflowing,
+    separated,
+)
 from weft.cascade.several import joined, over_each
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
@@ -174,6 +183,9 @@ def _terms(chain: Chain, index: int, scaling: frozenset[str]) -> tuple[Term, ...
         ):
             if reason is not None:
                 raise NotSeparableError(f"{chain.show(link.element.expr)}: {reason}")
+        if link.dtype is DType.float64 and any(far_apart(chain, term) for term in terms):
+            text = chain.show(link.element.expr)
+            raise NotSeparableError(f"{text}: without its scales it may be out of range, and float64 has no wider type")
         return terms
     if chain.dependent(link.element.expr):
         text = chain.show(link.element.expr)
