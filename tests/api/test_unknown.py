@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import fx
+from torch.testing._internal.two_tensor import TwoTensor  # no public name
 
 import weft
 from capture.opaque import raise_by, strides_of, write_and_give_strides
@@ -141,6 +142,42 @@ def test_branches_within_autocast():
         found, wanted = program(x.abs() * sign, w), function(x.abs() * sign, w)
         assert found.dtype is wanted.dtype
         torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2)
+
+
+def pairs_beside(x, pair):
+    twice = pair * 2
+    twice.add_(1)
+    return torch.softmax(x, -1), twice, twice.sum(), pair.a.exp() * 3, x.exp() @ pair
+
+
+def pairs_written(x, pair):
+    pair[:2].mul_(3)
+    shown = pair.view(-1)
+    shown.add_(1)
+    return torch.softmax(x, -1), pair, shown
+
+
+def pairs_alone(x, pair):
+    return torch.exp(x), pair * 2, pair.t()
+
+
+@pytest.mark.parametrize("function", [pairs_beside, pairs_written, pairs_alone])
+def test_tensors_made_of_tensors_are_pytorchs(function):
+    """Arguments of a class of PyTorch's that stands for several tensors, as quantised weights do."""
+    x, pair = torch.randn(5, 8), TwoTensor(torch.randn(8, 8), torch.randn(8, 8))
+    own = TwoTensor(pair.a.clone(), pair.b.clone())
+    fast = weft.compile(function)
+    with torch.no_grad():
+        for _ in range(2):
+            for mine, eager in zip(fast(x, pair), function(x, own), strict=True):
+                assert type(mine) is type(eager)
+                for one, other in (
+                    ((mine.a, eager.a), (mine.b, eager.b)) if type(eager) is TwoTensor else ((mine, eager),)
+                ):
+                    torch.testing.assert_close(one, other)
+            torch.testing.assert_close(pair.a, own.a)
+        program = weft.optimize(function, (x, pair))
+    assert program.kernels
 
 
 def of_transposed(x):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass  # no public name
 
 from weft.capture.arguments import expression, hint, in_example, known
 from weft.capture.recording import Call, Recording, Slot
@@ -25,7 +26,9 @@ def unlike(recording: Recording, home: torch.device) -> dict[Slot, str]:
     """The tensors that a program has no words for, and why."""
     found: dict[Slot, str] = {}
     for number, fake in enumerate(recording.fakes):
-        if fake.device != home:
+        if is_traceable_wrapper_subclass(fake):
+            found[Slot(number)] = f"a tensor of type {type(fake).__name__}, which is made of others"
+        elif fake.device != home:
             found[Slot(number)] = f"a tensor on {fake.device}, where kernels run on {home}"
         elif fake.layout != torch.strided or fake.is_quantized:
             found[Slot(number)] = f"a tensor of layout {fake.layout}{', quantised' if fake.is_quantized else ''}"

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass  # no public name
 
 from weft.capture.captured import Captured, Fallback
 from weft.capture.flags import forward_derivatives
@@ -48,7 +49,11 @@ def _captured(gm: fx.GraphModule, example_inputs: Sequence[Any], target: Target)
     if forward_derivatives():
         return _refused("forward-mode derivatives are asked for, and weft makes forward kernels only", None)
     for example in example_inputs:
-        if isinstance(example, torch.Tensor) and type(example) not in PLAIN:
+        if (
+            isinstance(example, torch.Tensor)
+            and type(example) not in PLAIN
+            and not is_traceable_wrapper_subclass(example)
+        ):
             return _refused(f"an input is a {type(example).__name__}, not a plain tensor", None)
         if isinstance(example, torch.Tensor) and (example.is_mkldnn or example.is_nested or example.is_quantized):
             return _refused(f"an input is a tensor of layout {example.layout} and type {example.dtype}", None)

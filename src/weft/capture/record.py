@@ -19,7 +19,7 @@ from torch import fx
 from torch._dispatch.python import enable_python_dispatcher  # no public name
 from torch._guards import detect_fake_mode  # no public name
 from torch._ops import HigherOrderOperator, OpOverload  # no public name
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # no public name
+from torch._subclasses.fake_tensor import FakeTensorMode, is_fake, maybe_get_fake_mode  # no public name
 from torch.utils import _python_dispatch  # no public name
 from torch.utils import _pytree as pytree  # no public name
 from torch.utils._python_dispatch import TorchDispatchMode  # no public name
@@ -98,9 +98,9 @@ def _is_pytorchs(error: Exception) -> bool:
 def _fake_mode(gm: fx.GraphModule) -> Any:
     """The one of Dynamo's fake tensors; where no tensor goes into the graph, one that knows its sizes."""
     examples = [n.meta["example_value"] for n in gm.graph.nodes if n.op == "placeholder"]
-    tensors = [e for e in examples if isinstance(e, torch.Tensor)]
-    if tensors:
-        return cast("Any", tensors[0]).fake_mode
+    modes = [maybe_get_fake_mode(e) for e in examples if isinstance(e, torch.Tensor)]
+    if modes:
+        return modes[0]
     numbers: list[Any] = [e for e in examples if isinstance(e, torch.SymInt | torch.SymFloat)]
     return detect_fake_mode() or FakeTensorMode(shape_env=numbers[0].node.shape_env if numbers else None)
 
@@ -213,7 +213,7 @@ class _Recorder(TorchDispatchMode):
         Raises:
             UnsupportedError: it is not a plain tensor.
         """
-        if not isinstance(leaf, torch.Tensor) or isinstance(leaf, FakeTensor):
+        if not isinstance(leaf, torch.Tensor) or is_fake(leaf):
             return leaf
         if type(leaf) not in PLAIN:
             raise UnsupportedError(f"a constant is a {type(leaf).__name__}, not a plain tensor")
@@ -278,7 +278,7 @@ class _Recorder(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if func is _ATEN.lift_fresh.default and not isinstance(args[0], FakeTensor):
+        if func is _ATEN.lift_fresh.default and not is_fake(args[0]):
             return self._literal(args[0])
         given, named = pytree.tree_map(self.without_data, args), pytree.tree_map(self.without_data, kwargs or {})
         if cast("Any", func)._schema.is_mutable:  # noqa: SLF001 - no public name
