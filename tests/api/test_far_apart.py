@@ -74,6 +74,15 @@ def test_probabilities_below_the_normal_numbers(name):
     torch.testing.assert_close(found, wanted, rtol=1e-3, atol=0.0)
 
 
+def test_gpu_kernels_without_products_keep_subnormal_probabilities():
+    """Triton's exp2 makes them 0 in one instruction, which kernels with products need; its exp does not."""
+    x = torch.randn(64, 32)
+    (plain,) = weft.optimize(lambda x: torch.softmax(x, -1).log(), (x,), target="cuda:90").kernels
+    (products,) = weft.optimize(lambda x: torch.softmax(x @ x.mT, -1) @ x, (x,), target="cuda:90").kernels
+    assert ("tl.exp(" in plain.source, "tl.exp2(" in plain.source) == (True, False)
+    assert ("tl.exp(" in products.source, "tl.exp2(" in products.source) == (False, True)
+
+
 @pytest.mark.parametrize("hidden", [float("nan"), INF, -INF])
 @pytest.mark.parametrize("shape", [(3, 4), (2, 5, 7)])
 def test_what_a_mask_excludes_leaves_no_nan_in_rows_and_columns(shape, hidden):

@@ -10,6 +10,7 @@ from weft.block.program import Map, Place
 from weft.block.ranges import All, First, Part, Rest, Segment, Within
 from weft.emit.ranges import Step, part_of
 from weft.emit.text import Names
+from weft.emit.triton.scalar import NOTHING_EXACT, Exact
 from weft.emit.triton.text import Writer, at_least, at_most, blocks_of, whole_blocks
 from weft.emit.triton.values import Lanes
 from weft.errors import Location, UnsupportedError
@@ -60,7 +61,7 @@ class Frame:
         names, sizes: identifiers, and those of the run-time sizes.
         least: for axes of items that products of blocks read or make, the fewest elements that such a product takes.
         tf32: products of float32 may round their factors to tf32.
-        exact: something is rounded to few numbers, so that the last bit of a quotient may be seen.
+        exact: what is computed as exactly as eager does.
         stages: iterations of a loop without products whose operands are on their way at a time.
         lanes: for the axis of each loop entered so far, the elements of its current block.
         constants: what is known of the sizes when the kernel is launched.
@@ -72,7 +73,7 @@ class Frame:
     sizes: Mapping[str, str]
     least: Mapping[Axis, int]
     tf32: bool = False
-    exact: bool = False
+    exact: Exact = NOTHING_EXACT
     stages: int = 1
     out: Writer = field(default_factory=lambda: Writer(1))
     lanes: dict[Axis, Lanes] = field(default_factory=dict[Axis, Lanes])

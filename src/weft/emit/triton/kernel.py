@@ -15,7 +15,7 @@ from weft.emit.text import Names, is_word, minus, plus, times
 from weft.emit.triton import loops, prelude, rankings
 from weft.emit.triton.body import Body
 from weft.emit.triton.frame import Constant, Frame
-from weft.emit.triton.scalar import element, jumps
+from weft.emit.triton.scalar import Exact, element, jumps
 from weft.emit.triton.text import RESERVED, at_most, call
 from weft.emit.triton.values import Memory
 from weft.errors import UnsupportedError
@@ -94,7 +94,9 @@ def emit(
     pointwise = [n for n in all_nodes(kernel.nodes) if isinstance(n, Pointwise)]
     for dtype in {n.dtype for n in pointwise} | {types[each].dtype for each in (*kernel.reads, *kernel.writes)}:
         _demand_type(dtype, target)
-    exact = any(jumps(n.expr) for n in pointwise)
+    # Where something is rounded to few numbers, the last bit of a quotient may be seen. Beside products exponentials take most of
+    # the time, and are summed and multiplied; elsewhere memory does.
+    exact = Exact(any(jumps(n.expr) for n in pointwise), not any(isinstance(n, Dot) for n in all_nodes(kernel.nodes)))
     frame = Frame(names, spelled, _least(kernel.nodes, types), tf32, exact, stages)
     parameters = [*pointers.values(), *spelled.values()]
     values: dict[str, Memory] = {}

@@ -26,6 +26,21 @@ class Text(NamedTuple):
     shared: bool = False
 
 
+class Exact(NamedTuple):
+    """What is as exact as eager, at a cost, in a kernel.
+
+    Attributes:
+        quotients: are rounded once; else they may be wrong by two units in the last place.
+        subnormals: exponentials below the normal numbers are numbers, whose logarithm may follow; else they are 0.
+    """
+
+    quotients: bool
+    subnormals: bool
+
+
+NOTHING_EXACT = Exact(quotients=False, subnormals=False)
+
+
 _NAMES = {DType.bool: "int1", DType.float8_e4m3fn: "float8e4nv", DType.float8_e5m2: "float8e5"}
 # What is too large becomes 448 or infinity in weft and eager, and else on one machine or another: functions of the prelude round.
 _ROUNDING = {DType.float8_e4m3fn: "weft_e4m3", DType.float8_e5m2: "weft_e5m2"}
@@ -73,11 +88,11 @@ def coerced(value: Text, kind: Kind) -> str:
     return f"({value.text} != 0)" if kind == "bool" else cast(value.text, COMPUTED[kind])
 
 
-def expression(expr: Scalar, args: Sequence[Text], hold: Callable[[str], str], *, exact: bool) -> Text:
+def expression(expr: Scalar, args: Sequence[Text], hold: Callable[[str], str], *, exact: Exact) -> Text:
     """`expr`, its arguments spelled `args`.
 
     hold: gives a name to an expression that is to be read more than once.
-    exact: quotients are rounded once, as eager's are; else they may be wrong by two units in the last place, which is cheaper.
+    exact: what is as exact as eager, at a cost.
     """
     match expr:
         case Arg(index):
@@ -114,7 +129,7 @@ def jumps(expr: Scalar) -> bool:
 _LOG2_OF_E = 1.4426950408889634
 
 
-def _decay(inner: Scalar, args: Sequence[Text], hold: Callable[[str], str], *, exact: bool) -> Text:
+def _decay(inner: Scalar, args: Sequence[Text], hold: Callable[[str], str], *, exact: Exact) -> Text:
     """exp of `inner` as a power of 2, for which machines have an instruction: the factors that are numbers are one with log2(e)."""
     factor = _LOG2_OF_E
     while (found := _factor(inner)) is not None:
@@ -143,10 +158,10 @@ def _moderate(value: float) -> bool:
 
 
 def _applied(
-    op: str, inner: Sequence[Scalar], args: Sequence[Text], hold: Callable[[str], str], *, exact: bool
+    op: str, inner: Sequence[Scalar], args: Sequence[Text], hold: Callable[[str], str], *, exact: Exact
 ) -> Text:
     row = optable.row(op)
-    if op in _DECAYS:
+    if op in _DECAYS and not (exact.subnormals and op == "decay"):
         return _decay(inner[0], args, hold, exact=exact)
     parts = [expression(a, args, hold, exact=exact) for a in inner]
     wanted, result = promoted(row, [p.kind for p in parts])
@@ -162,7 +177,7 @@ def _applied(
     if op == "pow" and result == "int":
         raise UnsupportedError("a power of integers other than a square")
     shared = all(p.shared for p in parts)
-    if exact and op == "div" and result == "float":
+    if exact.quotients and op == "div" and result == "float":
         corrected = parts[1].shared and not shared
         return Text(call("weft_quotient" if corrected else "tl.div_rn", *map(stripped, texts)), result, shared)
     template = row.triton

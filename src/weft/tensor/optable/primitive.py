@@ -506,14 +506,14 @@ _CHOICE = (
     _test("isinf", np.isinf, intervals.isinf, "(tl.abs({0}) == float('inf'))"),
 )
 
-# exp(x) for x <= 0, as significands are made. On a GPU what would be below the normal numbers may be 0: a power of 2 is one
-# instruction then, where exp takes four more.
+# exp(x) for x <= 0, as significands are made. On a GPU, in kernels with products, what would be below the normal numbers is 0: a
+# power of 2 is one instruction then, where exp takes four more.
 _DECAY = replace(
     _FUNCTIONS[0],
     name="decay",
     aten=(),
     cpp="weft::decay({0})",
-    triton="tl.exp2(({0}) * 1.4426950408889634)",
+    triton="tl.exp({0})",
     abstract="exp",
 )
 # The same to 2^-18 of its value, and a quotient to 1.5 units in the last place: where 16 bits are kept, half the work is enough.
