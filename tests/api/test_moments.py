@@ -203,3 +203,22 @@ def test_a_constant_row_before_a_product_is_0():
     x[5], x[6] = 1000.3, 12345.678
     program = weft.optimize(lambda x, w: F.layer_norm(x, (768,)) @ w, (x, w))
     assert bool((program(x, w)[5:7] == 0).all())
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        lambda x: x.flip(0) * 2,
+        lambda x: x.flip(-1) * 2,
+        lambda x: x[::2, 3:] * 2,
+        lambda x: torch.relu(x).view(3, 2, -1).movedim(0, 1),
+        lambda x: x[:1].expand(4, -1) + x[2:],
+    ],
+    ids=["rows in reverse", "elements in reverse", "parts", "other dimensions", "one row beside others"],
+)
+def test_constant_rows_of_a_view_are_0(rows):
+    x = torch.full((6, 768), 12345.678)
+    program = weft.optimize(lambda x: (y := rows(x)) - y.mean(-1, keepdim=True), (x,))
+    assert not program(x).any()
+    scaled = weft.optimize(lambda x: F.layer_norm(y := rows(x), y.shape[-1:]), (x,))
+    assert not scaled(x).any()

@@ -39,7 +39,7 @@ def centre_at_an_element(program: TensorProgram) -> TensorProgram:
         u[m, n] = x[m, n] - t[m] / extent(n)    ==>    t[m] = sum over n of y[m, n]
                                                        u[m, n] = y[m, n] - t[m] / extent(n)
 
-    Condition: x is an input, or made elementwise of inputs, and t / extent(n) is its mean and is not rounded before it is
+    Condition: x is an input, a view of one, or made elementwise of such, and t / extent(n) is its mean and is not rounded before it is
     subtracted; s is 0 where the element is too large to be subtracted from others of its type, or is no number. Exact for any s.
 
     Conditioning: better. A mean that is rounded as the sum of a long row is makes differences of a row that is constant, or nearly
@@ -163,6 +163,8 @@ class _Centring:
             case Input():
                 places = tuple(Affine() if a is None else Affine.of(a) for a in index)
                 made: Node = Reindex(self.fresh(node), kept, node.dtype, value, places)
+            case Reindex() if isinstance(self.values[node.source], Input):
+                made = replace(node, name=self.fresh(node), axes=kept, index=tuple(_at(i, bound) for i in node.index))
             case Elementwise():
                 args = [self.place(u.value, [bound[a] for a in u.axes]) for u in node.args]
                 if any(use is None for use in args):
@@ -215,6 +217,16 @@ class _Centring:
         for dtype in reversed(dtypes):
             expr = Convert(dtype, expr)
         return use, expr
+
+
+def _at(index: Affine, bound: Mapping[Axis, Axis | None]) -> Affine:
+    """`index` over the axes that its own are bound to; one bound to none is 0."""
+    terms: dict[Axis, int] = {}
+    for axis, coefficient in index.terms:
+        here = bound[axis]
+        if here is not None:
+            terms[here] = terms.get(here, 0) + coefficient
+    return replace(index, terms=tuple((a, c) for a, c in terms.items() if c))
 
 
 @dataclass(frozen=True, slots=True)
