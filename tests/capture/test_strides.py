@@ -103,6 +103,19 @@ def test_results_that_share_memory_still_do() -> None:
     assert not column.any()
 
 
+def test_repeated_elements_are_computed_once(tmp_path) -> None:
+    def expanded(a: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return a.sum(0).expand(500, 9), (a * 2)[:, None, 1:4].expand(-1, 7, -1)
+
+    a = torch.randn(6, 9)
+    program = weft.optimize(expanded, (a,))
+    program.save(tmp_path / "expanded.weft")
+    for each in (program, weft.load(tmp_path / "expanded.weft")):
+        results = each(a)
+        _agree(results, expanded(a))
+        assert results[0].untyped_storage().nbytes() == 9 * 4
+
+
 def test_a_stride_that_a_view_after_the_graph_relies_on() -> None:
     def parts(a: torch.Tensor) -> torch.Tensor:
         b = (a * 2)[:, 2:6]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -44,14 +44,14 @@ class Operand:
         kept: per dimension of PyTorch's tensor: True for the value's next axis, False for size 1.
         order: the value's axes in the order in which PyTorch's tensor has them; None where that is their own.
         flagged: of a result, that it is marked as a conjugate, a negative or zeros, which only PyTorch's calls see.
-        strides: of what another library reads: eager's, and after them the place of the first element; None where any will do.
+        layout: of what another library reads: eager's; None where any will do.
     """
 
     value: str
     kept: tuple[bool, ...]
     order: tuple[int, ...] | None = None
     flagged: bool = False
-    strides: tuple[Number | int, ...] | None = None
+    layout: Layout | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class OpaqueCall:
         def seen(operand: Operand) -> torch.Tensor:
             tensor = values[operand.value]
             tensor = _with_units(tensor if operand.order is None else tensor.permute(operand.order), operand.kept)
-            return tensor if operand.strides is None else in_strides(tensor, operand.strides, arguments)
+            return tensor if operand.layout is None else laid_out(tensor, operand.layout, arguments)
 
         def fill(leaf: Any) -> Any:
             match leaf:
@@ -165,17 +165,26 @@ class OpaqueCall:
 
 
 @dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the elements of a tensor lie in its memory: its sizes, its strides, and the place of the first element, in elements."""
+
+    sizes: tuple[Number | int, ...]
+    strides: tuple[Number | int, ...]
+    start: Number | int
+
+
+@dataclass(frozen=True, slots=True)
 class FromProgram:
     """An output of the graph: output number `index` of the program, with its `output_dims`.
 
     `order` are its dimensions as they lie in memory in eager, outermost first; None where eager's result has gaps or overlaps.
-    `strides` are eager's, and after them the place of the first element, where `order` does not say them: a view of a larger
-    tensor has gaps. Code after the graph may rely on both (`view`).
+    `layout` is eager's where `order` does not say it: a view of a larger tensor has gaps, an expanded one repeats its elements.
+    Code after the graph may rely on both (`view`). The output may have size 1 where the layout's stride is 0.
     """
 
     index: int
     order: tuple[int, ...] | None = None
-    strides: tuple[Number | int, ...] | None = None
+    layout: Layout | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,16 +271,20 @@ def in_order(tensor: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
     return tensor.permute(tuple(order)).contiguous().permute(back)
 
 
-def in_strides(tensor: torch.Tensor, places: Sequence[Number | int], arguments: Sequence[Any]) -> torch.Tensor:
-    """`tensor` with other strides: itself where it has them, else a copy in memory with room for the gaps between its elements.
+def laid_out(tensor: torch.Tensor, layout: Layout, arguments: Sequence[Any]) -> torch.Tensor:
+    """`tensor` in a layout: itself where it has its strides, else a copy in memory with room for the gaps between its elements.
 
     Args:
-        tensor: what to show; where a stride is 0, its elements along that dimension are equal.
-        places: the stride of each dimension, then the place of the first element in its memory.
+        tensor: what to show; where a stride is 0, it has size 1, or its elements along that dimension are equal.
+        layout: where its elements shall lie.
         arguments: what the graph is called with, one per placeholder.
     """
-    *strides, start = (int(p.value(arguments)) if isinstance(p, Number) else p for p in places)
-    sizes = tensor.shape
+
+    def known(numbers: Iterable[Number | int]) -> list[int]:
+        return [int(n.value(arguments)) if isinstance(n, Number) else n for n in numbers]
+
+    sizes, strides, (start,) = known(layout.sizes), known(layout.strides), known((layout.start,))
+    tensor = tensor.expand(sizes)
     if all(size == 1 or new == old for size, new, old in zip(sizes, strides, tensor.stride(), strict=True)):
         return tensor.as_strided(sizes, strides)
     once = [1 if stride == 0 else size for size, stride in zip(sizes, strides, strict=True)]

@@ -72,15 +72,15 @@ def packed(fake: torch.Tensor) -> bool:
     return all(size == 1 or stride == step for size, stride, step in zip(sizes, strides, steps, strict=True))
 
 
-def odd_strides(fake: torch.Tensor) -> tuple[int | torch.SymInt, ...] | None:
-    """The strides of `fake` and the place of its first element, where `memory_order` does not say how it lies in memory."""
+def dense(fake: torch.Tensor) -> bool:
+    """Whether `memory_order` says all of how `fake` lies in memory: it has no gaps, and no element is there twice."""
     sizes, strides = [in_example(n) for n in fake.shape], [in_example(n) for n in fake.stride()]
     step = 1
     for dim in reversed(memory_order(fake) or range(fake.ndim)):
         if strides[dim] != step:
-            return (*fake.stride(), fake.storage_offset())
+            return False
         step *= max(sizes[dim], 1)
-    return None
+    return True
 
 
 def alive(recording: Recording) -> Recording:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, Literal, cast
 
 import torch
@@ -20,6 +21,7 @@ from weft.capture.captured import (
     FromNothing,
     FromProgram,
     FromSizes,
+    Layout,
     Number,
     OpaqueCall,
     Operand,
@@ -28,7 +30,7 @@ from weft.capture.captured import (
 )
 from weft.capture.contents import symbols_of
 from weft.capture.creation import CREATION
-from weft.capture.describe import alive, first, home_of, memory_order, odd_strides, readable, splits, unlike
+from weft.capture.describe import alive, dense, first, home_of, memory_order, readable, splits, unlike
 from weft.capture.elementwise import elementwise, is_elementwise
 from weft.capture.flags import flagged
 from weft.capture.indices import INDICES
@@ -459,22 +461,29 @@ class _Translation:
                 ref = self._pytorchs(leaf)
                 order = self.builder.order(ref)
                 plain = order is None or order == tuple(range(len(order)))
-                strides = self._exact(leaf) if exact else None
-                return replace(_operand(ref), order=None if plain else order, strides=strides)
+                layout = self._exact(leaf) if exact else None
+                return replace(_operand(ref), order=None if plain else order, layout=layout)
             case torch.SymInt() | torch.SymFloat() | torch.SymBool():
                 return self._number(leaf, told or {})
             case _:
                 return leaf
 
-    def _exact(self, slot: Slot) -> tuple[Number | int, ...] | None:
-        """The strides of a tensor in eager, and the place of its first element; None in an input's memory, or if not plain."""
+    def _exact(self, slot: Slot) -> Layout | None:
+        """The layout of a tensor in eager; None in an input's memory, or if not plain."""
         fake = self.fakes[slot]
         if slot in self.theirs or slot in self.shown or slot in self.unlike or flagged(fake):
             return None
-        places = (*fake.stride(), fake.storage_offset())
+        return self._layout_of(fake)
+
+    def _layout_of(self, fake: torch.Tensor) -> Layout | None:
+        """How a tensor lies in memory in eager; None where only the content of a tensor says it."""
+
+        def known(size: int | torch.SymInt) -> Number | int:
+            return self._number(size, {}) if isinstance(size, torch.SymInt) else size
+
         try:
-            return tuple(self._number(n, {}) if isinstance(n, torch.SymInt) else n for n in places)
-        except UnsupportedError:  # only the content of a tensor says them
+            return Layout(tuple(map(known, fake.shape)), tuple(map(known, fake.stride())), known(fake.storage_offset()))
+        except UnsupportedError:
             return None
 
     def _number(self, value: Any, told: Mapping[str, Told]) -> Number:
@@ -526,26 +535,28 @@ class _Translation:
         others = (*self.theirs, *self.shown, *slots[: slots.index(slot)])
         if slot not in self.shown and self._home(ref) in {self._home(self.refs[s]) for s in others}:
             ref = self.refs[slot] = self._copied(slot)
+        fake = self.recording.fakes[slot.index]
+        layout = None if slot in self.unlike or slot in self.shown else self._layout(ref, fake)
+        if layout is not None:
+            ref = self._held_once(ref, layout)
         if ref not in outputs:
             outputs.append(ref)
-        fake, index = self.recording.fakes[slot.index], outputs.index(ref)
-        if slot in self.unlike:
-            return FromProgram(index)
-        return FromProgram(index, memory_order(fake), None if slot in self.shown else self._strides(ref, fake))
+        return FromProgram(outputs.index(ref), None if slot in self.unlike else memory_order(fake), layout)
 
-    def _strides(self, ref: Ref, fake: torch.Tensor) -> tuple[Number | int, ...] | None:
-        """Of a result that may have gaps or overlaps; None as well where only the content of a tensor says them."""
-        strides = odd_strides(fake)
-        if strides is None and self.storages.get(self._memory(ref.value), storage_of(fake)) != storage_of(fake):
-            strides = (*fake.stride(), fake.storage_offset())
-        try:
-            return (
-                None
-                if strides is None
-                else tuple(self._number(n, {}) if isinstance(n, torch.SymInt) else n for n in strides)
-            )
-        except UnsupportedError:
+    def _layout(self, ref: Ref, fake: torch.Tensor) -> Layout | None:
+        """Of a result that may have gaps or overlaps; None as well where only the content of a tensor says it."""
+        if dense(fake) and self.storages.get(self._memory(ref.value), storage_of(fake)) == storage_of(fake):
             return None
+        return self._layout_of(fake)
+
+    def _held_once(self, ref: Ref, layout: Layout) -> Ref:
+        """`ref` without the dimensions that it was expanded along: elements that memory holds once are computed once."""
+        places = accumulate((axis is not None for axis in ref.dims), initial=0)
+        once = [
+            axis is not None and stride == 0 and self.builder.expanded(ref, place, 1)
+            for axis, stride, place in zip(ref.dims, layout.strides, places, strict=False)
+        ]
+        return replace(ref, dims=tuple(None if o else a for o, a in zip(once, ref.dims, strict=True)))
 
     def _last(self, entry: Slot, last: Slot, outputs: list[Ref]) -> int:
         """The output that is the last value of the input `entry`; none that lies in another input, which may change too."""

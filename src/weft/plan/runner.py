@@ -24,7 +24,7 @@ from weft.capture import (
     Write,
     as_read,
     in_order,
-    in_strides,
+    laid_out,
     with_dims,
 )
 from weft.plan.instead import REFUSALS, Instead
@@ -264,7 +264,7 @@ class _Text:
         taken: dict[str, int] = {}
         for result in captured.results:
             match result:
-                case FromProgram(index, order, strides):
+                case FromProgram(index, order, layout):
                     text = self.output(program, index)
                     if taken.setdefault(_owner(captured, values, program.outputs[index]), index) != index or _theirs(
                         captured, program, index
@@ -272,9 +272,9 @@ class _Text:
                         # Laws made one value of two: a change of one must not show in the other.
                         text += ".clone()"
                     text = self.ordered(text, program, index, order)
-                    if strides is not None:
-                        given = f"{self.constant(strides)}, {_tuple(self.arguments)}"
-                        text = f"{self.constant(in_strides)}({text}, {given})"
+                    if layout is not None:
+                        given = f"{self.constant(layout)}, {_tuple(self.arguments)}"
+                        text = f"{self.constant(laid_out)}({text}, {given})"
                     found.append(text)
                 case FromArgument(index):
                     found.append(self.given(index))

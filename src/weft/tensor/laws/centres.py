@@ -39,8 +39,9 @@ def centre_at_an_element(program: TensorProgram) -> TensorProgram:
         u[m, n] = x[m, n] - t[m] / extent(n)    ==>    t[m] = sum over n of y[m, n]
                                                        u[m, n] = y[m, n] - t[m] / extent(n)
 
-    Condition: x is an input, a view of one, or made elementwise of such, and t / extent(n) is its mean and is not rounded before it is
-    subtracted; s is 0 where the element is too large to be subtracted from others of its type, or is no number. Exact for any s.
+    Condition: x is an input, a view of one, or made elementwise of such, and t / extent(n) is its mean and is not rounded before
+    it is subtracted; s is 0 where the element is too large to be subtracted from others of its type, or is no number. Exact for
+    any s.
 
     Conditioning: better. A mean that is rounded as the sum of a long row is makes differences of a row that is constant, or nearly
     so, and their squares, nothing but rounding; about one of the row's elements a constant row is 0 from the start, whatever the
