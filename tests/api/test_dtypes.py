@@ -179,3 +179,17 @@ def test_what_tracing_takes_for_another_type_runs_in_pytorch():
         found = fast(x)
     assert found.dtype is wanted.dtype
     assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16], ids=str)
+@pytest.mark.parametrize("value", [-1, 127])
+def test_a_number_that_fills_wraps_to_its_type(dtype, value):
+    """Sums are of what the filled tensor holds."""
+    x = torch.randint(0, 100, (4, 9), dtype=dtype)
+
+    def filled(x):
+        made = torch.full_like(x, value)
+        return made.sum(-1), made.float(), (x.clone().fill_(value) > x), made.to(torch.int64).cumsum(0)
+
+    for mine, eager in zip(weft.optimize(filled, (x,))(x), filled(x), strict=True):
+        assert torch.equal(mine, eager)

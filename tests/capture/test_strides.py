@@ -103,6 +103,25 @@ def test_results_that_share_memory_still_do() -> None:
     assert not column.any()
 
 
+@pytest.mark.parametrize(
+    ("function", "dtype"),
+    [
+        (lambda a: torch.nn.functional.group_norm(a.mT, 1), torch.float32),
+        (lambda a: torch.nn.functional.group_norm(a.movedim(1, 0).relu(), 2), torch.float32),
+        (lambda a: torch.cat((a.mT, a.mT[..., 64:]), -1), torch.float32),
+        (lambda a: a.mT.frac().movedim(1, -1).permute(2, 1, 0), torch.float32),
+        (lambda a: a.transpose(0, -1).angle(), torch.complex64),
+    ],
+    ids=["group_norm", "group_norm of a computed tensor", "cat", "permuted back", "a call of PyTorch's"],
+)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_strides_are_the_calls_own(function: View, dtype: torch.dtype, compiled: bool) -> None:
+    """Of a call that is taken by its parts, too, and of one that PyTorch runs and fake tensors describe otherwise."""
+    a = torch.randn(4, 6, 8, dtype=dtype)
+    run = weft.compile(function) if compiled else weft.optimize(function, (a,))
+    _agree((run(a),), (function(a),))
+
+
 def test_repeated_elements_are_computed_once(tmp_path) -> None:
     def expanded(a: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return a.sum(0).expand(500, 9), (a * 2)[:, None, 1:4].expand(-1, 7, -1)

@@ -134,6 +134,29 @@ def test_what_overflows_in_eager_is_judged_where_it_is_finite(monkeypatch):
     assert found.stage == "nan"
 
 
+def test_a_reference_that_rounds_as_results_do_is_no_judge_of_roundings(monkeypatch):
+    """In float64, of a column that is constant but for rounding."""
+    wide = tuple(replace(a, dtype="float64", layout="expanded") for a in drawn("a0").arguments)
+    shares = "(a0 - a0.mean(0, keepdim=True)) / (a0.std(0, keepdim=True) + 1e-5)"
+    function = drawn(shares, entry="compile", arguments=wide, calls=({"n": 5, "m": 7},))
+    monkeypatch.setattr(function_trial, "weft_compile", lambda f: lambda *given: (f(*given)[0] + 4e-11,))
+    assert tried(function).finding is None
+    monkeypatch.setattr(function_trial, "weft_compile", lambda f: lambda *given: (f(*given)[0] + 1e-6,))
+    found = tried(function).finding
+    assert found is not None
+    assert found.stage == "number"
+
+
+def test_elements_that_are_read_and_written_at_once_are_as_pytorch_traces_them():
+    writes = (
+        Statement("v0", "a0.diagonal()", Effect.exact, keeps=True),
+        Statement(None, "a0[0] += v0[0]", Effect.exact, keeps=True),
+    )
+    arguments = tuple(replace(a, dims=("n", "n", "n"), dtype="int64") for a in drawn("a0").arguments)
+    found = tried(drawn(statements=writes, arguments=arguments))
+    assert found.finding is None, found.finding
+
+
 def test_what_pytorch_cannot_trace_is_no_finding():
     expanded = tuple(replace(a, layout="columns expanded") for a in drawn("a0").arguments)
     found = tried(drawn("a0.copy_(a0)", arguments=expanded))

@@ -13,6 +13,8 @@ from weft.tensor.scalar import Arg, Lit, Scalar, apply
 
 def _full(b: Builder, a: Arguments, value: Number) -> Ref:
     exact = {"float": float, "int": int, "bool": bool}[a.dtype.kind](value)
+    if a.dtype.kind == "int":
+        exact = a.dtype.wraps(int(exact))
     return b.expand(b.constant(exact, a.dtype), [a.size(n) for n in a.fake.shape], a.location)
 
 

@@ -63,6 +63,12 @@ def memory_order(fake: torch.Tensor) -> tuple[int, ...] | None:
     return tuple(order)
 
 
+def memory_format(fake: torch.Tensor) -> torch.memory_format | None:
+    """PyTorch's name for the order in which the elements of `fake` lie in memory; None where it has none."""
+    formats = (torch.contiguous_format, torch.channels_last, torch.channels_last_3d)
+    return next((f for f in formats if fake.is_contiguous(memory_format=f)), None)
+
+
 def packed(fake: torch.Tensor) -> bool:
     """Whether the elements of `fake` lie one after the other, row-major; in the example, where only tensors tell its sizes."""
     if all(map(known, fake.shape)):

@@ -38,7 +38,7 @@ from weft.capture.calls import (
     written_by,
 )
 from weft.capture.contents import Content, Silent, silent, with_sources
-from weft.capture.describe import packed
+from weft.capture.describe import memory_format, packed
 from weft.capture.gradients import differentiates
 from weft.capture.memory import BY_STRIDE, STRIDED, Effect, Memory, Piece, Place, Write, Written, storage_of
 from weft.capture.parts import IN_DOUBLE, LIBRARY, PARTS
@@ -300,10 +300,8 @@ class _Recorder(TorchDispatchMode):
         if func is _ATEN.cat.default:
             pieces = [piece for piece in args[0] if not is_empty(piece)]
             if len(pieces) == 1 and all(piece.dtype is pieces[0].dtype for piece in args[0]):
-                joined = self._on_fakes(func, args, kwargs)
-                formats = (torch.contiguous_format, torch.channels_last, torch.channels_last_3d)
-                format_ = next((f for f in formats if joined.is_contiguous(memory_format=f)), torch.contiguous_format)
-                return self.__torch_dispatch__(_ATEN.clone.default, (), (pieces[0],), {"memory_format": format_})
+                found = memory_format(self._on_fakes(func, args, kwargs)) or torch.contiguous_format
+                return self.__torch_dispatch__(_ATEN.clone.default, (), (pieces[0],), {"memory_format": found})
         refused = refused_by_eager(func, args, kwargs)
         if refused is not None:
             raise RefusedByEagerError(refused, where=location_of(self.node))
@@ -368,8 +366,8 @@ class _Recorder(TorchDispatchMode):
         try:
             with self:
                 made = parts(*args, **kwargs)
-            if made is not NotImplemented and not self._agrees(made, func, args, kwargs):
-                made = NotImplemented
+            if made is not NotImplemented:
+                made = self._as_whole(made, self._on_fakes(func, args, kwargs), args)
         except Exception:  # noqa: BLE001 - what its parts need may not be known: the call itself may run all the same
             made = NotImplemented
         if made is not NotImplemented and self._worth(self.calls[undo.calls :]):
@@ -405,11 +403,20 @@ class _Recorder(TorchDispatchMode):
         kind = self.meaning(call.packet)
         return kind == "work" or (kind == "view" and self._computed(call.reads()[0]))
 
-    def _agrees(self, made: Any, func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether the parts give tensors of the shapes and element types that the call gives."""
-        wanted = pytree.tree_leaves(self._on_fakes(func, args, kwargs))
-        found = pytree.tree_leaves(made)
-        return [form_of(leaf) for leaf in found] == [form_of(leaf) for leaf in wanted]
+    def _as_whole(self, made: Any, wanted: Any, args: tuple[Any, ...]) -> Any:
+        """What the parts of a call give, as it lies in memory of the call itself; NotImplemented where that has other forms."""
+        found, form = pytree.tree_flatten(made)
+        whole = pytree.tree_leaves(wanted)
+        if [form_of(leaf) for leaf in found] != [form_of(leaf) for leaf in whole]:
+            return NotImplemented
+        given = {storage_of(leaf) for leaf in pytree.tree_leaves(args) if isinstance(leaf, torch.Tensor)}
+        for place, leaf in enumerate(whole):
+            if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and storage_of(leaf) not in given:
+                order = memory_format(leaf)
+                if order is not None and not found[place].is_contiguous(memory_format=order):
+                    copied = self.__torch_dispatch__(_ATEN.clone.default, (), (found[place],), {"memory_format": order})
+                    found[place] = copied
+        return pytree.tree_unflatten(found, form)
 
     def _on_fakes(self, func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What `func` gives, without data.

@@ -113,6 +113,8 @@ class _Translation:
         self.made: dict[Slot, Ref] = {}
         # Of inputs, and of what PyTorch makes: what tells their memory from others'.
         self.storages: dict[str, int] = {}
+        # Values that lie in memory as eager's do, whatever fake tensors say: the inputs, and what PyTorch makes of such alone.
+        self.eagers: set[str] = set()
         # Tensors that are the memory of an input, or may be: the inputs, and what writes made of them.
         self.theirs: dict[Slot, Slot] = {}
         # Results of pinned calls: views of memory that goes out as it is.
@@ -182,6 +184,7 @@ class _Translation:
             self._shown(slot, ref)
         if fake.layout is torch.strided:
             self.storages[ref.value] = storage_of(fake)
+        self.eagers.add(ref.value)
         self.theirs[slot] = slot
         self.arguments.append(index)
         content = getattr(fake, "item_memo", None)  # what Python read of it; None where it was written into
@@ -371,6 +374,8 @@ class _Translation:
             self._shown(slot, ref)
             if fake.layout is torch.strided:
                 self.storages[ref.value] = storage_of(fake)
+            if all(operand.value in self.eagers for operand in refs):
+                self.eagers.add(ref.value)
             results.append(replace(_operand(ref), flagged=flagged(fake)))
         if call.pinned:
             self.shown.update(slot for slot in call.results if slot is not None)
@@ -536,12 +541,15 @@ class _Translation:
         if slot not in self.shown and self._home(ref) in {self._home(self.refs[s]) for s in others}:
             ref = self.refs[slot] = self._copied(slot)
         fake = self.recording.fakes[slot.index]
-        layout = None if slot in self.unlike or slot in self.shown else self._layout(ref, fake)
+        if slot in self.unlike or (ref.value in self.eagers and self.storages.get(ref.value) == storage_of(fake)):
+            outputs += [] if ref in outputs else [ref]
+            return FromProgram(outputs.index(ref))
+        layout = None if slot in self.shown else self._layout(ref, fake)
         if layout is not None:
             ref = self._held_once(ref, layout)
         if ref not in outputs:
             outputs.append(ref)
-        return FromProgram(outputs.index(ref), None if slot in self.unlike else memory_order(fake), layout)
+        return FromProgram(outputs.index(ref), memory_order(fake), layout)
 
     def _layout(self, ref: Ref, fake: torch.Tensor) -> Layout | None:
         """Of a result that may have gaps or overlaps; None as well where only the content of a tensor says it."""
