@@ -87,3 +87,20 @@ def test_sizes_that_come_to_nothing_later():
 def test_what_eager_refuses_of_nothing_is_refused():
     with pytest.raises(IndexError, match="non-zero size"):
         weft.optimize(lambda x: (x[4:].amax(0), torch.exp(x)), torch.randn(4, 6))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a: (e := torch.eye(a.shape[-1])) @ e,
+        lambda a: a @ torch.eye(a.shape[-1], dtype=torch.bfloat16).float(),
+        lambda a: a.bfloat16() @ torch.ones(a.shape[-1], 5, dtype=torch.bfloat16).tril(),
+        lambda a: torch.eye(6).double() @ torch.eye(6).double() + a[:, :6],
+    ],
+)
+def test_products_of_what_indices_decide(function):
+    a = torch.randint(-3, 4, (6, 9)).float()
+    with weft.options(measure="never"):
+        program = weft.optimize(function, (a,))
+    assert program.fallbacks == ()
+    assert torch.equal(program(a), function(a))

@@ -111,8 +111,16 @@ def test_results_that_share_memory_still_do() -> None:
         (lambda a: torch.cat((a.mT, a.mT[..., 64:]), -1), torch.float32),
         (lambda a: a.mT.frac().movedim(1, -1).permute(2, 1, 0), torch.float32),
         (lambda a: a.transpose(0, -1).angle(), torch.complex64),
+        (lambda a: torch.logcumsumexp(a[:, 0], 0)[:, None].expand(-1, 5, -1), torch.float32),
     ],
-    ids=["group_norm", "group_norm of a computed tensor", "cat", "permuted back", "a call of PyTorch's"],
+    ids=[
+        "group_norm",
+        "group_norm of a computed tensor",
+        "cat",
+        "permuted back",
+        "a call of PyTorch's",
+        "such a one expanded",
+    ],
 )
 @pytest.mark.parametrize("compiled", [False, True])
 def test_strides_are_the_calls_own(function: View, dtype: torch.dtype, compiled: bool) -> None:
@@ -151,6 +159,7 @@ def test_a_stride_that_a_view_after_the_graph_relies_on() -> None:
         lambda a: torch.cat((a.imag, a.imag[..., 64:]), -1),
         lambda a: torch.cat((torch.view_as_real(a)[..., 1],)),
         lambda a: torch.cat((torch.fft.fft(a).real,), -1),
+        lambda a: torch.logcumsumexp(a.real, 0).sum().expand(2, 3),
     ],
 )
 def test_a_tensor_of_its_own_does_not_lie_in_an_input(function: View) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+import weakref
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
@@ -360,3 +361,20 @@ def test_the_first_sizes_and_all_others_have_the_same_binaries(cache, takes):
             emitted.append(weft.stats().binaries_emitted)
     assert emitted[1:] == [emitted[0]] * 3
     assert (weft.stats().library > library) == (takes[2] < 1)
+
+
+def test_what_a_trial_without_memory_timed_is_let_go_of(monkeypatch):
+    """The user's call needs the memory, and an error that a frame of its own holds lives until garbage is collected."""
+    held = []
+
+    def measured(_, given):
+        result = torch.empty(9)
+        held.append(weakref.ref(result))
+        failure = torch.OutOfMemoryError("no room")
+        raise failure
+
+    monkeypatch.setattr(trial.Trial, "measured", measured)
+    plan = SimpleNamespace(captured=SimpleNamespace(writes=()))
+    tried = trial.Trial(plan, lambda *_: (), current(), {}, ())
+    assert tried.measured_in_memory((torch.ones(3),)) is None
+    assert held[0]() is None

@@ -6,7 +6,7 @@ partial results over the contracted axis and then reduces that list. All fusion 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from weft.block import program as block
@@ -74,7 +74,8 @@ def lower(program: TensorProgram, folds: Sequence[Fold] = (), lengths: Mapping[s
         UnsupportedError: for an opaque operation, or a reindexing that is not a view of an input: the plan keeps those out; and
             where folds depend on each other in a circle, or run along an axis that blocks cannot run over.
     """
-    lowering = _Lowering(program, _loop_axes(program, lengths), _at_products(program), _indices(program))
+    indices = _indices(program)
+    lowering = _Lowering(program, _loop_axes(program, lengths), _at_products(program, indices), indices)
     for each in _in_order(program, folds, lowering.at_products):
         if isinstance(each, Fold):
             lowering.fold(each)
@@ -202,8 +203,11 @@ def _roles(node: Node) -> tuple[list[Axis], list[Axis]]:
             return ([], [])
 
 
-def _at_products(program: TensorProgram) -> dict[str, Cast]:
-    """Roundings that only products read: made where these read their operands, so that rules see what comes before them."""
+def _at_products(program: TensorProgram, indices: Container[str]) -> dict[str, Cast]:
+    """Roundings that only products read: made where these read their operands, so that rules see what comes before them.
+
+    Not those of what `indices` decide, which no list holds: they are values like others.
+    """
     values = program.values()
     read_elsewhere = set(program.outputs)
     for node in program.nodes:
@@ -212,7 +216,8 @@ def _at_products(program: TensorProgram) -> dict[str, Cast]:
     return {
         n.name: n
         for n in program.nodes
-        if isinstance(n, Cast) and not n.semantic and n.name not in read_elsewhere and values[n.arg.value].axes
+        if isinstance(n, Cast) and not n.semantic and n.name not in read_elsewhere
+        if values[n.arg.value].axes and n.arg.value not in indices
     }
 
 

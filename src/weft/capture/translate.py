@@ -541,7 +541,8 @@ class _Translation:
         if slot not in self.shown and self._home(ref) in {self._home(self.refs[s]) for s in others}:
             ref = self.refs[slot] = self._copied(slot)
         fake = self.recording.fakes[slot.index]
-        if slot in self.unlike or (ref.value in self.eagers and self.storages.get(ref.value) == storage_of(fake)):
+        theirs = self.storages.get(ref.value) == storage_of(fake) and not self.builder.expanded(ref, 0, len(ref.dims))
+        if slot in self.unlike or (theirs and ref.value in self.eagers):
             outputs += [] if ref in outputs else [ref]
             return FromProgram(outputs.index(ref))
         layout = None if slot in self.shown else self._layout(ref, fake)

@@ -6,6 +6,7 @@ that are predicted to gain by it where the library is at its best (`weft.plan.li
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -122,6 +123,7 @@ class Trial:
         """
         with suppress(torch.OutOfMemoryError):
             return self.measured(spare(arguments, self.written))
+        gc.collect()  # the frames of the error hold what was timed, and some hold the error
         torch.cuda.empty_cache()
         return None
 
