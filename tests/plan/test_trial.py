@@ -7,6 +7,7 @@ import warnings
 import weakref
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -374,7 +375,7 @@ def test_what_a_trial_without_memory_timed_is_let_go_of(monkeypatch):
         raise failure
 
     monkeypatch.setattr(trial.Trial, "measured", measured)
-    plan = SimpleNamespace(captured=SimpleNamespace(writes=()))
+    plan: Any = SimpleNamespace(captured=SimpleNamespace(writes=()))
     tried = trial.Trial(plan, lambda *_: (), current(), {}, ())
     assert tried.measured_in_memory((torch.ones(3),)) is None
     assert held[0]() is None
