@@ -157,10 +157,10 @@ def safe(run: Runner, gm: torch.fx.GraphModule, eager: Runner) -> Runner:
             return state[0](*arguments)
         except Exception as error:  # noqa: BLE001 - whatever it is, PyTorch decides what becomes of the call
             failure = error
-        traceback.clear_frames(failure.__traceback__)  # PyTorch may need the memory of what they hold
         try:
             if state[0] is eager or has_written(failure):
                 raise failure
+            traceback.clear_frames(failure.__traceback__)  # PyTorch may need the memory of what they hold
             results = eager(*arguments)
         except RuntimeError as error:
             refused = refusal(gm, arguments, error)

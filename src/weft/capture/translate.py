@@ -54,7 +54,7 @@ _FLATTEN = torch.ops.aten.flatten.using_ints
 _CLONE, _NUMBER = torch.ops.aten.clone.default, "aten.scalar_tensor"
 _VIEW, _RESHAPE = torch.ops.aten.view.default, torch.ops.aten.reshape.default
 _OWN = ("aten", "prims", "weft")
-"""The libraries whose operations ask their operands for strides."""
+"""The libraries whose operations take operands in any strides: they ask these for them."""
 _OF_ROWS = ("aten.view_as_complex", "aten.view_as_real")
 """Views that want the last dimension to be the innermost, as it is in a tensor that eager computed."""
 
