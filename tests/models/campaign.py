@@ -1,4 +1,5 @@
-"""All models: `PYTHONPATH=src:tests python -m models.campaign [NAME ...] [--device cuda | --target cuda:90] [--json FILE]`.
+"""All models: `PYTHONPATH=src:tests python -m models.campaign [NAME ...] [--only WORD ...] [--device cuda | --target cuda:90]
+[--json FILE]`.
 
 Each model with each attention that transformers has for it, in fp32 and bf16: its forward at three lengths, held to the error rule;
 `generate` with a growing and with a static cache, in fp32, where the tokens must be eager's. No exception, no warning of weft's, no
@@ -55,6 +56,7 @@ def main() -> int:
     """Runs the cases, prints a table; 1 where one is wrong."""
     parser = argparse.ArgumentParser(prog="models.campaign")
     parser.add_argument("names", nargs="*", default=list(MODELS), metavar="NAME")
+    parser.add_argument("--only", nargs="*", default=[], metavar="WORD", help="cases whose name has all of these words")
     parser.add_argument("--target")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path)
@@ -62,6 +64,8 @@ def main() -> int:
     table = Table("case", "graphs", "kernels", "left to PyTorch", "s", "wrong")
     found: dict[str, Outcome] = {}
     for name, run in cases(given.names, given.target, given.device):
+        if not set(given.only) <= set(name.replace(",", "").split()):
+            continue
         outcome = found[name] = outcome_of(run)
         torch.compiler.reset()
         numbers = (outcome.graphs, outcome.kernels, sum(outcome.left.values()), f"{outcome.seconds:.0f}")
