@@ -62,6 +62,31 @@ def test_integers_are_eagers_to_the_last_bit(dtype: torch.dtype) -> None:
             assert torch.equal(found, wanted), number
 
 
+@pytest.mark.parametrize("of", [torch.bool, torch.float32], ids=str)
+def test_reductions_of_casts_have_kernels(of: torch.dtype) -> None:
+    """To integers and bools, along each dimension, at sizes that blocks do not divide."""
+    x = (torch.randn(5, 33, 3) * 40).abs().to(of)
+
+    def everything(x: torch.Tensor) -> list[torch.Tensor]:
+        short, whole, count = x.to(torch.uint8), x.int(), x.bool().sum(1)
+        extrema = [short.amin(0), short.amax(1), whole.amin(2, keepdim=True), x.long().amax(0), count.amin(0)]
+        return [
+            *extrema,
+            whole.argmin(1),
+            (whole // 3).amin(1),
+            whole.any(0),
+            short.all(1),
+            whole.prod(2),
+            short.sum(0),
+        ]
+
+    program = weft.optimize(everything, (x,))
+    assert program.fallbacks == ()
+    for number, (found, wanted) in enumerate(zip(program(x), everything(x), strict=True)):
+        assert found.dtype is wanted.dtype
+        assert torch.equal(found, wanted), number
+
+
 def precise(name: str, *given: torch.Tensor) -> torch.Tensor:
     """In numbers of 64 bits of fraction or more, rounded to fp64."""
     x, y, z = (t.numpy().astype(np.longdouble) for t in given)

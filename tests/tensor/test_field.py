@@ -388,7 +388,39 @@ def test_conversions(bench: Bench) -> None:
     truth = domain.convert(edge, DType.bool, True)
     assert isinstance(truth, ExactValue)
     assert truth.array.tolist() == [True, True, True, False]
-    assert isinstance(domain.convert(x, DType.int32, True), FieldValue)
+
+
+@pytest.mark.parametrize("dtype", [d for d in DType if d.kind == "int"], ids=str)
+def test_elements_are_cast_to_exact_integers(dtype: DType, bench: Bench) -> None:
+    """Known ones as numbers are, others at random; of padding beside them each time to others, whatever it is padding of."""
+    domain, x = bench.domain, bench.draw(40)
+    cast = domain.convert(x, dtype, True)
+    assert isinstance(cast, ExactValue)
+    assert domain.equal(cast, domain.convert(x, dtype, True))
+    assert len(set(cast.array.tolist())) > 20
+    assert dtype.bounds[0] <= cast.array.min() <= cast.array.max() <= dtype.bounds[1]
+    for of, value in ((F, 7.0), (DType.bool, True)):
+        known = domain.full((3,), value, of)
+        one, other = (
+            domain.convert(
+                domain.lift(lambda a, b: np.concatenate([a, b]), known, domain.poison((20,), of)), dtype, True
+            )
+            for _ in range(2)
+        )
+        assert isinstance(one, ExactValue)
+        assert one.array[:3].tolist() == [int(value)] * 3
+        assert not domain.equal(one, other)
+
+
+@pytest.mark.parametrize("monoid", [Monoid.min, Monoid.max])
+@pytest.mark.parametrize("of", [F, DType.bool], ids=str)
+def test_extrema_of_casts_have_an_identity(monoid: Monoid, of: DType, bench: Bench) -> None:
+    """What a block is filled up with changes nothing, as it is the least or the greatest of its type."""
+    domain = bench.domain
+    values = domain.lift(lambda a, b: np.concatenate([a, b]), domain.full((4,), 1, of), domain.poison((3,), of))
+    cast = domain.convert(values, DType.int32, True)
+    padded = domain.lift(lambda a, b: np.concatenate([a, b]), cast, domain.full((2,), monoid.identity, DType.int32))
+    assert domain.equal(domain.reduce(monoid, cast, [0]), domain.reduce(monoid, padded, [0]))
 
 
 def test_seeds_give_different_functions() -> None:
@@ -501,11 +533,11 @@ def domain_value(value: Any) -> int:
 
 @pytest.mark.parametrize("op", ["floor_divide", "trunc_divide", "fmod", "bitwise_and", "bitwise_right_shift"])
 def test_integers_beside_what_is_not_known_are_what_they_are_alone(op):
-    """Of a cast of floats some elements are known, those of padding not: the others are divided as integers are."""
+    """Of a cast of floats some elements are known, those of padding not: the others are divided as integers are. So are bools."""
     domain = FieldDomain(1)
-    sevens = domain.full((3,), 7.0, F)
-    mixed = domain.lift(lambda a, b: np.concatenate([a, b]), sevens, domain.poison((2,), F))
-    expr = apply(op, Convert(DType.int64, X), Lit(2))
-    alone, beside = (domain.elementwise(expr, [v], DType.int64) for v in (sevens, mixed))
-    assert isinstance(alone, ExactValue)
-    assert domain.equal(alone, domain.lift(lambda a: a[:3], beside))
+    for known, dtype, of in ((7.0, F, Convert(DType.int64, X)), (True, DType.bool, X)):
+        sevens = domain.full((3,), known, dtype)
+        mixed = domain.lift(lambda a, b: np.concatenate([a, b]), sevens, domain.poison((2,), dtype))
+        alone, beside = (domain.elementwise(apply(op, of, Lit(2)), [v], DType.int64) for v in (sevens, mixed))
+        assert isinstance(alone, ExactValue)
+        assert domain.equal(alone, domain.lift(lambda a: a[:3], beside))

@@ -12,14 +12,14 @@ from block import paper, programs
 from schedules import fused, random_schedule
 from weft.block.copies import canonical
 from weft.block.lower import lower
-from weft.block.program import BlockNode, BlockProgram, Dot, Fill, Graph, Iterate, Map, Pointwise, maps
+from weft.block.program import BlockNode, BlockProgram, Collapse, Dot, Fill, Graph, Iterate, Map, Pointwise, maps
 from weft.block.ranges import Part, Rest, Segment
 from weft.errors import ScheduleError
 from weft.fuse import fuse
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.tensor.builder import Builder
 from weft.tensor.dtypes import DType
-from weft.tensor.program import Cast, Contraction, Elementwise, Iota, Node, TensorProgram, Use
+from weft.tensor.program import Cast, Contraction, Elementwise, Iota, Monoid, Node, TensorProgram, Use
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 from weft.tensor.scalar import apply as apply_
 from weft.verify import equivalent, field_check, verify
@@ -310,6 +310,40 @@ def test_small_tiles_decide_as_real_ones_do(monkeypatch, tiles):
     # Where the innermost block is one element there is no padding, so that it may hold anything.
     harmless = {"none", *(["padding that is not zero"] if tiles == "by ones" else [])}
     assert small == real == {bug: bug in harmless for bug in programs_}
+
+
+def padding_of_the_other_extremum(node: BlockNode) -> BlockNode:
+    return replace(node, value=-node.value) if isinstance(node, Fill) else node
+
+
+def other_extremum(node: BlockNode) -> BlockNode:
+    return replace(node, monoid=Monoid.max) if isinstance(node, Collapse) else node
+
+
+def forget_cast(node: BlockNode) -> BlockNode:
+    match node:
+        case Pointwise(expr=Convert(_, inner)):
+            return replace(node, expr=inner)
+        case _:
+            return node
+
+
+@pytest.mark.parametrize("of", [DType.bool, DType.float32, DType.uint8], ids=str)
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_extrema_of_casts_to_integers(of: DType, dim: int) -> None:
+    """The check finds right what is padded with the greatest of the type, and wrong what is padded with the least."""
+    builder = Builder()
+    cast = builder.cast(builder.input("x", (5, 7, 3), of), DType.int32, semantic=True)
+    program = builder.finish([builder.reduce(Monoid.min, cast, [dim])])
+    block = fused(program)
+    loops = tuple((m.name, LoopSchedule((Level(LOOP, 1 if m.unit else 2),))) for m in maps(block.graph))
+    right = apply(block, Schedule(loops))
+    verdict = verify(program, right)
+    assert verdict.equal is True, verdict
+    for bug in (padding_of_the_other_extremum, other_extremum, *((forget_cast,) if of is not DType.uint8 else ())):
+        wrong = everywhere(right, bug)
+        assert wrong != right
+        assert verify(program, wrong).equal is not True, bug
 
 
 @pytest.mark.parametrize("dtype", [d for d in DType if d.kind == "int"], ids=str)

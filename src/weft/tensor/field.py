@@ -5,12 +5,13 @@ those of the field, so every polynomial and rational identity holds. exp(x) is o
 exponent modulo q, the power modulo p, where q | p - 1 and omega has order q: so exp(a + b) is
 exp(a) exp(b). Values have residues modulo a chain of three primes, each dividing the next less
 one, and an exponential uses one up: exponentials of exponentials are interpreted two deep, a third
-is a random function. Integers and bools that come from indices, constants and comparisons of them
-are exact. Maxima, minima, comparisons, sign and abs follow a random total order in which -x is
-below 0 where x is above, true to the real order on small integers and on the program's literals.
-Infinities and NaN follow IEEE's rules, the sign of an element being its sign in that order.
-Everything else (tanh, log, sqrt, erf, roundings, semantic casts) is a random function of its
-arguments, right at 0 and infinity. Precision casts are the identity. Floats are their exact
+is a random function. Integers and bools that come from indices, constants and comparisons of
+them are exact, and so are integers that elements are cast to: a random function of the
+elements. Maxima, minima, comparisons, sign and abs follow a random total order in which -x is
+below 0 where x is above, true to the real order on small integers and on the program's
+literals. Infinities and NaN follow IEEE's rules, the sign of an element being its sign in that
+order. Everything else (tanh, log, sqrt, erf, roundings, semantic casts) is a random function of
+its arguments, right at 0 and infinity. Precision casts are the identity. Floats are their exact
 dyadic values.
 
 What "equal" proves. The residues modulo the last prime, p > 2^30.9, are compared. For an element
@@ -73,6 +74,8 @@ class ExactValue:
 FieldElements: TypeAlias = FieldValue | ExactValue
 
 _NUMBERS = Fp64Domain()
+_MOST_OF_A_CAST = 1 << 15
+"""Elements that are not known are cast to integers of at most this magnitude, which are known again when they are floats."""
 
 
 class FieldDomain:
@@ -216,9 +219,9 @@ class FieldDomain:
         return ExactValue(wrapped(v.array, dtype)) if isinstance(v, ExactValue) else v
 
     def convert(self, v: FieldElements, dtype: DType, semantic: bool) -> FieldElements:
-        """Semantic casts round what is known exactly and are random functions of the rest.
+        """Semantic casts round what is known exactly and are random functions of the rest, integers where they give integers.
 
-        Elements become integers only where all are known, bools by comparison with 0.
+        Elements become bools by comparison with 0.
         """
         if isinstance(v, ExactValue):
             if not (semantic and dtype.is_float):
@@ -228,13 +231,23 @@ class FieldDomain:
             return ExactValue((v.last != 0) | (v.codes != 0))
         if dtype.is_float and (not semantic or dtype is DType.float64):
             return v
-        real = self._arithmetic.known(v)
-        if dtype.kind == "int" and not np.isnan(real).any():
-            return ExactValue(wrapped(real, dtype))
-        return self._cast(v, real, dtype)
+        return self._whole_numbers(v, dtype) if dtype.kind == "int" else self._cast(v, dtype)
 
-    def _cast(self, v: FieldValue, real: Array, dtype: DType) -> FieldValue:
+    def _whole_numbers(self, v: FieldValue, dtype: DType) -> ExactValue:
+        """Known elements truncated, the rest integers at random.
+
+        All of them exact: integers wrap, have bits and have bounds (those of padding below and above all of a type), which
+        elements of a field have not.
+        """
+        real = self._arithmetic.known(v)
+        drawn = self._arithmetic.random_function("whole number", v).last % (2 * _MOST_OF_A_CAST) - _MOST_OF_A_CAST
+        unknown = np.isnan(real)
+        whole = wrapped(np.where(unknown, 0.0, real), dtype)
+        return ExactValue(np.where(unknown, wrapped(drawn, dtype), whole))
+
+    def _cast(self, v: FieldValue, dtype: DType) -> FieldValue:
         """Known elements cast as numbers are, infinities kept, the rest at random."""
+        real = self._arithmetic.known(v)
         unknown = np.isnan(real)
         numbers = _NUMBERS.convert(np.where(unknown, 0.0, real), dtype, semantic=True)
         exact = self._arithmetic.from_floats(numbers.astype(np.float64))
