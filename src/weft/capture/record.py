@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
@@ -46,6 +47,7 @@ from weft.capture.picks import PICKS
 from weft.capture.pieces import may_write
 from weft.capture.recording import Call, Recording, Slot, Target
 from weft.capture.refusal import refused_by_eager
+from weft.capture.sizes import symbolic
 from weft.capture.source import location_of
 from weft.defects import note
 from weft.errors import RefusedByEagerError, UnsupportedError
@@ -155,6 +157,15 @@ class _Interpreter(fx.Interpreter):
         elif n.op == "call_method":
             function = functools.partial(_method, str(function))
         return self.recorder.piece(_name_of(n), cast("Any", function), args, kwargs, n.meta.get("example_value"))
+
+
+def _symbolic(given: Any) -> bool:
+    """Whether a size of a tensor in `given`, or a number there, is a symbol."""
+    return any(
+        isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool)
+        or (isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and any(map(symbolic, leaf.shape)))
+        for leaf in pytree.tree_leaves(given)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,13 +432,20 @@ class _Recorder(TorchDispatchMode):
     def _on_fakes(self, func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What `func` gives, without data.
 
-        Where PyTorch has a second way for tracing, which takes symbolic sizes where the first does not, that one is next.
+        Symbolic sizes are for PyTorch's own way of tracing, which is Dynamo's too: C++ functions may ask a symbol for its number
+        (`matmul` of torch 2.11 does), and Dynamo then compiles anew for each. Of other calls that way is next where one fails.
         """
         with torch.inference_mode(False), torch.no_grad(), self.fake_mode:
+            ways = (
+                (enable_python_dispatcher, nullcontext)
+                if _symbolic((args, kwargs))
+                else (nullcontext, enable_python_dispatcher)
+            )
             try:
-                return func(*args, **kwargs)
+                with ways[0]():
+                    return func(*args, **kwargs)
             except (RuntimeError, TypeError, NotImplementedError):
-                with enable_python_dispatcher():
+                with ways[1]():
                     return func(*args, **kwargs)
 
     def _worth(self, parts: Sequence[Call]) -> bool:
