@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 import weft
 from weft.plan import executable
@@ -64,3 +65,20 @@ def test_a_wrong_law_is_caught_before_anything_runs(monkeypatch, name):
     assert any("the laws on tensor programs changed what is computed: refuted" in f.reason for f in program.fallbacks)
     assert program.kernels == ()
     torch.testing.assert_close(program(*given), fn(*given))
+
+
+def of_training(x, mean, variance):
+    """The numbers of elements are those of `x`, which what comes after the sum over rows does not read."""
+    return F.batch_norm(torch.cumsum(x, 0), mean, variance, training=True)
+
+
+def test_sizes_that_no_input_of_a_region_tells():
+    fast = weft.compile(of_training, measure="never")
+    for shape in ((4, 3, 5), (7, 3, 6)):
+        x, before = torch.randn(shape), weft.stats()
+        found, wanted = ((torch.zeros(3), torch.ones(3)) for _ in range(2))
+        with torch.no_grad():
+            torch.testing.assert_close(fast(x, *found), of_training(x, *wanted))
+        torch.testing.assert_close(found, wanted)
+        assert weft.stats().fallbacks - before.fallbacks == 1  # cumsum alone
+        assert weft.stats().kernels > before.kernels

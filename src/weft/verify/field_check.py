@@ -117,12 +117,16 @@ def equivalent(
     shapes: Sequence[Mapping[str, tuple[int, ...]]],
     trials: int = 2,
     seed: int = 0,
+    sizes: Mapping[str, int] | None = None,
 ) -> Verdict:
     """Whether two tensor programs compute the same outputs, with the same shapes, order of dimensions and element types.
 
     Args:
         first, second: inputs of one name are one tensor; either may lack some.
         shapes: choices of shapes for all inputs by name, one size per axis; both are run at each.
+        trials: how often both are run at each choice, with other values.
+        seed: of the values.
+        sizes: of spaces that no input tells, by name.
     """
     dtypes = [[p.values()[name].dtype for name in p.outputs] for p in (first, second)]
     if dtypes[0] != dtypes[1]:
@@ -132,13 +136,13 @@ def equivalent(
     programs = (first, second)
     for number, chosen in enumerate(shapes):
         # More of them at the first shapes, with the numbers that the programs compare with among the inputs.
-        sizes = {
+        told = {
             a.space.name: size
             for p in programs
             for n in p.inputs
             for a, size in zip(n.axes, chosen[n.name], strict=True)
         }
-        for trial in range(trials + (turns(programs, sizes) if number == 0 else 0)):
+        for trial in range(trials + (turns(programs, told) if number == 0 else 0)):
             domain = field_for(programs, hash((seed, trial)) & 0x7FFFFFFF)
             rng = np.random.default_rng((seed, trial))
             values = {name: domain.random(chosen[name], dtype, rng) for name, dtype in known.items()}
@@ -146,7 +150,7 @@ def equivalent(
                 values = with_numbers(values, programs, domain, rng, trial - trials)
             try:
                 one, other = (
-                    returned(p, evaluate(p, {n.name: values[n.name] for n in p.inputs}, domain), domain)
+                    returned(p, evaluate(p, {n.name: values[n.name] for n in p.inputs}, domain, sizes=sizes), domain)
                     for p in (first, second)
                 )
             except (WeftError, ValueError, IndexError, KeyError, ArithmeticError) as error:
