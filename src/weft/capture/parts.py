@@ -116,8 +116,12 @@ def _variance(
     if not spare:
         off = centred.sum(over, keepdim=keepdim)
         total = torch.where(total == math.inf, total, total - off * off / count)
-    divisor = count if correction == 0 else count - correction
-    found = total / (divisor if symbolic(count) else max(divisor, 0))
+    if not symbolic(count):
+        found = total / max(count - correction, 0)
+    elif correction == 0:
+        found = total / count
+    else:  # of nothing NaN, as 0 / 0 is, where 0 / -1 would be 0
+        found = total / count * count / (count - correction)
     return found, mean if keepdim else mean.squeeze(over)
 
 

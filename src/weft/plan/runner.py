@@ -28,6 +28,7 @@ from weft.capture import (
     with_dims,
 )
 from weft.plan.instead import REFUSALS, Instead
+from weft.plan.nothing import added_up, as_written
 from weft.plan.region import CompiledRegion
 from weft.plan.sizes import Found, found
 from weft.tensor.axes import Affine, Axis
@@ -187,14 +188,39 @@ class _Text:
     def region(self, step: RegionStep) -> None:
         """The launches of its kernels."""
         own = {inner: self.names[outer] for inner, outer in step.reads}
+        given, empty = dict(own), self.empty(step, own)
         for kernel in step.region.kernels:
             sizes = [self.size(step.sizes[name]) for name in kernel.sizes]
             for name in kernel.writes:
                 own[name] = own[name] if name in kernel.reads else self.variable()
-            given = ", ".join([*(own[name] for name in kernel.reads), *sizes])
+            passed = ", ".join([*(own[name] for name in kernel.reads), *sizes])
             taken = _tuple(own[name] for name in kernel.writes)
-            self.lines.append(f"{taken} = {self.constant(kernel.launch)}({given})")
+            otherwise = f" if full else {(None,) * len(kernel.writes)}" if empty else ""
+            self.lines.append(f"{taken} = {self.constant(kernel.launch)}({passed}){otherwise}")
+        if empty:
+            program = step.region.program
+            taken = _tuple(own[name] for name in program.outputs)
+            values = ", ".join(f"{self.constant(name)}: {given[name]}" for name in (n.name for n in program.inputs))
+            sizes = ", ".join(f"{self.constant(name)}: {self.size(place)}" for name, place in step.sizes.items())
+            written = f"{self.constant(as_written)}({self.constant(program)}, {{{values}}}, {{{sizes}}})"
+            self.lines.append(f"{taken} = {taken} if full else {written}")
         self.names.update({outer: own[inner] for inner, outer in step.writes})
+
+    def empty(self, step: RegionStep, own: Mapping[str, str]) -> bool:
+        """Asks whether loops that add up have something to add up, which `full` then says; False where they always have."""
+        sizes: list[str] = []
+        for space in added_up(step.region.program):
+            place = next(
+                ((n.name, d) for n in step.region.program.inputs for d, a in enumerate(n.axes) if a.space == space),
+                None,
+            )
+            if place is not None:
+                sizes.append(f"{own[place[0]]}.shape[{place[1]}]")
+            elif space.name in step.sizes:
+                sizes.append(self.size(step.sizes[space.name]))
+        if sizes:
+            self.lines.append(f"full = {' and '.join(sizes)}")
+        return bool(sizes)
 
     def views(self, step: ViewStep) -> None:
         """Strided tensors over the memory of their sources."""
@@ -222,7 +248,11 @@ class _Text:
             ]
             made = _tuple(" + ".join(terms) or "0" for terms in steps.values())
             start = " + ".join([f"{source}.storage_offset()", *offsets])
-            self.let(view.name, f"{source}.as_strided({shape}, {made}, {start})")
+            # Of a tensor without elements there is no first one to show; nothing reads what is said to be it.
+            none = (
+                f" if {source}.numel() else {source}.new_zeros({shape})" if any(not i.terms for i in view.index) else ""
+            )
+            self.let(view.name, f"{source}.as_strided({shape}, {made}, {start}){none}")
 
     def size(self, place: Found) -> str:
         """A size, read off a tensor at each call."""
