@@ -232,6 +232,31 @@ def test_a_sum_overflows_where_eagers_does(function, change):
     judged(function, lambda number: (change(NAMED["variance"].inputs((16, 4099), number)[0]),), loop=False)
 
 
+# Beside float64.
+
+
+def in_the_chain(p, scores):
+    return p.std(-1)  # a variance is float64 on a CPU, as in PyTorch
+
+
+def beside_the_chain(p, scores):
+    return p.amax(-1).std(0), scores.std(0)
+
+
+@pytest.mark.parametrize("more", [in_the_chain, beside_the_chain])
+def test_float64_does_not_change_which_numbers_a_maximum_is_of(more):
+    """Of scores that are rounded wherever else they are read: where a row has but one term, its softmax is exactly 1."""
+
+    def function(x):
+        scores = x * 1e4
+        p = torch.softmax(scores, -1)
+        return p.amax(-1), more(p, scores)
+
+    x = torch.linspace(-1, 3, 90).reshape(6, 15).flip(1) * torch.pi
+    program = weft.optimize(function, (x,))
+    assert torch.equal(program(x)[0], function(x)[0])
+
+
 # Equal, and zero.
 
 

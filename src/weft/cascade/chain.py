@@ -154,6 +154,7 @@ class Gathering:
         self.operands: list[Use | Result] = []
         self.known: dict[tuple[str, tuple[Axis, ...]], int] = {}
         self.inlined: dict[str, int] = {}
+        self.wide = any(self.values[name].dtype is DType.float64 for name in self.members)
         for node in self.program.nodes:
             if isinstance(node, Elementwise | Cast) and (node.name in self.after or self._light(node)):
                 count = self._operations(node)
@@ -228,6 +229,8 @@ class Gathering:
         """Whether `node` is arithmetic that is better seen through than read: products may be weights of a mean."""
         if isinstance(node, Cast):
             return not node.semantic and node.dtype.is_float and self.values[node.arg.value].dtype.is_float
+        if self.wide and node.dtype is not DType.float64:
+            return False  # it is rounded where it is read elsewhere, and would not be here
         return (
             isinstance(node, Elementwise)
             and self.over.space in {a.space for a in node.axes}

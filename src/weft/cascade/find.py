@@ -107,13 +107,12 @@ def folds(program: TensorProgram, *, running: bool = False) -> Found:
     made: list[Decomposition] = []
     loops: list[Fold] = []
     values = program.values()
-    real = DType.float64 if any(n.dtype is DType.float64 for n in values.values()) else DType.float32
     for members in _chains(program, refused, running):
         for wanted, ends in _with_ends(program, members) if running else _wanted(program, members):
             try:
                 found = decompose(program, members, wanted, ends, running=running)
                 if any(found.chain.dependent(link.element.expr) for link in found.chain.links):
-                    loops.append(fold(found, values, real))
+                    loops.append(fold(found, values))
                     made.append(found)
             except (NoChainError, NotSeparableError) as error:
                 refused.append(Refused(wanted[-1].name, str(error)))

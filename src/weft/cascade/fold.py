@@ -68,15 +68,36 @@ class Decomposition:
         return tuple(dict.fromkeys(f.scaled for f in factors if f.scaled is not None))
 
 
-def fold(found: Decomposition, values: Mapping[str, Node], real: DType) -> Fold:
+def fold(found: Decomposition, values: Mapping[str, Node]) -> Fold:
     """The loop that computes what the chain wants.
 
     Args:
         found: the chain, decomposed.
         values: of the program, by name.
-        real: what its results are computed in. What a product magnifies, or several results bring into range, is in float64.
     """
-    return _Folding(found, _centres(found, values), real).fold()
+    return _Folding(found, values).fold()
+
+
+def _computed_in(chain: Chain, values: Mapping[str, Node]) -> DType:
+    """What a chain is computed in as it is written: float64 where anything in it is.
+
+    Not where anything else in the program is: its elements would be others than those that are read outside the loop, which are
+    rounded, and a maximum of them none of those.
+    """
+    read = (values[o.value].dtype for o in chain.operands if isinstance(o, Use))
+    wide = DType.float64 in (*read, *(link.dtype for link in chain.links))
+    return DType.float64 if wide or any(_converts(link.element.expr) for link in chain.links) else DType.float32
+
+
+def _converts(expr: Scalar) -> bool:
+    """Whether part of `expr` is a conversion to float64."""
+    match expr:
+        case Apply(_, args):
+            return any(map(_converts, args))
+        case Convert(dtype, inner):
+            return dtype is DType.float64 or _converts(inner)
+        case _:
+            return False
 
 
 _COUNT = Carried((Factor(),), (None,))
@@ -250,9 +271,11 @@ class _Scaled:
 class _Folding:
     """The making of one fold."""
 
-    def __init__(self, found: Decomposition, centres: Mapping[Shift, Reference], real: DType) -> None:
-        self.found, self.chain, self.centres, self.given = found, found.chain, centres, real
-        self.real = DType.float64 if any(_wider(found, i) for i in range(len(self.chain.links))) else real
+    def __init__(self, found: Decomposition, values: Mapping[str, Node]) -> None:
+        self.found, self.chain, self.values = found, found.chain, values
+        self.centres, self.given = _centres(found, values), _computed_in(found.chain, values)
+        # What a product magnifies, or several results bring into range, is in float64.
+        self.real = DType.float64 if any(_wider(found, i) for i in range(len(self.chain.links))) else self.given
         self.order = _order(self.chain)
         self.make = fresh({argument(i) for i in range(len(self.chain.operands))})
         self.names: dict[Key, str] = {}
@@ -266,12 +289,10 @@ class _Folding:
     def fold(self) -> Fold:
         """The loop, its state, and what comes after; only what the results take is carried."""
         makes: list[tuple[str, str]] = []
-        narrowed = self.given if self.real is not self.given else None
         for value, index in self.chain.wanted:
-            expr = self._plain(self._result(index))
-            makes.append((value, self._whole(self.after.point("t", expr, self.args, narrowed))))
+            makes.append((value, self._made(value, self._plain(self._result(index)))))
         for value, finish in self.chain.finished:
-            makes.append((value, self._whole(self.after.point("t", self._by_axes(finish), self.args, narrowed))))
+            makes.append((value, self._made(value, self._by_axes(finish))))
         sums = [key for key in self.names if isinstance(key, Carried)]
         single = [key for key in self.names if isinstance(key, Combined | Logarithms | Multiplied)]
         carrying = layout(self.chain, sums, single, self.centres, self.names, self.make)
@@ -285,11 +306,12 @@ class _Folding:
         )
         return Fold(self.chain.axes, (self.chain.over,), args, body, state, tuple(self.after.nodes), tuple(makes))
 
-    def _whole(self, name: str) -> str:
-        """A result with all the axes that its value has, also those along which it is the same."""
+    def _made(self, value: str, expr: Scalar) -> str:
+        """A result, in the type and with all the axes that its value has, also those along which it is the same."""
+        dtype = self.values[value].dtype.accumulator
+        name = self.after.point("t", expr, self.args, None if dtype is self.real else dtype)
         axes = frozenset(self.chain.axes)
-        same = self.after.dims[name] == axes
-        return name if same else self.after.point("t", Arg(0), (name,), self.given, axes)
+        return name if self.after.dims[name] == axes else self.after.point("t", Arg(0), (name,), dtype, axes)
 
     def _by_axes(self, expr: Scalar) -> Scalar:
         """`expr` after the loop, where what has fewer axes than its reader is a value of its own: made once for all of these."""
