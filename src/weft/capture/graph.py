@@ -13,7 +13,8 @@ from weft.capture.captured import Captured, Fallback
 from weft.capture.flags import forward_derivatives
 from weft.capture.gradients import gradient_line, gradients_possible
 from weft.capture.memory import apart
-from weft.capture.record import PLAIN, record
+from weft.capture.record import record
+from weft.capture.tape import PLAIN
 from weft.capture.translate import meaning, translate
 from weft.defects import note
 from weft.errors import Location, WeftError

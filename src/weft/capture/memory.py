@@ -51,6 +51,16 @@ class Place:
     base: torch.Tensor
     steps: tuple[Look, ...] = ()
 
+    @property
+    def calls(self) -> tuple[tuple[OpOverload[..., Any], int], ...]:
+        """Gives of each step the call, and which of its results is the next tensor."""
+        return tuple((step.call, step.result) for step in self.steps)
+
+    @property
+    def arguments(self) -> tuple[tuple[tuple[Any, ...], dict[str, Any]], ...]:
+        """Gives of each step the arguments after the tensor, positional and by name."""
+        return tuple((step.args, step.kwargs) for step in self.steps)
+
 
 @dataclass(slots=True)
 class Memory:

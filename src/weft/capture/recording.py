@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import torch
 from torch._ops import OpOverload  # no public name
@@ -13,6 +14,8 @@ from weft.capture.memory import Effect, Piece, Write
 from weft.errors import Location
 
 Target: TypeAlias = OpOverload[..., Any] | Write | Effect | Piece
+Meaning: TypeAlias = Callable[[str], Literal["work", "view"] | None]
+"""What weft makes of a call of an overload packet: operations, another look at the same elements, nothing."""
 
 
 @dataclass(frozen=True, slots=True)

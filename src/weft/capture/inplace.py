@@ -1,0 +1,239 @@
+"""Calls that write, recorded as calls that give new values.
+
+What is written into a whole tensor is its value from then on. A write into a part of a tensor is a call into PyTorch (`Write`), and
+so is a call that writes into several arguments, or not into its first (`Effect`): both give anew the tensors whose memory it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, cast
+
+import torch
+from torch._ops import OpOverload  # no public name
+from torch.utils import _pytree as pytree  # no public name
+
+from weft.capture.calls import draws, functional_of, is_empty, plain_size, written_by
+from weft.capture.describe import packed
+from weft.capture.memory import STRIDED, Effect, Write, Written, storage_of
+from weft.capture.parts import PARTS
+from weft.capture.recording import Meaning
+from weft.capture.tape import Tape
+from weft.errors import UnsupportedError
+
+_ATEN: Any = torch.ops.aten
+InParts: TypeAlias = Callable[[OpOverload[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+"""Records a call as those that it consists of, and returns what they give; or records nothing, and returns NotImplemented."""
+
+
+class InPlaceCalls:
+    """Records calls that write.
+
+    Attributes:
+        tape: where they are recorded.
+        meaning: what weft makes of a call.
+    """
+
+    def __init__(self, tape: Tape, meaning: Meaning) -> None:
+        self.tape = tape
+        self.meaning = meaning
+
+    def record(
+        self, func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], in_parts: InParts
+    ) -> Any:
+        """Records a call of an operation whose schema says that it writes, and returns what it gives.
+
+        Args:
+            func: the operation.
+            args: its arguments by position.
+            kwargs: those by name.
+            in_parts: records the same operation without the write, as the operations that it consists of.
+
+        Raises:
+            UnsupportedError: what is written may be the memory of others, or changes its shape where others see it.
+        """
+        if func is _ATEN.detach_.default:
+            return args[0]  # no gradients are recorded here
+        func, args = self._with_a_number(func, args)
+        functional = functional_of(func, args)
+        if functional is None:
+            return self.effect(func, args, kwargs, written_by(func, args, kwargs))
+        try:
+            target = cast("torch.Tensor", args[0])
+            place = self.tape.memory.place(target)
+            if torch.Tag.inplace_view in func.tags:
+                self._reshape(functional, target, args, kwargs)
+            elif is_empty(target):
+                pass  # there is nothing to write
+            elif func is _ATEN.copy_.default and self._same(target, args[1]):
+                pass  # as Python has it in x[0] += y: what has been added to is then put where it already is
+            elif self._rather_in_place(func, functional, target, args):
+                self.tape.memory.may_write(target)
+                self._write_into(target, func, args[1:], kwargs)
+            else:
+                self.tape.memory.may_write(target)
+                self._replace(func, functional, target, args, kwargs, in_parts)
+                if place.steps:
+                    self._write_into(target, _ATEN.copy_.default, (target,), {})
+                else:
+                    self.tape.memory.wrote(target)
+                self.tape.memory.current(target)
+        except UnsupportedError as error:
+            raise UnsupportedError(error.what, where=self.tape.location) from error
+        return self.tape.on_fakes(func, args, kwargs)
+
+    def effect(
+        self, op: Any, args: Sequence[Any], kwargs: dict[str, Any], written: Sequence[torch.Tensor], result: Any = None
+    ) -> Any:
+        """Records a call that writes into `written`, some of its arguments, as one that gives what they look into anew.
+
+        result: what it gives without data; None where that is to be found out.
+
+        Raises:
+            UnsupportedError: what is written may be the memory of others, or a result is a view.
+        """
+        if torch.Tag.inplace_view in getattr(op, "tags", ()):
+            raise UnsupportedError(f"{op} changes the shape of an argument", where=self.tape.location)
+        for tensor in written:
+            self.tape.memory.may_write(tensor)
+        places = [self.tape.memory.place(tensor) for tensor in written]
+        bases = list({id(place.base): place.base for place in places}.values())
+        numbers = [next(i for i, base in enumerate(bases) if base is place.base) for place in places]
+        stands = {id(tensor): Written(i) for i, tensor in enumerate(written)}
+
+        def held(leaf: Any) -> Any:
+            return stands[id(leaf)] if id(leaf) in stands else self.tape.placeheld(leaf)
+
+        before = self.tape.held((tuple(bases), tuple(place.arguments for place in places)))
+        given = before + tuple(pytree.tree_map(held, (args, kwargs)))
+        result = self.tape.on_fakes(op, tuple(args), kwargs) if result is None else result
+        fresh = {i: leaf for i, leaf in enumerate(pytree.tree_leaves(result)) if self.tape.is_fresh(leaf)}
+        if any(map(self.tape.shows_known_memory, fresh.values())):
+            raise UnsupportedError(f"{op} gives a view of what it writes into", where=self.tape.location)
+        looks = tuple((number, place.calls) for number, place in zip(numbers, places, strict=True))
+        target = Effect(op, looks, tuple(map(packed, bases)), tuple(fresh))
+        into = self.tape.inputs.get(id(bases[0])) if len(bases) == 1 and not fresh else None
+        slots = [self.tape.new_slot(base) for base in bases]
+        for leaf in fresh.values():
+            slots.append(self.tape.add(leaf))
+            self.tape.memory.own(leaf)
+        self.tape.append(target, (given, {}), tuple(slots), into)
+        for base in bases:
+            self.tape.memory.wrote(base)
+            self.tape.memory.current(base)
+        return result
+
+    def _with_a_number(
+        self, func: OpOverload[..., Any], args: tuple[Any, ...]
+    ) -> tuple[OpOverload[..., Any], tuple[Any, ...]]:
+        """Turns a call that fills with what Python made of a number into one that fills with the number."""
+        if func in {_ATEN.fill_.Tensor, _ATEN.copy_.default}:
+            tensor, value = self.tape.numbers.get(id(args[1]), (None, None))
+            if tensor is args[1] and not self.tape.memory.written(args[1]):
+                return _ATEN.fill_.Scalar, (args[0], value)
+        return func, args
+
+    def _same(self, target: torch.Tensor, source: torch.Tensor) -> bool:
+        """Tells whether both are the same elements of the same tensor."""
+        if not (self.tape.knows(target) and self.tape.knows(source)):
+            return False
+        forms = [(t.dtype, *map(plain_size, (*t.shape, *t.stride(), t.storage_offset()))) for t in (target, source)]
+        memory = self.tape.memory
+        return memory.place(target).base is memory.place(source).base and forms[0] == forms[1]
+
+    def _rather_in_place(
+        self, func: OpOverload[..., Any], functional: OpOverload[..., Any], target: torch.Tensor, args: tuple[Any, ...]
+    ) -> bool:
+        """Tells whether PyTorch had better write: there is nothing to compute, or nothing that weft can."""
+        place, packet = self.tape.memory.place(target), str(func.overloadpacket)
+        if not place.steps and id(target) not in self.tape.inputs:
+            return False
+        if packet == "aten.copy_":
+            source = self.tape.memory.place(args[1]).base if isinstance(args[1], torch.Tensor) else None
+            return bool(place.steps) or id(source) in self.tape.inputs
+        if packet in {"aten.fill_", "aten.zero_"}:
+            return bool(place.steps)
+        known = self.meaning(str(functional.overloadpacket)) is not None or str(functional) in PARTS
+        return not (known or draws(func, args, {}))
+
+    # The three ways in which a call with a functional form is recorded.
+
+    def _replace(
+        self,
+        func: OpOverload[..., Any],
+        functional: OpOverload[..., Any],
+        target: torch.Tensor,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        in_parts: InParts,
+    ) -> None:
+        """Makes the result of `functional` the value of `target`."""
+        made = self._copied(args[1], target) if func is _ATEN.copy_.default else NotImplemented
+        if made is NotImplemented:
+            made = in_parts(functional, args, kwargs)
+        if isinstance(made, torch.Tensor) and (made.dtype, made.shape) == (target.dtype, target.shape):
+            self.tape.renew(target, _ATEN.clone.default, ((self.tape.placeheld(made),), {}))
+            return
+        held = self.tape.held((args, kwargs))
+        fake: torch.Tensor = self.tape.on_fakes(functional, args, kwargs)
+        if fake.dtype == target.dtype:
+            self.tape.renew(target, functional, held)
+            return
+        self.tape.memory.own(fake)
+        slot = self.tape.renew(fake, functional, held)
+        self.tape.renew(target, _ATEN.to.dtype, ((slot, target.dtype), {}))
+
+    def _copied(self, source: torch.Tensor, target: torch.Tensor) -> Any:
+        """Records what `target` is once `source` has been copied into it."""
+        if source.dtype != target.dtype:
+            source = self.tape.record(_ATEN.to.dtype, (source, target.dtype), {})
+        if source.shape != target.shape:
+            source = self.tape.record(_ATEN.expand.default, (source, target.shape), {})
+        return source
+
+    def _write_into(
+        self, target: torch.Tensor, op: OpOverload[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> None:
+        """Records `op`, in place on `target`, as a change of the tensor whose memory that is.
+
+        Raises:
+            UnsupportedError: on a copy of that tensor, the views that lead to `target` need not exist.
+        """
+        place = self.tape.memory.place(target)
+        base, into = place.base, self.tape.inputs.get(id(place.base))
+        looks = [str(call.overloadpacket) for call, _ in place.calls]
+        row_major = packed(base)
+        if into is None and not row_major and not STRIDED.issuperset(looks):
+            raise UnsupportedError(f"{op} writes into a reshaped tensor that is not contiguous")
+        held = self.tape.held(((base, place.arguments, tuple(args), kwargs), {}))
+        self.tape.renew(base, Write(place.calls, op, row_major), held, into)
+        self.tape.memory.wrote(base)
+        self.tape.memory.current(base)
+
+    def _reshape(
+        self, functional: OpOverload[..., Any], target: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Records an in-place call that changes how a tensor looks at its memory, as squeeze_ does.
+
+        Raises:
+            UnsupportedError: others look at that memory, or the caller sees it.
+        """
+        if id(target) in self.tape.inputs:
+            raise UnsupportedError(f"{functional} in place changes the shape of an input")
+        place, storage = self.tape.memory.place(target), storage_of(target)
+        if not place.steps and self.tape.is_shared(target):
+            self._set_apart(target)
+            place = self.tape.memory.place(target)
+        held = self.tape.held((args, kwargs))
+        if place.steps and storage_of(self.tape.on_fakes(functional, args, kwargs)) != storage:
+            raise UnsupportedError(f"{functional} in place on memory that several tensors share")
+        self.tape.memory.looked(target, functional, args, kwargs)
+        self.tape.renew(target, functional, held)
+
+    def _set_apart(self, tensor: torch.Tensor) -> None:
+        """Makes `tensor`, which others look into, a view too: of one that keeps its shape, into which they look from now on."""
+        held = self.tape.placeheld(tensor)
+        with self.tape.unrecorded():
+            base = tensor.detach()
+        self.tape.append(_ATEN.detach.default, ((held,), {}), (self.tape.add(base),))
+        self.tape.memory.stand_in(tensor, base)
