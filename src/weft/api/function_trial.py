@@ -9,13 +9,12 @@ from itertools import pairwise
 from typing import Any, TypeAlias, cast
 
 import torch
-from torch.utils import _pytree as pytree  # no public name
-from torch.utils._python_dispatch import TorchDispatchMode  # no public name
 
 from weft.api.compile import compile as weft_compile
 from weft.api.optimize import optimize
 from weft.errors import ShapeError, UnsupportedError
 from weft.options import options
+from weft.verify.accidents import Overlaps, out_of_range
 from weft.verify.function_values import StandIn, stand_in
 from weft.verify.judge import Draws, judge
 from weft.verify.random_functions import REFUSALS, RandomFunction, kind_of
@@ -222,7 +221,7 @@ class _Trial:
                 t * (1 + torch.randint_like(t, -1, 2) * 2.0**-52) if t.dtype is torch.float64 else t for t in given
             ]
             try:
-                moved = (*self.wide(*nudged), *nudged)
+                moved = self._in_fp64(nudged)
             except REFUSALS:
                 return False
             for mine, right, other in zip(found, exact or (), moved, strict=False):
@@ -237,11 +236,11 @@ class _Trial:
         return True
 
     def _overlaps(self, found: tuple[_Results, list[torch.Tensor]], call: int) -> bool:
-        """Whether PyTorch's own tracing gives weft's results, bit for bit, where statements write into what they read.
+        """Whether PyTorch's own tracing gives weft's results, bit for bit, where eager reads and writes elements at once.
 
-        Eager's are then an accident of the order in which it goes over elements that are read and written at once.
+        Eager's are then an accident of the order in which it goes over these.
         """
-        if all(statement.target is not None for statement in self.function.statements):
+        if not self._reads_what_it_writes(call):
             return False
         traced = self._traced(call)
         return traced is not None and all(
@@ -249,36 +248,52 @@ class _Trial:
             for a, b in zip((*found[0], *found[1]), traced, strict=True)
         )
 
+    def _reads_what_it_writes(self, call: int) -> bool:
+        """Whether a call of eager's writes into memory that it reads elsewhere, or into an element more than once."""
+        noted = Overlaps()
+        with noted:
+            self._eager(call, 0)
+        return noted.found
+
     def _in_range(self, every: _Every, call: int) -> _Every:
-        """Results of each draw; of one in which eager leaves the range of a type that fp64 does not, only what is finite.
+        """Results of each draw, 0 where they depend on a number that is out of range in eager and in fp64 is not.
 
         In sums of such numbers infinities of both signs meet or do not, as their order and fused multiplications have it.
         """
         rows: list[tuple[_Results, _Results, _Results | None]] = []
         for draw, (found, eager, exact) in enumerate(zip(*every, strict=True)):
-            if exact is None or not self._overflows(call, draw):
+            hidden = None if exact is None else self._out_of_range(call, draw)
+            if exact is None or hidden is None:
                 rows.append((found, eager, exact))
                 continue
-            each = [_only_finite(*three) for three in zip(found, eager, exact, strict=True)]
-            rows.append((tuple(f for f, _, _ in each), tuple(e for _, e, _ in each), tuple(x for _, _, x in each)))
+            owed = [_beyond(e, x) & ~f.isnan() for f, e, x in zip(found, eager, exact, strict=True)]
+            kept = [
+                tuple(t.masked_fill(out & ~o, 0) for t, out, o in zip(each, hidden, owed, strict=True))
+                for each in (found, eager, exact)
+            ]
+            rows.append((kept[0], kept[1], kept[2]))
         return [f for f, _, _ in rows], [e for _, e, _ in rows], [x for _, _, x in rows]
 
-    def _overflows(self, call: int, draw: int) -> bool:
-        """Whether a call that eager makes gives more infinities or NaN than in fp64."""
-        counted = [_Infinities(), _Infinities()]
-        with counted[0]:
-            self.plain(*self.function.tensors(call, draw))
+    def _out_of_range(self, call: int, draw: int) -> tuple[torch.Tensor, ...] | None:
+        """Which elements of results and arguments depend on such a number; None where that cannot be said."""
+
+        def plain() -> _Results:
+            results, given = self._eager(call, draw)
+            return *results, *given
+
+        try:
+            return out_of_range(plain, lambda: self._in_fp64(self.function.tensors(call, draw, wide=True)))
+        except REFUSALS:
+            return None
+
+    def _in_fp64(self, given: list[torch.Tensor]) -> _Results:
+        """Results and arguments of the function in fp64, also where it makes tensors without saying of which type."""
         default = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
         try:
-            with counted[1]:
-                self.wide(*self.function.tensors(call, draw, wide=True))
-        except REFUSALS:
-            return False
+            return *self.wide(*given), *given
         finally:
             torch.set_default_dtype(default)
-        plain, wide = counted[0].counts, counted[1].counts
-        return len(plain) == len(wide) and any(a > b for a, b in zip(plain, wide, strict=True))
 
     def _unmasked(self, every: _Every, call: int) -> _Every:
         """Results of each draw without the NaN of operands that a mask excludes: weft owes none of them.
@@ -310,15 +325,10 @@ class _Trial:
         self, call: int, draw: int, eager: tuple[_Results, list[torch.Tensor]], instead: StandIn | None = None
     ) -> _Results | None:
         """Results and arguments in fp64; None where that has no meaning."""
-        given = self.function.tensors(call, draw, wide=True, instead=instead)
-        default = torch.get_default_dtype()
-        torch.set_default_dtype(torch.float64)
         try:
-            results = (*self.wide(*given), *given)
+            results = self._in_fp64(self.function.tensors(call, draw, wide=True, instead=instead))
         except REFUSALS:
             return None
-        finally:
-            torch.set_default_dtype(default)
         plain = (*eager[0], *eager[1])
         fits = all(a.shape == b.shape and kind_of(a) == kind_of(b) for a, b in zip(results, plain, strict=True))
         return results if fits else None
@@ -348,29 +358,6 @@ class _Trial:
                 stage = "integer" if integer else "nan" if "where eager gives" in output.reason else "number"
                 return _WrongError(stage, f"call {call}, {name}: {output}")
         return None
-
-
-class _Infinities(TorchDispatchMode):
-    """Counts, for each call, the elements of its results that are no finite numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()  # pyright: ignore[reportUnknownMemberType] - PyTorch annotates nothing here
-        self.counts: list[int] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        tensors = [leaf for leaf in pytree.tree_leaves(made) if isinstance(leaf, torch.Tensor)]
-        if func.name() != "aten::_to_copy":  # of changes of type fp64 has fewer
-            self.counts.append(sum(int((~torch.isfinite(t)).sum()) for t in tensors if t.is_floating_point()))
-        return made
-
-
-def _only_finite(
-    found: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """All three as they are where the first two are finite, 0 elsewhere."""
-    kept = torch.isfinite(found) & torch.isfinite(eager)
-    return found.where(kept, 0), eager.where(kept, 0), exact.where(kept, 0)
 
 
 def _same_form(
@@ -431,15 +418,25 @@ def _comparable(
     """The three, 0 where eager overflows on its way: whether a sum does depends on its order.
 
     That is where it is infinite or NaN and fp64 is not, and where it is a number of which no digit is right, as the 0 that is left
-    of dividing by an infinite variance; of such a number weft owes none.
+    of dividing by an infinite variance; of such a number weft owes none. Where the result itself is out of range, and eager's the
+    infinity of its sign, weft's must be that.
     """
     mine, theirs, wide = map(_numbers, (found, eager, exact))
     if not theirs.is_floating_point():
         return mine, theirs, wide
+    wide = wide.where(~_beyond(theirs, wide), theirs.double())
     as_exact = (theirs.isnan() & wide.isnan()) | (theirs.double() == wide)
     wrong = ~torch.isfinite(mine) & ((theirs.double() - wide).abs() > wide.abs() / 2)
     overflowed = ~as_exact & (wrong | ~torch.isfinite(theirs))
     return mine.masked_fill(overflowed, 0), theirs.masked_fill(overflowed, 0), wide.masked_fill(overflowed, 0)
+
+
+def _beyond(eager: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+    """Where a result is out of the range of its type, and eager's the infinity of its sign."""
+    if not eager.is_floating_point():
+        return torch.zeros_like(eager, dtype=torch.bool)
+    most = 2 * float(torch.finfo(eager.dtype).max)
+    return (exact.abs() > most) & eager.isinf() & (eager.sign() == exact.sign())
 
 
 def _without_masked(

@@ -1,0 +1,127 @@
+"""What eager's results owe to accident: the order of sums out of range, the order of elements that are read and written at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree  # no public name
+from torch.utils._python_dispatch import TorchDispatchMode  # no public name
+
+from weft.capture.memory import apart
+
+_OF_TYPE = "aten::_to_copy"
+"""A change of type: the reference, where all floats are of one type, makes fewer."""
+_ADDS = ("mm", "dot", "mv", "sum", "mean", "var", "std", "norm", "pool", "conv", "attention")
+"""In the names of calls that add up: whether they overflow on the way depends on the order."""
+
+
+def out_of_range(
+    plain: Callable[[], tuple[torch.Tensor, ...]], wide: Callable[[], tuple[torch.Tensor, ...]]
+) -> tuple[torch.Tensor, ...] | None:
+    """Which elements of each result depend on a number that is out of range in `plain` and is not in `wide`.
+
+    `wide` is run a second time, with NaN in the place of each such number: what is NaN only then depends on one.
+
+    Args:
+        plain: runs the function as it is, and gives its results.
+        wide: the same function of the same arguments, in fp64.
+
+    Returns:
+        A bool for each element of each result; None where the two do not make the same calls.
+    """
+    seen, without = _Leaving(), wide()
+    with seen:
+        plain()
+    poisoned = _Poisoned(seen.masks)
+    with poisoned:
+        results = wide()
+    if poisoned.different or poisoned.number != len(seen.masks):
+        return None
+    return tuple(a.isnan() & ~b.isnan() for a, b in zip(results, without, strict=True))
+
+
+def _floating(made: Any) -> list[torch.Tensor]:
+    leaves = pytree.tree_leaves(made)
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+
+
+class _Leaving(TorchDispatchMode):
+    """Notes for each call which elements of its results are no numbers, or would not be if terms did not cancel."""
+
+    def __init__(self) -> None:
+        super().__init__()  # pyright: ignore[reportUnknownMemberType] - PyTorch annotates nothing here
+        self.masks: list[tuple[str, list[torch.Tensor]]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        name = func.name()
+        largest: list[torch.Tensor] = []
+        if any(word in name for word in _ADDS) and not func._schema.is_mutable:  # noqa: SLF001 - no public name
+            sizes = pytree.tree_map_only(torch.Tensor, _magnitude, (args, kwargs or {}))
+            largest = _floating(func(*sizes[0], **sizes[1]))
+        made = func(*args, **(kwargs or {}))
+        if name != _OF_TYPE:
+            masks = [~torch.isfinite(each) for each in _floating(made)]
+            if largest:
+                masks = [mask | ~torch.isfinite(most) for mask, most in zip(masks, largest, strict=True)]
+            self.masks.append((name, masks))
+        return made
+
+
+def _magnitude(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.abs() if tensor.is_floating_point() else tensor
+
+
+class _Poisoned(TorchDispatchMode):
+    """Puts NaN where the same call of another run gave no number, and this one does."""
+
+    def __init__(self, masks: list[tuple[str, list[torch.Tensor]]]) -> None:
+        super().__init__()  # pyright: ignore[reportUnknownMemberType] - PyTorch annotates nothing here
+        self.masks, self.number, self.different = masks, 0, False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        made, name = func(*args, **(kwargs or {})), func.name()
+        if name == _OF_TYPE:
+            return made
+        found = _floating(made)
+        its_name, masks = self.masks[self.number] if self.number < len(self.masks) else ("", [])
+        self.number += 1
+        if its_name != name or [m.shape for m in masks] != [t.shape for t in found]:
+            self.different = True
+            return made
+        for tensor, mask in zip(found, masks, strict=True):
+            left = mask & torch.isfinite(tensor)
+            if bool(left.any()) and not any(
+                s == 0 and n > 1 for n, s in zip(tensor.shape, tensor.stride(), strict=True)
+            ):
+                tensor.masked_fill_(left, torch.nan)  # one that repeats elements is a view of what was here before
+        return made
+
+
+class Overlaps(TorchDispatchMode):
+    """Looks for calls that write into memory which they read elsewhere, or into an element more than once.
+
+    Attributes:
+        found: whether there was one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # pyright: ignore[reportUnknownMemberType] - PyTorch annotates nothing here
+        self.found = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        schema: list[Any] = func._schema.arguments  # noqa: SLF001 - no public name
+        named: dict[str, Any] = {**dict(zip((a.name for a in schema), args, strict=False)), **(kwargs or {})}
+        for argument in schema:
+            written = named.get(argument.name)
+            if argument.is_write and isinstance(written, torch.Tensor):
+                others = [t for t in pytree.tree_leaves(named) if isinstance(t, torch.Tensor) and not _same(t, written)]
+                self.found = self.found or not apart([written, *others], [0])
+        return func(*args, **(kwargs or {}))
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are the same elements."""
+    places = [(t.data_ptr(), t.shape, t.stride(), t.dtype) for t in (one, other)]
+    return places[0] == places[1]
