@@ -10,6 +10,7 @@ import pytest
 from block.paper import each
 from block.programs import F32, axes, tensor
 from tensor.rewritten import rewritten
+from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.laws import centre_at_an_element, views
 from weft.tensor.program import (
@@ -25,6 +26,7 @@ from weft.tensor.program import (
     TensorProgram,
     Use,
 )
+from weft.tensor.rename import with_axes
 from weft.tensor.scalar import Arg, apply
 from weft.verify import equivalent
 
@@ -94,7 +96,6 @@ PRODUCT = Contraction("z", (M, N), F32, Use("w", (M, D)), Use("v", (D, N)), (D,)
         program(monoid=Monoid.max),
         program(mean=MUL),
         program(less=ADD),
-        program(less=apply("sub", Arg(1), Arg(0))),
         program(below=(Constant("n", (), F32, 3.0),)),
         program((PRODUCT,), of="z", summed="z"),
     ],
@@ -103,13 +104,35 @@ PRODUCT = Contraction("z", (M, N), F32, Use("w", (M, D)), Use("v", (D, N)), (D,)
         "a maximum",
         "times the size",
         "a sum",
-        "the other way round",
         "by a number",
         "of a product",
     ],
 )
 def test_left_as_it_is(before):
     assert centre_at_an_element(before) is before
+
+
+def test_what_is_taken_off_its_own_mean():
+    before = program(less=apply("sub", Arg(1), Arg(0)))
+    after = centre_at_an_element(before)
+    assert len(views(after)[1]) == 1
+    assert equivalent(before, after, [SIZES])
+
+
+@pytest.mark.parametrize(("number", "seen"), [(768.0, 1), (767.0, 0)])
+def test_a_number_that_is_the_size_in_the_example(number, seen):
+    def axis(a: Axis) -> Axis:
+        return replace(a, space=replace(a.space, example=768)) if a == N else a
+
+    before = program(below=(Constant("n", (), F32, number),))
+    before = replace(
+        before,
+        inputs=tuple(with_axes(i, axis) for i in before.inputs),
+        nodes=tuple(with_axes(n, axis) for n in before.nodes),
+    )
+    after = centre_at_an_element(before)
+    assert len(views(after)[1]) == seen
+    assert equivalent(before, after, [SIZES, {"x": (4, 5), "y": (4, 5), "w": (4, 2), "v": (2, 5)}])
 
 
 def test_a_row_of_a_fixed_size_may_be_divided_by_that_number():

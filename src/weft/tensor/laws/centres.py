@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -39,6 +40,9 @@ def centre_at_an_element(program: TensorProgram) -> TensorProgram:
         u[m, n] = x[m, n] - t[m] / extent(n)    ==>    t[m] = sum over n of y[m, n]
                                                        u[m, n] = y[m, n] - t[m] / extent(n)
 
+    So it is with the mean less x. Where a number c divides the sum, which the rows are as long as in the example, t / c becomes
+    t / c - s (1 - extent(n) / c): nothing is added as long as they are.
+
     Condition: x is an input, a view of one, or made elementwise of such, and t / extent(n) is its mean and is not rounded before
     it is subtracted; s is 0 where the element is too large to be subtracted from others of its type, or is no number. Exact for
     any s.
@@ -58,11 +62,15 @@ def centre_at_an_element(program: TensorProgram) -> TensorProgram:
 
 @dataclass(frozen=True, slots=True)
 class _Mean:
-    """What a difference subtracts: the mean `divided`, of the sum `total` over the axes `over` of the difference."""
+    """What a difference subtracts: the mean `divided`, of the sum `total` over the axes `over` of the difference.
+
+    `number` is what divides it, where that is no size but a number that the size is equal to in the example.
+    """
 
     divided: Elementwise
     total: Reduction
     over: tuple[Axis, ...]
+    number: float | None = None
 
 
 @dataclass
@@ -78,18 +86,23 @@ class _Centring:
     def add(self, node: Node) -> None:
         """Append `node`; where it subtracts a mean from its own data, about an element of these."""
         match node:
-            case Elementwise(expr=Apply("sub", (Arg(0), Arg(1))), args=(data, subtracted)) if node.dtype in _NEAR:
-                mean = self.mean(node, data, subtracted)
-                first = None if mean is None else self.first(data, mean.over)
+            case Elementwise(expr=Apply("sub", (Arg(i), Arg(j))), args=(_, _)) if i != j and node.dtype in _NEAR:
+                if not any(self.centred(node, data, i + j - data, less_mean=data == i) for data in (i, j)):
+                    self.nodes.append(node)
             case _:
-                mean = first = None
-        if isinstance(node, Elementwise) and mean is not None and first is not None:
-            self.about(node, mean, first)
-        else:
-            self.nodes.append(node)
+                self.nodes.append(node)
+
+    def centred(self, node: Elementwise, data: int, subtracted: int, *, less_mean: bool) -> bool:
+        """Append `node`, which is its operand `data` less the operand `subtracted` or the other way round, if that is the mean."""
+        mean = self.mean(node, node.args[data], node.args[subtracted])
+        first = None if mean is None else self.first(node.args[data], mean.over)
+        if mean is None or first is None:
+            return False
+        self.about(node, mean, first, (node.args[data], node.args[subtracted]), less_mean=less_mean)
+        return True
 
     def mean(self, node: Elementwise, data: Use, subtracted: Use) -> _Mean | None:
-        """`subtracted` as the mean of `data`."""
+        """`subtracted` as the mean of `data`; None where it is not."""
         divided = self.values[subtracted.value]
         if not isinstance(divided, Elementwise) or divided.dtype is not node.dtype:
             return None
@@ -101,7 +114,9 @@ class _Centring:
         total = self.values[above.value]
         if not isinstance(total, Reduction) or total.monoid is not Monoid.sum or total.dtype is not node.dtype:
             return None
-        if total.arg.value != data.value or self.count(below, divided, op) != _size(total.over):
+        count, size = self.count(below, divided, op), _size(total.over)
+        number = float(count.number) if count is not None and not count.spaces and count != size else None
+        if total.arg.value != data.value or (count != size and (number is None or number != _in_example(total.over))):
             return None
         outer = dict(zip(divided.axes, subtracted.axes, strict=True))
         bound = {own: outer[a] for own, a in zip(total.axes, above.axes, strict=True)}
@@ -111,7 +126,7 @@ class _Centring:
                 over.append(here)
             elif bound.get(own) != here:
                 return None
-        return _Mean(divided, total, tuple(over)) if len(over) == len(total.over) else None
+        return _Mean(divided, total, tuple(over), number) if len(over) == len(total.over) else None
 
     def count(self, below: Scalar, divided: Elementwise, op: str) -> _Count | None:
         """What a sum is divided by, as a number and sizes."""
@@ -182,29 +197,41 @@ class _Centring:
         self.nodes.append(made)
         return Use(made.name, kept)
 
-    def about(self, node: Elementwise, mean: _Mean, first: Use) -> None:
-        """Append `node` about the element `first`."""
-        data, subtracted = node.args
+    def about(self, node: Elementwise, mean: _Mean, first: Use, operands: tuple[Use, Use], *, less_mean: bool) -> None:
+        """Append `node`, of data and their mean, about the element `first` of the data."""
+        data, kept = operands[0], operands[1].axes
         first, element = self.converted(first)
         small = apply("lt", apply("abs", element), Lit(_NEAR[node.dtype]))
-        about = apply("sub", Arg(0), apply("where", small, element, Lit(0.0)))
+        shift = apply("where", small, element, Lit(0.0))
+        about = apply("sub", Arg(0), shift)
         near = replace(node, name=self.fresh(node), expr=about, args=(data, first))
+        use = Use(near.name, near.axes)
         total = Reduction(
-            self.fresh(mean.total),
-            subtracted.axes,
-            node.dtype,
-            Monoid.sum,
-            Use(near.name, near.axes),
-            mean.over,
-            mean.total.location,
-        )
+            self.fresh(mean.total), kept, node.dtype, Monoid.sum, use, mean.over, mean.total.location
+        )  # fmt: skip
         above = next(i for i, u in enumerate(mean.divided.args) if u.value == mean.total.name)
         args = tuple(Use(total.name, total.axes) if i == above else u for i, u in enumerate(mean.divided.args))
-        divided = replace(mean.divided, name=self.fresh(mean.divided), axes=subtracted.axes, args=args)
-        args = (data, first, Use(divided.name, subtracted.axes))
+        divided = replace(mean.divided, name=self.fresh(mean.divided), axes=kept, args=args)
+        self.nodes += [near, total, divided]
+        if mean.number is not None:
+            divided = self.off_the_size(divided, mean, first, shift)
+        both = apply("sub", about, Arg(2)) if less_mean else apply("sub", Arg(2), about)
         # Made anew of the data: what reads it and what is summed are in different loops, and a row would be kept between them.
-        self.nodes += [near, total, divided, replace(node, expr=apply("sub", about, Arg(2)), args=args)]
+        self.nodes.append(replace(node, expr=both, args=(data, first, Use(divided.name, kept))))
         self.changed = True
+
+    def off_the_size(self, divided: Elementwise, mean: _Mean, first: Use, shift: Scalar) -> Elementwise:
+        """`divided` less what a sum that a number divides is off the mean, where rows are not as many as that."""
+        sizes = [Extent(self.fresh(divided), (), divided.dtype, axis.space) for axis in mean.over]
+        self.nodes += sizes
+        size: Scalar = Arg(2)
+        for number in range(1, len(sizes)):
+            size = apply("mul", size, Arg(2 + number))
+        off = apply("mul", shift, apply("sub", Lit(1.0), apply("div", size, Lit(mean.number or 1.0))))
+        args = (Use(divided.name, divided.axes), first, *(Use(each.name, ()) for each in sizes))
+        made = replace(divided, name=self.fresh(divided), expr=apply("sub", Arg(0), off), args=args)
+        self.nodes.append(made)
+        return made
 
     def converted(self, use: Use) -> tuple[Use, Scalar]:
         """What `use` is a cast of, and the cast as part of an expression: of an input it is then no value of its own."""
@@ -244,6 +271,12 @@ class _Count:
 
 def _of(space: Space) -> _Count:
     return _Count(Fraction(1), (space.name,)) if space.fixed is None else _Count(Fraction(space.fixed), ())
+
+
+def _in_example(axes: Sequence[Axis]) -> float | None:
+    """How many elements there are along `axes` in the example; None without one."""
+    sizes = [axis.space.fixed or axis.space.example for axis in axes]
+    return float(math.prod(size for size in sizes if size)) if all(sizes) else None
 
 
 def _size(axes: Sequence[Axis]) -> _Count:
