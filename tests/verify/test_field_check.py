@@ -396,3 +396,13 @@ def doubled_divisor(node: BlockNode) -> BlockNode:
                 return expr
 
     return replace(node, expr=doubled(node.expr)) if isinstance(node, Pointwise) else node
+
+
+def test_programs_of_any_length():
+    """Of thousands of operations, as models of many layers have, the probability is still a number."""
+    builder = Builder()
+    ref = builder.input("x", [3], DType.float32)
+    for _ in range(1100):
+        ref = builder.elementwise(apply_("add", Arg(0), Arg(1)), [ref, ref])
+    program = builder.finish([ref])
+    assert equivalent(program, program, [{"x": (3,)}], trials=1).equal is True

@@ -1,0 +1,171 @@
+"""Calls that PyTorch runs: opaque nodes of the program, with what it takes to call PyTorch there."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch._ops import OpOverload  # no public name
+from torch.utils import _pytree as pytree  # no public name
+
+from weft.capture.arguments import dtype_of, hint
+from weft.capture.captured import Fallback, Layout, OpaqueCall, Operand, Told
+from weft.capture.describe import first, splits
+from weft.capture.flags import flagged
+from weft.capture.memory import STRIDED, Effect, Piece, storage_of
+from weft.capture.recording import Call, Slot
+from weft.capture.values import Values, operand
+from weft.capture.views import RESHAPES, VIEWS, kept_dims
+from weft.tensor.builder import Ref, Size
+from weft.tensor.dtypes import DType
+
+_VIEW, _RESHAPE = torch.ops.aten.view.default, torch.ops.aten.reshape.default
+_OWN = ("aten", "prims", "weft")
+"""The libraries whose operations take operands in any strides: they ask these for them."""
+_OF_ROWS = ("aten.view_as_complex", "aten.view_as_real")
+"""Views that want the last dimension to be the innermost, as it is in a tensor that eager computed."""
+
+
+class OpaqueCalls:
+    """Leaves calls to PyTorch.
+
+    Attributes:
+        values: the program's so far.
+        numbers: numbers that are tensors on another device, each with the call that makes it and that call's number. To weft it is
+            a number; PyTorch must make it.
+        fallbacks: the calls that compute or copy something.
+        looks: those that give views alone.
+    """
+
+    def __init__(self, values: Values) -> None:
+        self.values = values
+        self.numbers: dict[Slot, tuple[Call, int]] = {}
+        self.fallbacks: list[Fallback] = []
+        self.looks: list[Fallback] = []
+        # The numbers that PyTorch has made.
+        self._made: dict[Slot, Ref] = {}
+
+    def leave(self, call: Call, number: int, reason: str) -> None:
+        """Leaves call `number` of a recording to PyTorch, for this reason.
+
+        Raises:
+            UnsupportedError: an element type or a size has no place in a tensor program.
+        """
+        values, builder = self.values, self.values.builder
+        name = f"{call.packet.removeprefix('aten.').replace('::', '_')}_{number}"
+        self._ready(call)
+        target = call.target
+        if target is _VIEW and not call.pinned:
+            # A computed tensor need not have the strides that eager's has: where they do not allow a view, a copy.
+            target = _RESHAPE
+        told = {source.symbol: Told(self._held(source.slot), source.dim) for source in call.sources}
+        args, kwargs = pytree.tree_map(
+            functools.partial(self._held, told=told, exact=_foreign(call)), (call.args, call.kwargs)
+        )
+        refs = [self.value(slot) for slot in call.reads()]
+        results: list[Operand | None] = []
+        for slot in call.results:
+            if slot is None:
+                results.append(None)
+                continue
+            fake, unlike = values.fakes[slot], slot in values.unlike
+            sizes, dtype = ((), DType.unknown) if unlike else (self._sizes(call, fake), dtype_of(fake.dtype))
+            ref = builder.opaque(call.packet, name, refs, sizes, dtype, reason, call.location, always=call.random)
+            values.note(slot, ref)
+            if fake.layout is torch.strided:
+                values.storages[ref.value] = storage_of(fake)
+            if all(read.value in values.eagers for read in refs):
+                values.eagers.add(ref.value)
+            results.append(replace(operand(ref), flagged=flagged(fake)))
+        made = [slot for slot in call.results if slot is not None]
+        if call.pinned:
+            values.pinned.update(made)
+        into = None
+        if call.into is not None:
+            into = values.inputs[call.into]
+            values.theirs |= dict.fromkeys(made, call.into)
+        values.calls[name] = OpaqueCall(name, target, args, kwargs, tuple(results), call.random, call.pinned, into)
+        if self._looks_only(call):
+            self.looks.append(Fallback(call.packet, reason, call.location))
+        elif into is None or call.packet not in ("aten.copy_", "aten.fill_", "aten.zero_"):
+            self.fallbacks.append(Fallback(call.packet, reason, call.location))
+
+    def value(self, slot: Slot) -> Ref:
+        """Gives a tensor as PyTorch reads it: numbers on another device are made there, each once."""
+        refs = self.values.refs
+        if slot not in self.numbers:
+            return refs[slot]
+        if slot not in self._made:
+            known, (call, number) = refs[slot], self.numbers[slot]
+            self.leave(call, number, self.values.unlike[slot])
+            refs[slot], self._made[slot] = known, refs[slot]
+        return self._made[slot]
+
+    def _ready(self, call: Call) -> None:
+        """Makes what `call` reads values that PyTorch can read, each once, so that all views of it are of the same memory."""
+        values, refs, builder = self.values, self.values.refs, self.values.builder
+        in_order = call.packet in _OF_ROWS or values.copies(call)
+        for slot in call.reads():
+            if slot in self.numbers:
+                continue
+            if in_order or builder.order(refs[slot]) is None:
+                refs[slot] = builder.dense(refs[slot])
+            if call.into is None and values.looks_into_an_input(call, slot):
+                refs[slot] = values.copied(refs[slot], values.fakes[slot])
+            if call.pinned and slot not in values.theirs and slot not in values.pinned:
+                refs[slot] = values.as_in_memory(refs[slot], values.fakes[slot])
+
+    def _held(self, leaf: Any, told: Mapping[str, Told] | None = None, *, exact: bool = False) -> Any:
+        """Gives what stands for an argument of a call; `exact` gives tensors the strides that they have in eager."""
+        match leaf:
+            case Slot():
+                ref = self.value(leaf)
+                order = self.values.builder.order(ref)
+                plain = order is None or order == tuple(range(len(order)))
+                layout = self._exact(leaf) if exact else None
+                return replace(operand(ref), order=None if plain else order, layout=layout)
+            case torch.SymInt() | torch.SymFloat() | torch.SymBool():
+                return self.values.symbols.number(leaf, told or {})
+            case _:
+                return leaf
+
+    def _exact(self, slot: Slot) -> Layout | None:
+        """Gives the layout of a tensor in eager; None in an input's memory, or if not plain."""
+        values = self.values
+        if slot in values.theirs or slot in values.pinned or slot in values.unlike or flagged(values.fakes[slot]):
+            return None
+        return values.symbols.layout(values.fakes[slot])
+
+    def _sizes(self, call: Call, fake: torch.Tensor) -> list[Size]:
+        """Lists the sizes of a result of `call`: an axis where a reshape leaves a dimension as it is."""
+        values = self.values
+        sizes: list[Size] = [hint(n) for n in fake.shape]
+        source = first(call.reads()) if call.packet in RESHAPES else None
+        if source is not None and values.fakes[source].dtype == fake.dtype:
+            for dim, old in kept_dims(values.fakes[source].shape, fake.shape).items():
+                sizes[dim] = values.refs[source].dims[old] or sizes[dim]
+        return sizes
+
+    def _looks_only(self, call: Call) -> bool:
+        """Tells whether a call copies nothing: it gives views, here as in eager, or of what a kernel wrote row-major."""
+        if not isinstance(call.target, OpOverload) or not call.reads():
+            return False
+        values = self.values
+        source = call.reads()[0]
+        memory = storage_of(values.fakes[source])
+        viewing = all(s is None or storage_of(values.fakes[s]) == memory for s in call.results)
+        if viewing and (call.pinned or source in values.theirs or source in values.pinned):
+            return True
+        if viewing and (call.packet in STRIDED or splits(values.fakes[source], values.fakes[first(call.results)])):
+            return True
+        ref = values.refs[source]
+        return call.packet in VIEWS and values.builder.packed(ref, values.memory(ref.value))
+
+
+def _foreign(call: Call) -> bool:
+    """Tells whether a call is of something else than an operation of PyTorch's own, which takes its operands in any strides."""
+    target = call.target.op if isinstance(call.target, Effect) else call.target
+    return isinstance(target, Piece) or (isinstance(target, OpOverload) and target.namespace not in _OWN)

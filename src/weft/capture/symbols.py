@@ -1,0 +1,86 @@
+"""Where the numbers that PyTorch traced as symbols are found at each call of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch.utils._sympy.printers import PythonPrinter  # no public name
+
+from weft.capture.arguments import expression
+from weft.capture.captured import Layout, Number, Told
+from weft.capture.sizes import symbolic
+from weft.errors import UnsupportedError
+from weft.tensor.axes import Axis, Space
+from weft.tensor.builder import Builder, Ref
+
+
+class Symbols:
+    """What is known of the numbers of one graph.
+
+    Attributes:
+        arguments: by name of a symbol, which argument of the graph it is.
+        contents: by symbol, the input whose only element it is.
+        axes: by SymPy's expression of a size, an axis that is as long.
+        lengths: axes whose length is the same at each call.
+    """
+
+    def __init__(self) -> None:
+        self.arguments: dict[str, int] = {}
+        self.contents: dict[Any, Ref] = {}
+        self.axes: dict[Any, Axis] = {}
+        self.lengths: dict[Axis, int] = {}
+
+    def see(self, ref: Ref, shape: Sequence[Any]) -> None:
+        """Notes how long the axes of a tensor always are, and which are as long as symbolic sizes that no earlier tensor has."""
+        for axis, size in zip(ref.dims, shape, strict=True):
+            if axis is not None and symbolic(size):
+                self.axes.setdefault(expression(size), axis)
+            elif axis is not None:
+                self.lengths.setdefault(axis, size)
+
+    def sizes(self, builder: Builder) -> Iterator[tuple[Space, Number]]:
+        """Lists the spaces of the finished program whose sizes follow from numbers that the graph is called with, or never change.
+
+        A size that is the same at each call is one that PyTorch traced the graph for, and guards.
+        """
+        for axis, length in self.lengths.items():
+            space = builder.resolved(axis)
+            if space is not None:
+                yield space, Number(str(length), ())
+        for size, axis in self.axes.items():
+            space = builder.resolved(axis)
+            if space is not None and {str(s) for s in size.free_symbols} <= set(self.arguments):
+                yield space, self._number_of(size, {})
+
+    def number(self, value: Any, told: Mapping[str, Told]) -> Number:
+        """Says what a number of PyTorch's comes to at each call.
+
+        told: where those of its symbols are found that no argument of the graph is.
+
+        Raises:
+            UnsupportedError: that is nowhere.
+        """
+        expr = expression(value)
+        if not {str(s) for s in expr.free_symbols} <= {*self.arguments, *told}:
+            raise UnsupportedError(f"{expr} depends on the content of a tensor")
+        return self._number_of(expr, told)
+
+    def layout(self, fake: torch.Tensor) -> Layout | None:
+        """Says how a tensor lies in memory in eager; None where only the content of a tensor tells."""
+
+        def known(size: int | torch.SymInt) -> Number | int:
+            return self.number(size, {}) if isinstance(size, torch.SymInt) else size
+
+        try:
+            return Layout(tuple(map(known, fake.shape)), tuple(map(known, fake.stride())), known(fake.storage_offset()))
+        except UnsupportedError:
+            return None
+
+    def _number_of(self, expr: Any, told: Mapping[str, Told]) -> Number:
+        """Says what SymPy's expression of the graph's numbers comes to at each call."""
+        symbols = sorted(str(s) for s in expr.free_symbols)
+        text = str(cast("Any", PythonPrinter()).doprint(expr))
+        places: dict[str, int | Told] = {**told, **self.arguments}
+        return Number(text, tuple((name, places[name]) for name in symbols))
