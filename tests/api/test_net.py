@@ -14,7 +14,7 @@ from torch import nn
 from torch._dynamo.exc import BackendCompilerFailed
 
 import weft
-from weft.api import net
+from weft.api import general, net
 from weft.errors import DefectError, LeftToPyTorchWarning
 from weft.plan import runner
 
@@ -43,6 +43,8 @@ PLACES = {
     "the plan": ("weft.api.backend.plan", None),
     "the trial": ("weft.api.backend.faster", None),
     "the text that runs it": ("weft.plan.executable.runner", None),
+    "the outline": ("weft.api.general.Outline.of", None),
+    "what is lost": ("weft.api.losses.mostly_left", None),
 }
 
 
@@ -205,3 +207,15 @@ def test_a_call_that_gives_another_type_than_tracing_says():
     with pytest.warns(LeftToPyTorchWarning, match="qint8"):
         torch.testing.assert_close(fast(x), function(x))
     torch.testing.assert_close(fast(x), function(x))
+
+
+def test_a_comparison_with_other_graphs_that_fails_is_reported(monkeypatch):
+    general.forget()
+    fast = weft.compile(lambda x: torch.softmax(x, -1) + x.sum(0), measure="never")
+    with torch.no_grad():
+        for length in (5, 9):
+            fast(torch.randn(length, 6))
+        monkeypatch.setattr(general, "serves", planted)
+        x = torch.randn(1, 6)
+        with pytest.warns(LeftToPyTorchWarning, match="planted 7"):
+            torch.testing.assert_close(fast(x), torch.softmax(x, -1) + x.sum(0))

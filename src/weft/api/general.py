@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from weft.capture import Captured, Outline, Place, serves
+from weft.defects import note
 from weft.options import Options
 from weft.plan import Plan, Runner
 
@@ -76,15 +77,17 @@ def served(captured: Captured, options: Options) -> tuple[Runner, tuple[Place, .
 def _places(general: Outline, special: Outline) -> tuple[Place, ...] | None:
     try:
         return serves(general, special)
-    except Exception:  # noqa: BLE001 - what cannot be compared is another graph
+    except Exception as error:  # noqa: BLE001 - a defect of weft's: the graph is compiled for itself, and it is reported
+        note(error)
         return None
 
 
 def _outline(captured: Captured) -> Outline | None:
-    """Of a graph that was captured; None for one that cannot be compared with others, which is compiled for itself."""
+    """Return the outline of a captured graph; None for one that cannot be compared with others, which is compiled for itself."""
     try:
         return None if captured.recording is None else Outline.of(captured.recording)
-    except Exception:  # noqa: BLE001 - it is no reason to lose the graph
+    except Exception as error:  # noqa: BLE001 - likewise
+        note(error)
         return None
 
 

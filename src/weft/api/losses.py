@@ -13,6 +13,8 @@ from torch.utils import _pytree as pytree  # no public name
 
 from weft.api.recompiles import OWN, traced_function
 from weft.capture import Fallback
+from weft.capture.arguments import in_example
+from weft.defects import note
 from weft.errors import LeftToPyTorchWarning, Location, UnsupportedError
 from weft.plan import Plan, mostly_left
 
@@ -38,7 +40,8 @@ def say_what_is_lost(gm: torch.fx.GraphModule, made: Plan, arguments: Sequence[A
         what = "most of this graph's work"
         try:
             left = mostly_left(made, arguments)
-        except Exception:  # noqa: BLE001 - a graph that has kernels is not lost because nobody can say how much of it they are
+        except Exception as error:  # noqa: BLE001 - a graph keeps its kernels though nobody can say how much of it they are
+            note(error)
             return
     else:
         what, left = "this graph", made.fallbacks
@@ -84,13 +87,7 @@ def _asks_for_gradients(gm: torch.fx.GraphModule) -> bool:
 
 def _is_large(gm: torch.fx.GraphModule) -> bool:
     """Whether any tensor has some size; of sizes that change from call to call, at the example."""
-    return any(math.prod(_example(size) for size in each.shape) >= _LARGE for each in _examples(gm))
-
-
-def _example(size: Any) -> int:
-    """A size in the example; 1 for one that depends on the content of a tensor, or is no number (of a nested tensor)."""
-    found = size if isinstance(size, int) else size.node.hint
-    return found if isinstance(found, int) else 1
+    return any(each.is_nested or math.prod(map(in_example, each.shape)) >= _LARGE for each in _examples(gm))
 
 
 def _examples(gm: torch.fx.GraphModule) -> list[torch.Tensor]:
