@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import replace
 
 import pytest
@@ -147,6 +148,19 @@ def test_a_reference_that_rounds_as_results_do_is_no_judge_of_roundings(monkeypa
     assert found.stage == "number"
 
 
+def test_a_reference_that_cancels_is_no_judge_of_roundings(monkeypatch):
+    """In float64, close to x = -1, where the last place of x decides: whichever element it is, and of no wrong numbers."""
+    one, other = drawn("a0").arguments
+    wide = replace(one, dtype="float64"), other
+    function = drawn("a0 / torch.addcmul(a0, a0, a0)", entry="compile", arguments=wide, calls=({"n": 33, "m": 51},))
+    monkeypatch.setattr(function_trial, "weft_compile", lambda f: lambda a, b: (a / (a + a * a),))
+    assert tried(function).finding is None
+    monkeypatch.setattr(function_trial, "weft_compile", lambda f: lambda a, b: (a / (a + a * a) * (1 + 1e-7),))
+    found = tried(function).finding
+    assert found is not None
+    assert found.stage == "number"
+
+
 def test_elements_that_are_read_and_written_at_once_are_as_pytorch_traces_them():
     writes = (
         Statement("v0", "a0.diagonal()", Effect.exact, keeps=True),
@@ -199,6 +213,16 @@ def test_processes_that_end_or_hang_are_findings():
     assert tally.functions == 2
 
 
+def test_a_crowded_machine_takes_longer(monkeypatch, tmp_path):
+    pool = fuzz_functions._Pool(1, str(tmp_path), 60.0)
+    monkeypatch.setattr(fuzz_functions.os, "cpu_count", lambda: 2)
+    for load, stages in ((9.0, []), (0.1, ["time"])):
+        pool.workers[0].function, pool.workers[0].begun = drawn("a0"), time.monotonic() - 100
+        monkeypatch.setattr(fuzz_functions.os, "getloadavg", lambda load=load: (load, load, load))
+        assert [answer.stage for _, answer in pool._heard()] == stages
+    pool.close()
+
+
 def test_the_command_runs_functions(monkeypatch):
     asked: list[object] = []
 
@@ -228,6 +252,19 @@ def test_what_eager_overflows_in_is_not_compared():
     assert theirs.tolist()[:5:4] == [1, 0]
     assert theirs[5] == wide[5] == inf  # 1e60 is out of range, and infinite in any right program
     assert mine.tolist()[6:] == theirs.tolist()[6:] == wide.tolist()[6:] == [0, 0, 0]
+
+
+def test_what_is_infinite_in_fp64_may_be_infinite():
+    """Where eager divides by what rounding left of a 0; with the other sign, as NaN, or where fp64 is finite it is wrong."""
+    inf, nan = float("inf"), float("nan")
+    eager = torch.tensor([-207872.0, 5.0, 1e30, 1e30, 3.0, inf])
+    exact = torch.tensor([-inf, nan, inf, inf, 3.0, inf], dtype=torch.float64)
+    found = torch.tensor([-inf, nan, -inf, nan, inf, 3.0])
+    mine, theirs, wide = function_trial._comparable(found, eager, exact)
+    assert mine[:2].tolist() == theirs[:2].tolist() == wide[:2].tolist() == [0, 0]
+    assert torch.equal(mine[2:].isnan(), found[2:].isnan())
+    assert (mine[2].item(), mine[4].item(), mine[5].item()) == (-inf, inf, 3.0)
+    assert theirs[2:].tolist() == eager[2:].tolist()
 
 
 def _of_what_is_visible(q: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

@@ -144,7 +144,11 @@ def _results(path: Path, read: Callable[[Any], R]) -> list[R]:
 )
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Functions: processes at once.")
 @click.option(
-    "--seconds", type=click.FloatRange(min=1), default=60, show_default=True, help="Functions: in which each must end."
+    "--seconds",
+    type=click.FloatRange(min=1),
+    default=60,
+    show_default=True,
+    help="Functions: in which each must end, on an idle machine.",
 )
 @click.option("--operations", type=click.IntRange(min=1), help="Programs: about how many in each  [default: 3 to 10]")
 @click.option("--compiled", is_flag=True, help="Programs: also build each one's kernels and judge their results.")

@@ -15,7 +15,7 @@ from weft.api.optimize import optimize
 from weft.errors import ShapeError, UnsupportedError
 from weft.options import options
 from weft.verify.accidents import Overlaps, out_of_range
-from weft.verify.function_values import StandIn, stand_in
+from weft.verify.function_values import StandIn, generator, stand_in
 from weft.verify.judge import Draws, judge
 from weft.verify.random_functions import REFUSALS, RandomFunction, kind_of
 
@@ -23,6 +23,8 @@ from weft.verify.random_functions import REFUSALS, RandomFunction, kind_of
 _DRAWS = (1, 4, 32)
 # The reference rounds as fp64 results do, and often just as eager does: then the rule's bound is two roundings, for any function.
 _FP64_BOUNDS = 32
+# How many other roundings of the arguments say how far the reference moves. In each every element is another one: none is missed.
+_NUDGES = 4
 # What a region is left to PyTorch for where weft itself failed.
 _FAILED = ("weft failed", "the scheduled program", "the laws on tensor programs")
 
@@ -205,35 +207,46 @@ class _Trial:
             wrong = self._judged(self._unmasked(every, call), call)
         if wrong is not None and wrong.stage == "nan":
             wrong = self._judged(self._in_range(every, call), call)
-        if wrong is not None and wrong.stage == "number" and self._moves(every, call):
+        if (
+            wrong is not None
+            and wrong.stage == "number"
+            and self._judged(self._but_roundings(every, call), call) is None
+        ):
             wrong = None
         if wrong is not None and not self._overlaps(found, call):
             raise wrong
 
-    def _moves(self, every: _Every, call: int) -> bool:
-        """Whether each result in float64 is as near as the reference is to itself with arguments that are rounded otherwise.
+    def _but_roundings(self, every: _Every, call: int) -> _Every:
+        """Results of each draw; eager's, of those in float64 that are as near as the reference is to itself on other arguments.
 
-        There the reference rounds as the results do: its own error is not in the rule's bound.
+        On arguments that are rounded otherwise: there the reference rounds as the results do, and its own error is not in the
+        rule's bound.
         """
-        for draw, (found, _, exact) in enumerate(zip(*every, strict=True)):
-            given = self.function.tensors(call, draw, wide=True)
-            nudged = [
-                t * (1 + torch.randint_like(t, -1, 2) * 2.0**-52) if t.dtype is torch.float64 else t for t in given
-            ]
-            try:
-                moved = self._in_fp64(nudged)
-            except REFUSALS:
-                return False
-            for mine, right, other in zip(found, exact or (), moved, strict=False):
-                kept = torch.isfinite(right) & torch.isfinite(other)
-                bound = (
-                    _FP64_BOUNDS * ((right - other).abs() + 2.0**-51 * right.abs()).where(kept, 0).max()
-                    if mine.numel()
-                    else 0
+        rows: list[_Results] = []
+        for draw, (found, eager, exact) in enumerate(zip(*every, strict=True)):
+            moved = [other for other in (self._nudged(call, draw, n) for n in range(_NUDGES)) if other is not None]
+            if exact is None or len(moved) < _NUDGES:
+                rows.append(found)
+                continue
+            others = zip(*moved, strict=True)
+            rows.append(
+                tuple(
+                    e if f.dtype is torch.float64 and _as_near(f, x, near) else f
+                    for f, e, x, near in zip(found, eager, exact, others, strict=True)
                 )
-                if mine.dtype is not torch.float64 or not bool(((mine - right).abs().where(kept, 0) <= bound).all()):
-                    return False
-        return True
+            )
+        return rows, every[1], every[2]
+
+    def _nudged(self, call: int, draw: int, number: int) -> _Results | None:
+        """Results and arguments in fp64 where each argument's element is another by its last place, up or down."""
+        given: list[torch.Tensor] = []
+        for place, tensor in enumerate(self.function.tensors(call, draw, wide=True)):
+            signs = torch.randint(2, tensor.shape, generator=generator(call, draw, number, place)) * 2 - 1
+            given.append(tensor * (1 + signs.double() * 2.0**-52) if tensor.dtype is torch.float64 else tensor)
+        try:
+            return self._in_fp64(given)
+        except REFUSALS:
+            return None
 
     def _overlaps(self, found: tuple[_Results, list[torch.Tensor]], call: int) -> bool:
         """Whether PyTorch's own tracing gives weft's results, bit for bit, where eager reads and writes elements at once.
@@ -360,6 +373,17 @@ class _Trial:
         return None
 
 
+def _as_near(found: torch.Tensor, exact: torch.Tensor, others: Sequence[torch.Tensor]) -> bool:
+    """Whether a result is as near to the reference as `others`, references on other arguments, are."""
+    if found.numel() == 0:
+        return True
+    finite = torch.isfinite(exact)
+    # Infinities that come or go say nothing of roundings.
+    apart = torch.stack([(exact - other).abs().nan_to_num(0, 0) for other in others]).amax(0)
+    bound = _FP64_BOUNDS * (apart + 2.0**-51 * exact.abs()).where(finite, 0).max()
+    return bool(((found - exact).abs().where(finite, 0) <= bound).all())
+
+
 def _same_form(
     found: tuple[_Results, list[torch.Tensor]],
     expected: tuple[_Results, list[torch.Tensor]],
@@ -418,15 +442,17 @@ def _comparable(
     """The three, 0 where eager overflows on its way: whether a sum does depends on its order.
 
     That is where it is infinite or NaN and fp64 is not, and where it is a number of which no digit is right, as the 0 that is left
-    of dividing by an infinite variance; of such a number weft owes none. Where the result itself is out of range, and eager's the
-    infinity of its sign, weft's must be that.
+    of dividing by an infinite variance; of such a number weft owes none. Nor of one where weft is infinite or NaN as fp64 is: there
+    eager has divided by what rounding left of a 0. Where the result itself is out of range, and eager's the infinity of its sign,
+    weft's must be that.
     """
     mine, theirs, wide = map(_numbers, (found, eager, exact))
     if not theirs.is_floating_point():
         return mine, theirs, wide
     wide = wide.where(~_beyond(theirs, wide), theirs.double())
     as_exact = (theirs.isnan() & wide.isnan()) | (theirs.double() == wide)
-    wrong = ~torch.isfinite(mine) & ((theirs.double() - wide).abs() > wide.abs() / 2)
+    as_exact_here = (mine.isnan() & wide.isnan()) | (mine.double() == wide)
+    wrong = ~torch.isfinite(mine) & (as_exact_here | ((theirs.double() - wide).abs() > wide.abs() / 2))
     overflowed = ~as_exact & (wrong | ~torch.isfinite(theirs))
     return mine.masked_fill(overflowed, 0), theirs.masked_fill(overflowed, 0), wide.masked_fill(overflowed, 0)
 

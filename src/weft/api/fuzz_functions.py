@@ -89,7 +89,7 @@ def campaign(
         count: how many; the i-th has the seed `seed + i`, so that one can be looked at alone.
         seed: of the first.
         jobs: processes at once.
-        seconds: in which each must end.
+        seconds: in which each must end, on a machine that has nothing else to do.
         shrink: whether failing functions are made smaller.
         draw: gives the function with a seed.
         show: called with each failure when it is found.
@@ -243,10 +243,10 @@ class _Pool:
                 if answer.stage == "crash":
                     self._replace(place)
                 yield function, answer
-            elif time.monotonic() - worker.begun > self.seconds:
+            elif time.monotonic() - worker.begun > self.seconds * _crowded():
                 self._replace(place)
                 took = time.monotonic() - worker.begun
-                yield function, _Answer("time", f"it has not ended after {self.seconds:.0f} s", seconds=took)
+                yield function, _Answer("time", f"it has not ended after {took:.0f} s", seconds=took)
 
     def _replace(self, place: int) -> None:
         self.workers[place].end()
@@ -256,6 +256,13 @@ class _Pool:
         """Ends all processes."""
         for worker in self.workers:
             worker.end()
+
+
+def _crowded() -> float:
+    """How much longer anything takes on this machine than alone: who waits for a processor, for each that there is."""
+    with suppress(OSError, AttributeError):  # AttributeError: not on every platform
+        return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    return 1.0
 
 
 def _minimised(function: RandomFunction, stage: str, folder: str, seconds: float) -> RandomFunction:
