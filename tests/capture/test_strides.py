@@ -172,3 +172,24 @@ def test_a_tensor_of_its_own_does_not_lie_in_an_input(function: View) -> None:
     before = a.clone()
     result.zero_()
     assert torch.equal(a, before)
+
+
+def as_a_map(tokens: torch.Tensor) -> torch.Tensor:
+    """Tokens as pixels of a picture whose length may be a symbol, through a convolution that PyTorch runs."""
+    batch, _, channels = tokens.shape
+    pixels = (tokens * 2).permute(0, 2, 1).reshape(batch, channels, 4, 4).contiguous()
+    return torch.nn.functional.conv2d(torch.cat((pixels, pixels), 1), torch.ones(8, 8, 1, 1))
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_calls_of_pytorchs_after_views_with_symbolic_sizes(compiled: bool, dynamic: bool) -> None:
+    for batch in (2, 5, 3):
+        tokens = torch.randn(batch, 16, 4)
+        if dynamic:
+            torch._dynamo.mark_dynamic(tokens, 0)
+        run = weft.compile(as_a_map, measure="never") if compiled else weft.optimize(as_a_map, (tokens,))
+        with torch.no_grad():
+            found, wanted = run(tokens), as_a_map(tokens)
+        _agree((found,), (wanted,))
+        assert found.view(batch, -1).shape == wanted.view(batch, -1).shape

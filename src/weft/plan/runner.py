@@ -274,10 +274,15 @@ class _Text:
             else f"{self.constant(with_dims)}({text}, {self.constant(axes)}, {self.constant(dims)})"
         )
 
-    def ordered(self, text: str, program: TensorProgram, index: int, order: tuple[int, ...] | None) -> str:
-        """An output, `text`, whose dimensions shall lie in memory in this order; its value's axes lie there in theirs."""
+    def ordered(
+        self, text: str, program: TensorProgram, index: int, order: tuple[int, ...] | None, *, anyhow: bool
+    ) -> str:
+        """An output, `text`, whose dimensions shall lie in memory in this order.
+
+        A value's axes lie there in theirs, but `anyhow` where PyTorch made it: a convolution's result follows its operands.
+        """
         axes, dims = _output_axes(program, index)
-        if order is None or axes == tuple(axis for dim in order if (axis := dims[dim]) is not None):
+        if order is None or (not anyhow and axes == tuple(axis for dim in order if (axis := dims[dim]) is not None)):
             return text
         return f"{self.constant(in_order)}({text}, {order})"
 
@@ -301,7 +306,9 @@ class _Text:
                     ):
                         # Laws made one value of two: a change of one must not show in the other.
                         text += ".clone()"
-                    text = self.ordered(text, program, index, order)
+                    made = values[program.outputs[index]]
+                    anyhow = isinstance(made, Opaque) and not captured.calls[made.call].pinned
+                    text = self.ordered(text, program, index, order, anyhow=anyhow)
                     if layout is not None:
                         given = f"{self.constant(layout)}, {_tuple(self.arguments)}"
                         text = f"{self.constant(laid_out)}({text}, {given})"
