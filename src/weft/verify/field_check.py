@@ -211,5 +211,5 @@ def _error_probability(program: TensorProgram, trials: int) -> float:
     The degree is taken to double at each operation, up to 2^20: a bound for short polynomial programs, an estimate for long ones
     and for what passes through exponentials, maxima and random functions (`weft.tensor.field` says what is known of those).
     """
-    degree = min(2.0 ** len(program.nodes), 2.0**20)
+    degree = 2.0 ** min(len(program.nodes), 20)
     return float((degree / _PRIME) ** trials)
