@@ -87,6 +87,31 @@ def test_reductions_of_casts_have_kernels(of: torch.dtype) -> None:
         assert torch.equal(found, wanted), number
 
 
+ROUNDED_ONCE = {
+    "add": lambda x, y: torch.add(x, y, alpha=-0.9990234375),
+    "add a number": lambda x, y: torch.add(x, 1.1, alpha=-0.7),
+    "sub": lambda x, y: torch.sub(x, y, alpha=0.9990234375),
+    "rsub": lambda x, y: torch.rsub(x, y, alpha=0.9990234375),
+    "addcmul": lambda x, y: torch.addcmul(-x * x, y, y),
+    "addcmul of a value": lambda x, y: torch.addcmul(x * x, x, y, value=-0.9990234375),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_what_pytorch_rounds_once_is_rounded_once(dtype: torch.dtype) -> None:
+    """A product and a sum that nearly cancel: bit for bit, since a quotient by what is left shows every bit."""
+    x = torch.linspace(-3, 3, 999, dtype=dtype)
+    y = x * (1 + 1e-3 * torch.sin(9 * x))
+
+    def everything(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        return [function(x, y) for function in ROUNDED_ONCE.values()]
+
+    program = weft.optimize(everything, (x, y))
+    assert program.fallbacks == ()
+    for name, found, wanted in zip(ROUNDED_ONCE, program(x, y), everything(x, y), strict=True):
+        assert torch.equal(found, wanted), name
+
+
 def precise(name: str, *given: torch.Tensor) -> torch.Tensor:
     """In numbers of 64 bits of fraction or more, rounded to fp64."""
     x, y, z = (t.numpy().astype(np.longdouble) for t in given)

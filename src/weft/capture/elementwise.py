@@ -177,6 +177,8 @@ def _primitive(found: Row, scalars: list[Scalar], arguments: Arguments) -> Scala
     extra = [n for n in arguments.names[found.arity :] if arguments.given(n) and n != "rounding_mode"]
     if found.name in ("add", "sub") and extra == ["alpha"]:
         alpha = Lit(arguments.number("alpha"))
+        if arguments.dtype.is_float and alpha.value != 1:  # PyTorch rounds once
+            return apply("fma", scalars[1], alpha if found.name == "add" else Lit(-alpha.value), scalars[0])
         if arguments.dtype.kind == "int":
             alpha = _whole(alpha, arguments.dtype, wraps=False)
         scalars[1] = apply("mul", alpha, scalars[1])

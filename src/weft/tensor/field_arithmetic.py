@@ -219,6 +219,10 @@ class FieldArithmetic:
         result = _pointwise(lambda x, y, p: x * y % p, a, b)
         return self._patched("mul", result, self._is_special(a, b), a, b)
 
+    def fma(self, a: FieldValue, b: FieldValue, c: FieldValue) -> FieldValue:
+        """a * b + c."""
+        return self.add(self.mul(a, b), c)
+
     def div(self, a: FieldValue, b: FieldValue) -> FieldValue:
         """a / b; by 0 as IEEE has it."""
         result = _pointwise(lambda x, y, p: x * modular.inverse(y, p) % p, a, b)

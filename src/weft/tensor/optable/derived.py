@@ -147,10 +147,18 @@ def _whole_remainder(x: Scalar, y: Scalar) -> Scalar:
 
 
 def _rsub(x: Scalar, y: Scalar, alpha: float) -> Scalar:
+    return apply("sub", y, x) if alpha == 1 else apply("fma", x, Lit(-alpha), y)
+
+
+def _whole_rsub(x: Scalar, y: Scalar, alpha: float) -> Scalar:
     return apply("sub", y, x if alpha == 1 else _mul(x, Lit(alpha)))
 
 
 def _addcmul(x: Scalar, a: Scalar, b: Scalar, value: float) -> Scalar:
+    return apply("fma", a if value == 1 else _mul(Lit(value), a), b, x)
+
+
+def _whole_addcmul(x: Scalar, a: Scalar, b: Scalar, value: float) -> Scalar:
     return _add(x, _mul(_mul(Lit(value), a), b))
 
 
@@ -247,8 +255,8 @@ DERIVED: tuple[DerivedRow, ...] = (
     DerivedRow("log_sigmoid", ("aten.log_sigmoid",), ("real",), _log_sigmoid),
     DerivedRow("gelu", ("aten.gelu",), ("real",), _gelu, (("approximate", "none"),)),
     DerivedRow("remainder", ("aten.remainder",), ("real", "nonzero"), _remainder, integers=_whole_remainder),
-    DerivedRow("rsub", ("aten.rsub",), ("real", "real"), _rsub, (("alpha", 1),)),
-    DerivedRow("addcmul", ("aten.addcmul",), ("real", "real", "real"), _addcmul, (("value", 1),)),
+    DerivedRow("rsub", ("aten.rsub",), ("real", "real"), _rsub, (("alpha", 1),), _whole_rsub),
+    DerivedRow("addcmul", ("aten.addcmul",), ("real", "real", "real"), _addcmul, (("value", 1),), _whole_addcmul),
     DerivedRow("addcdiv", ("aten.addcdiv",), ("real", "real", "nonzero"), _addcdiv, (("value", 1),)),
     DerivedRow("lerp", ("aten.lerp",), ("real", "real", "real"), _lerp),
     DerivedRow("celu", ("aten.celu",), ("real",), _celu, (("alpha", 1.0),)),

@@ -72,6 +72,11 @@ def mul(a: Interval, b: Interval) -> Interval:
     return _hull([0.0 if math.isnan(c) else c for c in corners])
 
 
+def fma(a: Interval, b: Interval, c: Interval) -> Interval:
+    """a * b + c."""
+    return add(mul(a, b), c)
+
+
 def div(a: Interval, b: Interval) -> Interval:
     """a / b; everything where b may be 0."""
     if b[0] <= 0.0 <= b[1]:

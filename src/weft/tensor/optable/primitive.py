@@ -49,6 +49,19 @@ def _sympy_where(mask: Any, true: Any, false: Any) -> Any:
     return import_module("sympy").Piecewise((true, mask), (false, True))
 
 
+def _fused(a: Array, b: Array, c: Array) -> Array:
+    """a * b + c, as floats."""
+    return np.asarray(np.multiply(a, b, dtype=np.float64) + c)
+
+
+def _fused_condition(a: Array, b: Array, c: Array) -> Array:
+    return _ratio(2.0 * np.abs(a * b) + np.abs(c), a * b + c)
+
+
+def _sympy_fused(a: Any, b: Any, c: Any) -> Any:
+    return a * b + c
+
+
 def _ratio(numerator: Array, denominator: Array) -> Array:
     return np.asarray(np.abs(numerator) / np.abs(denominator))
 
@@ -522,8 +535,26 @@ _COARSE_DIV = replace(
     next(row for row in _ARITHMETIC if row.name == "div"), name="coarse_div", aten=(), cpp="({0} * (1.0f / {1}))"
 )
 
+# What PyTorch rounds once, an `add` with an alpha among it, where the two roundings of a product and a sum would cancel to another.
+_FMA = Row(
+    "fma",
+    (),
+    ("real", "real", "real"),
+    "same",
+    False,
+    _fused,
+    "fma",
+    "weft::fma({0}, {1}, {2})",
+    "tl.fma({0}, {1}, {2})",
+    intervals.fma,
+    _sympy_fused,
+    "fma",
+    "cancels where the product is near minus the sum's other part",
+    _fused_condition,
+)
+
 PRIMITIVES: tuple[Row, ...] = (
-    *(*_ARITHMETIC, *_FUNCTIONS, _DECAY, _COARSE_DECAY, _COARSE_DIV),
+    *(*_ARITHMETIC, _FMA, *_FUNCTIONS, _DECAY, _COARSE_DECAY, _COARSE_DIV),
     *(*_ROUNDING, *_CHOICE),
     *WHOLE,
 )
