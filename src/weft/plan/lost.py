@@ -13,6 +13,7 @@ from weft.capture.arguments import in_example
 from weft.cost import Machine, machine_of
 from weft.plan.executable import Plan
 from weft.plan.runner import CallStep
+from weft.tensor.dtypes import DType
 from weft.tensor.program import Node, Opaque, TensorProgram
 
 _LAUNCHES = 10
@@ -49,14 +50,20 @@ def _named(call: OpaqueCall, program: TensorProgram) -> tuple[str, Any]:
 
 
 def _seconds(step: CallStep, values: dict[str, Node], machine: Machine, arguments: Sequence[Any]) -> float:
-    """Of a call, at least: its operands and results from and to memory, or the products in it as far as PyTorch can count them."""
+    """Of a call, at least: its operands and results from and to memory, or the products in it as far as PyTorch can count them.
+
+    Tensors of types that weft does not know count for nothing, and so do products of such.
+    """
     call = step.call
-    operands = {name: values[step.aliases.get(name, name)] for name in call.reads}
+    read = {name: values[step.aliases.get(name, name)] for name in call.reads}
+    operands = {name: node for name, node in read.items() if node.dtype is not DType.unknown}
     results = [values[r.value] for r in call.results if r is not None and r.value in values]
     tensors = {name: _without_data(node) for name, node in operands.items()}
-    moved = sum(t.numel() * t.element_size() for t in (*tensors.values(), *map(_without_data, results)))
+    made = [_without_data(node) for node in results if node.dtype is not DType.unknown]
+    moved = sum(t.numel() * t.element_size() for t in (*tensors.values(), *made))
     rates = (machine.vector_flops, *(machine.matrix_rate(node.dtype) for node in operands.values()))
-    return max(moved / machine.levels[-1].bytes_per_second, _products(call, tensors, arguments) / max(rates))
+    products = _products(call, tensors, arguments) if len(operands) == len(read) else 0.0
+    return max(moved / machine.levels[-1].bytes_per_second, products / max(rates))
 
 
 def _without_data(node: Node) -> torch.Tensor:
