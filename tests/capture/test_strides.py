@@ -193,3 +193,25 @@ def test_calls_of_pytorchs_after_views_with_symbolic_sizes(compiled: bool, dynam
             found, wanted = run(tokens), as_a_map(tokens)
         _agree((found,), (wanted,))
         assert found.view(batch, -1).shape == wanted.view(batch, -1).shape
+
+
+def _in_one_memory(results: tuple[torch.Tensor, ...]) -> list[list[int]]:
+    """For each result, which results lie in its memory."""
+    places = [result.untyped_storage().data_ptr() for result in results]
+    return [[i for i, place in enumerate(places) if place == own] for own in places]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a: (a.T.reshape(-1), a.mT.contiguous()),
+        lambda a: ((b := torch.relu(a).T).contiguous(), b.reshape(-1), b.clone().reshape(2, -1)),
+    ],
+)
+def test_what_eager_copies_lies_in_no_other_result(
+    function: Callable[[torch.Tensor], tuple[torch.Tensor, ...]],
+) -> None:
+    a = torch.randn(6, 7)
+    mine, eager = weft.optimize(function, (a,))(a), function(a)
+    _agree(mine, eager)
+    assert _in_one_memory(mine) == _in_one_memory(eager)

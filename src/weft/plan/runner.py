@@ -27,6 +27,7 @@ from weft.capture import (
     laid_out,
     with_dims,
 )
+from weft.capture.memory import storage_of
 from weft.plan.instead import REFUSALS, Instead
 from weft.plan.nothing import added_up, as_written
 from weft.plan.region import CompiledRegion
@@ -297,6 +298,7 @@ class _Text:
         values = program.values()
         found: list[str] = []
         taken: dict[str, int] = {}
+        others = _made_of_the_same(captured, program)
         for result in captured.results:
             match result:
                 case FromProgram(index, order, layout):
@@ -306,6 +308,9 @@ class _Text:
                     ):
                         # Laws made one value of two: a change of one must not show in the other.
                         text += ".clone()"
+                    elif program.outputs[index] in others:
+                        seen = _tuple(self.names[name] for name in others[program.outputs[index]])
+                        text = f"{self.constant(_apart)}({text}, {seen})"
                     made = values[program.outputs[index]]
                     anyhow = isinstance(made, Opaque) and not captured.calls[made.call].pinned
                     text = self.ordered(text, program, index, order, anyhow=anyhow)
@@ -399,6 +404,33 @@ def _theirs(captured: Captured, program: TensorProgram, index: int) -> bool:
     assert captured.program is not None
     name = program.outputs[index]
     return name != captured.program.outputs[index] and isinstance(program.values()[name], Input | Opaque)
+
+
+def _made_of_the_same(captured: Captured, program: TensorProgram) -> dict[str, tuple[str, ...]]:
+    """The results of PyTorch's calls that must not lie in the memory of other outputs: those made of the same values as they are.
+
+    A call that copies in eager (`reshape` of a transpose) may find nothing to do where weft has laid its operand out otherwise.
+    """
+    values = program.values()
+
+    def origins(name: str) -> set[str]:
+        node = values[name]
+        return {name}.union(*map(origins, node.uses)) if isinstance(node, Opaque) else {name}
+
+    known = {name: origins(name) for name in program.outputs if values[name].dtype is not DType.unknown}
+    found: dict[str, tuple[str, ...]] = {}
+    for name, own in known.items():
+        node = values[name]
+        if isinstance(node, Opaque) and not captured.calls[node.call].pinned:
+            seen = tuple(other for other in known if other != name and not known[other].isdisjoint(own))
+            found |= {name: seen} if seen else {}
+    return found
+
+
+def _apart(tensor: torch.Tensor, others: Sequence[torch.Tensor]) -> torch.Tensor:
+    """`tensor`, a copy where it lies in the memory of one of `others`."""
+    memory = storage_of(tensor)
+    return tensor.clone() if any(storage_of(other) == memory for other in others) else tensor
 
 
 def _owner(captured: Captured, values: Mapping[str, Node], name: str) -> str:
