@@ -171,6 +171,22 @@ def test_elements_that_are_read_and_written_at_once_are_as_pytorch_traces_them()
     assert found.finding is None, found.finding
 
 
+@pytest.mark.parametrize("wrong", [False, True])
+def test_the_numbers_of_such_a_write_are_judged_beside_those(monkeypatch, wrong):
+    """Beside PyTorch's own tracing by the error rule: products are rounded otherwise in each."""
+    if wrong:
+        monkeypatch.setattr(function_trial, "weft_compile", lambda f: lambda *given: tuple(v * 1.01 for v in f(*given)))
+    moved = Statement(None, "a0.add_(a0.narrow(-1, 0, 1))", Effect.exact, keeps=True)
+    found = tried(drawn(statements=(moved, *drawn("a0 @ a0.mT").statements), entry="compile")).finding
+    assert (found is not None) is wrong, found
+
+
+def test_layouts_that_pytorch_describes_otherwise_are_no_finding():
+    across = tuple(replace(a, dtype="complex64", layout="transposed") for a in drawn("a0").arguments)
+    found = tried(drawn("1 / a0.angle()", arguments=across))
+    assert (found.finding, found.judged) == (None, 2)
+
+
 def test_what_pytorch_cannot_trace_is_no_finding():
     expanded = tuple(replace(a, layout="columns expanded") for a in drawn("a0").arguments)
     found = tried(drawn("a0.copy_(a0)", arguments=expanded))
@@ -355,11 +371,7 @@ def test_a_write_into_memory_of_its_own_is_judged(monkeypatch):
     monkeypatch.setattr(function_trial, "weft_compile", wrong)
     plain = function.made()
 
-    def traced(trial, call):
-        given = function.tensors(call)
-        return plain(*given)[0] * 1.01, *given
-
-    monkeypatch.setattr(function_trial._Trial, "_traced", traced)
+    monkeypatch.setattr(function_trial, "traced", lambda _, given: (plain(*given)[0] * 1.01, *given))
     found = tried(function).finding
     assert found is not None
     assert found.stage == "number"

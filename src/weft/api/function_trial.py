@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias, cast
@@ -18,6 +19,7 @@ from weft.verify.accidents import Overlaps, out_of_range
 from weft.verify.function_values import StandIn, generator, stand_in
 from weft.verify.judge import Draws, judge
 from weft.verify.random_functions import REFUSALS, RandomFunction, kind_of
+from weft.verify.traced import described, traced
 
 # How many draws the error rule is asked about, in turn: over few, of a function that gives one number, eager may just be lucky.
 _DRAWS = (1, 4, 32)
@@ -166,21 +168,12 @@ class _Trial:
             return
         _same_form(found, expected, call)
         self._same_numbers(compiled, call, found, expected)
-        different = _other_strides(found[0], expected[0])
-        if different is not None:
-            traced = self._traced(call)
-            if traced is None or _other_strides(found[0], traced[: len(found[0])]) is not None:
+        if _other_strides(found[0], [expected[0]]) is not None:
+            also = (each(self.plain, self.function.tensors(call)) for each in (traced, described))
+            different = _other_strides(found[0], [expected[0], *(k[: len(found[0])] for k in also if k is not None)])
+            if different is not None:
                 raise _WrongError("stride", f"call {call}, {different}")
         _same_memory(found, expected, call)
-
-    def _traced(self, call: int) -> _Results | None:
-        """Results and arguments of PyTorch's own tracing, where an operation may have another form (one_hot); None if it fails."""
-        given = self.function.tensors(call)
-        try:
-            results: _Results = cast("Any", torch).compile(self.plain, backend="aot_eager")(*given)
-        except Exception:  # noqa: BLE001 - whatever PyTorch raises
-            return None
-        return *results, *given
 
     def _same_numbers(
         self,
@@ -213,7 +206,10 @@ class _Trial:
             and self._judged(self._but_roundings(every, call), call) is None
         ):
             wrong = None
-        if wrong is not None and not self._overlaps(found, call):
+        if wrong is not None and self._reads_what_it_writes(call):
+            as_traced = self._as_traced(every, call)
+            wrong = None if as_traced is None else self._judged(as_traced, call)
+        if wrong is not None:
             raise wrong
 
     def _but_roundings(self, every: _Every, call: int) -> _Every:
@@ -248,18 +244,22 @@ class _Trial:
         except REFUSALS:
             return None
 
-    def _overlaps(self, found: tuple[_Results, list[torch.Tensor]], call: int) -> bool:
-        """Whether PyTorch's own tracing gives weft's results, bit for bit, where eager reads and writes elements at once.
+    def _as_traced(self, every: _Every, call: int) -> _Every | None:
+        """Results of each draw, beside those of PyTorch's own tracing in place of eager's; None where PyTorch cannot trace it.
 
-        Eager's are then an accident of the order in which it goes over these.
+        Where eager reads and writes elements at once, its results are an accident of the order in which it goes over these.
         """
-        if not self._reads_what_it_writes(call):
-            return False
-        traced = self._traced(call)
-        return traced is not None and all(
-            torch.equal(a.isnan(), b.isnan()) and torch.equal(a.nan_to_num(), b.nan_to_num())
-            for a, b in zip((*found[0], *found[1]), traced, strict=True)
-        )
+        plain: list[_Results] = []
+        wide: list[_Results | None] = []
+        for draw in range(len(every[0])):
+            results = traced(self.plain, self.function.tensors(call, draw))
+            if results is None:
+                return None
+            with _doubles():
+                exact = traced(self.wide, self.function.tensors(call, draw, wide=True))
+            plain.append(results)
+            wide.append(exact if exact is not None and _fits(exact, results) else None)
+        return every[0], plain, wide
 
     def _reads_what_it_writes(self, call: int) -> bool:
         """Whether a call of eager's writes into memory that it reads elsewhere, or into an element more than once."""
@@ -301,12 +301,8 @@ class _Trial:
 
     def _in_fp64(self, given: list[torch.Tensor]) -> _Results:
         """Results and arguments of the function in fp64, also where it makes tensors without saying of which type."""
-        default = torch.get_default_dtype()
-        torch.set_default_dtype(torch.float64)
-        try:
+        with _doubles():
             return *self.wide(*given), *given
-        finally:
-            torch.set_default_dtype(default)
 
     def _unmasked(self, every: _Every, call: int) -> _Every:
         """Results of each draw without the NaN of operands that a mask excludes: weft owes none of them.
@@ -342,9 +338,7 @@ class _Trial:
             results = self._in_fp64(self.function.tensors(call, draw, wide=True, instead=instead))
         except REFUSALS:
             return None
-        plain = (*eager[0], *eager[1])
-        fits = all(a.shape == b.shape and kind_of(a) == kind_of(b) for a, b in zip(results, plain, strict=True))
-        return results if fits else None
+        return results if _fits(results, (*eager[0], *eager[1])) else None
 
     def _judged(
         self,
@@ -416,11 +410,28 @@ def _same_memory(
             )
 
 
-def _other_strides(mine: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> str | None:
-    """The first result that lies in memory in another way than the one that it is compared with; None where there is none."""
-    for number, (a, b) in enumerate(zip(mine, theirs, strict=True)):
-        if _strides(a) != _strides(b):
-            return f"output {number}: strides {a.stride()}, eager gives {b.stride()} of {list(b.shape)}"
+@contextmanager
+def _doubles() -> Generator[None]:
+    """New tensors of floating point are in fp64."""
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(default)
+
+
+def _fits(results: _Results, plain: _Results) -> bool:
+    """Whether results in fp64 stand beside those of the function as it is."""
+    return all(a.shape == b.shape and kind_of(a) == kind_of(b) for a, b in zip(results, plain, strict=True))
+
+
+def _other_strides(mine: Sequence[torch.Tensor], theirs: Sequence[_Results]) -> str | None:
+    """The first result that lies in memory as it does in none of `theirs`, eager's first; None where there is no such result."""
+    for number, (found, *known) in enumerate(zip(mine, *theirs, strict=True)):
+        if all(_strides(found) != _strides(each) for each in known):
+            eager = known[0]
+            return f"output {number}: strides {found.stride()}, eager gives {eager.stride()} of {list(eager.shape)}"
     return None
 
 
