@@ -15,7 +15,7 @@ from weft.api.compile import compile as weft_compile
 from weft.api.optimize import optimize
 from weft.errors import ShapeError, UnsupportedError
 from weft.options import options
-from weft.verify.accidents import Overlaps, out_of_range
+from weft.verify.accidents import OfCopies, Overlaps, out_of_range
 from weft.verify.function_values import StandIn, generator, stand_in
 from weft.verify.judge import Draws, judge
 from weft.verify.random_functions import REFUSALS, RandomFunction, kind_of
@@ -200,12 +200,9 @@ class _Trial:
             wrong = self._judged(self._unmasked(every, call), call)
         if wrong is not None and wrong.stage == "nan":
             wrong = self._judged(self._in_range(every, call), call)
-        if (
-            wrong is not None
-            and wrong.stage == "number"
-            and self._judged(self._but_roundings(every, call), call) is None
-        ):
-            wrong = None
+        if wrong is not None and wrong.stage in ("number", "integer"):
+            others = (self._but_roundings, self._of_copies)
+            wrong = None if any(self._judged(other(every, call), call) is None for other in others) else wrong
         if wrong is not None and self._reads_what_it_writes(call):
             as_traced = self._as_traced(every, call)
             wrong = None if as_traced is None else self._judged(as_traced, call)
@@ -232,6 +229,15 @@ class _Trial:
                 )
             )
         return rows, every[1], every[2]
+
+    def _of_copies(self, every: _Every, call: int) -> _Every:
+        """Results of each draw, beside eager's of operands of which no two elements lie in one place."""
+        with OfCopies():
+            made = [self._eager(call, draw) for draw in range(len(every[0]))]
+            exact = [self._reference(call, draw, each) for draw, each in enumerate(made)]
+        if any(each is None for each in exact):
+            return every
+        return every[0], [(*results, *given) for results, given in made], exact
 
     def _nudged(self, call: int, draw: int, number: int) -> _Results | None:
         """Results and arguments in fp64 where each argument's element is another by its last place, up or down."""

@@ -92,11 +92,28 @@ class _Poisoned(TorchDispatchMode):
             return made
         for tensor, mask in zip(found, masks, strict=True):
             left = mask & torch.isfinite(tensor)
-            if bool(left.any()) and not any(
-                s == 0 and n > 1 for n, s in zip(tensor.shape, tensor.stride(), strict=True)
-            ):
+            if bool(left.any()) and not _repeats(tensor):
                 tensor.masked_fill_(left, torch.nan)  # one that repeats elements is a view of what was here before
         return made
+
+
+class OfCopies(TorchDispatchMode):
+    """Gives calls that make new tensors copies of operands that repeat elements: PyTorch's median goes wrong on these."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        schema = func._schema  # noqa: SLF001 - no public name
+        if not schema.is_mutable and all(result.alias_info is None for result in schema.returns):
+            args, kwargs = pytree.tree_map_only(torch.Tensor, _dense, (args, kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous() if _repeats(tensor) else tensor
+
+
+def _repeats(tensor: torch.Tensor) -> bool:
+    """Whether elements lie in one place, along a dimension."""
+    return any(s == 0 and n > 1 for n, s in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 class Overlaps(TorchDispatchMode):
