@@ -96,18 +96,22 @@ def _named(work: Work, before: Graph) -> Graph:
 
 
 def _headroom(program: BlockProgram) -> float:
-    """How far exponents stay below the maximum: a narrow type underflows where it has range to spare above 1."""
-    return _NARROW_HEADROOM if DType.float16 in _dtypes(program) else 0.0
+    """How far exponents stay below the maximum: a narrow type underflows where it has range to spare above 1.
+
+    Where nothing narrow is made, there is none: a difference of about 10 has less exact digits than one of about 0.
+    """
+    return _NARROW_HEADROOM if DType.float16 in _made(program) else 0.0
 
 
 def _real(program: BlockProgram) -> DType:
     """What exponents are computed in: fp64 where anything is."""
-    return DType.float64 if DType.float64 in _dtypes(program) else DType.float32
+    read = {kind.dtype for _, kind in program.inputs}
+    return DType.float64 if DType.float64 in read | _made(program) else DType.float32
 
 
-def _dtypes(program: BlockProgram) -> set[DType]:
-    dtypes = {kind.dtype for _, kind in program.inputs}
-    return dtypes | {n.dtype for m in maps(program.graph) for n in m.body.nodes if isinstance(n, Pointwise)}
+def _made(program: BlockProgram) -> set[DType]:
+    """The element types of what the program computes."""
+    return {n.dtype for m in maps(program.graph) for n in m.body.nodes if isinstance(n, Pointwise)}
 
 
 __all__ = ["Safe", "Share", "make_safe"]
