@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import linecache
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # Frames of these packages are never "the user's line".
 _INTERNAL = ("weft", "torch", "click", "contextlib", "dataclasses", "functools", "importlib")
@@ -200,7 +205,13 @@ class ArgumentError(WeftError, TypeError):
     advice = "see the function's documentation: help(weft.optimize), say"
 
 
-class MissingFileError(WeftError, FileNotFoundError):
+class FileError(WeftError, OSError):
+    """A file that cannot be read or written: it is a folder, you may not, or there is no room. An OSError, too."""
+
+    advice = "see that you may read and write there and that there is room, or name another file"
+
+
+class MissingFileError(FileError, FileNotFoundError):
     """A file to load, or the folder of a file to write, that is not there."""
 
     advice = "correct the path"
@@ -210,3 +221,25 @@ class CommandError(WeftError, ValueError):
     """What the command line names is not there, or cannot be used as it is."""
 
     advice = "see `weft --help`"
+
+
+def named(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Mark a public function: called with arguments that it does not have, its ArgumentError says `name`, not that of the code."""
+
+    def mark(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
+        bare = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+        shown = signature.replace(parameters=bare, return_annotation=signature.empty)
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                what = f"{name} cannot be called like this: {error}"
+                raise ArgumentError(what, todo=f"call it as {name}{shown}") from None
+            return function(*args, **kwargs)
+
+        return call
+
+    return mark

@@ -15,19 +15,21 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from weft.errors import Location, UnknownOptionError
+from weft.errors import Location, UnknownOptionError, named
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What an option accepts: in words, as text of a variable, as a Python value."""
+    """What an option accepts: in words, as text of a variable, as a Python value, and whether it may be None."""
 
     accepts: str
     parse: Callable[[str], object]
     """Text of an environment variable to a value; ValueError where it cannot be read."""
     allows: Callable[[object], bool]
+    optional: bool = False
+    """Whether a Python value may be None; a variable is then unset."""
 
 
 def _integer(low: int, *, optional: bool = False) -> Kind:
@@ -36,8 +38,7 @@ def _integer(low: int, *, optional: bool = False) -> Kind:
             return optional
         return isinstance(value, int) and not isinstance(value, bool) and value >= low
 
-    words = f"an integer of at least {low}"
-    return Kind(words + (", or None" if optional else ""), int, allows)
+    return Kind(f"an integer of at least {low}", int, allows, optional)
 
 
 def _choice(*names: str) -> Kind:
@@ -55,7 +56,7 @@ def _read_truth(text: str) -> bool:
 
 
 _YES_NO = Kind("true or false", _read_truth, lambda value: isinstance(value, bool))
-_TEXT = Kind("text, or None", str, lambda value: value is None or isinstance(value, str))
+_TEXT = Kind("text", str, lambda value: value is None or isinstance(value, str), optional=True)
 
 
 def _option(default: T, kind: Kind, doc: str, *, variable: str = "", in_key: bool = False) -> T:
@@ -190,6 +191,7 @@ def current() -> Options:
     return from_environment() if scoped is None else scoped
 
 
+@named("weft.options")
 def options(**changes: object) -> AbstractContextManager[Options]:
     """`with options(threads=2): ...`: the options in force, changed; scopes nest.
 
@@ -252,4 +254,7 @@ def _unknown(what: str, name: str, known: list[str]) -> UnknownOptionError:
 
 
 def _bad_value(what: str, value: object, kind: Kind, where: str | None = None) -> UnknownOptionError:
-    return UnknownOptionError(f"{what} cannot be {value!r}", where=where, todo=f"give it {kind.accepts}")
+    """The error; `where`: the variable, where it is one's value, which no text can make None."""
+    none = ", or None" if where is None else ", or unset it"
+    todo = f"give it {kind.accepts}{none if kind.optional else ''}"
+    return UnknownOptionError(f"{what} cannot be {value!r}", where=where, todo=todo)

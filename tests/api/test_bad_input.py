@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from weft.errors import (
     ArgumentError,
     CacheFolderError,
     CompilerError,
+    FileError,
+    LeftToPyTorchWarning,
     MissingFileError,
     ShapeError,
     TargetError,
@@ -74,6 +77,17 @@ loose: Any = weft
         (lambda: loose.optimize(None, (X,)), "not a function or module"),
         (lambda: loose.compile(X), "the first argument of weft.compile is of type Tensor"),
         (lambda: loose.compile(None), "of type NoneType"),
+        (lambda: loose.compile(torch.nn.Linear), "an instance is meant: weft.compile(Linear(...))"),
+        (lambda: loose.optimize(torch.nn.ReLU, (X,)), "an instance is meant: weft.optimize(ReLU(...), inputs)"),
+        (lambda: loose.equivalent(torch.relu, torch.nn.ReLU, (X,)), "weft.equivalent(fn_a, ReLU(...), inputs)"),
+        (loose.compile, "missing a required argument: 'model'\n"),
+        (loose.compile, "what to do: call it as weft.compile(model, **options)"),
+        (lambda: loose.optimize(torch.relu), "call it as weft.optimize(fn, example_inputs, target=None, **options)"),
+        (lambda: loose.stats(3), "weft.stats cannot be called like this: too many positional arguments"),
+        (lambda: loose.options(3), "call it as weft.options(**changes)"),
+        (loose.load, "call it as weft.load(path, device=None)"),
+        (lambda: loose.judge(X), "weft.judge cannot be called like this: missing a required argument: 'eager'"),
+        (lambda: loose.equivalent(torch.relu, torch.relu), "weft.equivalent cannot be called like this"),
         (lambda: loose.equivalent(torch.relu, "relu", (X,)), "the second argument of weft.equivalent is of type str"),
         (lambda: loose.equivalent(3, torch.relu, (X,)), "the first argument of weft.equivalent"),
         (lambda: loose.optimize(torch.relu, 3), "the example inputs are of type int"),
@@ -83,6 +97,8 @@ loose: Any = weft
         (lambda: loose.optimize(torch.relu, X.numpy()), "the example inputs are of type ndarray"),
         (lambda: loose.equivalent(torch.relu, torch.relu, {X}), "the example inputs are of type set"),
         (lambda: loose.load(3), "the path to load is of type int"),
+        (lambda: loose.load(b"p.weft"), "the path to load is of type bytes"),
+        (lambda: loose.load("p\0"), "the path to load has a byte 0 in it"),
         (lambda: loose.optimize(torch.relu, (X,)).save(None), "the path to save to is of type NoneType"),
         (lambda: loose.optimize(torch.relu, (X,)).explain().save(3), "the path to save the report to"),
     ],
@@ -96,12 +112,124 @@ def test_arguments_of_another_kind(call, says):
     assert "what to do: " in str(caught.value)
 
 
-def test_paths_that_are_not_there(tmp_path):
-    with pytest.raises(MissingFileError, match=r"there is no file .*gone") as caught:
-        weft.load(tmp_path / "gone.weft")
-    assert isinstance(caught.value, FileNotFoundError)
-    with pytest.raises(MissingFileError, match=r"there is no folder .*gone"):
-        weft.optimize(torch.exp, (X,)).save(tmp_path / "gone" / "program.weft")
+def test_every_public_function_is_called_by_its_public_name():
+    functions = [name for name in weft.__all__ if inspect.isfunction(getattr(weft, name))]
+    assert {"compile", "optimize", "load", "equivalent", "judge", "options", "stats"} <= set(functions)
+    for name in functions:
+        with pytest.raises(ArgumentError, match=rf"^weft\.{name} cannot be called like this: too many positional"):
+            getattr(loose, name)(*range(9))
+
+
+def test_refusing_a_class_leaves_it_as_it_is():
+    before = dict(vars(torch.nn.ReLU))
+    with pytest.raises(ArgumentError):
+        weft.compile(torch.nn.ReLU)
+    assert dict(vars(torch.nn.ReLU)) == before
+
+
+class Doubled:
+    def __init__(self, x):
+        self.y = torch.relu(x) * 2
+
+
+def test_a_class_that_is_no_module_makes_what_it_makes_in_eager():
+    made = weft.compile(Doubled)(X)
+    assert type(made) is Doubled
+    assert torch.equal(made.y, X * 2)
+    assert weft.compile(int)("3") == 3
+    assert "__call__" not in vars(Doubled)  # as PyTorch's own compilation of a class would have it
+    assert torch.equal(weft.optimize(Doubled, (X,))(X).y, X * 2)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.parametrize(
+    "make",
+    [
+        torch.jit.script,
+        lambda module: torch.jit.trace(module, X),
+        lambda module: torch.jit.freeze(torch.jit.script(module.eval())),
+        lambda module: torch.jit.script(module).forward,
+    ],
+    ids=["script", "trace", "freeze", "method"],
+)
+def test_torchscript_runs_as_it_is_and_says_why_it_has_no_kernel(make):
+    module = make(torch.nn.Softmax(-1))
+    with pytest.warns(LeftToPyTorchWarning, match="TorchScript") as said:
+        fast = weft.compile(module)
+    assert torch.equal(fast(X), torch.softmax(X, -1))
+    assert len(said) == 1
+    assert said[0].filename == __file__
+    assert "what to do: compile the module or function that it was made from" in str(said[0].message)
+    with pytest.raises(UnsupportedError, match="TorchScript") as caught:
+        weft.optimize(module, (X,))
+    assert HERE in str(caught.value.where)
+    assert "TorchScript" in weft.equivalent(module, torch.relu, (X,)).reason
+
+
+@pytest.fixture(scope="module")
+def program() -> weft.Program:
+    return weft.optimize(torch.exp, (X,))
+
+
+WRITERS: dict[str, Any] = {
+    "program": lambda program, path: program.save(path),
+    "text": lambda program, path: program.explain().save(path),
+    "page": lambda program, path: program.explain().save(path),
+}
+
+
+@pytest.mark.parametrize("what", WRITERS)
+def test_files_that_cannot_be_written(program, what, tmp_path):
+    name = {"program": "p.weft", "text": "r.txt", "page": "r.html"}[what]
+    (tmp_path / name).mkdir()
+    (tmp_path / "file").touch()
+    for path, kind, says in (
+        (tmp_path / name, FileError, f"{tmp_path / name} is a folder, not a file"),
+        (str(tmp_path / "gone" / name), MissingFileError, f"there is no folder {tmp_path / 'gone'}"),
+        (tmp_path / "file" / name, MissingFileError, f"there is no folder {tmp_path / 'file'}"),
+        (tmp_path / ("n" * 300 + name), FileError, "cannot be written: File name too long"),
+        (Path("/proc") / name, FileError, f"/proc/{name} cannot be written: "),
+    ):
+        with pytest.raises(kind) as caught:
+            WRITERS[what](program, path)
+        assert isinstance(caught.value, FileNotFoundError if kind is MissingFileError else OSError)
+        assert says in caught.value.what
+        assert HERE in str(caught.value.where)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["file", name])
+
+
+@pytest.mark.parametrize("what", WRITERS)
+def test_files_are_replaced_whole_and_links_stay(program, what, tmp_path):
+    target, link = tmp_path / "target", tmp_path / ("link.html" if what == "page" else "link")
+    target.write_text("old")
+    link.symlink_to(target)
+    assert WRITERS[what](program, link) == link
+    assert link.is_symlink()
+    assert target.stat().st_size > 100
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    (tmp_path / "file").touch()
+    for path, kind, says in (
+        (tmp_path / "gone.weft", MissingFileError, f"there is no file {tmp_path / 'gone.weft'}"),
+        (tmp_path / "file" / "p.weft", MissingFileError, "there is no file"),
+        (tmp_path, FileError, f"{tmp_path} is a folder, not a file"),
+        (tmp_path / ("n" * 300), FileError, "cannot be read: File name too long"),
+    ):
+        with pytest.raises(kind) as caught:
+            weft.load(path)
+        assert says in caught.value.what
+        assert HERE in str(caught.value.where)
+        assert "what to do: " in str(caught.value)
+
+
+def test_a_program_whose_kernels_were_cleared_from_the_cache(tmp_path):
+    cleared = weft.optimize(torch.exp, (X,), cache_dir=tmp_path / "cache")
+    shutil.rmtree(tmp_path / "cache")
+    with pytest.raises(MissingFileError, match=r"there is no file .*\.so") as caught:
+        cleared.save(tmp_path / "p.weft")
+    assert "call weft.optimize again" in caught.value.todo
 
 
 def test_options_of_torch_compile():

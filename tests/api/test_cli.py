@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
 import sys
 import textwrap
 from pathlib import Path
 from typing import cast
 
+import click
 import pytest
 import torch
 from click.testing import CliRunner, Result
 
 import weft
-from weft.api import demo, examples, measure, workloads
+from weft.api import cli, demo, examples, explain_command, measure, workloads
 from weft.api.cli import main
+from weft.api.command import NewFile, write_json
+from weft.api.files import demand_writable
 from weft.verify.judge import IndexGap
 
 USER_FILE = """
@@ -304,7 +308,6 @@ def test_explain_makes_the_module_and_saves_the_report(file, name, tmp_path):
         ("layer", ("--shapes", "4x8,8x6"), ("--shapes gives 2 shapes", "x, w, b")),
         ("layer", ("--shapes", "4x8,8by6,6"), ("'8by6' is not a shape", "512x1024")),
         ("layer", ("--shapes", "4x8,9x6,6"), ("cannot be multiplied (4x8 and 9x6)", "layers.py:6: return torch.relu")),
-        ("layer", ("--save", "/no/such/folder/report.html"), ("cannot be written", "in a folder that is there")),
     ],
 )
 def test_explain_says_what_is_wrong_and_what_to_do(file, name, options, says):
@@ -312,6 +315,52 @@ def test_explain_says_what_is_wrong_and_what_to_do(file, name, options, says):
     assert result.exit_code == 2
     assert all(text in result.stderr for text in (*says, "where:", "what to do:")), result.stderr
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("/no/such/folder/a.html", "there is no folder /no/such/folder"),
+        ("/proc/a.html", "/proc/a.html cannot be written"),
+        ("/proc", "/proc is a folder, not a file"),
+    ],
+)
+@pytest.mark.parametrize(
+    "command",
+    [("explain", "layers.py:layer", "--save"), ("demo", "--quick", "--json"), ("bench", "--quick", "--json")],
+    ids=" ".join,
+)
+def test_files_to_be_written_are_tried_before_any_work(monkeypatch, command, path, says):
+    for module, name in ((cli, "settle"), (cli, "find_compiler"), (cli, "_study"), (explain_command, "_load")):
+        monkeypatch.setattr(module, name, lambda *_: pytest.fail("work was done"))
+    result = run(*command, path)
+    assert result.exit_code == 2, result.output
+    assert says in result.stderr
+    assert f"where: {command[-1]}" in result.stderr
+    assert "what to do: " in result.stderr
+
+
+def test_every_option_that_names_a_file_is_tried_first():
+    options = [o for command in main.commands.values() for o in command.params if isinstance(o, click.Option)]
+    assert [o.name for o in options if isinstance(o.type, click.Path | click.File)] == []
+    assert len([o for o in options if isinstance(o.type, NewFile)]) == 3
+
+
+def test_a_file_that_is_tried_stays_as_it_is(tmp_path):
+    there, gone = tmp_path / "there.json", tmp_path / "gone.json"
+    there.write_text("old")
+    for path in (there, gone):
+        demand_writable(path)
+    assert [path.name for path in tmp_path.iterdir()] == ["there.json"]
+    assert there.read_text() == "old"
+
+
+def test_a_pipe_is_written_to(tmp_path):
+    read, write = os.pipe()
+    write_json(Path(f"/dev/fd/{write}"), {"a": 1})
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        assert json.load(pipe) == {"a": 1}
 
 
 @pytest.mark.parametrize(("text", "line"), [("def f(:\n", 1), ("import torch\n\nf = 1 / 0\n", 3)])

@@ -16,7 +16,7 @@ from rich.console import Console
 from weft.api import demo as study
 from weft.api import examples, gpu_bench, gpu_peers, workloads
 from weft.api.cache_command import cache
-from weft.api.command import R, console, package_version, reporting, write_json
+from weft.api.command import NewFile, R, console, package_version, reporting, write_json
 from weft.api.derivation import DERIVED, Compiled, Derived, show
 from weft.api.doctor_command import doctor
 from weft.api.explain_command import explain
@@ -41,7 +41,7 @@ for _command in (cache, doctor, explain):
 
 @main.command()
 @click.option("--quick", is_flag=True, help="Small sizes, few rounds, without Inductor.")
-@click.option("--json", "out", type=click.Path(dir_okay=False, path_type=Path), help="Also write the results here.")
+@click.option("--json", "out", type=NewFile(), help="Also write the results here.")
 @click.option(
     "--derivation", type=click.Choice(sorted(DERIVED)), help="Only this derivation, with every program on the way."
 )
@@ -76,9 +76,7 @@ def _derived(terminal: Console, name: str, *, every: bool) -> Derived:
 @main.command()
 @click.option("--rounds", type=click.IntRange(min=1), default=50, show_default=True, help="Timed calls of each peer.")
 @click.option("--quick", is_flag=True, help="Small sizes, few rounds, without Inductor: to see that it works.")
-@click.option(
-    "--json", "out", type=click.Path(dir_okay=False, path_type=Path), help="Write each result here as it comes."
-)
+@click.option("--json", "out", type=NewFile(), help="Write each result here as it comes.")
 @click.option("--only", multiple=True, metavar="TEXT", help="Functions with this in their name; may be given again.")
 @click.option("--resume", is_flag=True, help="Keep the results that the --json file has, and measure what it lacks.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Where  [default: cuda where there is a GPU]")

@@ -12,7 +12,8 @@ from typing import Any, ParamSpec, TypeVar, cast
 import click
 from rich.console import Console
 
-from weft.errors import CommandError, Location, WeftError
+from weft.api.files import demand_writable, path_of, replacing
+from weft.errors import Location, WeftError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -63,18 +64,23 @@ def console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=_WIDTH)
 
 
+class NewFile(click.ParamType[Path]):
+    """A file to be written. Where it cannot be, the command ends before it does any work."""
+
+    name = "file"
+
+    def convert(self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """The path. Raises Refused."""
+        del ctx
+        try:
+            path = path_of(value, "the file")
+            demand_writable(path, where=param.opts[0] if param is not None else "the command line")
+        except WeftError as error:
+            raise Refused(str(error)) from error
+        return path
+
+
 def write_json(path: Path, found: Mapping[str, object]) -> None:
-    """Write `found` to `path`. Raises CommandError."""
-    beside = path.with_name(f"{path.name}.new")  # whoever stops the command finds whole results
-    try:
-        beside.write_text(f"{json.dumps(found, indent=1)}\n", encoding="utf-8")
-        beside.replace(path)
-    except OSError as error:
-        raise unwritable(path, error) from error
-
-
-def unwritable(path: Path, error: OSError) -> CommandError:
-    """The error that `path` cannot be written."""
-    return CommandError(
-        f"{path} cannot be written: {error.strerror}", where=str(path), todo="name a file in a folder that is there"
-    )
+    """Write `found` to `path`: whoever stops the command finds whole results. Raises FileError."""
+    with replacing(path) as new:
+        new.write_text(f"{json.dumps(found, indent=1)}\n", encoding="utf-8")

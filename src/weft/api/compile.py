@@ -6,6 +6,7 @@ import functools
 import inspect
 import logging
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -18,10 +19,18 @@ from torch._dynamo.eval_frame import OptimizedModule
 from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
 
 from weft.api.direct import Watched
-from weft.api.given import demand_callable
+from weft.api.given import callable_of, demand_traceable
 from weft.api.recompiles import OWN
 from weft.api.tracing import traced_for
-from weft.errors import Location, ShapeError, UnknownOptionError, WeftError
+from weft.errors import (
+    LeftToPyTorchWarning,
+    Location,
+    ShapeError,
+    UnknownOptionError,
+    UnsupportedError,
+    WeftError,
+    named,
+)
 from weft.options import Options, current
 from weft.options import options as in_force
 
@@ -41,23 +50,25 @@ torch_compile: Callable[..., Any] = vars(torch)["compile"]
 def compile(model: M, **options: Any) -> M: ...  # noqa: A001 - the public name, as torch.compile
 @overload
 def compile(model: Callable[P, R], **options: Any) -> Callable[P, R]: ...  # noqa: A001
+@named("weft.compile")
 def compile(model: Callable[..., Any], **options: Any) -> Callable[..., Any]:  # noqa: A001
     """Compile a function or module, lazily, per class of shapes; it never fails where eager works.
 
     Args:
-        model: a function or `torch.nn.Module` of ordinary PyTorch. A module comes back as a module with the same state.
+        model: a function or `torch.nn.Module` of ordinary PyTorch. A module comes back as a module with the same state; TorchScript
+            comes back as it is, with a LeftToPyTorchWarning.
         options: fields of `weft.options`, in force whenever this callable compiles.
 
     Returns:
         What computes the same. Sizes are arguments of the kernels: a new length costs no new binary.
 
     Raises:
-        ArgumentError: at once, for what cannot be called.
+        ArgumentError: at once, for what cannot be called, and for a module's class, of which an instance is meant.
         UnknownOptionError: at once, for an option that does not exist.
         ShapeError: when called with shapes that eager refuses too; it names the user's line.
         CacheFolderError: when called, where the cache folder is not safe.
     """
-    demand_callable(model, "the first argument of weft.compile")
+    model = callable_of(model, "the first argument of weft.compile", "weft.compile({})")
     theirs = [name for name in options if name in inspect.signature(torch_compile).parameters and name not in _OPTIONS]
     if theirs:
         raise UnknownOptionError(
@@ -66,12 +77,24 @@ def compile(model: Callable[..., Any], **options: Any) -> Callable[..., Any]:  #
         )
     with in_force(**options):  # an unknown option is an error now, not at the first call
         watched = Watched(options)
-        inner = dynamo_compile(model, watched)
+        try:
+            inner = dynamo_compile(model, watched)
+        except UnsupportedError as error:
+            _say_left(error)
+            return model
     if isinstance(inner, OptimizedModule):
         object.__setattr__(inner, "__class__", CompiledModule)
         inner.forward = direct_or(translating(inner.forward, cast("torch.nn.Module", model)), model, watched)
         return inner
     return functools.wraps(model)(direct_or(translating(inner, model), model, watched))
+
+
+def _say_left(error: UnsupportedError) -> None:
+    """Warn, at the user's line, that PyTorch runs all of what was to be compiled."""
+    place = error.where if isinstance(error.where, Location) else Location(__file__, 0)
+    warnings.warn_explicit(
+        f"weft leaves this function or module to PyTorch: {error}", LeftToPyTorchWarning, place.file, place.line
+    )
 
 
 class CompiledModule(OptimizedModule):
@@ -83,7 +106,8 @@ class CompiledModule(OptimizedModule):
 
 
 def dynamo_compile(model: Callable[..., Any], with_backend: Callable[..., Any]) -> Callable[..., Any]:
-    """torch.compile, with room for every class of shapes."""
+    """torch.compile, with room for every class of shapes. Raises UnsupportedError for what it cannot take at all."""
+    demand_traceable(model)
     # None: compiled for the sizes that are seen first, then for all sizes; weft's kernels are for all sizes from the start.
     settings: dict[str, Any] = {"backend": traced_for(with_backend), "dynamic": None if current().dynamic else False}
     if "recompile_limit" in inspect.signature(torch_compile).parameters:
@@ -146,8 +170,9 @@ _SILENT: set[CodeType] = set()
 
 def without_log_inside(function: Callable[..., Any]) -> None:
     """PyTorch's own log of a call that tracing refused is not written inside `function`, which says itself what is wrong."""
-    assert isinstance(function, FunctionType)
-    _SILENT.add(function.__code__)
+    own = inspect.unwrap(function)
+    assert isinstance(own, FunctionType)
+    _SILENT.add(own.__code__)
 
 
 def _outside(record: logging.LogRecord) -> bool:

@@ -11,10 +11,10 @@ from torch.utils import _pytree as pytree  # no public name
 
 from weft import verify
 from weft.api.compile import dynamo_compile, translating
-from weft.api.given import demand_callable, inputs_of
+from weft.api.given import callable_of, inputs_of
 from weft.api.optimize import Inputs, own_code
 from weft.capture import Captured, FromProgram, capture
-from weft.errors import UnsupportedError, WeftError
+from weft.errors import UnsupportedError, WeftError, named
 from weft.tensor.laws import normalize
 from weft.tensor.program import Input, TensorProgram
 from weft.tensor.rename import with_values
@@ -31,6 +31,7 @@ class _Whole:
     returns: tuple[str, ...]
 
 
+@named("weft.equivalent")
 def equivalent(fn_a: Callable[..., Any], fn_b: Callable[..., Any], example_inputs: Inputs) -> verify.Verdict:
     """Whether two functions compute the same, as algebra: checked over finite fields, not run on numbers.
 
@@ -50,8 +51,8 @@ def equivalent(fn_a: Callable[..., Any], fn_b: Callable[..., Any], example_input
         ArgumentError: a function cannot be called, or `example_inputs` are no arguments.
         ShapeError: eager refuses these inputs.
     """
-    demand_callable(fn_a, "the first argument of weft.equivalent")
-    demand_callable(fn_b, "the second argument of weft.equivalent")
+    fn_a = callable_of(fn_a, "the first argument of weft.equivalent", "weft.equivalent({}, fn_b, inputs)")
+    fn_b = callable_of(fn_b, "the second argument of weft.equivalent", "weft.equivalent(fn_a, {}, inputs)")
     inputs = inputs_of(example_inputs, "weft.equivalent(fn_a, fn_b")
     try:
         first, second = _whole(fn_a, inputs, "first"), _whole(fn_b, inputs, "second")

@@ -17,7 +17,7 @@ from typing import Any, cast
 import click
 import torch
 
-from weft.api.command import reporting, unwritable
+from weft.api.command import NewFile, reporting
 from weft.api.optimize import optimize
 from weft.api.program import Program
 from weft.api.targets import target_for
@@ -36,7 +36,7 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
     "--target",
     help='"cpu", "cuda", or a GPU that need not be here: "cuda:90", "hip:gfx942"  [default: where the arguments are]',
 )
-@click.option("--save", type=click.Path(dir_okay=False, path_type=Path), help="Write the report here (.html: a page).")
+@click.option("--save", type=NewFile(), help="Write the report here (.html: a page).")
 @reporting
 def explain(what: str, shapes: str | None, dtype: str | None, target: str | None, save: Path | None) -> None:
     """Compile one function or module of a file, and print every decision: rewrites, programs, verdicts, costs.
@@ -57,10 +57,7 @@ def explain(what: str, shapes: str | None, dtype: str | None, target: str | None
     report = _compiled(fn, file, name, inputs, target).explain()
     click.echo(str(report))
     if save is not None:
-        try:
-            click.echo(f"\nwritten to {report.save(save)}")
-        except OSError as error:
-            raise unwritable(save, error) from error
+        click.echo(f"\nwritten to {report.save(save)}")
 
 
 def _split(target: str) -> tuple[Path, str]:

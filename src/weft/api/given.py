@@ -2,25 +2,56 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 import torch
 
-from weft.errors import ArgumentError
+from weft.errors import ArgumentError, UnsupportedError
 
 _ALONE = (str, bytes, Mapping, set, frozenset)
 """What can be iterated over, but is no list of arguments."""
 
 
-def demand_callable(fn: Any, called: str) -> None:
-    """ArgumentError unless `fn`, the argument `called` so, is a function or module."""
+def callable_of(fn: Any, called: str, use: str) -> Callable[..., Any]:
+    """`fn`, the argument `called` so, as what can be traced; of a class that is no module, a function that makes an instance.
+
+    Args:
+        fn: a function, a module, or another callable.
+        called: of which argument errors speak.
+        use: how it is handed over, with "{}" in its place.
+
+    Raises:
+        ArgumentError: it cannot be called, or it is the class of a module, which PyTorch's tracing would change.
+    """
     if not callable(fn):
         raise ArgumentError(
-            f"{called} is {_kind(fn)}, not a function or module",
+            f"{called} is {kind_of(fn)}, not a function or module",
             todo="hand over the function itself, fn, not what it returns, fn(x)",
+        )
+    if not isinstance(fn, type):
+        return fn
+    made = cast("Callable[..., Any]", fn)
+    if issubclass(fn, torch.nn.Module):
+        raise ArgumentError(
+            f"{called} is the class {fn.__name__}, not a module",
+            todo=f"an instance is meant: {use.format(f'{fn.__name__}(...)')}",
+        )
+
+    @functools.wraps(made, updated=())
+    def make(*args: Any, **kwargs: Any) -> Any:
+        return made(*args, **kwargs)
+
+    return make
+
+
+def demand_traceable(fn: Callable[..., Any]) -> None:
+    """UnsupportedError where PyTorch's tracing takes nothing of `fn`: it is TorchScript."""
+    if isinstance(fn, torch.jit.ScriptModule | torch.ScriptMethod):
+        raise UnsupportedError(
+            "it is TorchScript (torch.jit.script, torch.jit.trace, torch.jit.load), which PyTorch's tracing cannot look into",
+            todo="compile the module or function that it was made from",
         )
 
 
@@ -36,22 +67,14 @@ def inputs_of(example_inputs: Any, function: str) -> tuple[Any, ...]:
     if array or isinstance(example_inputs, _ALONE) or not isinstance(example_inputs, Iterable):
         one = "x" if array or not isinstance(example_inputs, Mapping) else "inputs['x']"
         raise ArgumentError(
-            f"the example inputs are {_kind(example_inputs)}, not the function's arguments",
+            f"the example inputs are {kind_of(example_inputs)}, not the function's arguments",
             todo=f"give them as a tuple, in the function's order: {function}, ({one}, ...))",
         )
     return tuple(cast("Iterable[Any]", example_inputs))
 
 
-def path_of(path: Any, called: str) -> Path:
-    """`path`, as a path; ArgumentError where it is none."""
-    if not isinstance(path, str | os.PathLike):
-        raise ArgumentError(
-            f"{called} is {_kind(path)}, not a path", todo="give the path of a file, as text or a pathlib.Path"
-        )
-    return Path(cast("str", path))
-
-
-def _kind(value: Any) -> str:
+def kind_of(value: Any) -> str:
+    """Of which type it is, for an error's text, and its value where that is short."""
     text = repr(value)
     shown = f" ({text})" if len(text) <= 40 else ""
     return f"of type {type(value).__name__}{shown}"

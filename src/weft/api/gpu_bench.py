@@ -81,7 +81,8 @@ def run(order: Order, before: Sequence[Found], out: Path | None, console: Consol
     """Measure what `before` has no right result of; results so far, in the order of the tables, are in `out` after each row.
 
     Raises:
-        CommandError: there is no GPU, processes cannot be started, or `out` cannot be written.
+        CommandError: there is no GPU, or processes cannot be started.
+        FileError: `out` cannot be written.
     """
     known = set[str]() if order.again else {each.row for each in before if each.right}
     rows = [row for row in order.rows if row.name not in known]

@@ -12,20 +12,21 @@ from torch._dynamo.exc import TorchDynamoException
 from weft.api.backend import compile_graph, in_pytorch, replayed
 from weft.api.calling import changes_objects, learned
 from weft.api.compile import dynamo_compile, eagerly, translating, without_log_inside
-from weft.api.given import demand_callable, inputs_of
+from weft.api.given import callable_of, inputs_of
 from weft.api.net import defect, safe, say
 from weft.api.program import Program, Saved
 from weft.api.recompiles import OWN
 from weft.api.targets import elsewhere, runs_here, target_for
 from weft.capture import FromSizes
 from weft.defects import noticed
-from weft.errors import Location, ProgramFileError, UnsupportedError, WeftError
+from weft.errors import Location, ProgramFileError, UnsupportedError, WeftError, named
 from weft.options import options as in_force
 from weft.plan import Plan, Runner, home, warn
 
 Inputs = Sequence[Any] | torch.Tensor
 
 
+@named("weft.optimize")
 def optimize(
     fn: Callable[..., Any], example_inputs: Inputs, target: str | torch.device | None = None, **options: Any
 ) -> Program:
@@ -39,15 +40,15 @@ def optimize(
         options: fields of `weft.options`, for this call.
 
     Raises:
-        ArgumentError: `fn` cannot be called, or `example_inputs` are no arguments.
+        ArgumentError: `fn` cannot be called, or is a module's class; or `example_inputs` are no arguments.
         TargetError: the target does not exist, or the inputs live elsewhere; or what was compiled for another machine is called.
         CompilerError: there is no working C++ compiler.
         ShapeError: eager refuses these inputs too.
         DefectError: weft itself failed where nothing can stand in.
-        UnsupportedError: eager runs these inputs, but PyTorch cannot trace the function with them.
+        UnsupportedError: eager runs these inputs, but PyTorch cannot trace the function with them; or `fn` is TorchScript.
         UnknownOptionError: an option that does not exist.
     """
-    demand_callable(fn, "the first argument of weft.optimize")
+    fn = callable_of(fn, "the first argument of weft.optimize", "weft.optimize({}, inputs)")
     inputs = inputs_of(example_inputs, "weft.optimize(fn")
     with in_force(**options):
         place = target_for(target, inputs)

@@ -10,11 +10,11 @@ from typing import Any, Never, TypeAlias
 import torch
 
 from weft.api.calling import Calling
-from weft.api.given import path_of
+from weft.api.files import path_of
 from weft.api.report import Report, report
 from weft.api.save import read, save
 from weft.capture import Fallback
-from weft.errors import MissingFileError, ProgramFileError
+from weft.errors import ProgramFileError, named
 from weft.fuse import Step
 from weft.plan import Kernel, Plan
 
@@ -91,23 +91,15 @@ class Program:
 
         Raises:
             ArgumentError: `path` is none.
-            MissingFileError: its folder is not there; a FileNotFoundError, too.
+            MissingFileError: its folder is not there, or a kernel's library is gone from the cache; a FileNotFoundError, too.
+            FileError: it is a folder, or cannot be written; an OSError, too.
             ProgramFileError: there is more to the function than one graph and these: Python between graphs, objects that it
                 changes, arguments that are no tensors, numbers or text; or all of it, or a call with an argument that has no
                 text, is left to PyTorch. It says which.
-            OSError: the file cannot be written, or a kernel's library is gone from the cache.
         """
         if isinstance(self._calling, ProgramFileError):
             raise self._calling
-        file = path_of(path, "the path to save to")
-        try:
-            return save(file, self.plans[0], *self._calling)
-        except FileNotFoundError as error:
-            if file.parent.is_dir():
-                raise  # a library of the cache
-            raise MissingFileError(
-                f"there is no folder {file.parent}", todo="make it, or name a file in another one"
-            ) from error
+        return save(path_of(path, "the path to save to"), self.plans[0], *self._calling)
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -129,6 +121,7 @@ class Program:
         return report(self.plans)
 
 
+@named("weft.load")
 def load(path: str | Path, device: str | torch.device | None = None) -> Program:
     """The program that `Program.save` wrote: it runs without tracing, tuning or a compiler.
 
@@ -144,16 +137,13 @@ def load(path: str | Path, device: str | torch.device | None = None) -> Program:
     Raises:
         ArgumentError: `path` is none.
         MissingFileError: it is not there; a FileNotFoundError, too.
+        FileError: it is a folder, or cannot be read; an OSError, too.
         ProgramFileError: it is no such file, or damaged; or another version of weft, or for a CPU of PyTorch, made it.
         TargetError: it is for another machine: no such GPU is here, or the CPU lacks instructions. It says which.
-        OSError: the file cannot be read.
 
     A call raises ShapeError for arguments of other shapes, strides, element types or devices than those it was saved for.
     """
-    file = path_of(path, "the path to load")
-    if not file.exists():
-        raise MissingFileError(f"there is no file {file}", todo="name a file that program.save wrote")
-    found = read(file, device)
+    found = read(path_of(path, "the path to load"), device)
     return Program(
         (found.plan,), found.calling.calls(found.plan.run, found.constants), (found.calling, found.constants)
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from weft.api.given import path_of
+from weft.api.files import path_of, replacing
 from weft.api.left_out import left_out
 from weft.block import lower
 from weft.block.listing import listing
@@ -33,18 +33,26 @@ class Report:
         return "\n\n".join(f"== {title}\n{text}" for title, text in self.sections)
 
     def save(self, path: str | Path) -> Path:
-        """Write the report to `path`: a page where the name ends in .html, else plain text."""
+        """Write the report to `path`: a page where the name ends in .html, else plain text.
+
+        Raises:
+            ArgumentError: `path` is none.
+            MissingFileError: its folder is not there; a FileNotFoundError, too.
+            FileError: it is a folder, or cannot be written; an OSError, too.
+        """
         path = path_of(path, "the path to save the report to")
-        if path.suffix.lower() in (".html", ".htm"):
-            console = Console(record=True, width=140, file=io.StringIO())
-            for title, text in self.sections:
-                console.print(Text(title, style="bold"))
-                console.print(Text(text))
-                console.print()
-            console.save_html(str(path))
-        else:
-            path.write_text(f"{self}\n", encoding="utf-8")
+        text = self._page() if path.suffix.lower() in (".html", ".htm") else f"{self}\n"
+        with replacing(path) as new:
+            new.write_text(text, encoding="utf-8")
         return path
+
+    def _page(self) -> str:
+        console = Console(record=True, width=140, file=io.StringIO())
+        for title, text in self.sections:
+            console.print(Text(title, style="bold"))
+            console.print(Text(text))
+            console.print()
+        return console.export_html()
 
 
 def report(plans: Sequence[Plan]) -> Report:

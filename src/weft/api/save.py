@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import struct
 import zipfile
 import zlib
@@ -24,6 +23,7 @@ from torch._ops import OpOverload  # no public name
 
 from weft.api import calling, held
 from weft.api.calling import Calling
+from weft.api.files import reading, replacing
 from weft.block.program import BlockProgram
 from weft.capture import (
     Captured,
@@ -235,7 +235,8 @@ class _Writer:
         """`kernel` as data, and its binaries as files."""
         made = kernel.made
         if isinstance(made, Binary):
-            binaries = ((self.put("kernels", made.library.read_bytes()),),)
+            with reading(made.library, todo="call weft.optimize again: the cache was cleared since"):
+                binaries = ((self.put("kernels", made.library.read_bytes()),),)
         else:
             binaries = tuple(map(self.assembled, made.assembled))
         return SavedKernel(
@@ -294,16 +295,11 @@ def save(path: Path, plan: Plan, called: Calling, constants: Sequence[torch.Tens
         "target": str(target),
         "features": sorted(cpu_features()) if target == CPU else [],
     }
-    beside = path.with_name(f".{path.name}.{os.getpid()}")  # renamed in: no reader meets half a file
-    try:
-        with zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr(_MANIFEST, json.dumps(manifest, indent=1))
-            archive.writestr(_PROGRAM, packed(saved, _FORMS))
-            for name, content in writer.files.items():
-                archive.writestr(name, content)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    with replacing(path) as new, zipfile.ZipFile(new, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(_MANIFEST, json.dumps(manifest, indent=1))
+        archive.writestr(_PROGRAM, packed(saved, _FORMS))
+        for name, content in writer.files.items():
+            archive.writestr(name, content)
     return path
 
 
@@ -333,7 +329,7 @@ def _demand_text(captured: Captured) -> None:
 def read(path: Path, device: str | torch.device | None) -> Loaded:
     """What `save` wrote; as `load`."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with reading(path, todo="name a file that program.save wrote"), zipfile.ZipFile(path) as archive:
             names = archive.namelist()
             if _MANIFEST not in names:
                 raise ProgramFileError(f"{path} is no program of weft's", todo="name a file that program.save wrote")

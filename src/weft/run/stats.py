@@ -6,6 +6,8 @@ import threading
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from weft.errors import named
+
 Counter: TypeAlias = Literal[
     "binaries_emitted", "cache_hits", "compiles", "fallbacks", "cache_write_failures", "slower", "library", "kernels"
 ]
@@ -63,6 +65,7 @@ def count(counter: Counter, times: int = 1) -> None:
     _PROCESS.count(counter, times)
 
 
+@named("weft.stats")
 def snapshot() -> Stats:
     """This process's counts at this moment."""
     return _PROCESS.snapshot()

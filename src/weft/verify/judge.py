@@ -17,7 +17,7 @@ from typing import Generic, TypeVar, cast
 
 import torch
 
-from weft.errors import JudgementError, ReferenceDTypeError, WeftError
+from weft.errors import JudgementError, ReferenceDTypeError, WeftError, named
 
 T = TypeVar("T")
 
@@ -120,6 +120,7 @@ class Judgement:
         return "\n".join(map(str, self.outputs)) or "no outputs"
 
 
+@named("weft.judge")
 def judge(out: object, eager: object, reference: object, *, gaps: object = None) -> Judgement:
     """Whether `out` keeps the error rule.
 

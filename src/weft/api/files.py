@@ -1,0 +1,107 @@
+"""Files that users name: read and written with one kind of error for whatever is wrong with the path."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from weft.api.given import kind_of
+from weft.errors import ArgumentError, FileError, MissingFileError
+
+
+def path_of(path: Any, called: str) -> Path:
+    """`path`, as a path; ArgumentError where it is none."""
+    if not isinstance(path, str | os.PathLike):
+        raise ArgumentError(
+            f"{called} is {kind_of(path)}, not a path", todo="give the path of a file, as text or a pathlib.Path"
+        )
+    text = os.fsdecode(path)  # pyright: ignore[reportUnknownArgumentType] - of text or bytes
+    if "\0" in text:
+        raise ArgumentError(f"{called} has a byte 0 in it: {text!r}", todo="take it out: no file can have such a name")
+    return Path(text)
+
+
+@contextmanager
+def reading(path: Path, *, todo: str | None = None) -> Generator[None]:
+    """Inside, an OSError of reading `path` is raised as FileError or MissingFileError; `todo`: what to do where it is gone."""
+    try:
+        yield
+    except FileError:
+        raise
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise MissingFileError(f"there is no file {path}", todo=todo) from error
+    except OSError as error:
+        raise _refused(path, error, "read") from error
+
+
+@contextmanager
+def replacing(path: Path) -> Generator[Path]:
+    """`with replacing(path) as new:` what is written to `new` takes the place of `path` in the end, whole or not at all.
+
+    What is there and no ordinary file (a pipe, a terminal) is itself written to; of a link, what it points to is replaced.
+
+    Raises:
+        MissingFileError: the folder of `path` is not there.
+        FileError: `path` is a folder, or cannot be written.
+    """
+    with _new_for(path, None) as (new, old):
+        yield new
+        if new != old:
+            new.replace(old)
+
+
+def demand_writable(path: Path, *, where: str | None = None) -> None:
+    """Raise what `replacing` would, at the place `where`, unless a file can be written at `path`; nothing there changes."""
+    with _new_for(path, where) as (new, old):
+        if new != old:
+            new.touch()
+        elif not os.access(old, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+@contextmanager
+def _new_for(path: Path, where: str | None) -> Generator[tuple[Path, Path]]:
+    """Where to write what is to be at `path`, and what that replaces; the same for what is no ordinary file."""
+    try:
+        if _is_special(path):
+            yield path, path
+            return
+        old = Path(os.path.realpath(path))
+        new = old.with_name(f".weft-{os.getpid()}-{secrets.token_hex(6)}.new")
+        try:
+            yield new, old
+        finally:
+            with suppress(OSError):
+                new.unlink(missing_ok=True)
+    except FileError:
+        raise
+    except OSError as error:
+        folder = path.parent
+        if isinstance(error, FileNotFoundError | NotADirectoryError) and not folder.is_dir():
+            todo = "make the folder, or name a file in another one"
+            raise MissingFileError(f"there is no folder {folder}", where=where, todo=todo) from error
+        raise _refused(path, error, "written", where) from error
+
+
+def _is_special(path: Path) -> bool:
+    """Whether there is something at `path` that is no ordinary file. Raises IsADirectoryError, and OSError."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return False
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    return not stat.S_ISREG(mode)
+
+
+def _refused(path: Path, error: OSError, done: str, where: str | None = None) -> FileError:
+    """The error that `path`, whose folder is there, cannot be read or written."""
+    if isinstance(error, IsADirectoryError):
+        return FileError(f"{path} is a folder, not a file", where=where, todo=f"name a file in it: {path}/NAME")
+    return FileError(f"{path} cannot be {done}: {error.strerror or error}", where=where)
