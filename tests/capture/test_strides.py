@@ -206,9 +206,11 @@ def _in_one_memory(results: tuple[torch.Tensor, ...]) -> list[list[int]]:
     [
         lambda a: (a.T.reshape(-1), a.mT.contiguous()),
         lambda a: ((b := torch.relu(a).T).contiguous(), b.reshape(-1), b.clone().reshape(2, -1)),
+        lambda a: ((b := a[:1] * 2).sum(0), b[0], b.mean(0), b.squeeze(0), b.amax(0)),
+        lambda a: ((b := a * 2).add_(1), b[0], b.T, b + 0),
     ],
 )
-def test_what_eager_copies_lies_in_no_other_result(
+def test_results_lie_together_where_eagers_do(
     function: Callable[[torch.Tensor], tuple[torch.Tensor, ...]],
 ) -> None:
     a = torch.randn(6, 7)

@@ -109,6 +109,12 @@ def test_lost_writes_lost_memory_and_exceptions_are_found(monkeypatch):
     assert found is not None
     assert found.stage == "memory"
 
+    function = drawn("a0 * 2", "a0 + a0", outputs="v0 v1", entry="compile")
+    monkeypatch.setattr(function_trial, "weft_compile", lambda f: lambda a, b: (v := f(a, b)[0], v.view(v.shape)))
+    found = tried(function).finding
+    assert found is not None
+    assert found.stage == "memory"
+
     def raising(*given):
         raise KeyError("P")
 

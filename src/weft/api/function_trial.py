@@ -406,7 +406,7 @@ def _same_memory(
     expected: tuple[_Results, list[torch.Tensor]],
     call: int,
 ) -> None:
-    """Raises where results share memory with arguments in another way than eager's."""
+    """Raises where results share memory with arguments in another way than eager's, or with one another and eager's do not."""
     for number, (a, b) in enumerate(zip(found[0], expected[0], strict=True)):
         name = f"call {call}, output {number}:"
         if _shared(a, found[1]) != _shared(b, expected[1]):
@@ -414,6 +414,9 @@ def _same_memory(
                 "memory",
                 f"{name} shares memory with arguments {_shared(a, found[1])}, eager's {_shared(b, expected[1])}",
             )
+        others = set(_shared(a, found[0][:number])) - set(_shared(b, expected[0][:number]))
+        if others and a.numel():
+            raise _WrongError("memory", f"{name} lies in the memory of outputs {sorted(others)}, and eager's does not")
 
 
 @contextmanager

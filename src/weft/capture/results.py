@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
@@ -79,8 +79,7 @@ class Results:
         slots = [s for s in self._recording.outputs if isinstance(s, Slot)]
         fake, pinned = values.fakes[slot], slot in values.pinned
         ref = values.refs[slot] = values.plain(self._opaque.value(slot))
-        others = (*values.theirs, *values.pinned, *slots[: slots.index(slot)])
-        if not pinned and values.home(ref) in {values.home(values.refs[s]) for s in others}:
+        if not pinned and self._lies_elsewhere(ref, fake, slots[: slots.index(slot)]):
             ref = values.refs[slot] = values.copied(ref, fake)
         theirs = values.storages.get(ref.value) == storage_of(fake)
         theirs = theirs and not values.builder.expanded(ref, 0, len(ref.dims))
@@ -90,6 +89,17 @@ class Results:
         if layout is not None:
             ref = self._held_once(ref, layout)
         return FromProgram(self._number_of(ref), memory_order(fake), layout)
+
+    def _lies_elsewhere(self, ref: Ref, fake: torch.Tensor, before: Sequence[Slot]) -> bool:
+        """Tells whether `ref` is in memory that the result is not in: an input's, that of a result `before` it, of a view."""
+        values, home, own = self._values, self._values.home(ref), storage_of(fake)
+        if home in {values.home(values.refs[s]) for s in values.theirs}:
+            return True
+        others = {storage_of(values.fakes[s]) for s in (*values.pinned, *before) if values.home(values.refs[s]) == home}
+        for call in values.calls.values():
+            if call.pinned and values.memory(ref.value) in map(values.memory, call.reads):
+                others |= {values.storages.get(made.value, own) for made in call.results if made is not None}
+        return bool(others - {own})
 
     def _layout(self, ref: Ref, fake: torch.Tensor) -> Layout | None:
         """Gives the layout of a result that may have gaps or overlaps; None as well where only a tensor's content tells it."""
