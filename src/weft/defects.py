@@ -29,7 +29,7 @@ def note(error: Exception) -> None:
 
 @contextmanager
 def noticed() -> Generator[list[Exception]]:
-    """The defects that are noted meanwhile, in order."""
+    """Collects the defects that are noted meanwhile, in order."""
     token = _NOTICED.set(found := list[Exception]())
     try:
         yield found

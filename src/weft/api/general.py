@@ -52,13 +52,13 @@ def remember(captured: Captured, made: Plan, run: Runner, options: Options) -> N
 
 
 def forget() -> None:
-    """No graph is known afterwards."""
+    """Forgets all graphs."""
     with _lock:
         _known.clear()
 
 
 def served(captured: Captured, options: Options) -> tuple[Runner, tuple[Place, ...], int] | None:
-    """What runs a graph with a size of 1 or 0, how it is to be called, and how many kernels it has; None: nothing known."""
+    """Finds what runs a graph with a size of 1 or 0, how to call it, and how many kernels it has; None where nothing known does."""
     outline = _outline(captured)
     if outline is None or not outline.is_short:
         return None
@@ -92,7 +92,7 @@ def _outline(captured: Captured) -> Outline | None:
 
 
 def called_with(run: Runner, places: Sequence[Place]) -> Runner:
-    """`run`, called with the arguments of another graph: those at `places`."""
+    """Makes a runner that calls `run` with those arguments of another graph that are at `places`."""
 
     def call(*arguments: Any) -> Sequence[Any]:
         return run(*[arguments[p] if isinstance(p, int) else arguments[p[0]].shape[p[1]] for p in places])

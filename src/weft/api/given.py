@@ -47,7 +47,7 @@ def callable_of(fn: Any, called: str, use: str) -> Callable[..., Any]:
 
 
 def demand_traceable(fn: Callable[..., Any]) -> None:
-    """UnsupportedError where PyTorch's tracing takes nothing of `fn`: it is TorchScript."""
+    """Raises an Raises an Raises an UnsupportedError where PyTorch's tracing takes nothing of `fn`: it is TorchScript."""
     if isinstance(fn, torch.jit.ScriptModule | torch.ScriptMethod):
         raise UnsupportedError(
             "it is TorchScript (torch.jit.script, torch.jit.trace, torch.jit.load), which PyTorch's tracing cannot look into",
@@ -56,7 +56,7 @@ def demand_traceable(fn: Callable[..., Any]) -> None:
 
 
 def inputs_of(example_inputs: Any, function: str) -> tuple[Any, ...]:
-    """The positional arguments that `example_inputs` is: a single tensor stands for one.
+    """Gives the positional arguments that `example_inputs` is: a single tensor stands for one.
 
     Raises:
         ArgumentError: it is no list of arguments.
@@ -74,7 +74,7 @@ def inputs_of(example_inputs: Any, function: str) -> tuple[Any, ...]:
 
 
 def kind_of(value: Any) -> str:
-    """Of which type it is, for an error's text, and its value where that is short."""
+    """Says of which type `value` is, for an error's text, with the value itself where that is short."""
     text = repr(value)
     shown = f" ({text})" if len(text) <= 40 else ""
     return f"of type {type(value).__name__}{shown}"

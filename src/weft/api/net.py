@@ -75,7 +75,7 @@ def say(gm: torch.fx.GraphModule, arguments: Sequence[Any], error: Exception) ->
 
 
 def defect(gm: torch.fx.GraphModule, arguments: Sequence[Any], error: Exception) -> DefectError:
-    """The error to raise, or to warn of, for the failure `error` of weft's at `gm`; it names a file that shows it again."""
+    """Makes the error to raise, or to warn of, for the failure `error` of weft's at `gm`; it names a file that shows it again."""
     where = next(
         (line for n in gm.graph.nodes if n.op not in ("placeholder", "output") and (line := location_of(n))), None
     )
@@ -145,7 +145,7 @@ def _number(size: Any) -> Any:
 
 
 def safe(run: Runner, gm: torch.fx.GraphModule, eager: Runner) -> Runner:
-    """`run`, which stands for `gm`; where it fails and PyTorch does not, PyTorch runs this call and all later ones.
+    """Guards `run`, which stands for `gm`: where it fails and PyTorch does not, PyTorch runs this call and all later ones.
 
     What PyTorch itself raises, the user sees as it is; where eager refuses operands, a ShapeError with the user's line says so.
     A graph that had written into an argument when it failed does not run again: the failure is raised.

@@ -24,7 +24,7 @@ Content = tuple[Any, Slot, int]
 
 
 def with_sources(recording: Recording, contents: Sequence[Content]) -> Recording:
-    """`recording`, whose calls and outputs say which tensors tell the numbers that no argument of the graph is."""
+    """Adds to the calls and outputs of `recording` which tensors tell the numbers that no argument of the graph is."""
     given = {
         str(expression(entry)) for entry in recording.inputs if symbolic(entry) and not isinstance(entry, Slot | None)
     }
@@ -78,7 +78,7 @@ _KNOWN_WITHOUT_RUNNING = (
 
 
 def silent(func: OpOverload[..., Any], args: Sequence[Any]) -> bool:
-    """Whether a call gives nothing, and is made for what it does besides: an assertion, something that is printed."""
+    """Tells whether a call gives nothing, and is made for what it does besides: an assertion, something that is printed."""
     schema: Any = cast("Any", func)._schema  # noqa: SLF001 - no public name
     if schema.returns or schema.name in _KNOWN_WITHOUT_RUNNING:
         return False
@@ -86,7 +86,7 @@ def silent(func: OpOverload[..., Any], args: Sequence[Any]) -> bool:
 
 
 def symbols_of(value: Any) -> tuple[str, ...]:
-    """The names of the symbols that a number of PyTorch's is made of; none of anything else."""
+    """Names the symbols that a number of PyTorch's is made of; none of anything else."""
     if not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         return ()
     return tuple(sorted(str(symbol) for symbol in expression(value).free_symbols))

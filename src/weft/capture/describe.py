@@ -16,14 +16,14 @@ from weft.tensor.dtypes import DType
 
 
 def home_of(recording: Recording) -> torch.device:
-    """Where kernels run: on the first GPU that an argument of the graph lives on, else on the CPU."""
+    """Chooses where kernels run: on the first GPU that an argument of the graph lives on, else on the CPU."""
     own = recording.inputs[: len(recording.inputs) - len(recording.constants)]
     devices = [recording.fakes[slot.index].device for slot in own if isinstance(slot, Slot)]
     return next((d for d in devices if d.type == "cuda"), torch.device("cpu"))
 
 
 def unlike(recording: Recording, home: torch.device) -> dict[Slot, str]:
-    """The tensors that a program has no words for, and why."""
+    """Finds the tensors that a program has no words for, and says why."""
     found: dict[Slot, str] = {}
     for number, fake in enumerate(recording.fakes):
         if is_traceable_wrapper_subclass(fake):
@@ -38,7 +38,7 @@ def unlike(recording: Recording, home: torch.device) -> dict[Slot, str]:
 
 
 def splits(old: torch.Tensor, new: torch.Tensor) -> bool:
-    """Whether each dimension of `old` is one or several of `new`, which a view can always show."""
+    """Tells whether each dimension of `old` is one or several of `new`, which a view can always show."""
     rest = [hint(n) for n in new.shape if expression(n) != 1]
     for size in (hint(n) for n in old.shape if expression(n) != 1):
         product = 1
@@ -50,7 +50,7 @@ def splits(old: torch.Tensor, new: torch.Tensor) -> bool:
 
 
 def memory_order(fake: torch.Tensor) -> tuple[int, ...] | None:
-    """The dimensions of `fake` as they lie in memory, outermost first, where that is dense."""
+    """Lists the dimensions of `fake` as they lie in memory, outermost first; None where that is not dense."""
     sizes, strides = [in_example(n) for n in fake.shape], [in_example(n) for n in fake.stride()]
     if packed(fake):
         return tuple(range(fake.ndim))
@@ -64,13 +64,13 @@ def memory_order(fake: torch.Tensor) -> tuple[int, ...] | None:
 
 
 def memory_format(fake: torch.Tensor) -> torch.memory_format | None:
-    """PyTorch's name for the order in which the elements of `fake` lie in memory; None where it has none."""
+    """Gives Gives Gives PyTorch's name for the order in which the elements of `fake` lie in memory; None where it has none."""
     formats = (torch.contiguous_format, torch.channels_last, torch.channels_last_3d)
     return next((f for f in formats if fake.is_contiguous(memory_format=f)), None)
 
 
 def packed(fake: torch.Tensor) -> bool:
-    """Whether the elements of `fake` lie one after the other, row-major; in the example, where only tensors tell its sizes."""
+    """Tells whether the elements of `fake` lie one after the other, row-major; in the example, where only tensors tell sizes."""
     if all(map(known, fake.shape)):
         return fake.is_contiguous()
     sizes, strides = [in_example(n) for n in fake.shape], [in_example(n) for n in fake.stride()]
@@ -79,7 +79,7 @@ def packed(fake: torch.Tensor) -> bool:
 
 
 def dense(fake: torch.Tensor) -> bool:
-    """Whether `memory_order` says all of how `fake` lies in memory: it has no gaps, and no element is there twice."""
+    """Tells whether `memory_order` says all of how `fake` lies in memory: it has no gaps, and no element is there twice."""
     sizes, strides = [in_example(n) for n in fake.shape], [in_example(n) for n in fake.stride()]
     step = 1
     for dim in reversed(memory_order(fake) or range(fake.ndim)):
@@ -90,7 +90,7 @@ def dense(fake: torch.Tensor) -> bool:
 
 
 def alive(recording: Recording) -> Recording:
-    """Without calls, and results of calls, that nothing needs."""
+    """Leaves out calls, and results of calls, that nothing needs."""
     needed = {leaf for leaf in recording.outputs if isinstance(leaf, Slot)} | {last for _, last in recording.writes}
     needed |= {source.slot for source in recording.sources}
     calls: list[Call] = []
@@ -111,7 +111,7 @@ def first(results: Sequence[Slot | None]) -> Slot:
 
 
 def readable(name: str) -> str:
-    """A placeholder's name without Dynamo's decoration: l_self_modules_a_parameters_weight_."""
+    """Takes Dynamo's decoration off a placeholder's name: l_self_modules_a_parameters_weight_."""
     parts = re.sub(r"^[lL]_|_+$", "", name)
     parts = re.sub(r"(?:^|_)(?:modules|parameters|buffers)_", "_", parts)
     return re.sub(r"_+", "_", parts).removeprefix("self_").strip("_") or name

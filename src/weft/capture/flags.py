@@ -15,22 +15,22 @@ from weft.errors import UnsupportedError
 
 
 def flagged(tensor: torch.Tensor) -> bool:
-    """Whether the elements of `tensor` are others than those in its memory."""
+    """Tells whether the elements of `tensor` are others than those in its memory."""
     return tensor.is_neg() or tensor.is_conj() or tensor._is_zerotensor()  # noqa: SLF001 - no public name
 
 
 def forward_derivatives() -> bool:
-    """Whether forward-mode derivatives may be asked for here."""
+    """Tells whether forward-mode derivatives may be asked for here."""
     return cast("Any", forward_ad)._current_level >= 0  # noqa: SLF001 - no public name
 
 
 def carries_derivative(tensor: torch.Tensor) -> bool:
-    """Whether `tensor` has a forward-mode derivative beside its elements."""
+    """Tells whether `tensor` has a forward-mode derivative beside its elements."""
     return forward_derivatives() and cast("Any", forward_ad).unpack_dual(tensor).tangent is not None
 
 
 def as_read(tensor: torch.Tensor, dtype: torch.dtype, origin: str) -> torch.Tensor:
-    """`tensor`, which PyTorch computed, as kernels read it: its elements in memory as they are.
+    """Gives Gives Gives `tensor`, which PyTorch computed, as kernels read it: its elements in memory as they are.
 
     Args:
         tensor: as it came.

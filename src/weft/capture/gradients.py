@@ -11,12 +11,12 @@ from weft.errors import Location
 
 
 def differentiates(gm: fx.GraphModule) -> bool:
-    """Whether the graph itself computes derivatives (`torch.func.grad`): nothing would be recorded for them in inference mode."""
+    """Tells whether the graph itself computes derivatives (`torch.func.grad`): in inference mode nothing is recorded for them."""
     return any(getattr(n.target, "__name__", "") == "_grad_increment_nesting" for n in gm.graph.nodes)
 
 
 def gradient_line(gm: fx.GraphModule) -> tuple[bool, Location | None]:
-    """Whether gradients may be asked for through a result of `gm`, and the line that makes it."""
+    """Tells whether gradients may be asked for through a result of `gm`, and which line makes it."""
     output = next(n for n in gm.graph.nodes if n.op == "output")
     for node in output.all_input_nodes:
         leaves = pytree.tree_leaves(node.meta.get("example_value"))
@@ -27,7 +27,7 @@ def gradient_line(gm: fx.GraphModule) -> tuple[bool, Location | None]:
 
 
 def gradients_possible(gm: fx.GraphModule) -> bool:
-    """Whether gradients may be recorded on the way, also where no result asks for them."""
+    """Tells whether gradients may be recorded on the way, also where no result asks for them."""
     on = torch.is_grad_enabled() or any(
         n.op == "call_function" and "set_grad_enabled" in str(n.target) and True in n.args for n in gm.graph.nodes
     )

@@ -52,7 +52,7 @@ class _Step:
 
     @staticmethod
     def of(call: Call) -> _Step:
-        """A call as recorded."""
+        """Makes a step of a call as recorded."""
         leaves, form = pytree.tree_flatten((call.args, call.kwargs))
         whole = None if call.whole is None else str(call.whole.target)
         rest = call.into, call.random, call.pinned, whole, tuple(source.dim for source in call.sources)
@@ -86,7 +86,7 @@ class Outline:
 
     @staticmethod
     def of(recording: Recording) -> Outline:
-        """The outline of `recording`, with the guards that PyTorch has noted so far."""
+        """Makes the outline of `recording`, with the guards that PyTorch has noted so far."""
         leaves = pytree.tree_leaves([recording.inputs, [tuple(fake.shape) for fake in recording.fakes]])
         symbolic: list[Any] = [leaf for leaf in leaves if isinstance(leaf, torch.SymInt)]
         shapes = symbolic[0].node.shape_env if symbolic else None
@@ -107,12 +107,12 @@ class Outline:
 
     @property
     def is_general(self) -> bool:
-        """Whether a size of an input is a symbol."""
+        """Tells whether a size of an input is a symbol."""
         return any(_is_symbol(expr) for value in self._given() for expr in value.shape)
 
     @property
     def is_short(self) -> bool:
-        """Whether a size of an input is 1 or 0."""
+        """Tells whether a size of an input is 1 or 0."""
         return any(expr in (0, 1) for value in self._given() for expr in value.shape)
 
     def _given(self) -> Iterator[_Value]:
@@ -128,7 +128,7 @@ def _written_and_told(recording: Recording) -> Iterator[Any]:
 
 
 def serves(general: Outline, special: Outline) -> tuple[Place, ...] | None:
-    """How to call the first graph with the arguments of the second one, so that it computes the same; None where it may not.
+    """Finds how to call the first graph with the arguments of the second one, so that it computes the same; None where it may not.
 
     It may, where the second is the first with other numbers and symbols in the place of its symbols, call for call and shape for
     shape, and all is true of these that the first graph relies on; but that a size is at least 2, on which no kernel relies.
@@ -188,7 +188,7 @@ class _Numbers:
     known: dict[int, torch.Tensor] = field(default_factory=dict[int, torch.Tensor])
 
     def folded(self, step: _Step) -> bool:
-        """Whether the result of a step is the same at each call; what reads it reads its elements then."""
+        """Tells whether the result of a step is the same at each call; what reads it reads its elements then."""
         result = step.results[0] if len(step.results) == 1 else None
         if result is None or not isinstance(step.target, OpOverload) or any(step.rest[:3]):
             return False
@@ -217,7 +217,7 @@ class _Numbers:
         return int(found) if hasattr(found, "xreplace") and _is_number(found) else found
 
     def chosen(self, step: _Step) -> Slot | None:
-        """What the result of a step is, where that chooses one and the same tensor for all of its elements."""
+        """Finds what the result of a step is, where that chooses one and the same tensor for all of its elements."""
         first = step.leaves[0] if step.leaves else None
         place = {"aten.where": 0, "aten.masked_fill": 1}.get(step.packet)
         condition = None if place is None else step.leaves[place]
@@ -236,7 +236,7 @@ class _Numbers:
         return kinds[0] == kinds[1] and other not in self.outline.outputs
 
     def all(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
-        """`leaves` with these slots and with other numbers for symbols, each with its kind, since 1 is neither True nor 1.0."""
+        """Puts these slots and other numbers for symbols into `leaves`, each with its kind, since 1 is neither True nor 1.0."""
         return tuple(map(self._one, leaves))
 
     def same(self, result: Slot, source: Slot) -> None:
@@ -247,7 +247,7 @@ class _Numbers:
             self.new[result.index] = self.new[source.index]
 
     def shape(self, slot: Slot) -> tuple[_Expr, ...]:
-        """Of a tensor."""
+        """Gives the shape of a tensor."""
         return tuple(_bound_in(size, self.binding) for size in self.outline.values[slot.index].shape)
 
     def _one(self, leaf: Any) -> Any:

@@ -48,7 +48,7 @@ class Magnitude:
 
 
 def stays_in_range(site: Site, rows: MappedRows, product: MappedMatmul) -> bool:
-    """Whether `product` may be computed of what `rows` scales, and scaled afterwards.
+    """Tells whether `product` may be computed of what `rows` scales, and scaled afterwards.
 
     Data of any size are brought to about 1 by such a scale, a norm say. Times ordinary numbers, or data that nothing scales, they
     stay about what they are. Times other data that a scale is made of, with or without it, they may be a square of that.
@@ -71,7 +71,7 @@ class _Sizes:
     scaling: set[str] = field(default_factory=set[str])
 
     def at(self, site: Site, graph: Graph) -> Mapping[str, Magnitude]:
-        """The values of `graph`, which is that of `site` or has been made of it; meets all scales of the program."""
+        """Finds the magnitudes of the values of `graph`, which is that of `site` or made of it; meets all scales of the program."""
         given = {
             name: Magnitude(frozenset({name}), kind.dtype not in _WIDE, len(kind.dims))
             for name, kind in site.program.inputs
@@ -84,7 +84,7 @@ class _Sizes:
         return self.of(graph, given, place)
 
     def of(self, graph: Graph, given: Mapping[str, Magnitude], place: str) -> dict[str, Magnitude]:
-        """The values of a graph, of the loop `place`."""
+        """Finds the magnitudes of the values of a graph, that of the loop `place`."""
         known = dict(given)
         for node in graph.nodes:
             read = [known[name] for name in operands(node)]
@@ -114,7 +114,7 @@ class _Sizes:
         return known
 
     def of_map(self, loop: Map, known: Mapping[str, Magnitude]) -> dict[str, Magnitude]:
-        """What a map gives."""
+        """Finds the magnitudes of what a map gives."""
         inner = self.of(loop.body, {f.inner: known[f.outer] for f in loop.inputs}, loop.name)
         state = loop.state
         carried = () if state is None else (*(inner[n] for n in state.feeds), *(inner[n] for n in state.resume or ()))

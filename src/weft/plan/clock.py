@@ -75,11 +75,11 @@ class _Candidate:
         return self.error is None and not self.refused
 
     def call(self) -> Any:
-        """A call, as timed on a CPU."""
+        """Makes a call, as timed on a CPU."""
         return self.run(*self.spare.arguments)
 
     def listened(self) -> Any:
-        """A call; where kernels refuse, so that PyTorch runs in their place, that is noted."""
+        """Makes a call, and notes where kernels refuse, so that PyTorch runs in their place."""
         with heard() as found:
             try:
                 return self.call()
@@ -87,7 +87,7 @@ class _Candidate:
                 self.refused += found
 
     def attempt(self, work: Callable[[], Any]) -> Any:
-        """What `work` gives from the state that the user's arguments are in; an error is kept."""
+        """Does `work` from the state that the user's arguments are in; keeps an error."""
         try:
             self.spare.restore()
             return work()
@@ -96,7 +96,7 @@ class _Candidate:
         return None
 
     def timing(self) -> Timing:
-        """Of all its calls."""
+        """Sums up all its calls."""
         if not self.is_going or not self.times:
             return Timing(math.inf)
         median = statistics.median(self.times)
@@ -192,7 +192,7 @@ class _Usage:
         self.began, self.own, self.all = time.perf_counter(), time.process_time(), _busy_seconds()
 
     def of_others(self) -> float:
-        """Cores that other processes used since, on average; where the system does not say, the load of the last minute."""
+        """Counts the cores that other processes used since, on average; where the system does not say, gives the last minute's load."""
         now, seconds = _busy_seconds(), time.perf_counter() - self.began
         if self.all is None or now is None or seconds <= 0:
             return os.getloadavg()[0]

@@ -21,7 +21,7 @@ _LAUNCHES = 10
 
 
 def mostly_left(plan: Plan, arguments: Sequence[Any]) -> tuple[Fallback, ...]:
-    """What PyTorch runs of a graph that has kernels, the longest first, where that is predicted to take longer than these.
+    """Lists what PyTorch runs of a graph that has kernels, the longest first, where that is predicted to take longer than these.
 
     Args:
         plan: with its kernels.

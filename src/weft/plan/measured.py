@@ -45,18 +45,18 @@ class Measured:
 
     @property
     def chosen(self) -> Choice:
-        """What runs."""
+        """Names what runs."""
         library = math.inf if self.library is None else self.library.seconds
         return _choice(self.weft.seconds, self.eager.seconds, library)
 
     @property
     def whole(self) -> bool:
-        """Whether no candidate refused."""
+        """Tells whether no candidate refused."""
         return all(math.isfinite(timing.seconds) for timing in self._timings.values())
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Why another trial may choose otherwise."""
+        """Says why another trial may choose otherwise."""
         found: list[str] = []
         ends = [(t.seconds * (1 - t.spread), t.seconds * (1 + t.spread)) for t in self._timings.values()]
         if any(_choice(*((*times, math.inf)[:3])) != self.chosen for times in itertools.product(*ends)):
@@ -69,17 +69,17 @@ class Measured:
 
     @property
     def is_to_be_repeated(self) -> bool:
-        """Whether the next process is to try again."""
+        """Tells whether the next process is to try again."""
         return self.trials < _MOST_TRIALS and bool(self.doubts)
 
     def again(self, later: Measured) -> Measured:
-        """Both trials together: what disturbs a call only makes it slower, so the least time of each candidate counts."""
+        """Joins both trials: what disturbs a call only makes it slower, so the least time of each candidate counts."""
         library = min(filter(None, (self.library, later.library)), key=_seconds, default=None)
         weft, eager = min(self.weft, later.weft, key=_seconds), min(self.eager, later.eager, key=_seconds)
         return replace(later, weft=weft, eager=eager, library=library, trials=self.trials + later.trials)
 
     def written(self) -> dict[str, Json]:
-        """As an entry of the cache says it."""
+        """Writes it as an entry of the cache says it."""
         names = {"weft": self.weft, "eager": self.eager, "library": self.library}
         times: dict[str, Json] = {name: None if t is None else t.seconds for name, t in names.items()}
         spreads: dict[str, Json] = {name: round(t.spread, 4) for name, t in names.items() if t is not None}
@@ -87,7 +87,7 @@ class Measured:
 
     @staticmethod
     def read(meta: Mapping[str, Json]) -> Measured | None:
-        """What `written` gave; None for anything else."""
+        """Reads what `written` gave; None for anything else."""
         match meta:
             case {
                 "weft": float(weft),

@@ -20,7 +20,7 @@ from weft.tensor.program import Contraction, Elementwise, Reduction, TensorProgr
 
 
 def added_up(program: TensorProgram) -> tuple[Space, ...]:
-    """The spaces that `program` adds something up over, and that may be empty at a call; none where nothing else is computed."""
+    """Lists the spaces that `program` adds up over and that may be empty at a call; none where nothing else is computed."""
     if not any(isinstance(node, Elementwise) for node in program.nodes):
         return ()
     sums = (node for node in program.nodes if isinstance(node, Reduction | Contraction))
@@ -31,7 +31,7 @@ def added_up(program: TensorProgram) -> tuple[Space, ...]:
 def as_written(
     program: TensorProgram, values: Mapping[str, torch.Tensor], sizes: Mapping[str, int]
 ) -> tuple[torch.Tensor, ...]:
-    """The outputs of `program`, computed node by node in fp64 on the CPU.
+    """Computes the outputs of `program` node by node, in fp64 on the CPU.
 
     Args:
         program: of a region.

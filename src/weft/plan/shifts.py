@@ -14,7 +14,7 @@ from weft.tensor.scalar import operation_count
 
 
 def without_shifts(program: TensorProgram) -> TensorProgram:
-    """`program` without the shifts that cancel, under exponentials that are pairs without them; `program` itself where none is.
+    """Leaves out the shifts that cancel under exponentials that are pairs without them; `program` itself where there are none.
 
     A shift may cancel and be needed: exp(x - max(x)) * exp(y - max(y)), divided by its sum, is no pair, since exponents that are
     added lose digits. Such exponentials keep their shifts.

@@ -34,7 +34,7 @@ class Spare:
 
 
 def spare(arguments: Sequence[Any], written: Collection[int]) -> Spare:
-    """`arguments`, with copies of those whose numbers are `written`.
+    """Puts copies in the place of those `arguments` whose numbers are `written`.
 
     Raises:
         OutOfMemoryError: a GPU has no room for the copies.

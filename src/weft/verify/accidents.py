@@ -20,7 +20,7 @@ _ADDS = ("mm", "dot", "mv", "sum", "mean", "var", "std", "norm", "pool", "conv",
 def out_of_range(
     plain: Callable[[], tuple[torch.Tensor, ...]], wide: Callable[[], tuple[torch.Tensor, ...]]
 ) -> tuple[torch.Tensor, ...] | None:
-    """Which elements of each result depend on a number that is out of range in `plain` and is not in `wide`.
+    """Tells which elements of each result depend on a number that is out of range in `plain` and not in `wide`.
 
     `wide` is run a second time, with NaN in the place of each such number: what is NaN only then depends on one.
 

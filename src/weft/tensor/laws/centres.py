@@ -33,7 +33,7 @@ _NEAR = {DType.float64: 2.0**970, DType.float32: 2.0**103}
 
 
 def centre_at_an_element(program: TensorProgram) -> TensorProgram:
-    """Differences to the mean of a row are taken about its first element; `program` itself where there is none.
+    """Takes differences to the mean of a row about its first element; `program` itself where there is none.
 
                                                        s[m] = x[m, 0]
         t[m] = sum over n of x[m, n]                   y[m, n] = x[m, n] - s[m]
@@ -102,7 +102,7 @@ class _Centring:
         return True
 
     def mean(self, node: Elementwise, data: Use, subtracted: Use) -> _Mean | None:
-        """`subtracted` as the mean of `data`; None where it is not."""
+        """Reads Reads Reads `subtracted` as the mean of `data`; None where it is not."""
         divided = self.values[subtracted.value]
         if not isinstance(divided, Elementwise) or divided.dtype is not node.dtype:
             return None
@@ -129,7 +129,7 @@ class _Centring:
         return _Mean(divided, total, tuple(over), number) if len(over) == len(total.over) else None
 
     def count(self, below: Scalar, divided: Elementwise, op: str) -> _Count | None:
-        """What a sum is divided by, as a number and sizes."""
+        """Reads what a sum is divided by as a number and sizes."""
         match below:
             case Lit(value) if op == "div":
                 return _Count(Fraction(value), ())
@@ -139,7 +139,7 @@ class _Centring:
                 return None
 
     def sizes(self, use: Use) -> _Count | None:
-        """A value as a product of a number and sizes."""
+        """Reads a value as a product of a number and sizes."""
         match self.values[use.value]:
             case Extent(space=space):
                 return _of(space)
@@ -152,7 +152,7 @@ class _Centring:
                 return None
 
     def first(self, data: Use, over: Sequence[Axis]) -> Use | None:
-        """The element of `data` with index 0 along `over`, with the nodes that it takes; None where it is no input's."""
+        """Appends the nodes for the element of `data` with index 0 along `over`; None where it is no input's."""
         if any(a.space.size({a.space.name: a.space.example or 1}) == 0 for a in over):
             return None
         before, taken = len(self.nodes), set(self.taken)
@@ -164,11 +164,11 @@ class _Centring:
         return found
 
     def fresh(self, node: Node) -> str:
-        """A name for something made of `node`."""
+        """Makes a name for something made of `node`."""
         return fresh(node.name, self.taken)
 
     def place(self, value: str, index: Sequence[Axis | None]) -> Use | None:
-        """The elements of a value that have index 0 where `index` has no axis."""
+        """Appends the nodes for the elements of a value that have index 0 where `index` has no axis."""
         node = self.values[value]
         kept = tuple(a for a in index if a is not None)
         if len(kept) == len(index):
@@ -221,7 +221,7 @@ class _Centring:
         self.changed = True
 
     def off_the_size(self, divided: Elementwise, mean: _Mean, first: Use, shift: Scalar) -> Elementwise:
-        """`divided` less what a sum that a number divides is off the mean, where rows are not as many as that."""
+        """Appends `divided` less what it is off the mean where rows are not as long as the number that divides their sum."""
         sizes = [Extent(self.fresh(divided), (), divided.dtype, axis.space) for axis in mean.over]
         self.nodes += sizes
         size: Scalar = Arg(2)
@@ -234,7 +234,7 @@ class _Centring:
         return made
 
     def converted(self, use: Use) -> tuple[Use, Scalar]:
-        """What `use` is a cast of, and the cast as part of an expression: of an input it is then no value of its own."""
+        """Finds what `use` is a cast of, and makes the cast part of an expression: of an input it is then no value of its own."""
         made = {n.name: n for n in self.nodes[-_MOST_WORK:] if isinstance(n, Cast) and n.semantic}
         dtypes: list[DType] = []
         while use.value in made:
@@ -265,7 +265,7 @@ class _Count:
     spaces: tuple[str, ...]
 
     def times(self, other: _Count) -> _Count:
-        """The product."""
+        """Multiplies both."""
         return _Count(self.number * other.number, tuple(sorted((*self.spaces, *other.spaces))))
 
 
