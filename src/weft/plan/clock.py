@@ -192,7 +192,7 @@ class _Usage:
         self.began, self.own, self.all = time.perf_counter(), time.process_time(), _busy_seconds()
 
     def of_others(self) -> float:
-        """Counts the cores that other processes used since, on average; where the system does not say, gives the last minute's load."""
+        """Counts cores that other processes used since, on average; where the system does not say, the load of the last minute."""
         now, seconds = _busy_seconds(), time.perf_counter() - self.began
         if self.all is None or now is None or seconds <= 0:
             return os.getloadavg()[0]
