@@ -106,7 +106,10 @@ def _fresh_state() -> Iterator[None]:
     yield
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()
-    for module, said in (("weft.plan.instead", "SAID"), ("weft.api.losses", "_said"), ("weft.api.recompiles", "_said")):
+    for module, said in (
+        *(("weft.plan.instead", "SAID"), ("weft.api.losses", "_said"), ("weft.api.recompiles", "_said")),
+        ("weft.run.cache", "_said"),
+    ):
         if module in sys.modules:
             getattr(sys.modules[module], said).clear()
     if "weft.api.general" in sys.modules:

@@ -70,6 +70,10 @@ class LeftToPyTorchWarning(RuntimeWarning):
     """
 
 
+class CacheFolderWarning(RuntimeWarning):
+    """weft cannot keep kernels in the cache folder, so that each process compiles anew: said once for a folder."""
+
+
 class UnknownOptionError(WeftError, ValueError):
     """An option, or a WEFT_* variable, that does not exist or has a value it cannot have."""
 

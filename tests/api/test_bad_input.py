@@ -16,6 +16,7 @@ import weft
 from weft.errors import (
     ArgumentError,
     CacheFolderError,
+    CacheFolderWarning,
     CompilerError,
     FileError,
     LeftToPyTorchWarning,
@@ -485,6 +486,23 @@ def test_an_unsafe_cache_folder_stops_a_lazy_compile_too(tmp_path):
     fast = weft.compile(relu_linear, cache_dir=str(folder))
     with pytest.raises(CacheFolderError), torch.no_grad():
         fast(*inputs())
+
+
+@pytest.mark.parametrize("how", ["optimize", "compile"])
+def test_a_cache_folder_that_cannot_be_written_to_is_said_once(monkeypatch, tmp_path, how):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "file" / "cache"))
+
+    def twice():
+        for _ in range(2):
+            fast = weft.optimize(relu_linear, inputs()) if how == "optimize" else weft.compile(relu_linear)
+            fast(*inputs())
+            torch.compiler.reset()
+
+    with torch.no_grad(), pytest.warns(CacheFolderWarning, match="file/cache cannot be written to: Not a dir") as said:
+        twice()
+    assert [each.filename for each in said] == [__file__]
+    assert "what to do: name a folder that you may write to in WEFT_CACHE_DIR" in str(said[0].message)
 
 
 @pytest.mark.parametrize("shape", [(0, 8, 6), (4, 0, 6), (4, 8, 0), (0, 0, 0)])

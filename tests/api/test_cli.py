@@ -20,6 +20,7 @@ from weft.api import cli, demo, examples, explain_command, measure, workloads
 from weft.api.cli import main
 from weft.api.command import NewFile, write_json
 from weft.api.files import demand_writable
+from weft.tensor.dtypes import DType
 from weft.verify.judge import IndexGap
 
 USER_FILE = """
@@ -28,6 +29,10 @@ USER_FILE = """
 
     def layer(x, w, b):
         return torch.relu(x @ w + b)
+
+
+    def scaled(x):
+        return torch.relu(x.float()) * 2
 
 
     def layer_inputs():
@@ -285,6 +290,26 @@ def test_explain_takes_inputs_from_the_file_and_casts_them(file):
     assert "x: bfloat16" in run("explain", f"{file}:layer", "--dtype", "bfloat16").stdout
 
 
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *((name, kind.name) for name in ("layer",) for kind in (DType.float64, DType.float16)),
+        *(("scaled", kind.name) for kind in (DType.int64, DType.uint8, DType.bool, DType.float8_e5m2)),
+    ],
+)
+def test_explain_takes_every_type_that_weft_compiles(file, name, dtype):
+    shapes = "4x8,8x6,6" if name == "layer" else "4x8"
+    result = run("explain", f"{file}:{name}", "--shapes", shapes, "--dtype", dtype)
+    assert result.exit_code == 0, result.output
+    assert f"x: {dtype}" in result.stdout
+    assert "verdict: equal" in result.stdout
+
+
+def test_explain_knows_the_types_that_weft_knows():
+    [option] = [o for o in main.commands["explain"].params if o.name == "dtype"]
+    assert list(cast("click.Choice[str]", option.type).choices) == [k.name for k in DType if not k.is_foreign]
+
+
 @pytest.mark.parametrize("name", ["Linear", "make"])
 def test_explain_makes_the_module_and_saves_the_report(file, name, tmp_path):
     page = tmp_path / "report.html"
@@ -303,7 +328,7 @@ def test_explain_makes_the_module_and_saves_the_report(file, name, tmp_path):
         ("relu", (), ("not written in Python", "a function that calls it")),
         ("Sized", (), ("takes size", "without parameters")),
         ("broken", (), ("it takes x", "--shapes")),
-        ("broken", ("--shapes", "4"), ("AttributeError", "layers.py:36: return x.nothing")),
+        ("broken", ("--shapes", "4"), ("AttributeError", "layers.py:40: return x.nothing")),
         ("ordered", (), ("ordered_inputs gives a int", "tuple of the arguments")),
         ("layer", ("--shapes", "4x8,8x6"), ("--shapes gives 2 shapes", "x, w, b")),
         ("layer", ("--shapes", "4x8,8by6,6"), ("'8by6' is not a shape", "512x1024")),

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import pytest
 import torch
 
-from weft.errors import CompilerError
+from weft.errors import CacheFolderWarning, CompilerError
 from weft.options import options
 from weft.run import build as build_module
 from weft.run import cache, stats
@@ -20,6 +20,7 @@ from weft.run.load import NativeFunction, load
 
 Emit: TypeAlias = Callable[[], KernelSource]
 
+KEEPS_NONE = pytest.mark.filterwarnings("ignore:weft keeps no kernels:RuntimeWarning")
 PARTS = {"program": "affine", "target": "cpu"}
 
 
@@ -107,10 +108,12 @@ def test_a_folder_that_forbids_execution_costs_speed_only(
         return load(path, symbol)
 
     monkeypatch.setattr(build_module, "load", refuse)
-    assert is_right(build(PARTS, emit, folder))
+    with pytest.warns(CacheFolderWarning, match="kernels cannot be loaded from the cache folder"):
+        assert is_right(build(PARTS, emit, folder))
     assert build(PARTS, emit_never, folder).from_cache  # from the private folder
 
 
+@KEEPS_NONE
 def test_a_full_disk_costs_speed_only(emit: Emit, folder: CacheFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     write = cache.write_file
 
@@ -126,6 +129,7 @@ def test_a_full_disk_costs_speed_only(emit: Emit, folder: CacheFolder, monkeypat
     assert build(PARTS, emit_never, folder).from_cache
 
 
+@KEEPS_NONE
 def test_what_can_be_loaded_from_nowhere(emit: Emit, folder: CacheFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path, symbol: str) -> NativeFunction:
         raise OSError("failed to map segment")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.errors import CacheFolderError
+from weft.errors import CacheFolderError, CacheFolderWarning
 from weft.options import options
 from weft.run import cache, scratch, stats
 from weft.run.cache import CacheFolder
@@ -206,8 +206,12 @@ def test_a_full_disk_costs_the_entry_not_the_run(folder: CacheFolder, monkeypatc
     write = cache.write_file
     monkeypatch.setattr(cache, "write_file", lambda p, c: (_full if p.is_relative_to(folder.path) else write)(p, c))
     before = failures()
-    stored = folder.store(KEY, FILES)
-    assert failures() == before + 1
+    with pytest.warns(CacheFolderWarning, match="cannot be written to: No space left on device; each process") as said:
+        stored = folder.store(KEY, FILES)
+    folder.store("0" * 64, FILES)
+    assert failures() == before + 2
+    assert [each.filename for each in said] == [__file__]  # once
+    assert "what to do: name a folder that you may write to in WEFT_CACHE_DIR" in str(said[0].message)
     assert not stored.persistent
     assert stored.files["kernel.so"].read_bytes() == FILES["kernel.so"]
     assert stored.files["kernel.so"].is_relative_to(scratch.private_folder())
@@ -235,7 +239,8 @@ def test_a_read_only_folder_costs_the_entry_not_the_run(tmp_path: Path, monkeypa
     folder = CacheFolder(tmp_path / "cache")
     assert folder.lookup(KEY) is None
     before = failures()
-    assert not folder.store(KEY, FILES).persistent
+    with pytest.warns(CacheFolderWarning, match="cache cannot be written to: Read-only file system"):
+        assert not folder.store(KEY, FILES).persistent
     assert failures() == before + 1
     assert folder.lookup(KEY) is not None
 

@@ -26,7 +26,10 @@ from weft.plan.clock import Timed, Timing
 from weft.run import cache, files, key, manifest, scratch, stats
 from weft.run.cache import CacheFolder, Entry
 
-pytestmark = pytest.mark.as_shipped  # its processes compile so
+pytestmark = [
+    pytest.mark.as_shipped,  # its processes compile so
+    pytest.mark.filterwarnings("ignore:weft keeps no kernels:RuntimeWarning"),
+]
 
 HOUR = 3600.0
 
@@ -291,6 +294,7 @@ def test_a_user_without_a_home_keeps_kernels_for_the_process() -> None:
     out = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert out.returncode == 0, out.stderr
     assert out.stdout.startswith("False False True [] ")
+    assert out.stderr.count("CacheFolderWarning: weft keeps no kernels: there is no cache folder") == 1
     assert not Path(out.stdout.split()[-1]).exists()  # it went with the process
 
 

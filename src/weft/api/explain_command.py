@@ -22,15 +22,18 @@ from weft.api.optimize import optimize
 from weft.api.program import Program
 from weft.api.targets import target_for
 from weft.errors import CommandError, Location, UnknownOptionError, WeftError
+from weft.tensor.dtypes import DType
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_DTYPES: dict[str, torch.dtype] = {kind.name: getattr(torch, kind.name) for kind in DType if not kind.is_foreign}
 
 
 @click.command()
 @click.argument("what", metavar="FILE.py:NAME")
 @click.option("--shapes", help='One shape for each argument: "512x1024,1024x1024,1024".')
 @click.option(
-    "--dtype", type=click.Choice(sorted(_DTYPES)), help="Of arguments and module  [default: float32, or as given]"
+    "--dtype",
+    type=click.Choice(list(_DTYPES)),
+    help="Of arguments and, if floating, of the module  [default: float32, or as given]",
 )
 @click.option(
     "--target",
@@ -53,7 +56,7 @@ def explain(what: str, shapes: str | None, dtype: str | None, target: str | None
     inputs = _random(fn, name, shapes, dtype) if shapes is not None else _inputs(module, file, name, fn)
     if dtype is not None:
         inputs = tuple(_cast(value, _DTYPES[dtype]) for value in inputs)
-        fn = fn.to(_DTYPES[dtype]) if isinstance(fn, torch.nn.Module) else fn
+        fn = fn.to(_DTYPES[dtype]) if isinstance(fn, torch.nn.Module) and _DTYPES[dtype].is_floating_point else fn
     report = _compiled(fn, file, name, inputs, target).explain()
     click.echo(str(report))
     if save is not None:
@@ -146,7 +149,7 @@ def _required(of: Callable[..., Any]) -> list[str]:
 
 
 def _random(fn: Callable[..., Any], name: str, text: str, dtype: str | None) -> tuple[torch.Tensor, ...]:
-    """Random arguments, normally distributed, of the shapes in `text`."""
+    """Random arguments of the shapes in `text`: normally distributed, whole numbers from 1 to 9, or true and false."""
     shapes = [_shape(part.strip()) for part in text.split(",")]
     called = fn.forward if isinstance(fn, torch.nn.Module) else fn
     try:
@@ -159,8 +162,11 @@ def _random(fn: Callable[..., Any], name: str, text: str, dtype: str | None) -> 
             todo="give one shape for each argument, separated by commas",
         ) from error
     random = torch.Generator().manual_seed(0)
-    made = [torch.randn(shape, generator=random) for shape in shapes]
-    return tuple(t.to(_DTYPES[dtype or "float32"]) for t in made)
+    kind = _DTYPES[dtype or "float32"]
+    if kind.is_floating_point:
+        return tuple(torch.randn(shape, generator=random).to(kind) for shape in shapes)
+    low, high = (0, 2) if kind == torch.bool else (1, 10)
+    return tuple(torch.randint(low, high, shape, generator=random).to(kind) for shape in shapes)
 
 
 def _shape(text: str) -> tuple[int, ...]:

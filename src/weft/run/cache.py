@@ -20,6 +20,7 @@ import hashlib
 import os
 import shutil
 import stat
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 
-from weft.errors import CacheFolderError
+from weft.errors import CacheFolderError, CacheFolderWarning, Location
 from weft.options import current
 from weft.run import files as on_disk
 from weft.run import manifest as manifests
@@ -126,8 +127,8 @@ class CacheFolder:
     ) -> Entry:
         """Writes an entry, over a damaged or older one of the same key.
 
-        A folder that cannot be written to (read-only, full) is counted and the entry goes to this
-        process's private folder.
+        A folder that cannot be written to (read-only, full) is counted, and the entry goes to this process's private folder. So do
+        all where there is no folder. A CacheFolderWarning says so, once for a folder.
 
         Args:
             key: 64 hex digits.
@@ -142,16 +143,21 @@ class CacheFolder:
         """
         _demand_key(key)
         manifest = manifests.describe(key, files, meta or {}, parts or {})
-        if not private and self.persistent:
+        why = f"kernels cannot be loaded from the cache folder {self.path}: does its file system forbid execution?"
+        if not self.persistent:
+            why = "there is no cache folder, since this user has no home"
+        elif not private:
             try:
                 _write(self.path, manifest, files)
-            except OSError:
+            except OSError as error:
                 stats.count("cache_write_failures")
+                why = f"the cache folder {self.path} cannot be written to: {error.strerror or error}"
             else:
                 on_disk.sweep_daily(self.path)
                 return _entry(self.path, manifest, persistent=True)
         self._private = scratch.private_folder()
         _write(self._private, manifest, files)
+        _say_not_kept(why)
         return _entry(self._private, manifest, persistent=False)
 
     def entries(self) -> Iterator[Entry]:
@@ -203,6 +209,21 @@ class CacheFolder:
     def _roots(self) -> list[Path]:
         # What had to go to the private folder had a reason: it is asked first.
         return [self.path] if self._private is None else [self._private, self.path]
+
+
+_said: set[str] = set()
+
+
+def _say_not_kept(why: str) -> None:
+    """Warn, once for a reason, that what is compiled lives as long as this process."""
+    if why in _said:
+        return
+    _said.add(why)
+    error = CacheFolderError(
+        f"{why}; each process compiles anew", todo="name a folder that you may write to in WEFT_CACHE_DIR"
+    )
+    place = error.where if isinstance(error.where, Location) else Location(__file__, 0)
+    warnings.warn_explicit(f"weft keeps no kernels: {error}", CacheFolderWarning, place.file, place.line)
 
 
 def _chosen_folder(path: Path | str | None) -> Path | None:
