@@ -225,6 +225,13 @@ def test_files_that_cannot_be_read(tmp_path):
         assert "what to do: " in str(caught.value)
 
 
+@pytest.mark.parametrize("device", ["cdua", "cuda:x", 3.5])
+def test_a_device_that_is_none(program, tmp_path, device):
+    program.save(tmp_path / "p.weft")
+    with pytest.raises(TargetError, match=f"there is no device {device!r}"):
+        loose.load(tmp_path / "p.weft", device=device)
+
+
 def test_a_program_whose_kernels_were_cleared_from_the_cache(tmp_path):
     cleared = weft.optimize(torch.exp, (X,), cache_dir=tmp_path / "cache")
     shutil.rmtree(tmp_path / "cache")

@@ -50,7 +50,7 @@ def demand_traceable(fn: Callable[..., Any]) -> None:
     """Raises an Raises an Raises an UnsupportedError where PyTorch's tracing takes nothing of `fn`: it is TorchScript."""
     if isinstance(fn, torch.jit.ScriptModule | torch.ScriptMethod):
         raise UnsupportedError(
-            "it is TorchScript (torch.jit.script, torch.jit.trace, torch.jit.load), which PyTorch's tracing cannot look into",
+            "PyTorch's tracing cannot look into TorchScript (torch.jit.script, torch.jit.trace, torch.jit.load)",
             todo="compile the module or function that it was made from",
         )
 

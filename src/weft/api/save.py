@@ -374,11 +374,14 @@ def _place(target: Target, device: str | torch.device | None) -> torch.device:
     """Where a program for `target` runs here: of several GPUs, which one."""
     from weft.plan import of_device
 
+    try:
+        place = torch.device(device or "cuda")
+    except (RuntimeError, TypeError) as error:
+        raise TargetError(f"there is no device {device!r}", todo='name one as PyTorch does: "cuda:1", say') from error
     if not target.is_gpu or interpreted.is_asked_for():
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise TargetError(f"the program is for {target}, and there is no GPU here", todo="load it where such a GPU is")
-    place = torch.device(device or "cuda")
     if place.type != "cuda":
         raise TargetError(f"the program is for {target}, and not for {place}", todo='load it with device="cuda"')
     if place == torch.device("cuda"):
