@@ -217,3 +217,20 @@ def test_results_lie_together_where_eagers_do(
     mine, eager = weft.optimize(function, (a,))(a), function(a)
     _agree(mine, eager)
     assert _in_one_memory(mine) == _in_one_memory(eager)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_view_beside_what_laws_make_the_same(compiled: bool) -> None:
+    """An extremum over one element is that element, but a tensor of its own; the view is the one that lies in the input."""
+
+    def both(a: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return a[0].amin(0, keepdim=True), a[0], a[0].sum(0, keepdim=True)
+
+    a = torch.randn(2, 1)
+    run = weft.compile(both, measure="never") if compiled else weft.optimize(both, (a,))
+    with torch.no_grad():
+        least, view, total = run(a)
+    view.zero_()
+    assert a[0] == 0
+    assert least != 0
+    assert total != 0

@@ -303,10 +303,9 @@ class _Text:
             match result:
                 case FromProgram(index, order, layout):
                     text = self.output(program, index)
-                    if taken.setdefault(_owner(captured, values, program.outputs[index]), index) != index or _theirs(
-                        captured, program, index
-                    ):
-                        # Laws made one value of two: a change of one must not show in the other.
+                    owner = _owner(captured, values, program.outputs[index])
+                    if _theirs(captured, program, index) or taken.setdefault(owner, index) != index:
+                        # Laws made one value of two: a change of one must not show in the other, and a view stays one.
                         text += ".clone()"
                     elif program.outputs[index] in others:
                         seen = _tuple(self.names[name] for name in others[program.outputs[index]])
