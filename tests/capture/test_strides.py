@@ -111,6 +111,7 @@ def test_results_that_share_memory_still_do() -> None:
         (lambda a: torch.cat((a.mT, a.mT[..., 64:]), -1), torch.float32),
         (lambda a: a.mT.frac().movedim(1, -1).permute(2, 1, 0), torch.float32),
         (lambda a: a.transpose(0, -1).angle(), torch.complex64),
+        (lambda a: torch.cat((a[..., None].mH.unfold(3, 2, 1).select(1, 0),) * 2, 1), torch.complex64),
         (lambda a: torch.logcumsumexp(a[:, 0], 0)[:, None].expand(-1, 5, -1), torch.float32),
     ],
     ids=[
@@ -119,6 +120,7 @@ def test_results_that_share_memory_still_do() -> None:
         "cat",
         "permuted back",
         "a call of PyTorch's",
+        "dimensions of size 1",
         "such a one expanded",
     ],
 )

@@ -80,8 +80,13 @@ def is_composite(func: OpOverload[..., Any]) -> bool:
     in_python = DispatchKey.CompositeImplicitAutograd in cast("Any", func).py_kernels
     if in_python and str(func.overloadpacket) not in _ARRANGEMENTS:
         return False
+    return consists_of_others(func)
+
+
+def consists_of_others(func: Any) -> bool:
+    """Tells whether PyTorch has a call as calls of other operations, in C++ or in Python."""
     try:
-        return cast("Any", func)._can_decompose()  # noqa: SLF001 - no public name
+        return isinstance(func, OpOverload) and cast("Any", func)._can_decompose()  # noqa: SLF001 - no public name
     except RuntimeError:  # only TorchScript knows it
         return False
 

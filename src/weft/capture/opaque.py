@@ -77,7 +77,8 @@ class OpaqueCalls:
             values.note(slot, ref)
             if fake.layout is torch.strided:
                 values.storages[ref.value] = storage_of(fake)
-            if all(read.value in values.eagers for read in refs):
+            # Of dimensions of size 1 a value has no strides, by which PyTorch may tell one memory format from another.
+            if all(read.value in values.eagers and None not in read.dims for read in refs):
                 values.eagers.add(ref.value)
             results.append(replace(operand(ref), flagged=flagged(fake)))
         made = [slot for slot in call.results if slot is not None]

@@ -18,7 +18,7 @@ from torch._ops import OpOverload  # no public name
 from torch._subclasses.fake_tensor import is_fake  # no public name
 from torch.utils import _pytree as pytree  # no public name
 
-from weft.capture.calls import draws
+from weft.capture.calls import consists_of_others, draws
 from weft.capture.contents import Content
 from weft.capture.memory import Effect, Memory, Piece, Place, Write, storage_of
 from weft.capture.recording import Call, Slot, Target
@@ -262,10 +262,11 @@ class Tape:
     def on_fakes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs `func` without data, unrecorded.
 
-        Symbolic sizes are for PyTorch's own way of tracing, which is Dynamo's too: C++ functions may ask a symbol for its number
-        (`matmul` of torch 2.11 does), and Dynamo then compiles anew for each. Of other calls that way is next where one fails.
+        Composite operations on symbolic sizes are run as PyTorch itself traces them, as Dynamo does: their C++ functions may ask a
+        symbol for its number (`matmul` of torch 2.11 does), and Dynamo then compiles anew for each. Of other calls, whose C++
+        functions are eager's, that way is next where one fails.
         """
-        python_first = _has_symbols((args, kwargs))
+        python_first = consists_of_others(func) and _has_symbols((args, kwargs))
         first, second = (
             (enable_python_dispatcher, nullcontext) if python_first else (nullcontext, enable_python_dispatcher)
         )
