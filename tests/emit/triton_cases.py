@@ -12,6 +12,7 @@ import random
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -231,8 +232,8 @@ def operations(dtype: DType = DType.float32) -> Case:
 
 
 def operands_of(row: Row) -> tuple[str, ...]:
-    """The vectors that the row is applied to."""
-    numbers, bools, whole = iter("xy"), iter("pq"), iter("ij")
+    """The vectors that the row is applied to; a third number is the first again."""
+    numbers, bools, whole = cycle("xy"), iter("pq"), iter("ij")
     return tuple(next({"bool": bools, "int": whole, "divisor": whole}.get(s, numbers)) for s in row.samples)
 
 
