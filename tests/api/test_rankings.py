@@ -139,3 +139,18 @@ def test_more_than_there_are_is_eagers_error() -> None:
     program = weft.optimize(lambda x: x.topk(5), (torch.randn(3, 9),))
     with pytest.raises(ShapeError):
         program(torch.randn(3, 4))
+
+
+def test_as_many_as_a_tensor_is_long_that_they_meet():
+    """How many there are is a number of the call's, also where a slice of three columns or rows has it for its size."""
+
+    def function(a):
+        return a.reshape(-1).topk(3, 0).values * a[2:]
+
+    program = weft.optimize(function, (a := torch.randn(5, 3),))
+    assert program.kernels
+    assert not program.fallbacks
+    torch.testing.assert_close(program(a), function(a))
+    fast = weft.compile(function, measure="never")
+    for rows in (5, 9, 6):
+        torch.testing.assert_close(fast(a := torch.randn(rows, 3)), function(a))

@@ -107,6 +107,8 @@ class Builder(Products, Views):
         if over is not None and over not in self._own[ref.value]:
             ref = self.dense(ref)
         rank = self.axis(1 if count is None else count)
+        if rank is not None:  # how many there are is a number of the ranking, whatever tensors of that size it meets
+            self._spaces.pin(rank.space)
         rest = tuple(
             rank if i == dim else d for i, d in enumerate(ref.dims) if i != dim or count is not None or keepdim
         )
