@@ -45,8 +45,9 @@ def test_a_walk_to_length_0():
             torch.testing.assert_close(fast(q, k), attention(q, k))
 
 
-@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
-def test_a_mask_that_leaves_nothing():
+def test_a_mask_that_leaves_nothing(monkeypatch):
+    monkeypatch.setattr(torch._dynamo.config, "capture_dynamic_output_shape_ops", True)
+
     def fn(q, k, mask):
         kept = k[mask]
         return attention(q, kept), (kept.float().mean() * 4).nan_to_num().to(torch.int32), kept.sum(0)
