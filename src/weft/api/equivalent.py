@@ -33,7 +33,7 @@ class _Whole:
 
 @named("weft.equivalent")
 def equivalent(fn_a: Callable[..., Any], fn_b: Callable[..., Any], example_inputs: Inputs) -> verify.Verdict:
-    """Whether two functions compute the same, as algebra: checked over finite fields, not run on numbers.
+    """Tells whether two functions compute the same, as algebra: checked over finite fields, not run on numbers.
 
     Args:
         fn_a, fn_b: functions or modules with the same arguments, which are all the tensors they read.

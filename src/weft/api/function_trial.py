@@ -131,7 +131,7 @@ class _Trial:
         return program
 
     def _traceable(self) -> bool:
-        """Whether PyTorch itself can trace the function whole: `optimize` must."""
+        """Tells whether PyTorch itself can trace the function whole: `optimize` must."""
         try:
             cast("Any", torch).compile(self.plain, backend="eager", fullgraph=True)(*self.function.tensors(0))
         except Exception:  # noqa: BLE001 - whatever PyTorch raises
@@ -268,7 +268,7 @@ class _Trial:
         return every[0], plain, wide
 
     def _reads_what_it_writes(self, call: int) -> bool:
-        """Whether a call of eager's writes into memory that it reads elsewhere, or into an element more than once."""
+        """Tells whether a call of eager's writes into memory that it reads elsewhere, or into an element more than once."""
         noted = Overlaps()
         with noted:
             self._eager(call, 0)
@@ -374,7 +374,7 @@ class _Trial:
 
 
 def _as_near(found: torch.Tensor, exact: torch.Tensor, others: Sequence[torch.Tensor]) -> bool:
-    """Whether a result is as near to the reference as `others`, references on other arguments, are."""
+    """Tells whether a result is as near to the reference as `others`, references on other arguments, are."""
     if found.numel() == 0:
         return True
     finite = torch.isfinite(exact)
@@ -431,7 +431,7 @@ def _doubles() -> Generator[None]:
 
 
 def _fits(results: _Results, plain: _Results) -> bool:
-    """Whether results in fp64 stand beside those of the function as it is."""
+    """Tells whether results in fp64 stand beside those of the function as it is."""
     return all(a.shape == b.shape and kind_of(a) == kind_of(b) for a, b in zip(results, plain, strict=True))
 
 

@@ -240,7 +240,7 @@ def _indices(program: TensorProgram) -> dict[str, Node]:
 
 
 def _chooses(expr: Scalar) -> bool:
-    """Whether `expr` is one of a few numbers."""
+    """Tells whether `expr` is one of a few numbers."""
     match expr:
         case Lit():
             return True
@@ -313,7 +313,7 @@ class _Lowering:
             self._pointwise(node, node.expr, node.args)
 
     def _in_place_only(self, node: Node) -> bool:
-        """Whether `node` is made again wherever it is read, and nothing wants a list of it."""
+        """Tells whether `node` is made again wherever it is read, and nothing wants a list of it."""
         return node.name in self.indices and node.name not in self.listed
 
     def _pointwise(self, node: Elementwise | Cast, expr: Scalar, args: tuple[Use, ...]) -> None:

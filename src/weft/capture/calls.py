@@ -51,7 +51,7 @@ def version_of(tensor: torch.Tensor) -> int:
 
 
 def is_empty(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has no elements, whatever the inputs."""
+    """Tells whether a tensor has no elements, whatever the inputs."""
     return any(plain_size(n) == 0 for n in tensor.shape)
 
 
@@ -60,19 +60,19 @@ def is_complex(leaf: Any) -> bool:
 
 
 def is_number(leaf: Any) -> bool:
-    """Whether a constant is what PyTorch makes of a number of Python's."""
+    """Tells whether a constant is what PyTorch makes of a number of Python's."""
     return type(leaf) is torch.Tensor and leaf.ndim == 0 and not leaf.is_complex()
 
 
 def keeps_statistics(func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call writes into running statistics, which its schema does not say."""
+    """Tells whether a call writes into running statistics, which its schema does not say."""
     named = {name: value for name, (value, _) in by_name(func, args, kwargs).items()}
     kept = named.get("running_mean") is not None or named.get("running_var") is not None
     return kept and bool(named.get("training", named.get("use_input_stats", named.get("train", True))))
 
 
 def is_composite(func: OpOverload[..., Any]) -> bool:
-    """Whether PyTorch has the call only as calls of other operations.
+    """Tells whether PyTorch has the call only as calls of other operations.
 
     Where it has a second way in Python, for tracing, eager takes the other, whose numbers are not always the same: an
     interpolation multiplies infinities by 0 in one of them only. Arrangements of tensors are the same either way.
@@ -92,7 +92,7 @@ def consists_of_others(func: Any) -> bool:
 
 
 def draws(func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call draws from a generator. Dropout does so only where it drops something."""
+    """Tells whether a call draws from a generator. Dropout does so only where it drops something."""
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return False
     named = {name: value for name, (value, _) in by_name(func, args, kwargs).items()}

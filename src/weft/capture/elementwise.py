@@ -57,7 +57,7 @@ _SELECTS = ("where", "maximum", "minimum")
 
 
 def is_elementwise(packet: str) -> bool:
-    """Whether the table has a row for the overload packet."""
+    """Tells whether the table has a row for the overload packet."""
     name = ALIASES.get(packet, packet)
     return name in MASK_ATEN or primitive(name) is not None or derived(name) is not None
 
@@ -248,7 +248,7 @@ def _rounded(literal: Lit, dtype: DType) -> Lit:
 
 
 def _mask(operand: Scalar, refs: Sequence[Ref]) -> Scalar:
-    """Whether an operand of a logical operation is not 0."""
+    """Tells whether an operand of a logical operation is not 0."""
     match operand:
         case Lit(value):
             return Lit(value != 0)
@@ -310,7 +310,7 @@ def _whole(literal: Lit, dtype: DType, *, wraps: bool) -> Lit:
 
 
 def _check_divisor(divisor: Scalar, dtype: DType) -> None:
-    """Whether a divisor of integers is known not to be 0.
+    """Tells whether a divisor of integers is known not to be 0.
 
     Raises:
         UnsupportedError: it is not; PyTorch raises an error for 0.
@@ -320,7 +320,7 @@ def _check_divisor(divisor: Scalar, dtype: DType) -> None:
 
 
 def _check_closed(expr: Scalar, dtype: DType) -> None:
-    """Whether the expression means on integers and masks what it means on numbers.
+    """Tells whether the expression means on integers and masks what it means on numbers.
 
     Raises:
         UnsupportedError: it does not.

@@ -123,11 +123,11 @@ class Memory:
         self.places[id(base)] = Place(base)
 
     def stale(self, tensor: torch.Tensor) -> bool:
-        """Whether its memory was written into since its value was noted."""
+        """Tells whether its memory was written into since its value was noted."""
         return self.seen[id(tensor)] != self.versions[id(self.place(tensor).base)]
 
     def may_write(self, tensor: torch.Tensor) -> None:
-        """Whether a write into `tensor` is one into its base alone, and into each element once.
+        """Tells whether a write into `tensor` is one into its base alone, and into each element once.
 
         Raises:
             UnsupportedError: it is not, or that is not known.
@@ -147,7 +147,7 @@ class Memory:
         self.seen[id(tensor)] = self.versions[id(self.place(tensor).base)]
 
     def written(self, tensor: torch.Tensor) -> bool:
-        """Whether anything was written into the memory that `tensor` looks at."""
+        """Tells whether anything was written into the memory that `tensor` looks at."""
         return self.versions[id(self.place(tensor).base)] > 0
 
 
@@ -304,7 +304,7 @@ def storage_of(tensor: torch.Tensor) -> int:
 
 
 def apart(arguments: Sequence[Any], written: Sequence[int]) -> bool:
-    """Whether the arguments number `written` may be written into one by one.
+    """Tells whether the arguments number `written` may be written into one by one.
 
     No byte of them lies between the first and the last element of another argument, and no two of their elements share memory.
     """
@@ -331,7 +331,7 @@ def _reach(tensor: torch.Tensor) -> int:
 
 
 def _each_once(tensor: torch.Tensor) -> bool:
-    """Whether each dimension steps over all that the dimensions of smaller steps reach."""
+    """Tells whether each dimension steps over all that the dimensions of smaller steps reach."""
     reach = 0
     for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1 and step <= reach:

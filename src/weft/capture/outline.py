@@ -292,7 +292,7 @@ def _numbered(outline: Outline, binding: _Binding) -> Iterator[tuple[Any, ...]]:
 
 
 def _alike(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
-    """Whether the same tensors are held, or small ones with the same elements."""
+    """Tells whether the same tensors are held, or small ones with the same elements."""
 
     def alike(a: torch.Tensor, b: torch.Tensor) -> bool:
         kinds = (a.dtype, a.device, a.shape) == (b.dtype, b.device, b.shape)
@@ -302,7 +302,7 @@ def _alike(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
 
 
 def _holds(general: Outline, special: Outline, binding: _Binding) -> bool:
-    """Whether what `general` relies on is true of all that `special` may be called with."""
+    """Tells whether what `general` relies on is true of all that `special` may be called with."""
     for guard in general.guards:
         found = _bound_in(guard, binding)
         if found != True and found not in special.guards:  # noqa: E712 - SymPy's own truth, or an expression

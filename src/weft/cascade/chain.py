@@ -99,11 +99,11 @@ class Chain:
     finished: tuple[tuple[str, Scalar], ...] = ()
 
     def dependent(self, expr: Scalar) -> bool:
-        """Whether `expr` reads the result of a reduction of the chain."""
+        """Tells whether `expr` reads the result of a reduction of the chain."""
         return any(isinstance(self.operands[i], Result) for i in arguments(expr))
 
     def varying(self, expr: Scalar) -> bool:
-        """Whether `expr` varies along the axis."""
+        """Tells whether `expr` varies along the axis."""
         return any(self.over in self.axes_of(i) for i in arguments(expr))
 
     def axes_of(self, operand: int) -> tuple[Axis, ...]:
@@ -226,7 +226,7 @@ class Gathering:
                 raise NoChainError(f"{use.value}, which lies between, is no elementwise work")
 
     def _light(self, node: Node) -> bool:
-        """Whether `node` is arithmetic that is better seen through than read: products may be weights of a mean."""
+        """Tells whether `node` is arithmetic that is better seen through than read: products may be weights of a mean."""
         if isinstance(node, Cast):
             return not node.semantic and node.dtype.is_float and self.values[node.arg.value].dtype.is_float
         if self.wide and node.dtype is not DType.float64:
@@ -314,7 +314,7 @@ def _scales(values: Mapping[str, Node], node: Elementwise, expr: Scalar) -> Iter
 
 
 def _few_bits(values: Mapping[str, Node], use: Use) -> bool:
-    """Whether `use` reads integers or floats of 8 bits, or such with a cast."""
+    """Tells whether `use` reads integers or floats of 8 bits, or such with a cast."""
     node = values[use.value]
     while isinstance(node, Cast):
         node = values[node.arg.value]

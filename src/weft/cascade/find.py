@@ -211,7 +211,7 @@ def _chains(program: TensorProgram, refused: list[Refused], running: bool) -> li
 
 
 def _may_join(node: Reducing) -> bool:
-    """Whether a reduction runs along one axis, of floating-point numbers, and both operands of a product have it."""
+    """Tells whether a reduction runs along one axis, of floating-point numbers, and both operands of a product have it."""
     if len(node.over) != 1 or not node.dtype.is_float:
         return False
     return isinstance(node, Reduction) or (node.over[0] in node.left.axes and node.over[0] in node.right.axes)

@@ -90,7 +90,7 @@ def _computed_in(chain: Chain, values: Mapping[str, Node]) -> DType:
 
 
 def _converts(expr: Scalar) -> bool:
-    """Whether part of `expr` is a conversion to float64."""
+    """Tells whether part of `expr` is a conversion to float64."""
     match expr:
         case Apply(_, args):
             return any(map(_converts, args))
@@ -120,7 +120,7 @@ def _magnified(chain: Chain, index: int) -> bool:
 
 
 def _wider(found: Decomposition, index: int) -> bool:
-    """Whether what is carried for a reduction needs more digits, or a wider range, than its results have.
+    """Tells whether what is carried for a reduction needs more digits, or a wider range, than its results have.
 
     A product of blocks is computed as its operands are: units for it have no wider type.
     """
@@ -180,7 +180,7 @@ def _centres(found: Decomposition, values: Mapping[str, Node]) -> dict[Shift, Re
 
 
 def _not_below_the_greatest(chain: Chain, shift: Shift) -> bool:
-    """Whether `shift` subtracts a maximum of its data, or that and logarithms, as of a sum of exponentials below it."""
+    """Tells whether `shift` subtracts a maximum of its data, or that and logarithms, as of a sum of exponentials below it."""
     parts = summands(chain, shift.result)
     others = [part for part in parts if not _covers(chain, part, Counter(summands(chain, shift.data)))]
     return len(others) < len(parts) and all(isinstance(part, Apply) and part.op == "log" for part in others)
@@ -192,13 +192,13 @@ def _degree(term: Term) -> int:
 
 
 def _raises(term: Term, side: int, shift: Shift) -> bool:
-    """Whether the data of `shift` are under the exponential of the same factor."""
+    """Tells whether the data of `shift` are under the exponential of the same factor."""
     raised = term.factors[side].raised
     return raised is not None and raised.data == shift.data
 
 
 def _counts_all_alike(term: Term, side: int) -> bool:
-    """Whether nothing but differences varies in `term`."""
+    """Tells whether nothing but differences varies in `term`."""
     others = [f for i, f in enumerate(term.factors) if i != side]
     own = term.factors[side]
     return is_one(own.data) and own.raised is None and own.scaled is None and all(f.trivial for f in others)
@@ -565,13 +565,13 @@ def _order(chain: Chain) -> tuple[Axis, ...]:
 
 
 def _below_its_maximum(chain: Chain, shift: Shift) -> bool:
-    """Whether what is subtracted is at least the maximum of all that is raised: if that is infinite, so is it."""
+    """Tells whether what is subtracted is at least the maximum of all that is raised: if that is infinite, so is it."""
     data = Counter(summands(chain, shift.data))
     return any(_covers(chain, part, data) for part in summands(chain, shift.result))
 
 
 def _covers(chain: Chain, part: Scalar, data: Counter[Scalar]) -> bool:
-    """Whether `part` is the maximum of the sum of `data`, or of that and more."""
+    """Tells whether `part` is the maximum of the sum of `data`, or of that and more."""
     match part:
         case Apply("maximum", args):
             return any(_covers(chain, each, data) for each in args)

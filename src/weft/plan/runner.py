@@ -378,7 +378,7 @@ def _mark_written(error: Exception, wrote: bool) -> None:
 
 
 def has_written(error: BaseException) -> bool:
-    """Whether the run of a plan that ended with `error` had begun to write into an argument: the graph must not run again."""
+    """Tells whether the run of a plan that ended with `error` had begun to write into an argument: the graph must not run again."""
     return getattr(error, _WRITTEN, False)
 
 

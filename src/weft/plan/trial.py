@@ -204,7 +204,7 @@ def _environment(plan: Plan) -> dict[str, str]:
 
 
 def repeatable(plan: Plan) -> bool:
-    """Whether another run of `plan` on copies of its arguments does the same again.
+    """Tells whether another run of `plan` on copies of its arguments does the same again.
 
     It draws no random numbers, calls no other libraries, and writes into no tensor that the graph holds.
     """

@@ -342,11 +342,11 @@ class FieldArithmetic:
         return self.le(b, a)
 
     def eq(self, a: FieldValue, b: FieldValue) -> Array:
-        """Whether the elements are the same, as a mask; False beside NaN."""
+        """Tells whether the elements are the same, as a mask; False beside NaN."""
         return (a.last == b.last) & (a.codes == b.codes) & ~(a.nan | b.nan)
 
     def ne(self, a: FieldValue, b: FieldValue) -> Array:
-        """Whether the elements differ, as a mask; True beside NaN."""
+        """Tells whether the elements differ, as a mask; True beside NaN."""
         return ~self.eq(a, b)
 
     def isnan(self, a: FieldValue) -> Array:

@@ -112,7 +112,7 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _repeats(tensor: torch.Tensor) -> bool:
-    """Whether elements lie in one place, along a dimension."""
+    """Tells whether elements lie in one place, along a dimension."""
     return any(s == 0 and n > 1 for n, s in zip(tensor.shape, tensor.stride(), strict=True))
 
 
@@ -139,6 +139,6 @@ class Overlaps(TorchDispatchMode):
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors are the same elements."""
+    """Tells whether two tensors are the same elements."""
     places = [(t.data_ptr(), t.shape, t.stride(), t.dtype) for t in (one, other)]
     return places[0] == places[1]

@@ -119,7 +119,7 @@ def equivalent(
     seed: int = 0,
     sizes: Mapping[str, int] | None = None,
 ) -> Verdict:
-    """Whether two tensor programs compute the same outputs, with the same shapes, order of dimensions and element types.
+    """Tells whether two tensor programs compute the same outputs, with the same shapes, order of dimensions and element types.
 
     Args:
         first, second: inputs of one name are one tensor; either may lack some.

@@ -122,7 +122,7 @@ class Judgement:
 
 @named("weft.judge")
 def judge(out: object, eager: object, reference: object, *, gaps: object = None) -> Judgement:
-    """Whether `out` keeps the error rule.
+    """Tells whether `out` keeps the error rule.
 
     Args:
         out: what weft gave: a tensor, or a nest of tuples, lists and dicts of tensors; or `Draws`
