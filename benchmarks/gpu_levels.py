@@ -128,7 +128,7 @@ class Known:
             self.why = f"its first kernel exchanges values in a {found.name}, not in a {wanted.name}"
         else:
             verdicts = (proof.result() for proof in self.proofs)
-            self.why = next((str(verdict) for verdict in verdicts if not verdict.equal), "")
+            self.why = next((str(verdict) for verdict in verdicts if not verdict.agrees), "")
         return self.why
 
     def call(self) -> Callable[..., Any]:

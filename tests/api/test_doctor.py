@@ -18,6 +18,7 @@ from weft.options import Options, variable_of
 from weft.run import scratch
 from weft.run.cache import CacheFolder
 from weft.target import Target
+from weft.verify import Verdict
 
 
 def run(*arguments: str) -> Result:
@@ -40,7 +41,7 @@ def test_all_is_well_here_and_a_kernel_was_proved_and_run():
     assert result.exit_code == 0, result.output
     assert "fail" not in {line[:5].strip() for line in result.stdout.splitlines()}
     for said in (
-        "ok    kernel, proof: agrees over fields",
+        "ok    kernel, check: equal",
         "ok    kernel, run: relu(x @ w + b) in 1 kernel",
         "ok    kernel, again: from the cache",
         f"torch: {torch.__version__}",
@@ -85,12 +86,14 @@ def test_a_wrong_kernel_and_one_that_is_not_proved_fail(monkeypatch):
     found = findings()
     assert found["kernel, run"]["state"] == "fail"
     assert run().exit_code == 1
-    assert doctor_module._proved(None, "undecided").state == doctor_module._proved(False, "refuted").state == "fail"
+    undecided, refuted = Verdict(None, None, "could not be run"), Verdict(False, None, "differs")
+    assert doctor_module._checked(undecided).state == doctor_module._checked(refuted).state == "fail"
+    assert doctor_module._checked(Verdict(None, None, "agrees up to constants", agrees=True)).state == "ok"
 
 
 def test_what_pytorch_runs_is_no_kernel(monkeypatch):
     monkeypatch.setattr(doctor_module, "optimize", lambda _, inputs: weft.optimize(torch.sort, inputs[0]))
-    found = findings()["kernel, proof"]
+    found = findings()["kernel, check"]
     assert (found["state"], found["found"][:15]) == ("fail", "PyTorch runs it")
 
 

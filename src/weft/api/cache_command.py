@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import cast
 
 import click
 from rich.table import Table
@@ -16,6 +15,7 @@ from weft.api.command import console, reporting
 from weft.errors import CommandError
 from weft.plan import Measured
 from weft.run.cache import CacheFolder, Entry, Json
+from weft.verify import Verdict
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _SHOWN = 12
@@ -185,7 +185,17 @@ def _meta(entry: Entry) -> Mapping[str, Json]:
     if measured is not None:
         return {"measured": str(measured), **entry.meta}
     inner = entry.meta.get("meta")
-    return cast("Mapping[str, Json]", inner) if isinstance(inner, dict) else entry.meta
+    if not isinstance(inner, dict):
+        return entry.meta
+    return {title: _verdict(value) if title == "verdict" else value for title, value in inner.items()}
+
+
+def _verdict(kept: Json) -> Json:
+    """In words, where it is one."""
+    try:
+        return str(Verdict.from_json(kept))
+    except (LookupError, TypeError, ValueError):
+        return kept
 
 
 def _shortened(text: str) -> str:

@@ -24,6 +24,7 @@ from weft.api.optimize import optimize
 from weft.api.program import Program
 from weft.block.listing import listing
 from weft.run import stats
+from weft.verify import together
 from weft.verify.judge import Judgement
 
 # Rows are many: one that takes longer is measured in fewer rounds.
@@ -65,7 +66,7 @@ class Outcome:
         kernels: launches that replace it.
         rewrites: how often each rule was applied.
         fused: listings of its fused block programs.
-        equal, error_probability: of all verdicts together.
+        equal, error_probability, agrees, claim: of all verdicts together, as those of `weft.Verdict`.
         fallbacks: what PyTorch would run, and why.
         compile_s: seconds that `weft.optimize` took; `cached` of the kernels came from the cache.
         errors: by candidate, but for eager.
@@ -80,8 +81,10 @@ class Outcome:
     kernels: int
     rewrites: Mapping[str, int]
     fused: tuple[str, ...]
-    equal: bool
-    error_probability: float
+    equal: bool | None
+    error_probability: float | None
+    agrees: bool
+    claim: str
     fallbacks: tuple[str, ...]
     compile_s: float
     cached: int
@@ -92,12 +95,12 @@ class Outcome:
 
     @property
     def true(self) -> bool:
-        """Results keep the error rule, and every kernel that there is was proved equal; the rest PyTorch runs."""
-        return all(self.errors[name].right for name in _OWN) and (self.equal or not self.kernels)
+        """Results keep the error rule, and every kernel that there is agrees with what was written; the rest PyTorch runs."""
+        return all(self.errors[name].right for name in _OWN) and (self.agrees or not self.kernels)
 
     @property
     def right(self) -> bool:
-        """weft compiled all of it, proved it equal, and its results keep the error rule."""
+        """weft compiled all of it, it agrees with what was written, and its results keep the error rule."""
         return self.true and self.kernels > 0 and not self.fallbacks
 
     @property
@@ -186,7 +189,7 @@ def _outcome(example: Example, sizes: Sizes, dtype: torch.dtype, rounds: int, *,
     candidates |= dict(zip(_OWN, (compiled_by_weft(fn), program), strict=True))
     errors |= {name: Checked.of(standard.judge(candidates[name])) for name in _OWN}
     after = stats.snapshot()
-    verdicts = [k.verdict for plan in program.plans for region in plan.regions for k in region.kernels[:1]]
+    verdict = together([k.verdict for plan in program.plans for region in plan.regions for k in region.kernels[:1]])
     return Outcome(
         function=example.title,
         size=_size(sizes),
@@ -194,8 +197,10 @@ def _outcome(example: Example, sizes: Sizes, dtype: torch.dtype, rounds: int, *,
         kernels=len(program.kernels),
         rewrites=dict(Counter(step.rule for step in program.trace)),
         fused=_listings(program),
-        equal=bool(verdicts) and all(v.equal is True for v in verdicts),
-        error_probability=min(1.0, sum(v.error_probability for v in verdicts)) if verdicts else 1.0,
+        equal=verdict.equal,
+        error_probability=verdict.error_probability,
+        agrees=verdict.agrees,
+        claim=verdict.claim,
         fallbacks=tuple(map(str, program.fallbacks)),
         compile_s=compile_s,
         cached=sum(k.from_cache for k in program.kernels),
@@ -224,8 +229,7 @@ def show(console: Console, outcome: Outcome, *, with_listing: bool) -> None:
     """What was fused and how it was checked."""
     rules = ", ".join(f"{rule} {count}×" for rule, count in outcome.rewrites.items()) or "none"
     kernels = "1 kernel" if outcome.kernels == 1 else f"{outcome.kernels} kernels"
-    chance = f"equal over finite fields, wrong with probability at most {outcome.error_probability:.1e}"
-    verdict = chance if outcome.equal else "NOT shown equal to what was written"
+    verdict = f"over finite fields: {outcome.claim}" if outcome.agrees else "NOT what was written"
     built = f", {outcome.cached} from the cache" if outcome.cached else ""
     console.print(Text.assemble((outcome.function, "bold"), f"  {outcome.size} {outcome.dtype}"))
     _line(console, "fused", f"{kernels}; rewrites: {rules}")
@@ -292,7 +296,7 @@ def complaints(found: Sequence[Outcome], *, parts: bool = False) -> Iterator[str
     for outcome in found:
         if not (outcome.true if parts else outcome.right):
             reasons = [f"{name}: {e.reason}" for name in _OWN if not (e := outcome.errors[name]).right]
-            reasons += [] if outcome.equal else ["not shown equal to what was written"]
+            reasons += [] if outcome.agrees else ["not what was written"]
             reasons += [f"left to PyTorch: {why}" for why in outcome.fallbacks]
             reasons += [] if outcome.kernels else ["no kernel"]
             yield f"{outcome.function} in {outcome.dtype} is not right: {'; '.join(reasons)}"

@@ -29,6 +29,7 @@ from weft.fuse import Conditioning, Fusion, fuse
 from weft.fuse.safety import Safe, make_safe
 from weft.tensor.laws import sizes_in_place
 from weft.tensor.program import TensorProgram
+from weft.verify import together
 from weft.verify.judge import OutputJudgement, reference
 
 DERIVED: Mapping[str, tuple[Example, Sizes]] = {
@@ -116,9 +117,9 @@ class Derived:
         cancelling: laws and rules among them that no kernel is made with.
         kernels: how many weft runs.
         same_program: whether they are made from the last snapshot, made safe.
-        equal, error_probability: the verdict on them.
+        equal, error_probability, agrees, claim: the verdict on them, as those of `weft.Verdict`.
         error, allowed: of their results, under the error rule.
-        right: whether all of it is kernels, shown equal and within the rule.
+        right: whether all of it is kernels that agree with what was written, and within the rule.
         far: where something cancels, errors far from zero.
     """
 
@@ -129,8 +130,10 @@ class Derived:
     cancelling: tuple[str, ...]
     kernels: int
     same_program: bool
-    equal: bool
-    error_probability: float
+    equal: bool | None
+    error_probability: float | None
+    agrees: bool
+    claim: str
     error: float
     allowed: float
     right: bool
@@ -162,9 +165,8 @@ class Compiled:
     def found(self) -> Derived:
         """What there is to say of it, its results judged on fresh inputs."""
         fn, program, derivation = self.example.make(self.sizes), self.program, self.derivation
-        verdicts = [k.verdict for plan in program.plans for region in plan.regions for k in region.kernels[:1]]
+        verdict = together([k.verdict for plan in program.plans for region in plan.regions for k in region.kernels[:1]])
         judgement: OutputJudgement = Standard.of(fn, self.inputs, draws=2).judge(program).outputs[0]
-        equal = bool(verdicts) and all(v.equal is True for v in verdicts)
         regions = [region for plan in program.plans for region in plan.regions]
         return Derived(
             function=self.example.title,
@@ -174,11 +176,13 @@ class Compiled:
             cancelling=derivation.cancelling,
             kernels=len(program.kernels),
             same_program=len(regions) == 1 and listing(regions[0].fused) == listing(canonical(derivation.safe.program)),
-            equal=equal,
-            error_probability=min(1.0, sum(v.error_probability for v in verdicts)) if verdicts else 1.0,
+            equal=verdict.equal,
+            error_probability=verdict.error_probability,
+            agrees=verdict.agrees,
+            claim=verdict.claim,
             error=judgement.error,
             allowed=judgement.bound,
-            right=equal and judgement.ok and not program.fallbacks,
+            right=verdict.agrees and judgement.ok and not program.fallbacks,
             far=self._far_from_zero(fn) if derivation.cancelling else None,
         )
 
@@ -269,8 +273,7 @@ def _end(compiled: Compiled, found: Derived) -> Iterator[str]:
     if not found.same_program:
         for region in regions:
             yield textwrap.indent(listing(region.fused), " " * 6)
-    chance = f"equal over finite fields, wrong with probability at most {found.error_probability:.1e}"
-    yield f"checked: {chance if found.equal else 'NOT shown equal to what was written'}"
+    yield f"checked over finite fields: {found.claim if found.agrees else 'NOT what was written'}"
     verdict = "right" if found.right else "NOT right"
     yield f"judged at {'x'.join(map(str, compiled.sizes))}, fp32: {verdict}, error {found.error:.2g}, {found.allowed:.2g} allowed"
 

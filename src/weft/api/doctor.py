@@ -29,6 +29,7 @@ from weft.run import scratch
 from weft.run.cache import CacheFolder, Entry, write_file
 from weft.run.compiler import find_compiler, flags
 from weft.run.key import source_hash
+from weft.verify import Verdict
 
 State: TypeAlias = Literal["ok", "warn", "fail"]
 
@@ -218,10 +219,10 @@ def _kernel() -> Iterator[Finding]:
         program = optimize(layer, inputs(0))
         if not program.kernels:
             reasons = "; ".join(map(str, program.fallbacks))
-            yield Finding("kernel, proof", "fail", f"PyTorch runs it: {reasons}", "report this with the whole output")
+            yield Finding("kernel, check", "fail", f"PyTorch runs it: {reasons}", "report this with the whole output")
             return
         again = optimize(layer, inputs(0))
-        yield _proved(program.kernels[0].verdict.equal, program.kernels[0].verdict.reason)
+        yield _checked(program.kernels[0].verdict)
         judgement = Standard.of(layer, inputs).judge(program)
         yield Finding(
             "kernel, run",
@@ -236,9 +237,9 @@ def _kernel() -> Iterator[Finding]:
             yield Finding("kernel, again", "warn", "compiled again, not found in the cache", todo)
 
 
-def _proved(equal: bool | None, reason: str) -> Finding:
-    todo = "" if equal else "report this with the whole output; what is not proved runs in PyTorch"
-    return Finding("kernel, proof", "ok" if equal else "fail", reason, todo)
+def _checked(verdict: Verdict) -> Finding:
+    todo = "" if verdict.agrees else "report this with the whole output; what does not agree runs in PyTorch"
+    return Finding("kernel, check", "ok" if verdict.agrees else "fail", str(verdict), todo)
 
 
 def _options() -> Iterator[Finding]:

@@ -58,9 +58,9 @@ def equivalent(fn_a: Callable[..., Any], fn_b: Callable[..., Any], example_input
         first, second = _whole(fn_a, inputs, "first"), _whole(fn_b, inputs, "second")
         shapes = _shapes((first.program, second.program))
     except UnsupportedError as error:
-        return verify.Verdict(None, 1.0, error.what)
+        return verify.Verdict(None, None, error.what)
     if first.returns != second.returns:
-        return verify.Verdict(False, 1.0, f"the first returns {first.returns}, the second {second.returns}")
+        return verify.Verdict(False, None, f"the first returns {first.returns}, the second {second.returns}")
     verdict = verify.equivalent(first.program, second.program, shapes)
     if verdict.equal is not False:
         return verdict
@@ -91,7 +91,7 @@ def _not_refuted_by_rounding(
         return refuted
     return verify.Verdict(
         None,
-        1.0,
+        None,
         f"no law makes them equal, and random numbers do not tell them apart: they differ by {found.largest:.1e} of the largest "
         f"result at most, which rounding explains. What differs is {found.differs}",
     )

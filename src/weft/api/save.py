@@ -59,7 +59,7 @@ from weft.schedule import Schedule
 from weft.target import CPU, Target
 from weft.tensor.laws import View
 from weft.tensor.program import TensorProgram
-from weft.verify import Verdict
+from weft.verify import Argument, Shown, Verdict
 
 _FORMAT = 1
 # What reading an archive whose bytes were changed may raise, and making a program of what it then holds.
@@ -175,7 +175,19 @@ _ATOMS = {
     },
 }
 _OWN = (
-    *(SavedKernel, SavedRegion, SavedRegionStep, SavedProgram, CallStep, ViewStep, Found, View, Verdict),
+    *(
+        SavedKernel,
+        SavedRegion,
+        SavedRegionStep,
+        SavedProgram,
+        CallStep,
+        ViewStep,
+        Found,
+        View,
+        Verdict,
+        Shown,
+        Argument,
+    ),
     *(
         Fallback,
         FromArgument,

@@ -15,7 +15,7 @@ _LEAST_SIZES = (3, 8, 20, 70)
 
 
 def laws_refuted(written: TensorProgram, program: TensorProgram) -> str | None:
-    """Why `program`, what the laws made of `written`, must not run; None where it is equal over a finite field.
+    """Why `program`, what the laws made of `written`, must not run; None where it agrees over finite fields.
 
     What PyTorch runs stands as an input, and what it reads as an output. Casts between floats are taken for the identity, as no
     field has roundings: where the laws leave a rounding rests on their own tests. Other casts must be the same in both. Sizes are
@@ -27,10 +27,11 @@ def laws_refuted(written: TensorProgram, program: TensorProgram) -> str | None:
     for sizes in _sizes(before):
         shapes = {n.name: tuple(a.space.size(sizes) for a in n.axes) for n in before.inputs}
         verdict = equivalent(before, after, [shapes], sizes=sizes)
-        if verdict.equal is None:
-            undecided = undecided or str(verdict)  # a slice may leave no such size anything to read
-            continue
-        return None if verdict else f"the laws on tensor programs changed what is computed: {verdict}"
+        if verdict.agrees:
+            return None
+        if verdict.equal is False:
+            return f"the laws on tensor programs changed what is computed: {verdict}"
+        undecided = undecided or str(verdict)  # a slice may leave no such size anything to read
     if undecided is None or written.derived:
         return None
     return f"whether the laws on tensor programs changed what is computed is {undecided}"

@@ -71,7 +71,7 @@ def compile_region(
 
     Raises:
         UnsupportedError: it has no block program, or no kernel.
-        VerificationError: the scheduled program is refuted or undecided: it must not run.
+        VerificationError: the scheduled program is refuted, or could not be run where it was to be checked: it must not run.
         CompilerError: no compiler.
     """
     return build_region(select(program, example, options, schedule), options)
@@ -133,26 +133,23 @@ class _Checked:
         self.known: Verdict | None = None
 
     def verdict(self) -> Verdict:
-        """The verdict; raises VerificationError unless it is equal."""
+        """The verdict; raises VerificationError where the program is refuted or could not be run, which leaves it no licence."""
         if self.known is None:
             self.known = self._verified()
-        if not self.known.equal:
-            raise VerificationError(f"the scheduled program does not compute what was written: {self.known}")
-        return self.known
+        return _licensed(self.known)
 
     def meta(self) -> dict[str, Json]:
         """The verdict as it is kept beside a kernel; raises as `verdict`."""
-        verdict = self.verdict()
-        return {"verdict": verdict.reason, "error_probability": verdict.error_probability}
+        return {"verdict": self.verdict().to_json()}
 
     def of(self, meta: Mapping[str, Json]) -> Verdict:
         """The verdict of a kernel that may come from the cache, with what was kept beside it; raises as `verdict`."""
-        if self.options.verify == "always":
+        if self.options.verify == "always" or self.known is not None:
             return self.verdict()
-        probability = meta.get("error_probability")
-        if self.known is not None or not isinstance(probability, float):
-            return self.verdict()
-        return Verdict(True, probability, str(meta["verdict"]))
+        try:
+            return _licensed(Verdict.from_json(meta["verdict"]))
+        except (LookupError, TypeError, ValueError):
+            return self.verdict()  # nothing that can be read was kept beside it
 
     def _verified(self) -> Verdict:
         applied, rounding = self.applied, self.approximation
@@ -161,6 +158,12 @@ class _Checked:
             return verify(self.program, applied, trials, seed)
         found = verify(rounding.program, rounding.without(applied), trials, seed)
         return replace(found, reason=f"{found.reason}; without the roundings, which are made at the scale so far")
+
+
+def _licensed(verdict: Verdict) -> Verdict:
+    if not verdict.agrees:
+        raise VerificationError(f"the scheduled program does not compute what was written: {verdict}")
+    return verdict
 
 
 def _build(

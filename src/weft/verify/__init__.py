@@ -1,12 +1,25 @@
 """verify: is this program equal to that one, and is this result good enough.
 
 In: a tensor program and an applied block program (`verify`), two tensor programs (`equivalent`; `alike_on_numbers`, where that
-refutes), or results beside eager's and fp64's (`judge`). Out: a `Verdict` with its error probability, or a `Judgement`. What cannot
-be decided is not equal: a verifier fails closed.
+refutes), or results beside eager's and fp64's (`judge`). Out: a `Verdict`: what was shown, and whether
+the program may run, which are two things; or a `Judgement`. What cannot be run is not equal: a verifier fails closed.
 """
 
-from weft.verify.field_check import Verdict, equivalent, verify
+from weft.verify.field_check import equivalent, verify
 from weft.verify.judge import Draws, Judgement, judge
 from weft.verify.rounding import Alike, alike_on_numbers
+from weft.verify.verdict import Argument, Shown, Verdict, together
 
-__all__ = ["Alike", "Draws", "Judgement", "Verdict", "alike_on_numbers", "equivalent", "judge", "verify"]
+__all__ = [
+    "Alike",
+    "Argument",
+    "Draws",
+    "Judgement",
+    "Shown",
+    "Verdict",
+    "alike_on_numbers",
+    "equivalent",
+    "judge",
+    "together",
+    "verify",
+]

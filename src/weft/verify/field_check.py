@@ -9,7 +9,6 @@ about rounding.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,34 +23,10 @@ from weft.tensor.scalar import operation_count
 from weft.verify.fixed_sizes import Freed, different_size, freed
 from weft.verify.inputs import ORDERING, literals, random_inputs, turns, with_numbers
 from weft.verify.sizes import edge_sizes, small_tiles
+from weft.verify.verdict import Verdict
 
 # Residues modulo the last prime are what is compared.
 _PRIME = CHAIN[-1]
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a check found.
-
-    Attributes:
-        equal: True, False (refuted), or None (undecided, which runs no more than a refuted one).
-        error_probability: at most this likely is a wrong program to be called equal; 1 where it is not called so.
-        reason: in words.
-        sizes: the sizes at which it was checked.
-    """
-
-    equal: bool | None
-    error_probability: float
-    reason: str
-    sizes: tuple[Mapping[str, int], ...] = ()
-
-    def __bool__(self) -> bool:
-        return self.equal is True
-
-    def __str__(self) -> str:
-        if self.equal:
-            return f"equal (wrong with probability at most {self.error_probability:.1e}): {self.reason}"
-        return f"{'undecided' if self.equal is None else 'refuted'}: {self.reason}"
 
 
 def verify(program: TensorProgram, applied: BlockProgram, trials: int = 2, seed: int = 0) -> Verdict:
@@ -70,7 +45,7 @@ def verify(program: TensorProgram, applied: BlockProgram, trials: int = 2, seed:
     """
     wrong = different_size(program, applied)
     if wrong is not None:
-        return Verdict(False, 1.0, wrong)
+        return Verdict(False, None, wrong)
     return _verified(freed(program, applied), trials, seed)
 
 
@@ -96,19 +71,19 @@ def _verified(of: Freed, trials: int, seed: int) -> Verdict:
             except (WeftError, ValueError, IndexError, KeyError, ArithmeticError, AssertionError) as error:
                 # A program that cannot even be run is not shown equal to anything: fail closed, and say why.
                 return Verdict(
-                    None, 1.0, f"could not be run at {dict(sizes)}: {getattr(error, 'what', error)}", tuple(tried)
+                    None, None, f"could not be run at {dict(sizes)}: {getattr(error, 'what', error)}", tuple(tried)
                 )
             different = _first_difference(domain, wanted, found)
             if different is not None:
-                return Verdict(False, 1.0, f"output {different} differs at sizes {dict(sizes)}", (*tried, sizes))
+                return Verdict(False, None, f"output {different} differs at sizes {dict(sizes)}", (*tried, sizes))
         tried.append(sizes)
     if not tried:
-        return Verdict(None, 1.0, "no small sizes satisfy what the program says of its sizes")
+        return Verdict(None, None, "no small sizes satisfy what the program says of its sizes")
     probability = _error_probability(program, trials)
     reason = (
         f"agrees over fields of {_PRIME.bit_length()} bits, {trials} times at each of {len(tried)} choices of sizes"
     )
-    return Verdict(True, probability, reason + _caveat(program), tuple(tried))
+    return Verdict(True, probability, reason + _caveat(program), tuple(tried), agrees=True)
 
 
 def equivalent(
@@ -131,7 +106,7 @@ def equivalent(
     dtypes = [[p.values()[name].dtype for name in p.outputs] for p in (first, second)]
     if dtypes[0] != dtypes[1]:
         kinds = [", ".join(map(str, found)) or "nothing" for found in dtypes]
-        return Verdict(False, 1.0, f"the first gives {kinds[0]}, the second {kinds[1]}")
+        return Verdict(False, None, f"the first gives {kinds[0]}, the second {kinds[1]}")
     known = {n.name: n.dtype for p in (first, second) for n in p.inputs}
     programs = (first, second)
     for number, chosen in enumerate(shapes):
@@ -154,13 +129,13 @@ def equivalent(
                     for p in (first, second)
                 )
             except (WeftError, ValueError, IndexError, KeyError, ArithmeticError) as error:
-                return Verdict(None, 1.0, f"could not be run at {dict(chosen)}: {getattr(error, 'what', error)}")
+                return Verdict(None, None, f"could not be run at {dict(chosen)}: {getattr(error, 'what', error)}")
             different = _first_difference(domain, one, other)
             if different is not None:
-                return Verdict(False, 1.0, f"output {different} differs at shapes {dict(chosen)}")
+                return Verdict(False, None, f"output {different} differs at shapes {dict(chosen)}")
     probability = max(_error_probability(p, trials) for p in (first, second))
     reason = f"agree over fields of {_PRIME.bit_length()} bits"
-    return Verdict(True, probability, reason + (_caveat(first) or _caveat(second)))
+    return Verdict(True, probability, reason + (_caveat(first) or _caveat(second)), agrees=True)
 
 
 def _caveat(program: TensorProgram) -> str:
