@@ -21,6 +21,7 @@ from weft.plan import CompiledRegion, Plan, described, measured_before
 from weft.plan.shifts import without_shifts
 from weft.tensor.laws import sizes_in_place
 from weft.tensor.program import Derived, Input, TensorProgram
+from weft.verify import Ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,7 @@ def _region(region: CompiledRegion) -> Iterator[tuple[str, str]]:
     if derived:
         yield "chains of reductions", derived
     yield "left out", "\n".join(left_out(region.program)) or "nothing: no law or rule that cancels would apply"
+    yield "magnitudes", _bears(region)
     yield "block program after fusion", listing(region.fused)
     for kernel in region.kernels[:1]:
         yield "schedule", str(kernel.schedule)
@@ -164,6 +166,12 @@ def _why(region: CompiledRegion, seconds: float) -> str:
     if region.approximation is not None:
         return 'options(rounding="running") asks for it'
     return "the model cannot tell it from the least, and it moves less"
+
+
+def _bears(region: CompiledRegion) -> str:
+    """Which magnitudes of inputs the chosen candidate bears, and each of its exponentials, squares and products."""
+    unknown = "unknown: the program has no floating input, or cannot be run at small sizes"
+    return "\n".join(Ranges(region.program).said(region.fused)) or unknown
 
 
 def _shifted(region: CompiledRegion, start: BlockProgram) -> TensorProgram | None:

@@ -7,7 +7,7 @@ program filled it, so that a program that reads what nobody wrote is caught.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Generic, TypeVar, assert_never
@@ -128,6 +128,7 @@ def interpret(
     blocks: Mapping[str, int] | None = None,
     *,
     on_chip: bool = False,
+    watch: Callable[[BlockNode], None] | None = None,
 ) -> tuple[tuple[V, ...], Traffic]:
     """Run `program`.
 
@@ -140,11 +141,14 @@ def interpret(
             a ranking. They should divide
             the sizes: only a schedule fills the padding of edges with what reductions need.
         on_chip: whether to count what is alive at once, which takes a third more time.
+        watch: called with each operator, at each iteration, before it is computed.
 
     Returns:
         The outputs, with dimensions in the order of `output_axes`, and what moved.
     """
-    run = _Interpreter(domain, sizes, blocks or {}, Traffic(), ranks(program.graph), global_lists(program), on_chip)
+    run = _Interpreter(
+        domain, sizes, blocks or {}, Traffic(), ranks(program.graph), global_lists(program), on_chip, watch
+    )
     values: dict[str, _Item[V] | _List[V]] = {}
     for name, kind in program.inputs:
         stacked = tuple(a for a in kind.lists if a not in kind.dims)
@@ -183,6 +187,7 @@ class _Interpreter(Generic[V]):
     ranks: frozenset[Axis]
     own: frozenset[str]
     on_chip: bool
+    watch: Callable[[BlockNode], None] | None
     memory: Memory = field(default_factory=Memory)
 
     def graph(self, graph: Graph, values: _Values[V], scope: _Scope, frame: Frame) -> _Values[V]:
@@ -198,6 +203,8 @@ class _Interpreter(Generic[V]):
                 values[node.name] = self.join(node, values)
                 frame.joined(number, node)
             else:
+                if self.watch is not None:
+                    self.watch(node)
                 items = self.ranking(node, values, scope) if isinstance(node, Rank) else ()
                 items = items or (self.operator(node, values, scope),)
                 values.update(zip(results(node), items, strict=True))

@@ -32,6 +32,7 @@ from weft.target import CPU, Target
 from weft.tensor.dtypes import DType
 from weft.tensor.laws import decays_below_maxima, sizes_in_place
 from weft.tensor.program import Contraction, TensorProgram
+from weft.verify import Ranges
 
 # Candidates of one region that the model has this close take the same time, or the one that moves less is faster.
 _CLOSE = 1.12
@@ -206,19 +207,67 @@ def select(program: TensorProgram, example: Example, options: Options, schedule:
         considered.append(Considered(origin, way.cost.predicted_seconds, _NOT_ASKED_FOR if left_out else ""))
         if not left_out:
             found.append(Candidate(origin, fused, trace, way.schedule, way.applied, way.cost, approximation))
-    if not found:
-        raise failure or UnsupportedError("no candidate")
-    chosen = _cheapest([c for c in found if c.approximation is not None] or found)
-    others = _more_for_a_gpu(found, example) if example.target.is_gpu and schedule is None else ()
+    bearing = _Bearing(program, found)
+    try:
+        chosen = bearing.cheapest()
+        others = _more_for_a_gpu(bearing, example) if example.target.is_gpu and schedule is None else ()
+    except UnsupportedError as error:
+        raise failure or error from None
+    considered = [bearing.said.get(each.origin, each) for each in considered]
     chosen = others[0] if others else chosen
-    written = next((c for c in found if c.origin == _WRITTEN and c.fused is not chosen.fused), None)
+    written = next((c for c in bearing.left if c.origin == _WRITTEN and c.fused is not chosen.fused), None)
     return Selection(program, example, lowered, chosen, tuple(considered), written, others[1:])
 
 
-def _more_for_a_gpu(found: Sequence[Candidate], example: Example) -> tuple[Candidate, ...]:
+class _Bearing:
+    """The candidates of a region that bear the magnitudes of inputs that the program as written bears.
+
+    Each is looked at only when it would be taken, since that takes milliseconds; the program as written needs no look.
+
+    Attributes:
+        left: candidates that nothing is known against.
+        said: by origin, why candidates are left out.
+    """
+
+    def __init__(self, program: TensorProgram, found: Sequence[Candidate]) -> None:
+        self.left, self.said = list(found), dict[str, Considered]()
+        self._ranges, self._fine = Ranges(program), {_WRITTEN}
+
+    def _running(self) -> list[Candidate]:
+        return [c for c in self.left if c.approximation is not None] or self.left
+
+    def bears(self, candidate: Candidate) -> bool:
+        """Whether `candidate` bears as much as what was written; it is left out where it does not."""
+        if candidate.origin in self._fine:
+            return True
+        lost = self._ranges.lost(candidate.fused)
+        if lost is None:
+            self._fine.add(candidate.origin)
+            return True
+        self.left.remove(candidate)
+        self.said[candidate.origin] = Considered(candidate.origin, None, str(lost))
+        return False
+
+    def cheapest(self) -> Candidate:
+        """The candidate to take; raises UnsupportedError where there is none."""
+        while self.left:
+            chosen = _cheapest(self._running())
+            if self.bears(chosen):
+                return chosen
+        raise UnsupportedError(next((each.reason for each in self.said.values()), "no candidate"))
+
+    def nearest(self) -> list[Candidate]:
+        """Those that are predicted to be fastest, a few."""
+        found: list[Candidate] = []
+        for each in sorted(self._running(), key=lambda c: c.cost.predicted_seconds):
+            if len(found) < _LOOKED_AT and self.bears(each):
+                found.append(each)
+        return found
+
+
+def _more_for_a_gpu(bearing: _Bearing, example: Example) -> tuple[Candidate, ...]:
     """More schedules of the programs that are predicted to be fastest, all together in order of their predicted times."""
-    running = [c for c in found if c.approximation is not None] or found
-    nearest = sorted(running, key=lambda c: c.cost.predicted_seconds)[:_LOOKED_AT]
+    nearest = bearing.nearest()
     most = _FAR * nearest[0].cost.predicted_seconds
     made = [
         replace(c, schedule=way.schedule, applied=way.applied, cost=way.cost)

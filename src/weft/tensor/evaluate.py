@@ -37,6 +37,7 @@ def evaluate(
     domain: Domain[V],
     opaque: Callable[[Opaque, tuple[V, ...]], V] | None = None,
     sizes: Mapping[str, int] | None = None,
+    watch: Callable[[Node], None] | None = None,
 ) -> tuple[V, ...]:
     """The outputs of `program`, by their axes (see `returned`), run node by node over `domain`.
 
@@ -47,6 +48,7 @@ def evaluate(
         domain: what to compute with.
         opaque: computes an Opaque node from the values it uses.
         sizes: sizes of spaces that no input has and none follows from, by space name.
+        watch: called with each node before it is computed.
 
     Raises:
         ShapeError: an input is missing, or has another rank or size than the program and the
@@ -64,6 +66,8 @@ def evaluate(
     _derive(program, known)
     rankings: dict[Ranking, tuple[V, V]] = {}
     for node in program.nodes:
+        if watch is not None:
+            watch(node)
         if isinstance(node, Ranking):
             both = node.both
             if both not in rankings:

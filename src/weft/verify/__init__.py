@@ -1,12 +1,14 @@
-"""verify: is this program equal to that one, and is this result good enough.
+"""verify: is this program equal to that one, does it bear as much, and is this result good enough.
 
 In: a tensor program and an applied block program (`verify`), two tensor programs (`equivalent`; `alike_on_numbers`, where that
-refutes), or results beside eager's and fp64's (`judge`). Out: a `Verdict`: what was shown, and whether
-the program may run, which are two things; or a `Judgement`. What cannot be run is not equal: a verifier fails closed.
+refutes), a tensor program and a candidate for its kernel (`Ranges`), or results beside eager's and fp64's (`judge`). Out: a
+`Verdict`: what was shown, and whether the program may run, which are two things; what a candidate has `Lost`; or a `Judgement`.
+What cannot be run is not equal: a verifier fails closed.
 """
 
 from weft.verify.field_check import equivalent, verify
 from weft.verify.judge import Draws, Judgement, judge
+from weft.verify.ranges import Lost, Ranges
 from weft.verify.rounding import Alike, alike_on_numbers
 from weft.verify.verdict import Argument, Shown, Verdict, together
 
@@ -15,6 +17,8 @@ __all__ = [
     "Argument",
     "Draws",
     "Judgement",
+    "Lost",
+    "Ranges",
     "Shown",
     "Verdict",
     "alike_on_numbers",

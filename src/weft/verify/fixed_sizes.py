@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar, cast
 
-from weft.block.program import BlockProgram, Graph, Index, Literal, Map, Pointwise, ranks, spaces
+from weft.block.program import BlockProgram, Graph, Index, Literal, Map, Pointwise, spaces
 from weft.tensor.axes import Space
 from weft.tensor.program import Constant, Iota, Ranking, Reindex, TensorProgram
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
@@ -39,11 +39,9 @@ def freed(program: TensorProgram, applied: BlockProgram) -> Freed:
     Nothing between capture and the emitters depends on such a number: loops have edges whether or not there are any at it. Numbers
     that are more stay: those of segments, rankings, and of spaces that a reindexing ties to others.
     """
-    tied = set(_tied(program)) | {a.space for a in ranks(applied.graph)}
-    free = [s for s in program.spaces() if s.fixed is not None and s not in tied]
-    symbols = {s: replace(s, fixed=None) for s in free}
-    most = {s.name: s.fixed for s in free if s.fixed is not None}
-    program, applied = _over(program, symbols), _over(applied, symbols)
+    symbols = symbols_for(program)
+    most = {s.name: s.fixed for s in symbols if s.fixed is not None}
+    program, applied = over_spaces(program, symbols), over_spaces(applied, symbols)
     reach = thresholds(program, most)
     written = {float(n.value) for n in program.nodes if isinstance(n, Constant)} | set(map(float, literals(program)))
     foreign = set(_numbers(applied.graph, written))
@@ -51,6 +49,12 @@ def freed(program: TensorProgram, applied: BlockProgram) -> Freed:
         # A number that only the schedule has is either worked out from others, or wrong: it must show.
         reach[name] = max(reach.get(name, 0), *(n for n in foreign if n < most[name]), 0)
     return Freed(program, applied, most, {name: index for name, index in reach.items() if index})
+
+
+def symbols_for(program: TensorProgram) -> dict[Space, Space]:
+    """A space without a fixed size for each space of `program` whose fixed size is just a number of elements."""
+    tied = set(_tied(program))
+    return {s: replace(s, fixed=None) for s in program.spaces() if s.fixed is not None and s not in tied}
 
 
 def different_size(program: TensorProgram, applied: BlockProgram) -> str | None:
@@ -123,7 +127,7 @@ def _in_expression(expr: Scalar) -> Iterator[float | int]:
             return
 
 
-def _over(thing: T, spaces_: Mapping[Space, Space]) -> T:
+def over_spaces(thing: T, spaces_: Mapping[Space, Space]) -> T:
     """`thing`, a program or a part of one, over other spaces."""
     made: dict[int, Any] = {}
 

@@ -1,0 +1,365 @@
+"""The domain of numbers of bounded magnitude: what overflows and what vanishes, at many magnitudes of the inputs at once.
+
+Every element of a value is a row of numbers, one for each *lane*. A lane is one choice of how large the inputs are, and of whether
+numbers have the range of their type: beyond its largest number they are infinite, below its least normal number 0. Nothing is
+rounded. So two lanes that differ only in the range give the same numbers, bit for bit, unless the range mattered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal, assert_never
+
+import numpy as np
+
+from weft.tensor import optable
+from weft.tensor.domain import (
+    Array,
+    Structural,
+    contract_arrays,
+    identity,
+    lengthened,
+    random_exact,
+    ranking,
+    worst,
+    wrapped,
+)
+from weft.tensor.dtypes import DType
+from weft.tensor.fp64 import rounded
+from weft.tensor.program import NOTHING, Monoid, Order
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
+
+EXPONENTS = {
+    DType.float64: (-1022, 1024),
+    DType.float32: (-126, 128),
+    DType.bfloat16: (-126, 128),
+    DType.float16: (-14, 16),
+    DType.float8_e4m3fn: (-6, 9),
+    DType.float8_e5m2: (-14, 16),
+}
+"""Normal numbers of each type lie from 2 to the first up to, and without, 2 to the second."""
+
+_MARGIN, _LEAST_MARGIN = 10, 3
+_CHOOSING = frozenset({"where", "maximum", "minimum", "neg", "abs"})
+"""They give a number that they were given: one that stands for -inf, say."""
+_EXPONENTIALS = frozenset({"exp", "exp2", "expm1", "decay", "coarse_decay"})
+
+Kind = Literal["exponential", "square", "product", "other"]
+
+
+class Lane(Enum):
+    """What range the numbers of a lane have."""
+
+    unbounded = "that of the machine's numbers, far beyond the type's"
+    bounded = "the type's"
+    narrower = "the type's, less a factor at both ends; what leaves it is NaN, but an exponential"
+
+
+@dataclass
+class Event:
+    """An operation of which some result left the range.
+
+    Attributes:
+        node: the node that was at work.
+        text: the operation; kind: what it counts as.
+        over, under: in which lanes a result of finite operands was infinite, or of operands that are not 0 was 0.
+    """
+
+    node: Any
+    expr: Scalar | None
+    kind: Kind
+    over: Array
+    under: Array
+
+
+class BoundedDomain:
+    """Numbers with a range. Values: arrays of structures, each with one field, a row of one number a lane (or of one for all).
+
+    Poison is NaN (for integers the least int64, for bools True). As a program is compared with itself alone, erf is a function of
+    the same bounds that is faster.
+
+    Attributes:
+        lanes: what range each lane has.
+        events: by node and operation, what left the range; filled as programs run.
+        node: what is computed now, for `events`; whoever runs a program sets it.
+    """
+
+    def __init__(self, lanes: Sequence[Lane], *, wide: bool = False) -> None:
+        """Lanes of these kinds; `wide` where programs have float64, whose range only wider numbers of the machine can exceed."""
+        self.lanes = tuple(lanes)
+        self.real: Any = np.longdouble if wide else np.float64
+        self.events: dict[tuple[int, int], Event] = {}
+        self.node: Any = None
+        self._gone = np.array([np.nan if lane is Lane.narrower else np.inf for lane in self.lanes], self.real)
+        self._ends = {dtype: self._of(*ends) for dtype, ends in EXPONENTS.items()}
+
+    def at(self, node: Any) -> None:
+        """Take note of what is computed next."""
+        self.node = node
+
+    def _of(self, low: int, high: int) -> tuple[Array, Array]:
+        margin = _MARGIN if high - low > 64 else _LEAST_MARGIN
+        one = self.real(1.0)
+        ends = {
+            Lane.unbounded: (self.real(np.inf), self.real(0.0)),
+            Lane.bounded: (np.ldexp(2 - 2.0**-23 * one, high - 1), np.ldexp(one, low)),
+            Lane.narrower: (np.ldexp(one, high - margin), np.ldexp(one, low + margin)),
+        }
+        largest, least = zip(*(ends[lane] for lane in self.lanes), strict=True)
+        return np.array(largest, self.real), np.array(least, self.real)
+
+    # What moves.
+
+    def shape(self, v: Array) -> tuple[int, ...]:
+        """The sizes of the array of structures."""
+        return tuple(v.shape)
+
+    def lift(self, fn: Structural, *values: Array) -> Array:
+        """`fn` on the array of structures; lane by lane where numpy has no such function of structures."""
+        count = max((v.dtype["v"].shape[0] for v in values), default=1)
+        if len(values) > 1:
+            kind = np.result_type(*(v.dtype["v"].base for v in values))
+            values = tuple(packed(np.broadcast_to(numbers(v), (*v.shape, count)).astype(kind)) for v in values)
+        try:
+            return np.asarray(fn(*values))
+        except TypeError:
+            each = [fn(*(numbers(v)[..., min(i, numbers(v).shape[-1] - 1)] for v in values)) for i in range(count)]
+            return packed(np.stack(each, -1))
+
+    def poison(self, shape: Sequence[int], dtype: DType) -> Array:
+        """NaN, or what comes nearest to it."""
+        bad = {"float": self.real(np.nan), "int": np.iinfo(np.int64).min, "bool": True}[dtype.kind]
+        return packed(np.full((*shape, 1), bad))
+
+    # What computes.
+
+    def constant(self, value: float | int | bool, dtype: DType) -> Array:
+        """A rank 0 array, the same in all lanes."""
+        return self.full((), value, dtype)
+
+    def full(self, shape: Sequence[int], value: float | int | bool, dtype: DType) -> Array:
+        """An array of one number."""
+        if isinstance(value, float) and np.isinf(value) and dtype.kind == "int":
+            value = dtype.bounds[1 if value > 0 else 0]
+        return packed(self._carried(np.full((*shape, 1), value), dtype))
+
+    def iota(self, size: int, dtype: DType) -> Array:
+        """np.arange."""
+        return packed(self._carried(np.arange(size)[:, None], dtype))
+
+    def elementwise(self, expr: Scalar, args: Sequence[Array], dtype: DType) -> Array:
+        """The table's `meaning` column, each operation within the range of what `dtype` is computed in.
+
+        A bare argument is a rounding to `dtype`: its range is that of `dtype` itself.
+        """
+        shape = np.broadcast_shapes(*(a.shape for a in args))
+        with np.errstate(all="ignore"):
+            found = self._scalar(expr, [numbers(a) for a in args], dtype)
+            found = self._carried(found, dtype)
+            if dtype.is_float and isinstance(expr, Arg):
+                found = self._within(found, dtype, expr, ())
+        count = found.shape[-1] if found.ndim else 1
+        return packed(np.broadcast_to(found, (*shape, count)))
+
+    def contract(
+        self,
+        left: Array,
+        left_axes: Sequence[int],
+        right: Array,
+        right_axes: Sequence[int],
+        out_axes: Sequence[int],
+    ) -> Array:
+        """By np.matmul; infinite where the magnitudes of the terms add up to more than the range, whatever their signs."""
+        one, other = numbers(left), numbers(right)
+        count = max(one.shape[-1], other.shape[-1])
+        one, other = (np.broadcast_to(v, (*v.shape[:-1], count)) for v in (one, other))
+        one, other = (v.astype(np.int64) if v.dtype == np.bool_ else v for v in (one, other))
+        lane = 1 + max((*left_axes, *right_axes), default=0)
+        labels = [*left_axes, lane], [*right_axes, lane], [*out_axes, lane]
+
+        def product(a: Array, b: Array) -> Array:
+            return contract_arrays(np.matmul, a, labels[0], b, labels[1], labels[2])
+
+        with np.errstate(all="ignore"):
+            found = product(one, other)
+            if found.dtype.kind == "f":
+                terms = one.size // count * np.max(np.abs(one)) * np.max(np.abs(other))
+                total = np.abs(found) if self._inside(terms) else product(np.abs(one), np.abs(other))
+                found = self._within(found, self._sums, None, (), total)
+        return packed(found)
+
+    def reduce(self, monoid: Monoid, v: Array, dims: Sequence[int]) -> Array:
+        """By numpy's reductions; a sum is infinite where the magnitudes of its terms add up to more than the range."""
+        values = numbers(v)
+        if values.dtype == np.bool_ and monoid in (Monoid.sum, Monoid.prod):
+            values = values.astype(np.int64)
+        ufunc = {Monoid.sum: np.add, Monoid.prod: np.multiply, Monoid.max: np.maximum, Monoid.min: np.minimum}[monoid]
+        with np.errstate(all="ignore"):
+            if monoid is Monoid.prod and values.dtype.kind == "f":
+                return packed(self._product(values, tuple(dims)))
+            start = identity(monoid, values.dtype.kind)
+            found = np.asarray(ufunc.reduce(values, axis=tuple(dims), initial=start))
+            if monoid is Monoid.sum and found.dtype.kind == "f":
+                total = np.add.reduce(np.abs(values), axis=tuple(dims))
+                found = self._within(found, self._sums, None, (), total)
+        return packed(found)
+
+    def _product(self, values: Array, dims: tuple[int, ...]) -> Array:
+        """The product over `dims`, one factor after the other."""
+        kept = tuple(d for d in range(values.ndim) if d not in dims)
+        factors = values.transpose(*dims, *kept).reshape(-1, *(values.shape[d] for d in kept))
+        found = np.ones(factors.shape[1:], self.real)
+        for factor in factors:
+            found = self._within(found * factor, self._sums, None, ())
+        return found
+
+    def ranked(self, v: Array, numbers: Array, count: int, order: Order) -> tuple[Array, Array]:
+        """By sorting; False is less than True."""
+        values, own = _lanes_first(v), _lanes_first(numbers)
+        own = np.broadcast_to(own, values.shape)
+        last = worst(order, values.dtype.kind)
+        values, own = lengthened(values, count, last), lengthened(own, count, NOTHING)
+        keys = values.astype(np.int64) if values.dtype == np.bool_ else values
+        first, missing = ranking(keys, np.isnan(values), own, count, order)
+        found = np.where(missing, last, np.take_along_axis(values, first, -1))
+        places = np.take_along_axis(own, first, -1)
+        return packed(np.moveaxis(found, 0, -1)), packed(np.moveaxis(places, 0, -1))
+
+    def convert(self, v: Array, dtype: DType, semantic: bool) -> Array:
+        """Rounds to a semantic float type, within its range; integers truncate towards 0 and wrap; bool is `!= 0`."""
+        return packed(self._converted(numbers(v), dtype, semantic))
+
+    def random(self, shape: Sequence[int], dtype: DType, rng: np.random.Generator) -> Array:
+        """Standard normal floats, small integers, fair bools; the same in all lanes."""
+        values = rng.standard_normal(tuple(shape)) if dtype.is_float else random_exact(shape, dtype, rng)
+        return packed(values[..., None])
+
+    def equal(self, a: Array, b: Array) -> bool:
+        """The same numbers in all lanes; NaN equals NaN."""
+        return a.shape == b.shape and bool(
+            np.array_equal(numbers(a), numbers(b), equal_nan=a.dtype["v"].base.kind == "f")
+        )
+
+    # The range.
+
+    @property
+    def _sums(self) -> DType:
+        """What sums and products are carried in, which do not say it."""
+        return DType.float32 if self.real is np.float64 else DType.float64
+
+    def _carried(self, values: Array, dtype: DType) -> Array:
+        return values.astype(self.real) if dtype.is_float else wrapped(np.asarray(values), dtype)
+
+    def _converted(self, values: Array, dtype: DType, semantic: bool) -> Array:
+        carried = self._carried(values, dtype)
+        if not semantic or not dtype.is_float:
+            return carried
+        near = rounded(carried.astype(np.float64), dtype)
+        near = np.where(np.isfinite(near) & (near != 0.0), near, carried).astype(self.real)
+        return near if dtype is DType.float8_e4m3fn else self._within(near, dtype, Arg(0), ())
+
+    def _scalar(self, expr: Scalar, args: Sequence[Array], dtype: DType) -> Array:
+        match expr:
+            case Arg(index):
+                return args[index]
+            case Lit(value):
+                return np.asarray([value])
+            case Apply(op, inner):
+                operands = [self._scalar(a, args, dtype) for a in inner]
+                found = np.asarray(_meaning(op)(*operands))
+                if found.dtype.kind != "f" or op in _CHOOSING:
+                    return found
+                return self._within(found, dtype if dtype.is_float else self._sums, expr, operands)
+            case Convert(to, inner):
+                return self._converted(self._scalar(inner, args, dtype), to, semantic=True)
+            case _:
+                assert_never(expr)
+
+    def _inside(self, magnitude: Any) -> bool:
+        """Tells whether a magnitude is within all ranges, from the largest one of a value."""
+        return bool(magnitude <= np.min(self._ends[DType.float32][0]))
+
+    def _within(
+        self,
+        values: Array,
+        dtype: DType,
+        expr: Scalar | None,
+        operands: Sequence[Array],
+        magnitude: Array | None = None,
+    ) -> Array:
+        """`values` with infinities and zeros where `magnitude` (theirs, unless it is given) is out of the range."""
+        own = dtype if isinstance(expr, Arg) else dtype.accumulator
+        largest, least = self._ends[own]
+        size = np.abs(values) if magnitude is None else magnitude
+        over, under = size > largest, (size < least) & (size > 0)
+        if over.any():
+            over = over & _of_finite(size, expr, operands)
+        if not over.any() and not under.any():
+            return values
+        self._note(expr, over, under)
+        # An exponential that is infinite has the right sign. A sum or a product has it by chance, and max(x, 0) would hide that.
+        gone = np.inf if kind_of(expr) == "exponential" else self._gone
+        return np.where(over, np.copysign(gone, values), np.where(under, 0.0, values)).astype(self.real)
+
+    def _note(self, expr: Scalar | None, over: Array, under: Array) -> None:
+        lanes = tuple(range(over.ndim - 1))
+        key = id(self.node), id(expr)
+        event = self.events.get(key)
+        if event is None:
+            none = np.zeros(len(self.lanes), np.bool_)
+            event = self.events[key] = Event(self.node, expr, kind_of(expr), none, none)
+        event.over = event.over | over.any(axis=lanes)
+        event.under = event.under | under.any(axis=lanes)
+
+
+def kind_of(expr: Scalar | None) -> Kind:
+    """What an operation counts as; None is a contraction or a reduction."""
+    match expr:
+        case Apply("mul", (one, other)) if one == other:
+            return "square"
+        case Apply("pow", (_, Lit(2))):
+            return "square"
+        case None | Apply("mul" | "fma" | "pow", _):
+            return "product"
+        case Apply(op, _) if op in _EXPONENTIALS:
+            return "exponential"
+        case _:
+            return "other"
+
+
+def numbers(v: Array) -> Array:
+    """The numbers of a value: one more dimension, that of lanes, or of size 1 where it is the same in all."""
+    return v["v"]
+
+
+def packed(values: Array) -> Array:
+    """A value of these numbers, whose last dimension is that of lanes."""
+    whole = np.ascontiguousarray(values)
+    return whole.view(np.dtype([("v", whole.dtype, (whole.shape[-1],))]))[..., 0]
+
+
+def _of_finite(size: Array, expr: Scalar | None, operands: Sequence[Array]) -> Array:
+    """Where a magnitude is that of finite operands: 1 / 0 and -inf - x are infinite whatever the range is.
+
+    The machine's numbers hold all sums and products of numbers that have a range, but not powers.
+    """
+    if kind_of(expr) != "exponential" and not (isinstance(expr, Apply) and expr.op == "pow"):
+        return np.isfinite(size)
+    found = np.ones(size.shape, np.bool_)
+    for each in operands:
+        found = found & np.isfinite(each)
+    return found
+
+
+def _lanes_first(v: Array) -> Array:
+    return np.moveaxis(numbers(v), -1, 0)
+
+
+def _meaning(op: str) -> Callable[..., Array]:
+    return _like_erf if op == "erf" else optable.row(op).meaning
+
+
+def _like_erf(x: Array) -> Array:
+    return np.tanh(np.asarray(x) * (2.0 / np.sqrt(np.pi)))
