@@ -195,13 +195,9 @@ class Ranges:
             found = self._run(candidate, domain, self._magnitudes)
         except _ERRORS:
             return None
-        bad = np.zeros(count, np.bool_)
-        fine = np.ones(count, np.bool_)
-        for each, borne in zip(found, self.borne, strict=True):
-            every = tuple(range(borne.ndim - 1))
-            bad |= (borne & ~_same(each, count)).any(axis=every)
-            fine &= borne.any(axis=every)
-        return self._lost(bad, fine, domain) if bad.any() else None
+        lost = [borne & ~_same(each, count) for each, borne in zip(found, self.borne, strict=True)]
+        bad = np.logical_or.reduce([each.reshape(-1, count).any(axis=0) for each in lost])
+        return self._lost(bad, lost, domain) if bad.any() else None
 
     def said(self, candidate: BlockProgram) -> tuple[str, ...]:
         """What magnitudes of its inputs `candidate` bears, and each of its exponentials, squares and products, a line each.
@@ -238,21 +234,20 @@ class Ranges:
             lines.append(f"{_interval(exponents, over, under)}: {operation_text(node, expr)}")
         return tuple(dict.fromkeys(lines))
 
-    def _lost(self, bad: Array, fine: Array, domain: BoundedDomain) -> Lost:
-        count, largest = len(self._magnitudes), np.max(np.abs(list(self._magnitudes.exponents.values())), axis=0)
-        worst = min(np.flatnonzero(bad), key=lambda i: (largest[i], i))
-        signed = np.array([self._exponent(i) for i in range(count)])
-        beside = [
-            i
-            for i in range(count)
-            if self._magnitudes.changed[i] == self._magnitudes.changed[worst]
-            and self._magnitudes.shapes[i] == self._magnitudes.shapes[worst]
-            and fine[i]
-        ]
-        ends = min(signed[beside]), max(signed[beside])
+    def _lost(self, bad: Array, lost: Sequence[Array], domain: BoundedDomain) -> Lost:
+        """What is lost at the choice of `bad` that is nearest to 1; `lost` says which elements of each output are."""
+        count, magnitudes = len(self._magnitudes), self._magnitudes
+        exponents = np.array([self._exponent(i) for i in range(count)])
+        worst = min(np.flatnonzero(bad), key=lambda i: (abs(exponents[i]), i))
+        fine = np.zeros(count, np.bool_)  # where the program as written bears what is lost there
+        for each, borne in zip(lost, self.borne or (), strict=True):
+            fine |= borne[each[..., worst]].any(axis=0)
+        alike = [magnitudes.changed[i] == magnitudes.changed[worst] for i in range(count)]
+        beside = exponents[fine & alike & (magnitudes.shapes == magnitudes.shapes[worst])]
         left = [e for e in domain.events.values() if (e.over | e.under)[count + worst]]
         operation = _described(left[0], over=bool(left[0].over[count + worst])) if left else "a difference of such"
-        return Lost(operation, int(signed[worst]), (int(ends[0]), int(ends[1])), self._magnitudes.changed[worst])
+        ends = int(beside.min()), int(beside.max())
+        return Lost(operation, int(exponents[worst]), ends, magnitudes.changed[worst])
 
     def _exponent(self, choice: int) -> int:
         return int(max((self._magnitudes.exponents[n][choice] for n in self._magnitudes.changed[choice]), key=abs))
@@ -278,8 +273,11 @@ class Ranges:
                 continue
             if math.prod(shape) * len(magnitudes) > _MOST_ELEMENTS:
                 raise UnsupportedError(f"{node.name} has too many elements")
-            values = _elements(shape, rng, domain.real)[magnitudes.shapes]
-            values = np.moveaxis(values, 0, -1) * np.exp2(magnitudes.exponents[node.name].astype(domain.real))
+            exponents = magnitudes.exponents[node.name]
+            # Rows of different scale are those of what changes its magnitude; the others stay about 1.
+            shapes = np.where((exponents == 0) & (magnitudes.shapes == Shape.rows), Shape.mixed, magnitudes.shapes)
+            values = _elements(shape, rng, domain.real)[shapes]
+            values = np.moveaxis(values, 0, -1) * np.exp2(exponents.astype(domain.real))
             halves = len(domain.lanes) // len(magnitudes)
             found[node.name] = packed(np.concatenate([values] * halves, axis=-1))
         return found
@@ -369,7 +367,7 @@ def _elements(shape: Sequence[int], rng: np.random.Generator, real: Any) -> Arra
         (np.arange(n).reshape([-1 if i == d else 1 for i in range(len(shape))]) for d, n in enumerate(shape[:-1])),
         np.zeros(()),
     )
-    return np.stack((mixed, near, mixed * np.exp2(_ROWS_APART * (number % 3 - 1)))).astype(real)
+    return np.stack((mixed, near, mixed * np.exp2(_ROWS_APART * ((number + 1) % 3 - 1)))).astype(real)
 
 
 def _twice(magnitudes: Magnitudes, lane: Lane) -> tuple[Lane, ...]:
