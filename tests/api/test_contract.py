@@ -369,14 +369,36 @@ class TestEquivalent:
     def test_what_rounding_does_not_explain_is_refuted(self, one, other):
         assert weft.equivalent(one, other, (torch.randn(5, 7),)).equal is False
 
-    def test_a_function_that_computes_nothing_says_what_it_returns(self):
-        given = torch.randn(3), torch.randn(4)
-        verdict = weft.equivalent(lambda x, y: (y, x), lambda x, y: x + 1, given)
+    def test_a_function_may_compute_nothing(self):
+        given = torch.randn(3), torch.randn(3)
+        assert weft.equivalent(lambda x, y: (y, x), lambda x, y: (y * 1, x), given).equal is True
+        assert weft.equivalent(lambda x, y: (y, x), lambda x, y: (x, y), given).equal is False
+        assert weft.equivalent(lambda x, y: (y, x), lambda x, y: x + 1, given).equal is False
+        assert weft.equivalent(lambda x, y: [], lambda x, y: x, given).equal is False
+        verdict = weft.equivalent(lambda x, y: [], lambda x, y: [], given)
         assert verdict.equal is None
-        assert "compute nothing" in verdict.reason
-        assert "the first function" in verdict.reason
-        assert "it returns argument 1 as it is and argument 0 as it is" in verdict.reason
-        assert "returns nothing" in weft.equivalent(lambda x, y: [], lambda x, y: x, given).reason
+        assert "the first function returns no tensor" in verdict.reason
+
+    def test_what_separates_two_functions_is_small_and_shown(self):
+        verdict = weft.equivalent(lambda x: torch.where(x * 2 == 3, 1.0, x), lambda x: x, (torch.randn(5, 7),))
+        assert verdict.equal is False
+        assert verdict.separates is not None
+        assert verdict.separates["argument 0"].tolist() == [[1.5]]
+        assert verdict.reason == "the first gives 1, the second 1.5 at [0, 0], where argument 0 = [[1.5]]"
+
+    def test_a_function_of_random_numbers_is_not_judged(self):
+        verdict = weft.equivalent(lambda x: x + torch.rand_like(x), lambda x: x, (torch.randn(5),))
+        assert verdict.equal is None
+        assert "other results on the same inputs" in verdict.reason
+
+    def test_the_functions_and_the_state_of_random_numbers_are_left_as_they_were(self):
+        layer, x = torch.nn.BatchNorm1d(4), torch.randn(5, 4)
+        before, mean = torch.get_rng_state(), layer.running_mean.clone()
+        verdict = weft.equivalent(lambda x: x * 2, lambda x: x + x, (x,))
+        assert verdict.equal is True
+        assert torch.equal(torch.get_rng_state(), before)
+        weft.equivalent(layer.eval(), lambda x: x * 2, (x,))
+        assert torch.equal(layer.running_mean, mean)
 
     def test_undecided(self):
         verdict = weft.equivalent(lambda x: torch.cumsum(x, 0), lambda x: torch.cumsum(x, 0), (torch.randn(5),))

@@ -1,51 +1,48 @@
-"""weft.equivalent: whether two functions compute the same, as algebra."""
+"""weft.equivalent: whether two functions compute the same."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import copy
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree  # no public name
 
 from weft import verify
-from weft.api.compile import dynamo_compile, translating
 from weft.api.given import callable_of, inputs_of
-from weft.api.optimize import Inputs, own_code
-from weft.capture import Captured, FromProgram, capture
-from weft.errors import UnsupportedError, WeftError, named
-from weft.tensor.laws import normalize
+from weft.api.optimize import Inputs
+from weft.api.whole import Whole, argument, whole
+from weft.errors import UnsupportedError, named
 from weft.tensor.program import Input, TensorProgram
-from weft.tensor.rename import with_values
+from weft.verify.rounding import what_differs
+from weft.verify.seeds import Numbers, Tensors
+from weft.verify.separate import Apart, Search, Side
+from weft.verify.written import as_written, finest
 
 # A size that the program itself says stays as it is; up to here that is cheap to check.
 _LARGEST_FIXED = 64
-
-
-@dataclass(frozen=True, slots=True)
-class _Whole:
-    """A function as one tensor program: inputs named after the arguments; and how what it returns is put together."""
-
-    program: TensorProgram
-    returns: tuple[str, ...]
+# Tensors of at most so many elements are shown in words.
+_SHOWN = 8
 
 
 @named("weft.equivalent")
 def equivalent(fn_a: Callable[..., Any], fn_b: Callable[..., Any], example_inputs: Inputs) -> verify.Verdict:
-    """Tells whether two functions compute the same, as algebra: checked over finite fields, not run on numbers.
+    """Tells whether two functions compute the same, as functions over the real numbers, special values included.
 
     Args:
-        fn_a, fn_b: functions or modules with the same arguments, which are all the tensors they read.
-        example_inputs: positional arguments for both; tensors that share no memory.
+        fn_a, fn_b: functions or modules with the same arguments.
+        example_inputs: positional arguments for both; tensors that share no memory. Other values and other sizes are tried, too:
+            both functions are run, on copies, a few hundred times.
 
     Returns:
-        A verdict: equal, which is shown, with the probability of error, for all sizes, or where one of them has a size of at most
-        64 as a number, for those of the example, as the reason says; refuted, which numbers show too; or None, undecided, with the
-        reason: either is not wholly captured, or no law makes them equal and yet numbers do not tell them apart by more than the
-        rounding of constants (`x / 3` and `x * (1 / 3)`: constants are taken as the exact numbers that floats are). Laws of sums,
-        products, quotients and exponentials are known, those of other functions (tanh, sqrt) and of maxima under sums and products
-        are not. A comparison shows only where random numbers make it choose.
+        A verdict. `equal` is True only where each class of what the functions hold has an argument (`classes`). It is False where
+        an input tells them apart, which `separates` holds by name ("argument 0"), made as small as it could be, and `reason` shows.
+        It is None where no such input was found and yet something has no argument, or a function cannot be captured whole; the
+        reason says what agrees, and up to what. What is rounding is no difference: sums in another order, or constants such as
+        1 / 3. Casts to fewer bits than the results have are no rounding, but part of the function.
 
     Raises:
         ArgumentError: a function cannot be called, or `example_inputs` are no arguments.
@@ -54,147 +51,126 @@ def equivalent(fn_a: Callable[..., Any], fn_b: Callable[..., Any], example_input
     fn_a = callable_of(fn_a, "the first argument of weft.equivalent", "weft.equivalent({}, fn_b, inputs)")
     fn_b = callable_of(fn_b, "the second argument of weft.equivalent", "weft.equivalent(fn_a, {}, inputs)")
     inputs = inputs_of(example_inputs, "weft.equivalent(fn_a, fn_b")
-    try:
-        first, second = _whole(fn_a, inputs, "first"), _whole(fn_b, inputs, "second")
-        shapes = _shapes((first.program, second.program))
-    except UnsupportedError as error:
-        return verify.Verdict(None, None, error.what)
-    if first.returns != second.returns:
+    first, second = whole(fn_a, inputs, "first"), whole(fn_b, inputs, "second")
+    if first.returns and second.returns and first.returns != second.returns:
         return verify.Verdict(False, None, f"the first returns {first.returns}, the second {second.returns}")
-    verdict = verify.equivalent(first.program, second.program, shapes)
-    if verdict.equal is not False:
-        return verdict
-    own = _own_shapes((first.program, second.program))
-    if own not in shapes and all(size <= _LARGEST_FIXED for shape in own.values() for size in shape):
-        there = verify.equivalent(first.program, second.program, [own])
-        if there.equal:
-            alone = "at the sizes given, and not at others: one of them has a size as a number (x.shape[-1])"
-            return replace(there, reason=f"{there.reason}; {alone}")
-    return _not_refuted_by_rounding(verdict, first.program, second.program, shapes)
+    search, apart = _searched((fn_a, fn_b), (first, second), inputs)
+    if search is not None and apart is not None:
+        return _refuted(search, apart, inputs)
+    if search is not None and search.random:
+        said = "a function gives other results on the same inputs (random numbers, time): equality says nothing of it"
+        return verify.Verdict(None, None, said)
+    for each in (first, second):
+        if each.program is None:
+            return verify.Verdict(None, None, each.reason + _tried(search))
+    return _checked(first, second, search)
 
 
-def _not_refuted_by_rounding(
-    refuted: verify.Verdict,
-    first: TensorProgram,
-    second: TensorProgram,
-    shapes: Sequence[Mapping[str, tuple[int, ...]]],
-) -> verify.Verdict:
-    """The verdict `refuted`, or undecided where numbers do not tell the programs apart either."""
-    types = [[p.values()[name].dtype for name in p.outputs] for p in (first, second)]
-    if types[0] != types[1]:
-        return refuted
+def _searched(
+    functions: tuple[Callable[..., Any], Callable[..., Any]], wholes: tuple[Whole, Whole], inputs: tuple[Any, ...]
+) -> tuple[Search | None, Apart | None]:
+    """The search for an input that tells the functions apart, and what it found; None where they cannot be run again and again."""
+    places = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)]
+    tensors = [inputs[i] for i in places]
+    dense = all(type(x) in (torch.Tensor, torch.nn.Parameter) and x.layout is torch.strided for x in tensors)
+    if any(w.writes for w in wholes) or not dense or not tensors or any(x.is_quantized or x.is_meta for x in tensors):
+        return None, None
     try:
-        found = verify.alike_on_numbers(first, second, shapes)
-    except (WeftError, ValueError, IndexError, KeyError, ArithmeticError):
-        return refuted  # by the field alone, which is enough
-    if not found.alike:
-        return refuted
-    return verify.Verdict(
-        None,
-        None,
-        f"no law makes them equal, and random numbers do not tell them apart: they differ by {found.largest:.1e} of the largest "
-        f"result at most, which rounding explains. What differs is {found.differs}",
-    )
+        own = [copy.deepcopy(fn) if isinstance(fn, torch.nn.Module) else fn for fn in functions]
+    except (RuntimeError, TypeError, ValueError, AttributeError):
+        return None, None  # a module that cannot be copied, whose state running it may change
+    runs = [_runner(fn, inputs, places) for fn in own]
+    written = _as_written(wholes)
+    first, second = (Side(run, program) for run, program in zip(runs, written, strict=True))
+    numbers = Numbers.of([*wholes[0].numbers, *wholes[1].numbers])
+    search = Search((first, second), [argument(i) for i in places], numbers)
+    given = tuple(x.detach().cpu().clone() for x in tensors)
+    state = torch.get_rng_state()
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of inputs that nobody gave
+            return search, search.search(given)
+    finally:
+        torch.set_rng_state(state)
 
 
-def _whole(fn: Callable[..., Any], inputs: tuple[Any, ...], which: str) -> _Whole:
-    """`fn` as one tensor program.
+def _runner(
+    fn: Callable[..., Any], inputs: tuple[Any, ...], places: Sequence[int]
+) -> Callable[[Tensors], Sequence[Any]]:
+    def run(tensors: Tensors) -> Sequence[Any]:
+        given = list(inputs)
+        for place, tensor in zip(places, tensors, strict=True):
+            given[place] = tensor.to(inputs[place].device)
+        return pytree.tree_leaves(fn(*given))
 
-    Raises:
-        UnsupportedError: it is not one, or not one over its arguments alone.
-    """
-    graphs: list[tuple[Captured, Sequence[Any]]] = []
-    made: list[Sequence[Any]] = []
-
-    def collect(gm: torch.fx.GraphModule, example: Sequence[Any]) -> Callable[..., Any]:
-        graphs.append((capture(gm, example), example))
-
-        def run(*args: Any) -> Sequence[Any]:
-            made.append(gm.forward(*args))
-            return made[-1]
-
-        return run
-
-    with torch.no_grad():
-        returned = translating(dynamo_compile(own_code(fn), collect), fn)(*inputs)
-    if not graphs:
-        raise UnsupportedError(
-            f"the {which} function has PyTorch compute nothing: {_given_back(returned, inputs)}; what is computed is compared"
-        )
-    if len(graphs) > 1:
-        raise UnsupportedError(
-            f"the {which} function is {len(graphs)} graphs, not one: something in it breaks PyTorch's tracing"
-        )
-    captured, example = graphs[0]
-    if captured.writes:
-        raise UnsupportedError(f"the {which} function writes into its arguments")
-    if captured.program is None or captured.calls:
-        every = (*captured.fallbacks, *captured.views, *filter(None, (captured.refused,)))
-        left = "; ".join(map(str, dict.fromkeys(every)))
-        raise UnsupportedError(f"the {which} function is not captured whole: {left}")
-    # What a function returns besides what its graph gives (arguments, constants) Dynamo puts in itself.
-    leaves, structure = pytree.tree_flatten(returned)
-    results = [_result(leaf, made[0], inputs, captured, which) for leaf in leaves]
-    return _named(captured, captured.program, results, _argument_names(inputs, example), str(structure))
+    return run
 
 
-def _given_back(returned: Any, inputs: tuple[Any, ...]) -> str:
-    """What a function without operations returned, in words."""
-    places = {id(x): i for i, x in enumerate(inputs)}
-    leaves = pytree.tree_leaves(returned)
-    kinds = (f"argument {places[id(x)]} as it is" if id(x) in places else type(x).__name__ for x in leaves)
-    return f"it returns {' and '.join(kinds) or 'nothing'}"
+def _as_written(wholes: tuple[Whole, Whole]) -> tuple[TensorProgram | None, TensorProgram | None]:
+    """Both programs, casts that keep less than their results do rounding in both."""
+    programs = [w.program for w in wholes if w.program is not None]
+    kept = finest(programs)
+    first, second = (None if w.program is None else as_written(w.program, kept) for w in wholes)
+    return first, second
 
 
-def _result(
-    leaf: Any, made: Sequence[Any], inputs: tuple[Any, ...], captured: Captured, which: str
-) -> FromProgram | str:
-    """One thing that a function returned: an output of its program, the name of an argument, or what it is otherwise."""
-    if not isinstance(leaf, torch.Tensor):
-        return f"constant {leaf!r}"
-    place = next((i for i, x in enumerate(inputs) if x is leaf), None)
-    if place is not None:
-        return f"argument {place}"
-    found = next((captured.results[i] for i, x in enumerate(made) if x is leaf), None)
-    if not isinstance(found, FromProgram):
-        raise UnsupportedError(f"the {which} function returns a tensor that its program does not make")
-    return found
+def _checked(first: Whole, second: Whole, search: Search | None) -> verify.Verdict:
+    """The verdict over finite fields on two functions that no input was found to tell apart."""
+    one, other = _as_written((first, second))
+    assert one is not None
+    assert other is not None
+    try:
+        shapes = _shapes((one, other))
+    except UnsupportedError as error:
+        return verify.Verdict(None, None, error.what + _tried(search))
+    verdict = verify.equivalent(one, other, shapes)
+    if verdict.equal is False:
+        own = _own_shapes((one, other))
+        if own not in shapes and all(size <= _LARGEST_FIXED for shape in own.values() for size in shape):
+            verdict = verify.equivalent(one, other, [own])
+            alone = "at the sizes given, and not at others: one of them has a size as a number (x.shape[-1])"
+            verdict = replace(verdict, reason=f"{verdict.reason}; {alone}")
+    if verdict.equal is False:
+        said = f"no law makes them equal{_tried(search)}: rounding explains what differs, which is {what_differs(one, other)}"
+        return verify.Verdict(None, None, said, classes=verdict.classes, primes=verdict.primes)
+    if verdict.equal and search is not None:
+        doubt = _doubt(search)
+        if doubt:
+            return replace(verdict, equal=None, error_probability=None, reason=f"{verdict.reason}; {doubt}")
+    return verdict
 
 
-def _argument_names(inputs: tuple[Any, ...], example: Sequence[Any]) -> dict[int, str]:
-    """For each of the graph's placeholders the name of the argument that it is, where it is one."""
-    places = {x.data_ptr(): i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)}
-    if len(places) != sum(isinstance(x, torch.Tensor) for x in inputs):
-        raise UnsupportedError("two arguments share memory")
-    found = ((i, places.get(x.data_ptr())) for i, x in enumerate(example) if isinstance(x, torch.Tensor))
-    return {i: f"argument {place}" for i, place in found if place is not None}
+def _doubt(search: Search) -> str:
+    """What speaks against calling functions equal that agree over finite fields."""
+    if search.poles:
+        return "where something is divided by 0, they give infinities of other signs"
+    if search.in_eager_alone:
+        return f"eager gives {search.in_eager_alone} where numbers say that they agree: rounding may explain it"
+    return ""
 
 
-def _named(
-    captured: Captured,
-    program: TensorProgram,
-    results: Sequence[FromProgram | str],
-    names: Mapping[int, str],
-    structure: str,
-) -> _Whole:
-    own = {node.name: names.get(index) for node, index in zip(program.inputs, captured.arguments, strict=True)}
-    if None in own.values():
-        raise UnsupportedError("a function reads tensors that are not its arguments")
+def _tried(search: Search | None) -> str:
+    return "" if search is None else f", and none of {search.tried} inputs tells them apart"
 
-    def name(value: str) -> str:
-        return own.get(value) or value
 
-    program = normalize(program)
-    made = [r.index for r in results if isinstance(r, FromProgram)]
-    whole = replace(
-        program,
-        inputs=tuple(replace(n, name=name(n.name)) for n in program.inputs),
-        nodes=tuple(with_values(n, name) for n in program.nodes),
-        outputs=tuple(name(program.outputs[i]) for i in made),
-        output_dims=tuple(program.output_dims[i] for i in made),
-    )
-    rest = (r if isinstance(r, str) else "a result" for r in results)
-    return _Whole(whole, (structure, *rest))
+def _refuted(search: Search, apart: Apart, inputs: tuple[Any, ...]) -> verify.Verdict:
+    """The verdict False, with the input that shows it."""
+    separates = dict(zip(search.names, apart.inputs, strict=True))
+    several = "" if apart.result == 0 else f", in result {apart.result}"
+    place = "" if not apart.at else f" at {list(apart.at)}"
+    given = "; ".join(f"{name} = {_shown(x)}" for name, x in separates.items())
+    said = f"the first gives {apart.first}, the second {apart.second}{place}{several}, where {given}"
+    del inputs
+    return verify.Verdict(False, None, said, separates=separates)
+
+
+def _shown(x: torch.Tensor) -> str:
+    """A tensor in few words."""
+    if x.numel() <= _SHOWN:
+        return str(x.numpy().tolist()) if x.dtype is not torch.bfloat16 else str(x.float().numpy().tolist())
+    flat = x.reshape(-1)
+    same = bool((flat == flat[0]).all())
+    return f"{flat[0].item()} in all of {list(x.shape)}" if same else f"a tensor of {list(x.shape)}"
 
 
 def _shapes(programs: tuple[TensorProgram, TensorProgram]) -> tuple[dict[str, tuple[int, ...]], ...]:

@@ -1,19 +1,17 @@
 """verify: is this program equal to that one, does it bear as much, and is this result good enough.
 
-In: a tensor program and an applied block program (`verify`), two tensor programs (`equivalent`; `alike_on_numbers`, where that
-refutes), a tensor program and a candidate for its kernel (`Ranges`), or results beside eager's and fp64's (`judge`). Out: a
-`Verdict`: what was shown, and whether the program may run, which are two things; what a candidate has `Lost`; or a `Judgement`.
-What cannot be run is not equal: a verifier fails closed.
+In: a tensor program and an applied block program (`verify`), two tensor programs (`equivalent`), two functions
+(`weft.verify.separate`: an input that tells them apart), a tensor program and a candidate for its kernel (`Ranges`), or results
+beside eager's and fp64's (`judge`). Out: a `Verdict`: what was shown, and whether the program may run, which are two things; what a
+candidate has `Lost`; or a `Judgement`. What cannot be run is not equal: a verifier fails closed.
 """
 
 from weft.verify.field_check import equivalent, verify
 from weft.verify.judge import Draws, Judgement, judge
 from weft.verify.ranges import Lost, Ranges
-from weft.verify.rounding import Alike, alike_on_numbers
 from weft.verify.verdict import Argument, Shown, Verdict, together
 
 __all__ = [
-    "Alike",
     "Argument",
     "Draws",
     "Judgement",
@@ -21,7 +19,6 @@ __all__ = [
     "Ranges",
     "Shown",
     "Verdict",
-    "alike_on_numbers",
     "equivalent",
     "judge",
     "together",

@@ -1,0 +1,229 @@
+"""A function as one tensor program over its arguments, as it is written, and the numbers that stand in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch.utils import _pytree as pytree  # no public name
+
+from weft.api.compile import dynamo_compile, translating
+from weft.api.optimize import own_code
+from weft.capture import Captured, FromProgram, capture
+from weft.capture.arguments import dtype_of
+from weft.errors import UnsupportedError
+from weft.tensor.axes import Axis, Space
+from weft.tensor.laws import remove_dead
+from weft.tensor.program import Input, TensorProgram
+from weft.tensor.rename import with_values
+from weft.verify.inputs import literals
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A function, traced.
+
+    Attributes:
+        program: it as a program, its inputs named after the arguments ("argument 0"); None where it is none.
+        reason: why not, in words.
+        returns: how what it returns is put together, and what of it is no tensor.
+        numbers: those that stand in it, also where it is no program.
+        writes: it writes into its arguments.
+    """
+
+    program: TensorProgram | None
+    reason: str
+    returns: tuple[str, ...]
+    numbers: tuple[float | int, ...]
+    writes: bool = False
+
+
+def argument(place: int) -> str:
+    """What the positional argument number `place` is called in programs and messages."""
+    return f"argument {place}"
+
+
+def whole(fn: Callable[..., Any], inputs: tuple[Any, ...], which: str) -> Whole:
+    """Trace `fn`, running it once on `inputs`.
+
+    Args:
+        which: "first" or "second", for messages.
+    """
+    trace = _Trace(fn, inputs, which)
+    try:
+        program, returns = trace.program()
+    except UnsupportedError as error:
+        return Whole(None, error.what, (), trace.numbers(None), trace.writes)
+    return Whole(program, "", returns, trace.numbers(program))
+
+
+class _Trace:
+    """One run of a function under Dynamo."""
+
+    def __init__(self, fn: Callable[..., Any], inputs: tuple[Any, ...], which: str) -> None:
+        self._fn, self._inputs, self._which = fn, inputs, which
+        self._modules: list[torch.fx.GraphModule] = []
+        self._graphs: list[tuple[Captured, Sequence[Any]]] = []
+        self._made: list[Sequence[Any]] = []
+
+    @property
+    def writes(self) -> bool:
+        """Whether arguments are written into."""
+        return any(captured.writes for captured, _ in self._graphs)
+
+    def numbers(self, program: TensorProgram | None) -> tuple[float | int, ...]:
+        """Those in the calls of the graphs (bounds of slices among them), and those that operations of the program have."""
+        found = list(literals(program)) if program is not None else []
+        for module in self._modules:
+            for node in module.graph.nodes:
+                found += _numbers((node.args, node.kwargs))
+        return tuple(dict.fromkeys(found))
+
+    def program(self) -> tuple[TensorProgram, tuple[str, ...]]:
+        """The program, and what is returned in words.
+
+        Raises:
+            UnsupportedError: it is not one, or not one over its arguments alone.
+        """
+
+        def collect(gm: torch.fx.GraphModule, example: Sequence[Any]) -> Callable[..., Any]:
+            return self._collected(gm, example)
+
+        with torch.no_grad():
+            returned = translating(dynamo_compile(own_code(self._fn), collect), self._fn)(*self._inputs)
+        if len(self._graphs) > 1:
+            raise UnsupportedError(
+                f"the {self._which} function is {len(self._graphs)} graphs, not one: something in it breaks PyTorch's tracing"
+            )
+        leaves, structure = pytree.tree_flatten(returned)
+        if not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
+            raise UnsupportedError(f"the {self._which} function returns no tensor")
+        if not self._graphs:
+            program = TensorProgram((), (), ())
+            results = [self._argument_or_constant(leaf) for leaf in leaves]
+        else:
+            captured, example = self._whole_graph()
+            program = _named(captured, _argument_names(self._inputs, example))
+            results = [self._result(leaf, captured) for leaf in leaves]
+        words = tuple(r if isinstance(r, str) else "a tensor" for r in results)
+        return self._returning(program, results), (str(structure), *words)
+
+    def _collected(self, gm: torch.fx.GraphModule, example: Sequence[Any]) -> Callable[..., Any]:
+        self._modules.append(gm)
+        self._graphs.append((capture(gm, example), example))
+
+        def run(*args: Any) -> Sequence[Any]:
+            self._made.append(gm.forward(*args))
+            return self._made[-1]
+
+        return run
+
+    def _whole_graph(self) -> tuple[Captured, Sequence[Any]]:
+        captured, example = self._graphs[0]
+        if captured.writes:
+            raise UnsupportedError(f"the {self._which} function writes into its arguments")
+        if captured.program is None or captured.calls:
+            every = (*captured.fallbacks, *captured.views, *filter(None, (captured.refused,)))
+            left = "; ".join(map(str, dict.fromkeys(every)))
+            raise UnsupportedError(f"the {self._which} function is not captured whole: {left}")
+        return captured, example
+
+    def _argument_or_constant(self, leaf: Any) -> int | str:
+        """The place of an argument that is returned as it is; words for what is no tensor."""
+        if not isinstance(leaf, torch.Tensor):
+            return f"constant {leaf!r}"
+        place = next((i for i, x in enumerate(self._inputs) if x is leaf), None)
+        if place is None:
+            raise UnsupportedError(f"the {self._which} function returns a tensor that its program does not make")
+        return place
+
+    def _result(self, leaf: Any, captured: Captured) -> FromProgram | int | str:
+        """One thing that the function returned; what is no result of its graph Dynamo puts in itself."""
+        made = next((captured.results[i] for i, x in enumerate(self._made[0]) if x is leaf), None)
+        given = any(x is leaf for x in self._inputs)
+        return made if isinstance(made, FromProgram) and not given else self._argument_or_constant(leaf)
+
+    def _returning(self, program: TensorProgram, results: Sequence[FromProgram | int | str]) -> TensorProgram:
+        """`program` with the tensors among `results` as its outputs, arguments among them."""
+        inputs = {n.name: n for n in program.inputs}
+        outputs: list[str] = []
+        dims: list[tuple[Axis | None, ...]] = []
+        for result in results:
+            if isinstance(result, FromProgram):
+                outputs.append(program.outputs[result.index])
+                dims.append(program.output_dims[result.index])
+            elif isinstance(result, int):
+                node = inputs.setdefault(argument(result), _input(argument(result), self._inputs[result]))
+                outputs.append(node.name)
+                dims.append(node.dims or node.axes)
+        made = replace(program, inputs=tuple(inputs.values()), outputs=tuple(outputs), output_dims=tuple(dims))
+        return remove_dead(made)
+
+
+def _numbers(value: Any) -> Iterator[float | int]:
+    match value:
+        case bool():
+            return
+        case int() | float():
+            yield value
+        case slice():
+            bounds = cast("slice[Any, Any, Any]", value)
+            yield from _numbers((bounds.start, bounds.stop, bounds.step))
+        case tuple() | list():
+            for each in cast("Sequence[Any]", value):
+                yield from _numbers(each)
+        case dict():
+            yield from _numbers(tuple(cast("dict[Any, Any]", value).values()))
+        case _:
+            return
+
+
+def _argument_names(inputs: tuple[Any, ...], example: Sequence[Any]) -> dict[int, str]:
+    """For each of the graph's placeholders the name of the argument that it is, where it is one."""
+    tensors = {i: x for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)}
+    filled = [x for x in tensors.values() if x.numel()]
+    if len({x.data_ptr() for x in filled}) != len(filled):
+        raise UnsupportedError("two arguments share memory")
+    found: dict[int, str] = {}
+    for index, x in enumerate(example):
+        if isinstance(x, torch.Tensor):
+            place = next((i for i, y in tensors.items() if _same(x, y)), None)
+            if place is not None:
+                found[index] = argument(place)
+    return found
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether a placeholder of a graph is this argument; empty ones have no memory to tell them by."""
+    return one is other or (bool(one.numel()) and one.data_ptr() == other.data_ptr())
+
+
+def _named(captured: Captured, names: Mapping[int, str]) -> TensorProgram:
+    """The program of `captured`, its inputs named after the arguments."""
+    program = captured.program
+    assert program is not None
+    own = {node.name: names.get(index) for node, index in zip(program.inputs, captured.arguments, strict=True)}
+    if None in own.values():
+        raise UnsupportedError("a function reads tensors that are not its arguments")
+
+    def name(value: str) -> str:
+        return own.get(value) or value
+
+    return replace(
+        program,
+        inputs=tuple(replace(n, name=name(n.name)) for n in program.inputs),
+        nodes=tuple(with_values(n, name) for n in program.nodes),
+        outputs=tuple(map(name, program.outputs)),
+        output_dims=program.output_dims or tuple(program.values()[n].axes for n in program.outputs),
+    )
+
+
+def _input(name: str, x: torch.Tensor) -> Input:
+    """An argument that is returned as it is, and read nowhere."""
+    dims = tuple(
+        None if size == 1 else Axis(f"d{dim}", Space(f"{name}, dimension {dim}", example=size))
+        for dim, size in enumerate(x.shape)
+    )
+    return Input(name, tuple(a for a in dims if a is not None), dtype_of(x.dtype), dims)

@@ -1,0 +1,382 @@
+"""The search for an input that tells two functions apart.
+
+Both are run in eager PyTorch, as they are, on inputs of `weft.verify.seeds`. Where their results differ, both programs are computed
+in numbers as they are written (`weft.verify.written`): a difference counts where it is there too, is about as large, and is more
+than rounding explains, that of the constants that only one function has included. Overflow alone does not count: over the real
+numbers there is none. Nor does the order in which infinities meet, since a sum of infinities is NaN in one order of a product and
+infinite in another: where an input is infinite, NaN beside anything else is no difference; where all are finite and something is
+divided by 0, NaN beside an infinity is none.
+
+What is found is made small (`weft.verify.smaller`) as long as it separates the two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from weft.errors import WeftError
+from weft.tensor.domain import Array
+from weft.tensor.program import TensorProgram
+from weft.verify.inputs import literals
+from weft.verify.rounding import changed, rounded_constants
+from weft.verify.seeds import Numbers, Tensors, draws, few_draws
+from weft.verify.smaller import smaller
+from weft.verify.written import Computed, computed, distance, spread
+
+Run = Callable[[Tensors], Sequence[Any]]
+
+# How often results are computed with noise; how much more than the most noise does a difference must be; how many differences are
+# held against noise before the rest are taken to be rounding, too.
+_NOISY, _ROOM, _MOST_HELD = 4, 8.0, 24
+# What fp64 may do to a result, as a share of it: before noise is asked, and beside it.
+_QUICK, _LEAST = 2.0**-42, 2.0**-48
+# A difference in eager is that of the numbers where it is this near to it, as a share.
+_ALIKE = 0.5
+# Without a program numbers are eager's own in fp64, where overflow cannot be told: inputs are moderate, differences plain.
+_MODERATE, _PLAIN = 1e3, 1e-6
+# Magnitudes at which eager's results are near to numbers, whatever is computed.
+_ORDINARY = (1e-3, 8.0)
+# Sizes beyond a constant: so many constants, up to so large, tensors of so many elements, along so many kinds of dimension.
+_MOST_CONSTANTS, _MOST_SIZE, _MOST_ELEMENTS, _MOST_SQUARE = 6, 1 << 16, 1 << 22, 1 << 24
+
+_REFUSALS = (
+    RuntimeError,
+    ValueError,
+    IndexError,
+    TypeError,
+    KeyError,
+    ArithmeticError,
+    AssertionError,
+    NotImplementedError,
+)
+_NOT_RUN = (WeftError, ValueError, IndexError, KeyError, ArithmeticError)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of two functions.
+
+    Attributes:
+        run: the function itself, in eager PyTorch, on tensors that it may write into: the things it returns.
+        program: it as a tensor program, as it is written, its inputs named `names` of the search; None where it is not one.
+    """
+
+    run: Run
+    program: TensorProgram | None
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """An input on which two functions differ.
+
+    Attributes:
+        inputs: the tensors.
+        result: which of the things returned differs.
+        at: where in it; None where it is no tensor, or of another shape or type.
+        first, second: what each function gives there.
+    """
+
+    inputs: Tensors
+    result: int
+    at: tuple[int, ...] | None
+    first: str
+    second: str
+
+
+@dataclass
+class Search:
+    """Looks for inputs that tell two functions apart, and keeps what it saw.
+
+    Attributes:
+        sides: the two functions.
+        names: those of the inputs, in order.
+        numbers: what stands in the functions.
+        tried: how many inputs both were run on.
+        passed: the most elements along a dimension, by the size that it has in the example.
+        random: a function gives other results on the same inputs.
+        poles: where something is divided by 0, the functions give infinities of other signs.
+        in_eager_alone: eager's results differ plainly on moderate inputs, in numbers they do not.
+    """
+
+    sides: tuple[Side, Side]
+    names: Sequence[str]
+    numbers: Numbers
+    seed: int = 0
+    tried: int = 0
+    passed: dict[int, int] = field(default_factory=dict[int, int])
+    random: bool = False
+    poles: bool = False
+    in_eager_alone: str = ""
+    _held: int = 0
+
+    def __post_init__(self) -> None:
+        programs = [s.program for s in self.sides if s.program is not None]
+        constants = [rounded_constants(p) for p in programs]
+        self._own = constants[0] ^ constants[1] if len(constants) == 2 else frozenset[float]()
+        self._shapes: list[torch.Size] = []
+        self._infinite = any(not math.isfinite(v) for p in programs for v in literals(p))
+
+    def search(self, given: Tensors) -> Apart | None:
+        """An input that separates the functions, made small; None where none was found."""
+        self._shapes = [x.shape for x in given]
+        if self._is_random(given):
+            self.random = True
+            return None
+        for inputs in self._candidates(given):
+            found = self.apart(inputs)
+            if found is not None:
+                return self._made_small(found)
+        return None
+
+    def _made_small(self, found: Apart) -> Apart:
+        """The same kind of difference, in one element or of a whole result, on as small an input as could be found."""
+
+        def differs_so(inputs: Tensors) -> bool:
+            made = self.apart(inputs)
+            return made is not None and (made.at is None) == (found.at is None)
+
+        return self.apart(smaller(found.inputs, differs_so)) or found
+
+    def _candidates(self, given: Tensors) -> Iterator[Tensors]:
+        yield from draws(given, self.numbers, self.seed)
+        for sizes in self._sizes(given):
+            resized = tuple(_resized(x, sizes) for x in given)
+            if self._runs(resized):
+                yield from few_draws(resized, self.seed)
+                for old, new in sizes.items():
+                    self.passed[old] = max(self.passed.get(old, old), new)
+
+    def _sizes(self, given: Tensors) -> Iterator[dict[int, int]]:
+        """Other sizes for the dimensions of the example: a little more, and beyond each constant along each."""
+        kinds = sorted({size for x in given for size in x.shape})
+        for more in (1, 5):
+            yield {size: size + more for size in kinds}
+            if len(kinds) > 1:
+                for size in kinds:
+                    yield {size: size + more}
+        constants = [c for c in self.numbers.sizes if c <= _MOST_SIZE][:_MOST_CONSTANTS]
+        for size in kinds:
+            for constant in constants:
+                wanted = constant + 1 + constant % 2
+                if wanted <= size:
+                    continue
+                shapes = [[wanted if n == size else n for n in x.shape] for x in given]
+                along = max((sum(n == wanted for n in shape) for shape in shapes), default=0)
+                square = wanted ** max(along, 2)
+                if max(map(math.prod, shapes)) <= _MOST_ELEMENTS and square <= _MOST_SQUARE:
+                    yield {size: wanted}
+
+    def _runs(self, inputs: Tensors) -> bool:
+        return all(self._results(side, inputs) is not None for side in self.sides)
+
+    def _results(self, side: Side, inputs: Tensors) -> Sequence[Any] | None:
+        """What the function returns; None where it refuses these inputs."""
+        try:
+            return side.run(tuple(x.clone() for x in inputs))
+        except _REFUSALS:
+            return None
+
+    def _is_random(self, given: Tensors) -> bool:
+        for side in self.sides:
+            first, second = self._results(side, given), self._results(side, given)
+            if first is None or second is None:
+                continue
+            if any(_eager_difference(a, b) is not None for a, b in zip(first, second, strict=True)):
+                return True
+        return False
+
+    def apart(self, inputs: Tensors) -> Apart | None:
+        """Where the functions differ on `inputs` by more than rounding explains; None where they do not, or refuse them."""
+        results = [self._results(side, inputs) for side in self.sides]
+        self.tried += 1
+        if results[0] is None or results[1] is None:
+            return None
+        counts = [f"{len(found)} results" for found in results if found is not None]
+        if counts[0] != counts[1]:
+            return Apart(inputs, 0, None, *counts)
+        for place, (one, other) in enumerate(zip(*results, strict=True)):
+            different = _eager_difference(one, other)
+            if different is None:
+                continue
+            if isinstance(different, str):
+                first, second = different.split(" | ")
+                return Apart(inputs, place, None, first, second)
+            found = self._confirmed(inputs, place, different, one, other)
+            if found is not None:
+                return Apart(inputs, place, found, _shown(one[found]), _shown(other[found]))
+        return None
+
+    def _confirmed(
+        self, inputs: Tensors, place: int, different: Array, one: torch.Tensor, other: torch.Tensor
+    ) -> tuple[int, ...] | None:
+        """An element where numbers differ as eager does."""
+        exact = self._exact(inputs)
+        if exact is None:
+            return None
+        of_first, of_second = (e.outputs[place] for e in exact)
+        if of_first.shape != tuple(one.shape) or of_second.shape != tuple(other.shape):
+            return None
+        if exact[0].disturbed or exact[1].disturbed:
+            return None
+        mask = different & self._counts(inputs, of_first, of_second)
+        if not mask.any():
+            self._note(inputs, different, one, other)
+            return None
+        with np.errstate(all="ignore"):
+            gap, own = _number(one) - _number(other), of_first.astype(np.float64) - of_second.astype(np.float64)
+            alike = ~(np.abs(gap - own) > _ALIKE * np.abs(own)) | ~np.isfinite(own)
+        mask &= alike
+        if mask.any():
+            mask &= self._beyond_noise(inputs, place, exact)
+        return tuple(int(i) for i in np.argwhere(mask)[0]) if mask.any() else None
+
+    def _exact(self, inputs: Tensors) -> tuple[Computed, Computed] | None:
+        """Both in numbers; None where they are no inputs for the programs."""
+        if not self._programs(inputs):
+            return self._eager_in_fp64(inputs)
+        values = dict(zip(self.names, map(_number_array, inputs), strict=True))
+        try:
+            first, second = (computed(_program(side), values) for side in self.sides)
+        except _NOT_RUN:
+            return None
+        return first, second
+
+    def _eager_in_fp64(self, inputs: Tensors) -> tuple[Computed, Computed] | None:
+        """What stands in for numbers where a function is no program: moderate inputs alone."""
+        floats = [x for x in inputs if x.dtype.is_floating_point]
+        if any(bool((x[torch.isfinite(x)].abs() > _MODERATE).any()) for x in floats):
+            return None
+        wide = tuple(x.double() if x.dtype.is_floating_point else x for x in inputs)
+        results = [self._results(side, wide) for side in self.sides]
+        if results[0] is None or results[1] is None:
+            return None
+        first, second = (
+            Computed(tuple(_number_array(x) if isinstance(x, torch.Tensor) else np.asarray(0) for x in found), False)
+            for found in results
+            if found is not None
+        )
+        return first, second
+
+    def _counts(self, inputs: Tensors, one: Array, other: Array) -> Array:
+        """Where numbers differ, and not only in the order in which infinities met or by the quick bound on rounding."""
+        if one.dtype.kind != "f" or other.dtype.kind != "f":
+            return np.asarray(one != other)
+        apart = np.where(self._alike_without_end(inputs, one, other), 0.0, distance(one, other))
+        signs = np.isinf(one) & np.isinf(other) & (apart > 0)
+        if signs.any() and not self._infinite and all(bool(torch.isfinite(x).all()) for x in inputs):
+            self.poles = True
+            apart = np.where(signs, 0.0, apart)
+        scale = np.fmax(np.where(np.isfinite(one), np.abs(one), 0.0), np.where(np.isfinite(other), np.abs(other), 0.0))
+        if not self._programs(inputs):
+            return np.asarray(apart > _PLAIN * scale.max(initial=0.0))
+        return np.asarray(apart > _QUICK * scale)
+
+    def _alike_without_end(self, inputs: Tensors, one: Array, other: Array) -> Array:
+        """Where NaN stands beside something else only since infinities met in another order."""
+        floats = [x for x in inputs if x.dtype.is_floating_point]
+        only_one = np.isnan(one) != np.isnan(other)
+        if any(bool(torch.isinf(x).any()) for x in floats):
+            return np.asarray(only_one)
+        if any(bool(torch.isnan(x).any()) for x in floats):
+            return np.zeros(one.shape, np.bool_)
+        return np.asarray(only_one & (np.isinf(one) | np.isinf(other)))
+
+    def _programs(self, inputs: Tensors) -> bool:
+        """Whether programs stand for the functions here: at sizes beyond the example's a function may be another program."""
+        sizes = (
+            (n, own)
+            for x, shape in zip(inputs, self._shapes, strict=True)
+            for n, own in zip(x.shape, shape, strict=True)
+        )
+        return all(n <= own for n, own in sizes) and all(side.program is not None for side in self.sides)
+
+    def _beyond_noise(self, inputs: Tensors, place: int, exact: tuple[Computed, Computed]) -> Array:
+        """Where the numbers are further apart than rounding, of constants too, can take them."""
+        one, other = (e.outputs[place] for e in exact)
+        if not self._programs(inputs):
+            return np.ones(one.shape, np.bool_)
+        if self._held >= _MOST_HELD:
+            return np.zeros(one.shape, np.bool_)
+        self._held += 1
+        rng = np.random.default_rng(self.seed)
+        values = dict(zip(self.names, map(_number_array, inputs), strict=True))
+        reach = np.zeros(one.shape)
+        for side, base in zip(self.sides, exact, strict=True):
+            noisy = [computed(changed(_program(side), self._own, rng), values, rng) for _ in range(_NOISY)]
+            reach = reach + spread(noisy, base)[place]
+        apart = distance(one, other)
+        with np.errstate(all="ignore"):
+            scale = np.where(np.isfinite(one), np.abs(one.astype(np.float64)), 0.0)
+        beyond = np.asarray(apart > _ROOM * reach + _LEAST * scale) & ~np.isinf(reach)
+        if beyond.any():
+            self._held -= 1
+        return beyond
+
+    def _note(self, inputs: Tensors, different: Array, one: torch.Tensor, other: torch.Tensor) -> None:
+        """Remembers that eager alone differs plainly on ordinary inputs: NaN beside a number, or by a hundredth."""
+        floats = [x[x != 0].abs() for x in inputs if x.dtype.is_floating_point]
+        if any(x.numel() and not _ORDINARY[0] <= float(x.min()) <= float(x.max()) <= _ORDINARY[1] for x in floats):
+            return
+        a, b = _number(one), _number(other)
+        with np.errstate(all="ignore"):
+            largest = np.abs(np.where(np.isfinite(a), a, 0.0)).max(initial=0.0)
+            plain = different & ~(np.abs(a - b) <= 0.01 * max(largest, 1.0)) & ~self._alike_without_end(inputs, a, b)
+        if plain.any() and not self.in_eager_alone:
+            at = tuple(int(i) for i in np.argwhere(plain)[0])
+            self.in_eager_alone = f"{_shown(one[at])} and {_shown(other[at])}"
+
+
+def _program(side: Side) -> TensorProgram:
+    assert side.program is not None
+    return side.program
+
+
+def _eager_difference(one: Any, other: Any) -> Array | str | None:
+    """Where two things that functions returned differ by more than the last place; in words, where not element by element."""
+    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        same = one is other or (type(one) is type(other) and not isinstance(one, torch.Tensor) and one == other)
+        return None if same else f"{one!r} | {other!r}"
+    if one.shape != other.shape:
+        return f"shape {tuple(one.shape)} | shape {tuple(other.shape)}"
+    if one.dtype != other.dtype:
+        return f"{one.dtype} | {other.dtype}"
+    if not one.dtype.is_floating_point:
+        different = np.asarray((one != other).detach().cpu().numpy())
+        return different if different.any() else None
+    a, b = _number(one), _number(other)
+    with np.errstate(all="ignore"):
+        scale = np.fmax(np.abs(a), np.abs(b))
+        far = ~(np.abs(a - b) <= torch.finfo(one.dtype).eps * scale) | ~np.isfinite(scale)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    different = np.asarray(far & ~same)
+    return different if different.any() else None
+
+
+def _number(x: torch.Tensor) -> Array:
+    return np.asarray(x.detach().to(torch.float64).cpu().numpy())
+
+
+def _number_array(x: torch.Tensor) -> Array:
+    """As the evaluator carries numbers."""
+    kind = torch.float64 if x.dtype.is_floating_point else torch.bool if x.dtype is torch.bool else torch.int64
+    return np.asarray(x.detach().to(kind).cpu().numpy())
+
+
+def _resized(x: torch.Tensor, sizes: Mapping[int, int]) -> torch.Tensor:
+    """A tensor like `x` of other sizes, its elements those of `x` again and again."""
+    shape = [sizes.get(size, size) for size in x.shape]
+    if not x.numel():
+        return torch.zeros(shape, dtype=x.dtype)
+    for dim, size in enumerate(shape):
+        x = x.index_select(dim, torch.arange(size) % x.shape[dim])
+    return x
+
+
+def _shown(x: torch.Tensor) -> str:
+    return f"{x.item():.6g}" if x.dtype.is_floating_point else str(x.item())

@@ -1,0 +1,262 @@
+"""A program in numbers as it is written: its casts round, and rounding in fp64 can be told from a difference.
+
+The evaluator's own numbers (`weft.tensor.fp64`) leave out casts that only cost precision, since a kernel may keep more bits than
+eager does. Whether two functions are one function is another question: `a.half().float()` is not `a`. So here a cast rounds
+where it keeps less than the results do (`as_written`). Everything else is computed in fp64, whose range is wider than that of
+fp32: what overflows or vanishes there all the same is noted (`WrittenNumbers.disturbed`), since over the real numbers it would not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from weft.tensor import optable
+from weft.tensor.domain import Array
+from weft.tensor.dtypes import DType
+from weft.tensor.evaluate import evaluate, returned
+from weft.tensor.fp64 import Fp64Domain
+from weft.tensor.program import Cast, Constant, Elementwise, Extent, Input, Iota, Monoid, Node, Reduction, TensorProgram
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
+
+# The largest power of 2 that a type holds, and what its least normal number is.
+_EXPONENTS = {
+    DType.float64: 1023,
+    DType.float32: 127,
+    DType.bfloat16: 127,
+    DType.float16: 15,
+    DType.float8_e5m2: 15,
+    DType.float8_e4m3fn: 8,
+}
+_INTEGERS = (DType.int64, DType.int32, DType.int16, DType.int8, DType.uint8)
+# Functions, each with the argument for which it gives a number that fp64 has.
+_FUNCTIONS = {
+    **dict.fromkeys(("exp", "exp2", "expm1", "log1p", "tanh", "erf", "sin", "cos", "decay", "coarse_decay"), 0.0),
+    "log": 1.0,
+}
+_NOISE, _WHOLE = 2.0**-49, 2.0**53
+
+
+def finest(programs: Sequence[TensorProgram]) -> DType:
+    """The element type that holds all that the programs' results do; that of their inputs where no result is a float."""
+    found = [p.values()[name].dtype for p in programs for name in p.outputs]
+    floats = [d for d in found if d in _EXPONENTS] or [
+        n.dtype for p in programs for n in p.inputs if n.dtype in _EXPONENTS
+    ]
+    return min(floats, key=lambda d: (d.eps, -_EXPONENTS[d]), default=DType.float64)
+
+
+def as_written(program: TensorProgram, finest: DType) -> TensorProgram:
+    """`program` with every cast semantic that keeps fewer bits, or less range, than `finest`, and without those that keep as much.
+
+    The latter are what eager rounds where it stores results: no more than the rounding of the results themselves. A cast back to
+    the type of a value that was only widened is none either.
+    """
+    values = program.values()
+
+    def node(old: Node) -> Node:
+        if not isinstance(old, Cast):
+            return old
+        source = values[old.arg.value]
+        before = values[source.arg.value].dtype if isinstance(source, Cast) else None
+        back = before is old.dtype and _holds(source.dtype, old.dtype)
+        wider = _holds(old.dtype, source.dtype) and not source.dtype.is_foreign
+        stored = source.dtype in _EXPONENTS and _holds(old.dtype, finest)
+        if back or wider or stored or (_holds(old.dtype, finest) and _counts(source)):
+            return Elementwise(old.name, old.axes, old.dtype, Arg(0), (old.arg,), old.location)
+        return old if old.dtype not in _EXPONENTS or source.dtype not in _EXPONENTS else replace(old, semantic=True)
+
+    return replace(program, nodes=tuple(map(node, program.nodes)))
+
+
+def _counts(node: Node) -> bool:
+    """Whether it is integers that were not computed with, which no arithmetic can have wrapped, or a sum of such."""
+    return node.dtype in (DType.bool, *_INTEGERS) and isinstance(node, Input | Iota | Extent | Constant | Reduction)
+
+
+def _holds(wide: DType, narrow: DType) -> bool:
+    """Whether every value of one type is one of the other's."""
+    if wide in _EXPONENTS and narrow in _EXPONENTS:
+        return wide.eps <= narrow.eps and _EXPONENTS[wide] >= _EXPONENTS[narrow]
+    if wide.is_foreign or narrow.is_foreign or (wide not in _EXPONENTS and narrow in _EXPONENTS):
+        return False
+    low, high = narrow.bounds
+    if wide in _EXPONENTS:
+        return max(-low, high) <= 2 / wide.eps and max(-low, high) < 2.0 ** _EXPONENTS[wide]
+    return wide.bounds[0] <= low and high <= wide.bounds[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """What a program gives on numbers.
+
+    Attributes:
+        outputs: as the user gets them.
+        disturbed: something overflowed or vanished in fp64 that would not over the real numbers.
+    """
+
+    outputs: tuple[Array, ...]
+    disturbed: bool
+
+
+def computed(program: TensorProgram, inputs: Mapping[str, Array], noise: np.random.Generator | None = None) -> Computed:
+    """Evaluate `program` in numbers.
+
+    Args:
+        program: without opaque operations; of `as_written`, where its casts are to round.
+        inputs: fp64, int64 or bool arrays by name, exact in the inputs' types.
+        noise: where given, what was rounded is changed in its last bits at random.
+
+    Raises:
+        WeftError, ValueError, IndexError, KeyError, ArithmeticError: as `evaluate`, where these are no inputs for the program.
+    """
+    numbers = WrittenNumbers(noise)
+    values = evaluate(program, {n.name: inputs[n.name] for n in program.inputs}, numbers)
+    return Computed(returned(program, values, numbers), numbers.disturbed)
+
+
+class WrittenNumbers(Fp64Domain):
+    """Numbers, with a note of what leaves fp64's range, and noise for what is rounded.
+
+    Args:
+        noise: where given, each result that fp64 rounded is multiplied with 1 + x, |x| <= 2^-49 at random.
+    """
+
+    def __init__(self, noise: np.random.Generator | None = None) -> None:
+        self.disturbed = False
+        self._noise = noise
+
+    def contract(
+        self,
+        left: Array,
+        left_axes: Sequence[int],
+        right: Array,
+        right_axes: Sequence[int],
+        out_axes: Sequence[int],
+    ) -> Array:
+        """As the domain's own."""
+        result = super().contract(left, left_axes, right, right_axes, out_axes)
+        if result.dtype.kind != "f":
+            return result
+        self._watch(result, left, right)
+        if self._noise is None:
+            return result
+        total = super().contract(np.abs(left), left_axes, np.abs(right), right_axes, out_axes)
+        with np.errstate(all="ignore"):
+            return self._noisy(result, total, ~(total < _unit(left).min() * _unit(right).min() * _WHOLE))
+
+    def reduce(self, monoid: Monoid, v: Array, dims: Sequence[int]) -> Array:
+        """As the domain's own."""
+        result = super().reduce(monoid, v, dims)
+        if result.dtype.kind != "f" or monoid in (Monoid.max, Monoid.min):
+            return result
+        self._watch(result, v)
+        if self._noise is None or not v.size:
+            return result
+        if monoid is Monoid.prod:
+            return self._noisy(result, result, np.ones(result.shape, np.bool_))
+        total = super().reduce(monoid, np.abs(v), dims)
+        with np.errstate(all="ignore"):
+            return self._noisy(result, total, ~(total < _unit(v).min() * _WHOLE))
+
+    def _scalar(self, expr: Scalar, args: Sequence[Array]) -> Array:
+        match expr:
+            case Apply(op, inner):
+                values = tuple(self._scalar(a, args) for a in inner)
+                return self._applied(op, values)
+            case Arg() | Lit() | Convert():
+                return super()._scalar(expr, args)
+
+    def _applied(self, op: str, values: tuple[Array, ...]) -> Array:
+        with np.errstate(over="call", under="call", call=self._noted):
+            result = np.asarray(optable.row(op).meaning(*values))
+        if self._noise is None or result.dtype.kind != "f":
+            return result
+        with np.errstate(all="ignore"):
+            return self._noisy(result, result, ~np.asarray(_exact(op, result, *values)))
+
+    def _noted(self, kind: str, flag: int) -> None:
+        del kind, flag
+        self.disturbed = True
+
+    def _watch(self, result: Array, *given: Array) -> None:
+        """Notes an overflow of sums, which numpy does not always report."""
+        if not np.isfinite(result).all() and all(np.isfinite(v).all() for v in given if v.dtype.kind == "f"):
+            self.disturbed = True
+
+    def _noisy(self, result: Array, size: Array, rounded: Array) -> Array:
+        """`result`, where it was rounded, a little different: by a share of `size`, that of the largest numbers summed."""
+        assert self._noise is not None
+        with np.errstate(all="ignore"):
+            changed = result + np.abs(size) * (_NOISE * self._noise.uniform(-1.0, 1.0, result.shape))
+        return np.where(rounded & np.isfinite(changed), changed, result)
+
+
+def _unit(v: Array) -> Array:
+    """The power of 2 that the last bit of each number is worth; infinity for 0."""
+    mantissa, exponent = np.frexp(np.asarray(v, np.float64))
+    with np.errstate(all="ignore"):
+        whole = np.where(np.isfinite(mantissa), mantissa * _WHOLE, 0.0).astype(np.int64)
+    last = (whole & -whole).astype(np.float64)
+    return np.where(last == 0, np.inf, np.ldexp(last, exponent.astype(np.int64) - 53))
+
+
+def _exact(op: str, result: Array, *values: Array) -> Array | bool:
+    """Where fp64 did not round the operation."""
+    if op in _FUNCTIONS:
+        return (values[0] == _FUNCTIONS[op]) | ~np.isfinite(values[0])
+    floats = [v.astype(np.float64) for v in values]
+    match op, floats:
+        case "add", [a, b]:
+            return _sum_is_exact(result, a, b)
+        case "sub", [a, b]:
+            return _sum_is_exact(result, a, -b)
+        case "mul", [a, b]:
+            return _product_is_exact(result, a, b)
+        case "div" | "coarse_div", [a, b]:
+            return (result * b == a) & _product_is_exact(a, result, b)
+        case "sqrt", [a]:
+            return (result * result == a) & _product_is_exact(a, result, result)
+        case "fma", [a, b, c]:
+            return _product_is_exact(a * b, a, b) & _sum_is_exact(result, a * b, c)
+        case "pow", [a, b]:
+            return (result < _WHOLE) & (result == np.rint(result)) & (a == np.rint(a)) & (b == np.rint(b))
+        case _:
+            return True  # choices and roundings
+
+
+def _sum_is_exact(result: Array, a: Array, b: Array) -> Array:
+    """By the part that the sum lost (Knuth's two-sum)."""
+    second = result - a
+    return (a - (result - second)) + (b - second) == 0
+
+
+def _product_is_exact(result: Array, a: Array, b: Array) -> Array:
+    """By the bits that the product needs."""
+    return (np.abs(result) < _unit(a) * _unit(b) * _WHOLE) | (result == 0)
+
+
+def spread(results: Sequence[Computed], base: Computed) -> tuple[Array, ...]:
+    """How far each element of each output lies from `base`'s in any of `results`, at most; NaN where only one is a number."""
+    found: list[Array] = []
+    for place, own in enumerate(base.outputs):
+        most = np.zeros(own.shape)
+        for other in results:
+            most = np.fmax(most, distance(own, other.outputs[place]))
+        found.append(most)
+    return tuple(found)
+
+
+def distance(one: Array, other: Array) -> Array:
+    """How far apart elements are: 0 where they are the same, NaN among them, infinity where only one is that number."""
+    if one.shape != other.shape:
+        return np.full(one.shape, math.inf)
+    if one.dtype.kind != "f" or other.dtype.kind != "f":
+        return np.where(one == other, 0.0, np.inf)
+    with np.errstate(all="ignore"):
+        apart = np.abs(one - other)
+    same = (one == other) | (np.isnan(one) & np.isnan(other))
+    return np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart))
