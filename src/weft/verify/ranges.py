@@ -134,14 +134,12 @@ class Ranges:
     @cached_property
     def _magnitudes(self) -> Magnitudes:
         groups = [tuple(n.name for n in self._floats[i::_GROUPS]) for i in range(min(_GROUPS, len(self._floats)))]
-        together = [tuple(n.name for n in self._floats)] if len(groups) > 1 else []
-        forgotten = self._forgotten(groups)
-        return _magnitudes(self._floats, [*groups, *forgotten], [each for each in together if each not in forgotten])
+        return _magnitudes(self._floats, [*groups, *self._forgotten(groups)])
 
     def _forgotten(self, groups: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
         """Several of the groups whose common magnitude the results do not depend on: q and k of a softmax, x and y of x / y.
 
-        Others need not be small at once: a weight that multiplies what is normalised is of ordinary size.
+        Others need not be large or small at once: a weight that multiplies what is normalised is of ordinary size.
         """
         together = (
             [groups, *itertools.combinations(groups, 2)] if len(groups) > 2 else [groups] if len(groups) > 1 else []
@@ -338,10 +336,8 @@ def _applied(expr: Scalar) -> Iterator[Scalar]:
             pass
 
 
-def _magnitudes(
-    inputs: Sequence[Input], groups: Sequence[tuple[str, ...]], large: Sequence[tuple[str, ...]]
-) -> Magnitudes:
-    """The inputs of each group from the least magnitude to the largest, of each `large` one from 1 on; the others are about 1."""
+def _magnitudes(inputs: Sequence[Input], groups: Sequence[tuple[str, ...]]) -> Magnitudes:
+    """The inputs of each group from the least magnitude to the largest, while the others are about 1."""
     highest = max((EXPONENTS[n.dtype][1] for n in inputs), default=128)
     step = max(1, highest // 16)
     mixed = sorted({*(step * k for k in _SIXTEENTHS), *_FOR_EXPONENTIALS})
@@ -349,7 +345,6 @@ def _magnitudes(
     rows = [k for k in mixed if abs(k) < highest - 2 * _ROWS_APART][::2]
     of_shapes = ((Shape.mixed, mixed), (Shape.near, near), (Shape.rows, rows))
     choices = [(group, shape, k) for group in groups for shape, exponents in of_shapes for k in exponents]
-    choices += [(group, shape, k) for group in large for shape, exponents in of_shapes for k in exponents if k > 0]
     exponents: dict[str, Array] = {}
     for node in inputs:
         low, high = EXPONENTS[node.dtype]
