@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from walk import WALK_ALL
-from weft.api import fuzz
+from weft.api import fuzz, fuzz_rules
 from weft.api.cli import main
 from weft.api.fuzz import Failure, campaign
 from weft.block.program import BlockProgram, Graph, Map, Pointwise, sealed
@@ -117,6 +117,38 @@ def test_planted_defects_are_found(monkeypatch, defect):
     assert len(failure.minimal.nodes) <= 3
     assert str(failure).startswith(f"seed {failure.seed}, {failure.stage}: ")
     assert str(failure.minimal) in str(failure)
+
+
+def test_each_application_of_a_rule_is_checked_and_none_raises_a_false_alarm():
+    tally = fuzz_rules.campaign(900 if WALK_ALL else 40, seed=37)
+    assert not tally.failures, str(tally.failures[0])
+    assert tally.applications.total() >= 40
+    assert {"normalize", "schedule", "fuse_consecutive_maps", "fuse_map_with_reduction"} <= set(tally.applications)
+    assert "applications" in [*tally.table().columns[0].cells]
+
+
+@pytest.mark.parametrize(("defect", "seed"), [("rule 4 forgets the scale", 86), ("rule 9 forgets a function", 37)])
+def test_a_wrong_rule_is_found_at_the_step_that_it_makes(monkeypatch, defect, seed):
+    module, name, change, _, said = DEFECTS[defect]
+    monkeypatch.setattr(import_module(module), name, change)
+    monkeypatch.setattr(fuzz_rules, "minimised", lambda program, fails: program)
+    (failure,) = fuzz_rules.campaign(1, seed).failures
+    assert failure.stage == "step"
+    assert failure.what.startswith(f"{'fuse_' if said.startswith('consecutive') else ''}{said}: output ")
+
+
+def test_a_wrong_law_is_found(monkeypatch):
+    def dropping(program: TensorProgram) -> TensorProgram:
+        *others, last = program.nodes
+        changed = isinstance(last, Elementwise) and last.expr != Arg(0) and last.dtype.is_float
+        return replace(program, nodes=(*others, replace(last, expr=Arg(0), args=last.args[:1]))) if changed else program
+
+    monkeypatch.setattr(fuzz_rules, "LAWS", {"drops": dropping})
+    monkeypatch.setattr(fuzz_rules, "minimised", lambda program, fails: program)
+    tally = fuzz_rules.campaign(1, 37)
+    assert tally.failures
+    assert tally.failures[0].stage == "law"
+    assert "drops: the laws on tensor programs changed what is computed" in tally.failures[0].what
 
 
 def first_failure(seed: int) -> Failure:

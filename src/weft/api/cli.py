@@ -129,16 +129,18 @@ def _results(path: Path, read: Callable[[Any], R]) -> list[R]:
 
 
 @main.command()
-@click.option("--count", type=click.IntRange(min=1), default=200, show_default=True, help="How many.")
+@click.option(
+    "--count", type=click.IntRange(min=1), default=200, show_default=True, help="How many; of rules: applications."
+)
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the first; then one more each."
 )
 @click.option(
     "--kind",
-    type=click.Choice(["functions", "programs"]),
+    type=click.Choice(["functions", "programs", "rules"]),
     default="functions",
     show_default=True,
-    help="PyTorch functions through optimize and compile, or tensor programs through every rewrite.",
+    help="PyTorch functions through optimize and compile, tensor programs through every rewrite, or single rewrites.",
 )
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Functions: processes at once.")
 @click.option(
@@ -155,16 +157,19 @@ def fuzz(count: int, seed: int, kind: str, jobs: int, seconds: float, operations
     """Check random PyTorch functions, or random programs with every rewrite, each beside what was written.
 
     Functions are called through `weft.optimize` or `weft.compile`, with arguments of every type, odd values and layouts, at
-    several sizes, and judged beside eager and fp64. Programs run every rewrite, random schedules and, if asked, kernels. Exits with
-    1 where one is wrong; prints its seed, and the smallest that fails alike: of functions a file that runs.
+    several sizes, and judged beside eager and fp64. Programs run every rewrite, random schedules and, if asked, kernels. Of rules,
+    each application of a law or a rule is checked by itself: a right one that its check refutes is a false alarm. Exits with 1
+    where one is wrong; prints its seed, and the smallest that fails alike: of functions a file that runs.
     """
-    from weft.api import fuzz, fuzz_functions
+    from weft.api import fuzz, fuzz_functions, fuzz_rules
 
     def show(failure: object) -> None:
         click.echo(f"{failure}\n", err=True)
 
     if kind == "functions":
         tally = fuzz_functions.campaign(count, seed, jobs=jobs, seconds=seconds, show=show)
+    elif kind == "rules":
+        tally = fuzz_rules.campaign(count, seed, show=show)
     else:
         tally = fuzz.campaign(count, seed, compiled=compiled, operations=operations, show=show)
     console().print(tally.table())

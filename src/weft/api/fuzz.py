@@ -200,7 +200,7 @@ def _reason(refusal: WeftError) -> str:
 def _check_snapshots(program: TensorProgram, fusion: Fusion, rng: random.Random) -> None:
     """Every snapshot at sizes of several whole blocks; of one that is wrong, the first rewrite that made it so."""
     blocks = {s.name: rng.choice((1, 2, 3)) for s in program.spaces() if s.fixed is None}
-    trial = _Trial(program, {name: size * rng.choice((1, 2, 3)) for name, size in blocks.items()}, rng, blocks)
+    trial = Trial(program, {name: size * rng.choice((1, 2, 3)) for name, size in blocks.items()}, rng, blocks)
     for number, snapshot in enumerate(fusion.snapshots):
         different = trial.difference(snapshot.program)
         if different is None:
@@ -226,14 +226,14 @@ def _check_schedule(
     """`block` under a random schedule, at sizes of its own."""
     schedule, applied = fitting_schedule(block, rng)
     tally.schedules += 1
-    trial = _Trial(program, {s.name: rng.choice(_SIZES) for s in program.spaces() if s.fixed is None}, rng)
+    trial = Trial(program, {s.name: rng.choice(_SIZES) for s in program.spaces() if s.fixed is None}, rng)
     different = trial.difference(applied)
     if different is not None:
         raise _WrongError("schedule", f"{different}\n\nunder the schedule\n{schedule}\n\nof\n{listing(block)}")
     return applied, schedule
 
 
-class _Trial:
+class Trial:
     """One choice of sizes and inputs: what the program gives there over a field and in fp64."""
 
     def __init__(

@@ -1,0 +1,166 @@
+"""Campaigns of rules on random programs: every application of a law, a fusion rule or a pass, checked by itself.
+
+Where `weft.api.fuzz` looks at snapshots and schedules, here each step has a check of its own, so that many of them show whether the
+checks raise false alarms: laws on tensor programs as captured graphs are checked (`weft.plan.laws_check`), steps of fusion in the
+interpreter over a field and in fp64, and a schedule as regions are (`weft.verify.verify`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from rich.table import Table
+
+from weft.api.fuzz import Failure, Trial
+from weft.block.copies import canonical
+from weft.block.lower import lower
+from weft.block.program import BlockProgram
+from weft.errors import ScheduleError, UnsupportedError
+from weft.fuse import RULES_IN_PLANS, fuse
+from weft.fuse.round_where_made import round_where_made
+from weft.fuse.safety import make_safe
+from weft.plan.laws_check import laws_refuted
+from weft.tensor import laws
+from weft.tensor.program import TensorProgram
+from weft.verify import verify
+from weft.verify.random_programs import minimised, random_program
+from weft.verify.random_schedules import fitting_schedule
+
+Law = Callable[[TensorProgram], TensorProgram]
+
+LAWS: dict[str, Law] = {
+    law.__name__: law
+    for law in (
+        laws.inline_reindexing,
+        laws.drop_precision_casts,
+        laws.masks_in_place,
+        laws.split_elementwise,
+        laws.merge_equal,
+        laws.pick_first,
+        laws.normalize,
+        laws.sizes_in_place,
+        laws.cancel_shifts,
+        laws.scale_rows_last,
+        laws.expand_sums,
+        laws.centre_at_an_element,
+        laws.decays_below_maxima,
+        laws.narrow_exact_factors,
+    )
+}
+"""Laws by name; each is tried on the program as it is drawn, and on what the laws before it made."""
+
+
+@dataclass
+class Applied:
+    """What a campaign saw: programs, and how often each law, rule or pass changed one; refusals by reason; failures."""
+
+    programs: int = 0
+    applications: Counter[str] = field(default_factory=Counter[str])
+    refused: Counter[str] = field(default_factory=Counter[str])
+    failures: list[Failure] = field(default_factory=list[Failure])
+
+    def table(self) -> Table:
+        """All of it, for printing."""
+        table = Table("", "count", title="applications of rules, each checked")
+        table.add_row("programs", str(self.programs))
+        for title, counter in (("applied", self.applications), ("refused", self.refused)):
+            for what, count in sorted(counter.items(), key=lambda entry: (-entry[1], entry[0])):
+                table.add_row(f"{title}: {what}", str(count))
+        table.add_row("applications", str(self.applications.total()))
+        table.add_row("failures", str(len(self.failures)))
+        return table
+
+
+def campaign(count: int, seed: int = 0, *, show: Callable[[Failure], None] | None = None) -> Applied:
+    """Apply rules to random programs until they were applied `count` times, and check each application.
+
+    Args:
+        count: of applications; the program that brings them to it is still done whole.
+        seed: of the first program; then one more each.
+        show: called with each failure when it is found.
+    """
+    tally, own = Applied(), seed
+    while tally.applications.total() < count:
+        program = random_program(random.Random(own))
+        tally.programs += 1
+        wrong = _first_wrong(program, own, tally)
+        if wrong is not None:
+            minimal = minimised(program, _fails_alike(own, wrong[0]))
+            tally.failures.append(Failure(own, wrong[0], wrong[1], program, minimal))
+            if show is not None:
+                show(tally.failures[-1])
+        own += 1
+    return tally
+
+
+def _fails_alike(seed: int, stage: str) -> Callable[[TensorProgram], bool]:
+    def fails(program: TensorProgram) -> bool:
+        wrong = _first_wrong(program, seed, Applied())
+        return wrong is not None and wrong[0] == stage
+
+    return fails
+
+
+def _first_wrong(program: TensorProgram, seed: int, tally: Applied) -> tuple[str, str] | None:
+    """The stage and what is wrong of the first application that its check does not pass."""
+    rng = random.Random(f"{seed} choices")
+    for stage, applications in (
+        ("law", _laws(program)),
+        ("step", _steps(program, rng)),
+        ("schedule", _schedules(program, rng)),
+    ):
+        try:
+            for name, wrong in applications:
+                tally.applications[name] += 1
+                if wrong is not None:
+                    return stage, f"{name}: {wrong}"
+        except (UnsupportedError, ScheduleError) as refusal:
+            tally.refused[f"{stage}: {type(refusal).__name__}"] += 1
+        except Exception as error:  # noqa: BLE001 - whatever a rule raises is a finding
+            return stage, f"{type(error).__name__}: {getattr(error, 'what', error)}"
+    return None
+
+
+def _laws(program: TensorProgram) -> Iterator[tuple[str, str | None]]:
+    """Each law on the program, and on what those before it made; with what its check says against it."""
+    made = program
+    for name, law in LAWS.items():
+        for before in dict.fromkeys((program, made)):
+            after = law(before)
+            if after != before:
+                yield name, laws_refuted(before, after)
+            if before is made:
+                made = after
+
+
+def _steps(program: TensorProgram, rng: random.Random) -> Iterator[tuple[str, str | None]]:
+    """Each step of fusion, with all rules and with those of plans; peeling, and the passes for numbers."""
+    lowered = lower(program)
+    blocks = {s.name: rng.choice((1, 2, 3)) for s in program.spaces() if s.fixed is None}
+    trial = Trial(program, {name: size * rng.choice((1, 2, 3)) for name, size in blocks.items()}, rng, blocks)
+    fused, plain = fuse(lowered, checked=True), fuse(lowered, RULES_IN_PLANS, (), checked=True)
+    for step in (*fused.steps, *plain.steps):
+        yield step.rule, trial.difference(step.after)
+    for alternative in fused.alternatives:
+        yield "peel_first_iteration", trial.difference(alternative.program)
+    for before in _distinct(s.program for s in (*fused.snapshots, *plain.snapshots)):
+        safe = make_safe(before).program
+        if safe != before:
+            yield "make_safe", trial.difference(safe)
+        rounded = round_where_made(safe)
+        if rounded != safe:
+            yield "round_where_made", trial.difference(rounded)
+
+
+def _distinct(programs: Iterator[BlockProgram]) -> Iterator[BlockProgram]:
+    yield from dict.fromkeys(programs)
+
+
+def _schedules(program: TensorProgram, rng: random.Random) -> Iterator[tuple[str, str | None]]:
+    """A random schedule, checked as a region's is."""
+    _, applied = fitting_schedule(canonical(fuse(lower(program), RULES_IN_PLANS, ()).last), rng)
+    verdict = verify(program, applied)
+    yield "schedule", None if verdict.agrees else str(verdict)
