@@ -117,6 +117,7 @@ def test_a_scope_does_not_leak_into_another_thread() -> None:
         ("verify_trials", "9", 9),
         ("dynamic", "No", False),
         ("seed", "0", 0),
+        ("judge", "always", "always"),
         ("brgemm", "off", "off"),
         ("float32_products", "tf32", "tf32"),
         ("rounding", "running", "running"),
@@ -204,6 +205,7 @@ def test_the_key_holds_what_a_kernel_depends_on_and_nothing_else() -> None:
     free: dict[str, object] = {
         "cache_dir": "x",
         "verify": "always",
+        "judge": "off",
         "measure": "never",
         "effort": "full",
         "tune_seconds": 7,

@@ -6,19 +6,24 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from weft.errors import WeftError
+from weft.errors import WeftError, WrongKernelError
 from weft.options import current
 
 _NOTICED: ContextVar[list[Exception] | None] = ContextVar("weft_defects", default=None)
 
 
+def is_defect(error: BaseException) -> bool:
+    """Tells whether weft itself failed: an error of `weft.errors` is a refusal, but for that of a kernel which is wrong."""
+    return not isinstance(error, WeftError) or isinstance(error, WrongKernelError)
+
+
 def note(error: Exception) -> None:
-    """Note that something failed for which PyTorch will run instead. An error of `weft.errors` is a refusal, and no defect.
+    """Note that something failed for which PyTorch will run instead, where it is a defect.
 
     Raises:
         Exception: `error` itself, where the option `defects` says so.
     """
-    if isinstance(error, WeftError):
+    if not is_defect(error):
         return
     if current().defects == "raise":
         raise error

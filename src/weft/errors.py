@@ -138,6 +138,12 @@ class DefectError(WeftError):
         return [f"  reproducer: {self.reproducer}"] if self.reproducer else []
 
 
+class WrongKernelError(WeftError):
+    """The code of a kernel gives wrong results on hard inputs, crashes, or does not end; it never served. A defect of weft's."""
+
+    advice = "nothing: PyTorch runs this part; please report it"
+
+
 class UnsupportedError(WeftError):
     """Something that weft does not compile; caught inside, it becomes a fallback's reason."""
 

@@ -90,6 +90,11 @@ class Options:
         _choice("always", "cached"),
         '"cached": a verdict may come from the cache entry; "always": prove it again',
     )
+    judge: Literal["off", "first", "always"] = _option(
+        "first",
+        _choice("off", "first", "always"),
+        'kernels run on hard inputs before they serve: "first": where the cache has no verdict; "always": each time; "off": no',
+    )
     verify_trials: int = _option(2, _integer(1), "random evaluations over a finite field for one verdict", in_key=True)
     dynamic: bool = _option(
         True, _YES_NO, "after a second size, PyTorch traces for all sizes; false: anew for each", in_key=True
@@ -157,7 +162,7 @@ class Options:
         """Stable text for cache keys: the options on which a cached kernel or verdict depends.
 
         That is compiler, threads, verify_trials, dynamic, seed, brgemm, float32_products and rounding. Left out, since an entry
-        is as good under another value of them: cache_dir, verify, measure, effort, tune_seconds, mode, log,
+        is as good under another value of them: cache_dir, verify, judge, measure, effort, tune_seconds, mode, log,
         defects, debug_checks.
         """
         in_key = sorted(entry.name for entry in fields(self) if entry.metadata["in_key"])

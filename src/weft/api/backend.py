@@ -15,8 +15,8 @@ from weft.api.recompiles import say_what_is_fixed
 from weft.api.report import report
 from weft.api.tracing import guard_forward_derivatives, traced_for
 from weft.capture import Captured, Place, capture
-from weft.defects import noticed
-from weft.errors import ArgumentError, CacheFolderError, LeftToPyTorchWarning, UnknownOptionError, WeftError
+from weft.defects import is_defect, noticed
+from weft.errors import ArgumentError, CacheFolderError, LeftToPyTorchWarning, UnknownOptionError
 from weft.options import current
 from weft.options import options as in_force
 from weft.plan import Plan, Runner, changing_sizes, faster, home, in_graphs, plan, warn
@@ -73,10 +73,10 @@ def fastest(
             raise  # the user's own setting, and only the user can mend it; or a warning that is to be an error
         except Exception as error:  # noqa: BLE001 - whatever is wrong, eager still runs; and it is said
             stats.count("fallbacks")
-            if isinstance(error, WeftError):
-                warn("this graph", error)
-            else:
+            if is_defect(error):
                 defects.append(error)
+            else:
+                warn("this graph", error)
             run = eager
         if defects:
             say(gm, example_inputs, defects[0])

@@ -130,6 +130,7 @@ def stats(as_json: bool) -> None:
         "binaries for GPUs": kinds["binary"],
         "measurements": kinds["measurement"],
         "choices": kinds["choice"],
+        "judgements": kinds["judgement"],
         "damaged": len(found) - len(entries),
         "of other sources": sum(not _is_of_this_weft(e) for e in entries),
         "oldest": min((e.created for e in entries), default=None),
@@ -157,11 +158,13 @@ def _row(entry: Entry) -> dict[str, object]:
 
 
 def _kind(entry: Entry) -> str:
-    """A kernel (for a GPU: its text), the binary of one for a GPU and a class of calls, what was measured, or else chosen."""
+    """A kernel (for a GPU: its text), the binary of one for a GPU and a class of calls; what was measured, judged, else chosen."""
     if "assembled" in entry.meta:
         return "binary"
     if {"trial", "tuned"} & entry.parts.keys():
         return "measurement"
+    if "judged" in entry.parts:
+        return "judgement"
     return "choice" if "chosen" in entry.parts else "kernel"
 
 
@@ -176,7 +179,11 @@ def _name(entry: Entry) -> str:
         case {"assembled": {"name": str(name), "target": str(target)}}:
             return f"{name}, {target}"
         case _:
-            return {"measurement": "measurement", "choice": entry.parts.get("chosen", "")}.get(_kind(entry), "-")
+            return {
+                "measurement": "measurement",
+                "judgement": "judgement",
+                "choice": entry.parts.get("chosen", ""),
+            }.get(_kind(entry), "-")
 
 
 def _meta(entry: Entry) -> Mapping[str, Json]:

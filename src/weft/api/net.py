@@ -16,6 +16,7 @@ from torch.fx.graph_module import _format_import_block  # pyright: ignore[report
 from torch.package.importer import sys_importer
 
 from weft.capture import location_of, refusal
+from weft.defects import is_defect
 from weft.errors import DefectError, LeftToPyTorchWarning, Location, WeftError
 from weft.options import current
 from weft.plan import Runner, has_written, warn
@@ -58,7 +59,7 @@ def say(gm: torch.fx.GraphModule, arguments: Sequence[Any], error: Exception) ->
     Raises:
         Exception: `error`, where the option `defects` says so.
     """
-    if isinstance(error, WeftError):
+    if not is_defect(error):
         warn("this call", error)
         return
     if current().defects == "raise":

@@ -16,6 +16,7 @@ from weft.cost import least_seconds, machine_of
 from weft.errors import Location, ScheduleError, UnsupportedError, VerificationError, WeftError
 from weft.options import Options
 from weft.plan.cuts import Cuts
+from weft.plan.judging import Judged, demand
 from weft.plan.kept import keep, parts_of, recalled
 from weft.plan.laws_check import laws_refuted
 from weft.plan.packed import unplaced
@@ -152,7 +153,11 @@ class Regions:
             refuted = laws_refuted(region.program, prepared.centred) if changed else None
             if refuted is not None:
                 raise VerificationError(refuted)
-            self._built[prepared.form] = build_region(self.selection(region), self.options, self.device)
+            made = build_region(self.selection(region), self.options, self.device)
+            spaces = zip(prepared.program.spaces(), prepared.viewed.spaces(), strict=True)
+            names = {own.name: its.name for own, its in spaces}
+            demand(Judged(region.program, prepared.centred, prepared.made, names), made, self.options)
+            self._built[prepared.form] = made
         return self._built[prepared.form]
 
     def _prepare(self, region: Region) -> Prepared:

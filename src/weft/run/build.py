@@ -50,6 +50,7 @@ class Binary:
         key: of its cache entry.
         from_cache: it was neither emitted nor compiled now.
         library: where the shared library lies.
+        function: the library's function, which `launch` calls.
     """
 
     launch: Launcher
@@ -59,6 +60,7 @@ class Binary:
     key: str
     from_cache: bool
     library: Path
+    function: NativeFunction
 
 
 def build(
@@ -96,7 +98,7 @@ def build(
         source = emit()
         function, library = _compile(folder, key, every_part, source)
     launch = make_launcher(source.signature, function, current().threads)
-    return Binary(launch, source.signature, source.text, source.meta, key, from_cache=False, library=library)
+    return Binary(launch, source.signature, source.text, source.meta, key, False, library, function)
 
 
 def restored(signature: KernelSignature, text: str, library: bytes, key: str) -> Binary:
@@ -108,8 +110,9 @@ def restored(signature: KernelSignature, text: str, library: bytes, key: str) ->
     """
     path = private_folder() / f"{hashlib.sha256(library).hexdigest()}.so"
     write_file(path, library)
-    launch = make_launcher(signature, load(path, signature.name), current().threads)
-    return Binary(launch, signature, text, {}, key, from_cache=True, library=path)
+    function = load(path, signature.name)
+    launch = make_launcher(signature, function, current().threads)
+    return Binary(launch, signature, text, {}, key, True, path, function)
 
 
 def _known(folder: CacheFolder, key: str) -> Binary | None:
@@ -128,7 +131,7 @@ def _known(folder: CacheFolder, key: str) -> Binary | None:
             None  # gone since the look; on a file system that forbids execution; another entry's content: built again
         )
     stats.count("cache_hits")
-    return Binary(launch, signature, text, meta, key, from_cache=True, library=entry.files[_BINARY])
+    return Binary(launch, signature, text, meta, key, True, entry.files[_BINARY], function)
 
 
 def _compile(

@@ -129,7 +129,12 @@ class KernelSignature(NamedTuple):
         )
 
 
-def make_launcher(signature: KernelSignature, function: NativeFunction, threads: int | None = None) -> Launcher:
+def make_launcher(
+    signature: KernelSignature,
+    function: NativeFunction,
+    threads: int | None = None,
+    allocate: Callable[..., torch.Tensor] = torch.empty_strided,
+) -> Launcher:
     """A launcher for `function`: straight-line Python, written for this signature.
 
     Args:
@@ -137,6 +142,7 @@ def make_launcher(signature: KernelSignature, function: NativeFunction, threads:
         function: the kernel's C function.
         threads: how many threads each call gets; None: `torch.get_num_threads()` at each call. One in a process that was
             forked off one with threads.
+        allocate: makes outputs and scratch as `torch.empty_strided` does.
 
     Raises:
         ValueError: the signature reads a dimension that is not there, or names a size that it does
@@ -149,7 +155,7 @@ def make_launcher(signature: KernelSignature, function: NativeFunction, threads:
     scope: dict[str, Any] = {
         "function": function,
         "pack": struct.Struct(f"{len(signature.words)}q").pack,
-        "allocate": torch.empty_strided,
+        "allocate": allocate,
         "cpu": torch.device("cpu"),
         "threads": torch.get_num_threads if threads is None else threads,
         # The names of element types are torch's own.

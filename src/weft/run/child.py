@@ -1,0 +1,76 @@
+"""Calls in a forked child of this process: a crash or an endless loop there ends the child alone.
+
+The child does nothing but the calls, on memory that it shares with this process (`weft.run.guarded`), with one thread: the threads
+of OpenMP do not follow into a child.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import warnings
+from collections.abc import Callable
+
+_EXCEPTION = 113
+"""With what status a child ends whose call raised."""
+
+
+def can_fork() -> bool:
+    """Tells whether this system has children of this kind; on macOS its own libraries do not bear it."""
+    return hasattr(os, "fork") and hasattr(os, "pidfd_open") and sys.platform == "linux"
+
+
+def ends_well(work: Callable[[], object], seconds: float) -> str | None:
+    """Runs `work` in a child and waits for it.
+
+    Args:
+        work: C functions on shared memory; it allocates little, and uses no threads.
+        seconds: after so many the child is ended.
+
+    Returns:
+        None where it came to its end; else in words what became of it.
+
+    Raises:
+        OSError: there is no child to be had: too many processes, or too little memory.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # this process may have threads: the child waits for none of them
+        pid = os.fork()
+    if pid == 0:
+        _be_the_child(work)
+    ended = _wait(pid, seconds)
+    if not ended:
+        os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    if not ended:
+        return f"it did not end in {seconds:g} seconds"
+    if os.WIFSIGNALED(status):
+        return f"it crashed ({signal.Signals(os.WTERMSIG(status)).name})"
+    code = os.waitstatus_to_exitcode(status)
+    return None if code == 0 else "the call failed" if code == _EXCEPTION else f"it ended with status {code}"
+
+
+def _be_the_child(work: Callable[[], object]) -> None:
+    """Never returns: what this process would do when it ends is the parent's to do."""
+    code = _EXCEPTION
+    try:
+        for each in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGINT):
+            signal.signal(each, signal.SIG_DFL)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a handler of the parent's would write its stack there
+        work()
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _wait(pid: int, seconds: float) -> bool:
+    """Whether the child ended in time."""
+    handle = os.pidfd_open(pid)
+    try:
+        return bool(select.select([handle], [], [], seconds)[0])
+    finally:
+        os.close(handle)

@@ -1,0 +1,112 @@
+"""Memory to try a kernel in: every tensor between guards, which show whether something was written beside it.
+
+The memory is shared with children of this process (`weft.run.child`), so that what a kernel leaves there is seen here.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+Array = npt.NDArray[Any]
+
+# Bytes before and behind each tensor; and what they, and all of a tensor before it is written, hold: NaN for every floating type,
+# and integers that hardly any program makes.
+_GUARD = 512
+POISON = 0xFF
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    begin: int
+    end: int
+    read_only: bytes | None
+
+
+@dataclass(eq=False)
+class Guarded:
+    """Memory for tensors of the CPU, given out once.
+
+    Args:
+        size: how many bytes; pages that nothing touches take no memory.
+
+    Raises:
+        OSError: the system gives no such memory.
+    """
+
+    size: int
+    used: int = 0
+    _pieces: list[_Piece] = field(default_factory=list[_Piece])
+
+    def __post_init__(self) -> None:
+        self._map = mmap.mmap(-1, self.size)
+        self._bytes = np.frombuffer(self._map, np.uint8)  # numpy's own loops: one thread, and nothing to wait for
+        self._torch = torch.frombuffer(self._map, dtype=torch.uint8)
+
+    def allocate(
+        self, sizes: Sequence[int], strides: Sequence[int], *, dtype: torch.dtype, device: torch.device | None = None
+    ) -> torch.Tensor:
+        """A poisoned tensor, as `torch.empty_strided` makes it; MemoryError where there is no room left."""
+        assert device is None or device.type == "cpu"
+        reach = _reach(sizes, strides)
+        begin, end = self._take(reach * dtype.itemsize)
+        self._pieces.append(_Piece(begin, end, None))
+        return self._view(begin, end, dtype).as_strided(tuple(sizes), tuple(strides))
+
+    def holding(self, values: Array, dtype: torch.dtype, strides: Sequence[int], offset: int = 0) -> torch.Tensor:
+        """A tensor that nothing may write to, with these strides, its first element so many elements behind 64 bytes.
+
+        What lies between its elements is poison.
+
+        Args:
+            values: the bits of its elements: of the width of `dtype`.
+        """
+        shift = offset * values.itemsize
+        begin, end = self._take(_reach(values.shape, strides) * values.itemsize + shift)
+        if values.size:
+            flat = np.frombuffer(self._map, values.dtype, (end - begin - shift) // values.itemsize, begin + shift)
+            steps = [s * values.itemsize for s in strides]
+            np.lib.stride_tricks.as_strided(flat, values.shape, steps)[...] = values
+        self._pieces.append(_Piece(begin, end, self._map[begin:end]))
+        return self._view(begin + shift, end, dtype).as_strided(values.shape, tuple(strides))
+
+    def touched(self) -> str | None:
+        """Says in words what was written that should not have been; None where nothing was."""
+        last = 0
+        for piece in self._pieces:
+            if not bool((self._bytes[last : piece.begin] == POISON).all()):
+                return "something was written beside a tensor"
+            if piece.read_only is not None and self._map[piece.begin : piece.end] != piece.read_only:
+                return "an input was written to"
+            last = piece.end
+        return (
+            None if bool((self._bytes[last : self.used] == POISON).all()) else "something was written beside a tensor"
+        )
+
+    def _take(self, count: int) -> tuple[int, int]:
+        begin = -(-(self.used + _GUARD) // 64) * 64
+        end = begin + count
+        if end + _GUARD > self.size:
+            raise MemoryError(f"{end + _GUARD} bytes are wanted of {self.size}")
+        self._bytes[self.used : end + _GUARD] = POISON
+        self.used = end + _GUARD
+        return begin, end
+
+    def _view(self, begin: int, end: int, dtype: torch.dtype) -> torch.Tensor:
+        count = (end - begin) // dtype.itemsize
+        if not count:
+            return torch.empty(0, dtype=dtype)
+        return self._torch[begin : begin + count * dtype.itemsize].view(dtype)
+
+
+def _reach(sizes: Sequence[int], strides: Sequence[int]) -> int:
+    """How many elements a tensor spans."""
+    if 0 in sizes:
+        return 0
+    return 1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))

@@ -1,0 +1,270 @@
+"""Domains of numbers for the judge of emitted code: as eager rounds them, and without what a mask excludes.
+
+Neither runs PyTorch: a program of a few numbers takes a few microseconds for each operation here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import assert_never
+
+import numpy as np
+
+from weft.tensor import optable
+from weft.tensor.domain import Array, contract_arrays, wrapped
+from weft.tensor.dtypes import DType
+from weft.tensor.fp64 import Fp64Domain, rounded
+from weft.tensor.program import Monoid
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
+
+
+class EagerDomain(Fp64Domain):
+    """Numbers as eager has them: each operation's result rounded to its type, sums and products added up in fp32 or wider.
+
+    Floats of at most 32 bits are carried in float32 arrays, where those of 16 and 8 bits are numbers too.
+
+    Args:
+        order: in which sums are added up: 0, as numpy does, in several partial sums; else one after another, in a random order of
+            that number. Between them lies what eager loses, whose order is nobody's promise.
+    """
+
+    def __init__(self, order: int = 0) -> None:
+        self.order = order
+
+    def contract(
+        self,
+        left: Array,
+        left_axes: Sequence[int],
+        right: Array,
+        right_axes: Sequence[int],
+        out_axes: Sequence[int],
+    ) -> Array:
+        """By np.matmul in float32, the terms in another order where the order asks for it."""
+        if not self.order or left.dtype.kind != "f" or right.dtype.kind != "f":
+            return super().contract(left, left_axes, right, right_axes, out_axes)
+        with np.errstate(all="ignore"):
+            return contract_arrays(self._matmul, left, left_axes, right, right_axes, out_axes)
+
+    def _matmul(self, left: Array, right: Array) -> Array:
+        total = np.zeros((*left.shape[:-1], right.shape[-1]), np.result_type(left, right))
+        for place in np.random.default_rng(self.order).permutation(left.shape[-1]):
+            total += left[..., place, None] * right[..., place, None, :]
+        return total
+
+    def reduce(self, monoid: Monoid, v: Array, dims: Sequence[int]) -> Array:
+        """As the base class, in float32; sums and products one after another where the order asks for it."""
+        if not self.order or v.dtype.kind != "f" or monoid not in (Monoid.sum, Monoid.prod) or v.size == 0:
+            return super().reduce(monoid, v, dims)
+        kept = [d for d in range(v.ndim) if d not in dims]
+        rows = v.transpose([*kept, *dims]).reshape([*(v.shape[d] for d in kept), -1])
+        way = np.random.default_rng(self.order).permutation(rows.shape[-1])
+        with np.errstate(all="ignore"):
+            together = np.add if monoid is Monoid.sum else np.multiply
+            return np.asarray(together.accumulate(rows[..., way], axis=-1)[..., -1])
+
+    def convert(self, v: Array, dtype: DType, semantic: bool) -> Array:  # noqa: ARG002 - the protocol's
+        """Rounds, whether the cast is semantic or one of precision."""
+        return self._carried(v, dtype)
+
+    def _carried(self, values: Array, dtype: DType) -> Array:
+        if not dtype.is_float:
+            return wrapped(values, dtype)
+        if dtype is DType.float64:
+            return values.astype(np.float64)
+        with np.errstate(all="ignore"):
+            numbers = values if dtype is DType.float32 else rounded(values.astype(np.float64), dtype)
+            return numbers.astype(np.float32)
+
+    def _scalar(self, expr: Scalar, args: Sequence[Array]) -> Array:
+        match expr:
+            case Arg(index):
+                return args[index]
+            case Lit(value):
+                return np.asarray(value)
+            case Apply(op, inner):
+                own = [self._scalar(a, args) for a in inner]
+                found = optable.row(op).meaning(*own)
+                # Literals are Python's floats: they do not widen what they meet.
+                wide = any(a.dtype == np.float64 and not _is_literal(e) for a, e in zip(own, inner, strict=True))
+                return found.astype(np.float32) if found.dtype == np.float64 and not wide else found
+            case Convert(dtype, inner):
+                return self.convert(self._scalar(inner, args), dtype, semantic=True)
+            case _:
+                assert_never(expr)
+
+
+def _is_literal(expr: Scalar) -> bool:
+    return isinstance(expr, Lit) or (isinstance(expr, Apply) and all(map(_is_literal, expr.args)))
+
+
+class MaskedDomain(Fp64Domain):
+    """Numbers, but 0 times anything is 0: an operand that a mask excludes does not propagate its NaN (docs/masks.md)."""
+
+    def _scalar(self, expr: Scalar, args: Sequence[Array]) -> Array:
+        match expr:
+            case Apply("mul", (one, other)):
+                left, right = self._scalar(one, args), self._scalar(other, args)
+                return np.where((left == 0) | (right == 0), 0.0 * np.sign(np.nan_to_num(left)), left * right)
+            case Apply(op, inner):
+                return optable.row(op).meaning(*(self._scalar(a, args) for a in inner))
+            case _:
+                return super()._scalar(expr, args)
+
+    def contract(
+        self,
+        left: Array,
+        left_axes: Sequence[int],
+        right: Array,
+        right_axes: Sequence[int],
+        out_axes: Sequence[int],
+    ) -> Array:
+        """Sums of the products of which neither factor is 0."""
+        labels = (left_axes, right_axes, out_axes)
+        if np.isfinite(left).all() and np.isfinite(right).all():
+            return self._product(left, right, labels)
+        finite = self._product(
+            np.nan_to_num(left, posinf=0.0, neginf=0.0), np.nan_to_num(right, posinf=0.0, neginf=0.0), labels
+        )
+        kinds = [
+            {
+                "nan": np.isnan(v),
+                "inf": v == np.inf,
+                "-inf": v == -np.inf,
+                "some": (v != 0) & ~np.isnan(v),
+                "+": v > 0,
+                "-": v < 0,
+            }
+            for v in (left, right)
+        ]
+
+        def meets(one: str, other: str) -> Array:
+            pairs = ((kinds[0][one], kinds[1][other]), (kinds[0][other], kinds[1][one]))
+            return np.logical_or(
+                *(self._product(a.astype(np.float64), b.astype(np.float64), labels) > 0 for a, b in pairs)
+            )
+
+        nan = meets("nan", "some") | meets("nan", "nan")
+        up, down = meets("inf", "+") | meets("-inf", "-"), meets("inf", "-") | meets("-inf", "+")
+        result = np.where(up, np.inf, np.where(down, -np.inf, finite))
+        return np.where(nan | (up & down), np.nan, result)
+
+    def _product(self, left: Array, right: Array, labels: tuple[Sequence[int], Sequence[int], Sequence[int]]) -> Array:
+        return super().contract(left, labels[0], right, labels[1], labels[2])
+
+
+class RandomlyRoundedDomain(Fp64Domain):
+    """Numbers, each result of an operation off by a random part of what rounding may take (Monte Carlo arithmetic, Parker 1997).
+
+    How far results of such runs lie apart is how far any order of right operations may be off: where terms cancel, by much.
+
+    Args:
+        seed: of what is off.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._of = DType.float32
+        self._key = np.uint64(np.random.default_rng(seed).integers(1 << 63))
+
+    def contract(
+        self,
+        left: Array,
+        left_axes: Sequence[int],
+        right: Array,
+        right_axes: Sequence[int],
+        out_axes: Sequence[int],
+    ) -> Array:
+        """Off as a sum is."""
+        labels = (left_axes, right_axes, out_axes)
+
+        def product(a: Array, b: Array) -> Array:
+            return super(RandomlyRoundedDomain, self).contract(a, labels[0], b, labels[1], labels[2])
+
+        found = product(left, right)
+        if found.dtype.kind != "f":
+            return found
+        sizes = {**dict(zip(left_axes, left.shape, strict=True)), **dict(zip(right_axes, right.shape, strict=True))}
+        terms = math.prod(n for axis, n in sizes.items() if axis not in out_axes)
+        return self._summed(found, product(np.abs(left), np.abs(right)), terms)
+
+    def reduce(self, monoid: Monoid, v: Array, dims: Sequence[int]) -> Array:
+        """Sums and products are off by what rounding each partial one does: of n terms, by its root (Higham and Mary 2019)."""
+        found = super().reduce(monoid, v, dims)
+        if v.dtype.kind != "f" or monoid in (Monoid.max, Monoid.min):
+            return found
+        terms = math.prod(v.shape[d] for d in dims)
+        of_all = np.abs(found) if monoid is Monoid.prod else super().reduce(monoid, np.abs(v), dims)
+        return self._summed(found, of_all, terms)
+
+    def _summed(self, found: Array, of_all: Array, terms: int) -> Array:
+        with np.errstate(all="ignore"):
+            off = 0.5 * DType.float32.eps * math.sqrt(terms) * of_all * self._parts(found)
+            return self._flushed(found + np.where(np.isfinite(off), off, 0.0), self._parts(found), DType.float32)
+
+    def convert(self, v: Array, dtype: DType, semantic: bool) -> Array:
+        """Off by what the type rounds."""
+        found = super().convert(v, dtype, semantic)
+        return self._off(found, dtype) if dtype.is_float else found
+
+    def elementwise(self, expr: Scalar, args: Sequence[Array], dtype: DType) -> Array:
+        """Each operation of the expression off by what its type rounds."""
+        self._of = dtype.accumulator
+        return super().elementwise(expr, args, dtype)
+
+    def _scalar(self, expr: Scalar, args: Sequence[Array]) -> Array:
+        match expr:
+            case Apply("fma", (one, other, more)):  # twice: the reference is no better
+                return self._scalar(Apply("add", (Apply("mul", (one, other)), more)), args)
+            case Apply():
+                return self._off(super()._scalar(expr, args), self._of)
+            case _:
+                return super()._scalar(expr, args)
+
+    def given(self, values: Array, dtype: DType) -> Array:
+        """An input: exact, but that numbers below the normal ones may be 0."""
+        return self._flushed(values, self._parts(values), dtype) if values.dtype.kind == "f" else values
+
+    def _off(self, values: Array, dtype: DType) -> Array:
+        if values.dtype.kind != "f":
+            return values
+        parts = self._parts(values)
+        with np.errstate(all="ignore"):
+            return self._flushed(values * (1.0 + 0.5 * dtype.eps * parts), parts, dtype.accumulator)
+
+    def _flushed(self, values: Array, parts: Array, dtype: DType) -> Array:
+        """`values`, about half of those below the normal numbers 0: units differ in what they make of these."""
+        small = (np.abs(values) < least_normal(dtype)) & (parts > 0)
+        return np.where(small, 0.0, values) if small.any() else values
+
+    def _parts(self, values: Array) -> Array:
+        """A number in -1..1 for each of `values`, the same for equal ones: rounding is no accident, and adds up where they do."""
+        bits = np.ascontiguousarray(values, np.float64).view(np.uint64).reshape(values.shape)
+        mixed = (bits ^ self._key) * np.uint64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+        return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0
+
+
+class FlushedDomain(Fp64Domain):
+    """Numbers, but what is below the normal numbers of the type that is computed in is 0, as some units make it."""
+
+    def elementwise(self, expr: Scalar, args: Sequence[Array], dtype: DType) -> Array:
+        """As the base class; what is too small is 0."""
+        found = super().elementwise(expr, args, dtype)
+        least = least_normal(dtype.accumulator)
+        return (
+            np.where(np.abs(found) < least, np.copysign(0.0, found), found)
+            if least and found.dtype.kind == "f"
+            else found
+        )
+
+
+def least_normal(dtype: DType) -> float:
+    """The least positive number of full precision; 0 for integers and bools."""
+    return {
+        DType.float64: 2.0**-1022,
+        DType.float32: 2.0**-126,
+        DType.bfloat16: 2.0**-126,
+        DType.float16: 2.0**-14,
+        DType.float8_e4m3fn: 2.0**-6,
+        DType.float8_e5m2: 2.0**-14,
+    }.get(dtype, 0.0)

@@ -1,0 +1,388 @@
+"""The judge of emitted code: are a kernel's results on hard inputs as near to fp64 as eager's own, regime by regime?
+
+What the check over finite fields cannot see: range, rounding, layout, strides, flags, and the emitters themselves. `cases` makes
+inputs at small sizes; whoever can run the kernels (`weft.plan.judging`) runs them there; `Tally` holds the results against the
+program in fp64 and against the program as eager rounds it, and gives the error rule's answer for each regime.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from weft.tensor.domain import Array
+from weft.tensor.dtypes import DType
+from weft.tensor.evaluate import evaluate
+from weft.tensor.fp64 import Fp64Domain
+from weft.tensor.program import Contraction, Opaque, Ranking, Reduction, TensorProgram
+from weft.verify.eager import EagerDomain, FlushedDomain, MaskedDomain, RandomlyRoundedDomain, least_normal
+from weft.verify.regimes import REGIMES, ROWS, Layout, drawn, labels, layout_of, reduced_spaces
+
+# Operations that the reference of a case may have: for cases of all regimes, a millisecond; for one whose sizes reach beyond every
+# block; and where the program's own sizes leave no smaller ones.
+MANY, FAR, AT_MOST = 1 << 17, 1 << 19, 1 << 24
+# So many multiplications and additions of a product cost as much as one other operation.
+_OF_A_PRODUCT = 8
+# A size that is made smaller is no smaller than this.
+_LEAST = 5
+# How many orders of summing, beside numpy's, and how many runs that round at random results are held against that are outside the
+# rule; and how many times what those runs are off by a kernel may be off.
+_ORDERS, _ROUNDINGS, _ROOM = 2, 4, 4.0
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One call of the kernels.
+
+    Attributes:
+        program: what they must compute.
+        sizes: by name of the space.
+        inputs: by name: float64 arrays of numbers that the types hold, int64, bool.
+        layout: where rows are.
+        regime: of inputs without rows, and of the first row of others.
+    """
+
+    program: TensorProgram
+    sizes: Mapping[str, int]
+    inputs: Mapping[str, Array]
+    layout: Layout
+    regime: int
+    known: dict[tuple[str, int], tuple[Array, ...]] = field(default_factory=dict[tuple[str, int], "tuple[Array, ...]"])
+
+    @cached_property
+    def exact(self) -> tuple[Array, ...]:
+        """The results in fp64."""
+        return _evaluated(self.program, self.inputs, self.sizes, Fp64Domain())
+
+    @cached_property
+    def eager(self) -> tuple[Array, ...]:
+        """The results as eager rounds them."""
+        return self.in_order(0)
+
+    @cached_property
+    def unmasked(self) -> tuple[Array, ...]:
+        """The results in fp64 where 0 times anything is 0."""
+        return _evaluated(self.program, self.inputs, self.sizes, MaskedDomain())
+
+    @cached_property
+    def flushed(self) -> tuple[Array, ...]:
+        """The results in fp64 where numbers below the normal ones are 0, as units for products of 16 bits take them."""
+        kinds = {n.name: n.dtype for n in self.program.inputs}
+        inputs = {
+            name: np.where(np.abs(v) < least_normal(kinds[name]), 0.0, v) if kinds[name].is_float else v
+            for name, v in self.inputs.items()
+        }
+        return _evaluated(self.program, inputs, self.sizes, FlushedDomain())
+
+    def in_order(self, order: int) -> tuple[Array, ...]:
+        """As eager rounds them, sums in another order."""
+
+        def made() -> tuple[Array, ...]:
+            kinds = {n.name: n.dtype for n in self.program.inputs}
+            narrow = {
+                name: v.astype(np.float32) if kinds[name].is_float and kinds[name] is not DType.float64 else v
+                for name, v in self.inputs.items()
+            }
+            return _evaluated(self.program, narrow, self.sizes, EagerDomain(order))
+
+        return self._once(("order", order), made)
+
+    def rounded(self, number: int) -> tuple[Array, ...]:
+        """The results where each operation rounds at random."""
+
+        def made() -> tuple[Array, ...]:
+            domain, kinds = RandomlyRoundedDomain(number), {n.name: n.dtype for n in self.program.inputs}
+            given = {name: domain.given(v, kinds[name]) for name, v in self.inputs.items()}
+            return _evaluated(self.program, given, self.sizes, domain)
+
+        return self._once(("rounded", number), made)
+
+    def _once(self, key: tuple[str, int], made: Callable[[], tuple[Array, ...]]) -> tuple[Array, ...]:
+        if key not in self.known:
+            self.known[key] = made()
+        return self.known[key]
+
+    def groups(self, output: int) -> Array:
+        """For each element of an output, a number for the regimes of the rows that it comes of."""
+        return self._once(("groups", output), lambda: (self._groups(output),))[0]
+
+    def _groups(self, output: int) -> Array:
+        axes = self.program.values()[self.program.outputs[output]].axes
+        shape = tuple(a.space.size(self.sizes) for a in axes)
+        found = np.full(shape, self.regime if len(self.layout.rows) < len(self.inputs) else 0)
+        for place, space in enumerate(self.layout.slots):
+            dim = next((d for d, a in enumerate(axes) if a.space.name == space), None)
+            if dim is not None:
+                own = labels(shape[dim], self.regime) + 1
+                found = found + own.reshape([-1 if d == dim else 1 for d in range(len(shape))]) * _BASE ** (place + 1)
+        return found
+
+
+_BASE = len(REGIMES) + 1
+
+
+def _said(group: int) -> str:
+    """The regimes of a group in words."""
+    places: list[int] = []
+    while group:
+        group, last = divmod(group, _BASE)
+        places.append(last)
+    own = [REGIMES[n - 1].name for n in places[1:] if n]
+    rest = [REGIMES[places[0]].name] if places and (places[0] or not own) else []
+    return " beside ".join(dict.fromkeys(own + rest)) or REGIMES[0].name
+
+
+def _evaluated(
+    program: TensorProgram, inputs: Mapping[str, Array], sizes: Mapping[str, int], domain: Fp64Domain
+) -> tuple[Array, ...]:
+    with np.errstate(all="ignore"):
+        return evaluate(program, inputs, domain, sizes=dict(sizes))
+
+
+def points(program: TensorProgram, sizes: Mapping[str, int]) -> int:
+    """About how many operations the program takes at `sizes`."""
+    total = 0
+    for node in program.nodes:
+        axes = list(node.axes)
+        match node:
+            case Contraction() | Reduction():
+                axes += node.over
+            case Ranking():
+                axes.append(node.over)
+            case _:
+                pass
+        count = math.prod(a.space.size(sizes) for a in axes)
+        total += count // _OF_A_PRODUCT if isinstance(node, Contraction) else count
+    return total
+
+
+def cases(
+    program: TensorProgram,
+    far: Sequence[Mapping[str, int]],
+    near: Sequence[Mapping[str, int]],
+    seed: int,
+    draws: int = 1,
+) -> Iterator[Case]:
+    """Inputs of all regimes.
+
+    Args:
+        program: without opaque operations.
+        far: choices of sizes of all its spaces that take long: one case each.
+        near: others; used in turn, each at least once. Inputs without rows are of each regime once.
+        seed: of the numbers.
+        draws: of each regime of inputs without rows.
+
+    Returns:
+        the cases, in a fixed order.
+    """
+    layout = layout_of(program)
+    reduced = reduced_spaces(program)
+    single = any(n.name not in layout.rows for n in program.inputs)
+    count = len(REGIMES) * draws if single else len(near) * draws
+    wanted = [(sizes, 0) for sizes in far]
+    wanted += [(near[n % len(near)], n % len(REGIMES)) for n in range(max(count, len(near)) if near else 0)]
+    for number, (sizes, regime) in enumerate(wanted):
+        rng = np.random.default_rng((seed, number))
+        inputs = {
+            n.name: drawn(n, sizes, layout, regime, rng, reduced, first=n is program.inputs[0]) for n in program.inputs
+        }
+        yield Case(program, sizes, inputs, layout, regime)
+
+
+@dataclass(eq=False)
+class Tally:
+    """What was found so far.
+
+    Attributes:
+        program: what the kernels must compute.
+        wrong: what no rounding explains, in words, in the order found.
+    """
+
+    program: TensorProgram
+    wrong: list[str] = field(default_factory=list[str])
+    _maxima: dict[int, Array] = field(default_factory=dict[int, Array])
+    """Of each output, for each group: the error, eager's, and the largest result."""
+    _cases: list[tuple[Case, tuple[Array, ...]]] = field(default_factory=list["tuple[Case, tuple[Array, ...]]"])
+
+    def add(self, case: Case, results: Sequence[Array]) -> None:
+        """Takes in the results of a case: float64, int64 or bool."""
+        self._cases.append((case, tuple(results)))
+        for output, found in enumerate(results):
+            if found.dtype.kind == "f":
+                self._floats(case, output, found)
+            else:
+                self._exact(case, output, found)
+
+    def verdict(self) -> str | None:
+        """What is wrong, in words; None where every regime keeps the rule."""
+        if self.wrong:
+            return self.wrong[0]
+        for output, maxima in self._maxima.items():
+            bad = maxima[0] > self._bound(output, maxima)
+            if not bad.any():
+                continue
+            most = self._with_more_orders(output, maxima, bad)
+            bad &= most[0] > self._bound(output, most)
+            if not bad.any():
+                continue
+            moved = self._moved(output, bad)
+            bound = self._bound(output, most)
+            bad &= most[0] > bound + _ROOM * moved
+            if bad.any():
+                group = int(np.argmax(bad))
+                error, own = most[:2, group]
+                return (
+                    f"output {output}, {_said(group)}: error {error:.3g}, eager's {own:.3g}, bound {bound[group]:.3g}"
+                )
+        return None
+
+    def _floats(self, case: Case, output: int, found: Array) -> None:
+        exact, eager = case.exact[output], case.eager[output]
+        groups = case.groups(output)
+        if found.shape != exact.shape:
+            self.wrong.append(f"output {output} has shape {found.shape}, not {exact.shape}")
+            return
+        counted = np.isfinite(exact) & np.isfinite(eager)
+        lost = counted & ~np.isfinite(found)
+        if lost.any():
+            lost &= ~_same_class(found, case.flushed[output])
+        # Where eager has no number, a kernel has none either, or a right one: it may have more range. An infinity may be a NaN: a
+        # state that is corrected subtracts infinities.
+        none = ~np.isfinite(exact) & ~np.isfinite(eager)
+        odd = none & ~np.isnan(found) & ~_same_class(found, exact) & ~_same_class(found, eager)
+        if odd.any():
+            odd &= ~_near(found, case.unmasked[output], self._eps(output)) & ~_same_class(found, case.flushed[output])
+        for mask in (lost, odd):
+            if mask.any():
+                place = tuple(int(i) for i in np.argwhere(mask)[0])
+                self.wrong.append(
+                    f"output {output}, {_said(int(groups[place]))}: {found[place]} where eager gives {eager[place]}"
+                )
+                return
+        with np.errstate(all="ignore"):
+            counted &= ~(lost | np.isnan(found))
+        maxima = self._maxima.setdefault(output, np.zeros((3, _BASE ** (1 + len(case.layout.slots)))))
+        inside = groups[counted]
+        for place, values in enumerate((_minus(found, exact), _minus(eager, exact), exact)):
+            np.maximum.at(maxima[place], inside, np.abs(values[counted]))
+
+    def _exact(self, case: Case, output: int, found: Array) -> None:
+        exact, eager = case.exact[output], case.eager[output]
+        if found.shape != exact.shape:
+            self.wrong.append(f"output {output} has shape {found.shape}, not {exact.shape}")
+            return
+        wrong = (found != exact) & (found != eager)
+        if not wrong.any():
+            return
+        for number in range(1, _ORDERS + 1):
+            wrong &= found != case.in_order(number)[output]
+        wrong &= found != case.flushed[output]
+        for number in range(_ROUNDINGS):
+            wrong &= case.rounded(number)[output] == exact  # what rounding decides is nobody's promise
+        if wrong.any():
+            place = tuple(int(i) for i in np.argwhere(wrong)[0])
+            group = int(case.groups(output)[place])
+            self.wrong.append(f"output {output}, {_said(group)}: {found[place]} where {exact[place]} is right")
+
+    def _with_more_orders(self, output: int, maxima: Array, bad: Array) -> Array:
+        """The maxima, of groups that are `bad` eager's own error that of several orders of its sums."""
+        most = maxima.copy()
+        for case, _ in self._of(output, bad):
+            for number in range(1, _ORDERS + 1):
+                _raise(most[1], case, output, np.abs(_minus(case.in_order(number)[output], case.exact[output])))
+        return most
+
+    def _moved(self, output: int, bad: Array) -> Array:
+        """How far random roundings move results of groups that are `bad`."""
+        most = np.zeros(len(bad))
+        for case, _ in self._of(output, bad):
+            for number in range(_ROUNDINGS):
+                _raise(most, case, output, np.abs(_minus(case.rounded(number)[output], case.exact[output])))
+        return most
+
+    def _of(self, output: int, bad: Array) -> Iterator[tuple[Case, tuple[Array, ...]]]:
+        """The cases that have rows of groups that are `bad`."""
+        return ((case, found) for case, found in self._cases if bad[case.groups(output)].any())
+
+    def _eps(self, output: int) -> float:
+        return self._dtype(output).eps
+
+    def _dtype(self, output: int) -> DType:
+        return self.program.values()[self.program.outputs[output]].dtype
+
+    def _bound(self, output: int, most: Array) -> Array:
+        """The error rule's; and below the normal numbers, which some machines make 0, nothing counts."""
+        dtype = self._dtype(output)
+        return 2.0 * most[1] + 2.0 * dtype.eps * most[2] + least_normal(dtype)
+
+
+def _minus(one: Array, other: Array) -> Array:
+    with np.errstate(all="ignore"):
+        return one.astype(np.float64) - other
+
+
+def _raise(most: Array, case: Case, output: int, values: Array) -> None:
+    """Raises the maximum of each group to the greatest of its `values` that are numbers."""
+    counted = np.isfinite(values)
+    np.maximum.at(most, case.groups(output)[counted], values[counted])
+
+
+def _same_class(one: Array, other: Array) -> Array:
+    """Where both are NaN, or the same infinity."""
+    return (np.isnan(one) & np.isnan(other)) | ((one == other) & np.isinf(one))
+
+
+def _near(found: Array, exact: Array, eps: float) -> Array:
+    """Where `found` is the finite number `exact`, or nearly, or the same infinity."""
+    with np.errstate(all="ignore"):
+        scale = float(np.max(np.abs(exact), where=np.isfinite(exact), initial=0.0))
+        return (np.abs(found - exact) <= 16 * eps * scale) | _same_class(found, exact)
+
+
+def fitted(program: TensorProgram, wanted: Mapping[str, int], layout: Layout, most: int) -> dict[str, int] | None:
+    """Sizes of all spaces of `program`, few enough operations; None where its fixed sizes leave no such.
+
+    Args:
+        program: what is to be run.
+        wanted: of spaces without a fixed size, by name. First rows become fewer, then the largest sizes smaller.
+        layout: spaces of rows have room for all regimes, several times where that is cheap.
+        most: so many operations.
+    """
+
+    given = {rule.space.name for rule in program.derived}
+    chosen = {name: size for name, size in wanted.items() if name not in given}
+    least = {name: min(size, _LEAST) for name, size in chosen.items()}
+    for name in layout.slots:
+        if name in chosen:
+            chosen[name] = max(chosen[name], ROWS * len(REGIMES))
+            least[name] = len(REGIMES)
+    sizes = _taken(program, chosen)
+    while sizes is not None and points(program, sizes) > most:
+        room = {name for name in chosen if chosen[name] > least[name]}
+        if not room:
+            return sizes if points(program, sizes) <= AT_MOST else None
+        name = max(room & set(layout.slots) or room, key=chosen.__getitem__)
+        fewer = max(least[name], chosen[name] * 2 // 3)
+        smaller = _taken(program, chosen | {name: fewer})
+        if smaller is None:  # what follows from it would have no elements
+            least[name] = chosen[name]
+        else:
+            sizes, chosen[name] = smaller, fewer
+    return sizes
+
+
+def _taken(program: TensorProgram, chosen: Mapping[str, int]) -> dict[str, int] | None:
+    """The sizes of all spaces; None where `program` does not take them."""
+    sizes = program.sizes(chosen)
+    if not all(s.name in sizes for s in program.spaces()) or any(size < 1 for size in sizes.values()):
+        return None
+    return sizes if program.consistent(sizes) else None
+
+
+def has_meaning(program: TensorProgram) -> bool:
+    """Tells whether all of `program` can be evaluated."""
+    return not any(isinstance(n, Opaque) or n.dtype.is_foreign for n in (*program.inputs, *program.nodes))

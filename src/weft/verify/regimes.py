@@ -1,0 +1,303 @@
+"""Hard inputs for a program: what range, rounding and special values can go wrong on, one kind a group of rows.
+
+A *row* is what one index of a parallel space holds: of a space that nothing is summed, ranked or shifted along, so that a row's
+results come of that row alone. Rows of all regimes lie in one input, one beside the other: a block of rows holds large and tiny
+ones together, and a maximum over all rows would hide the tiny ones, which is why each group of rows is judged by itself. An input
+without rows is of one regime at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from weft.tensor.axes import Axis
+from weft.tensor.domain import Array
+from weft.tensor.dtypes import DType
+from weft.tensor.fp64 import rounded
+from weft.tensor.program import (
+    Contraction,
+    Elementwise,
+    Input,
+    Iota,
+    Opaque,
+    Ranking,
+    Reduction,
+    Reindex,
+    TensorProgram,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What is to be filled: the shape, what is summed along last; the type; what draws."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+    rng: np.random.Generator
+
+    @property
+    def normal(self) -> Array:
+        """Standard normal elements."""
+        return self.rng.standard_normal(self.shape)
+
+
+Fill: TypeAlias = Callable[[Rows], Array]
+"""Makes elements, in float64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Regime:
+    """A kind of elements.
+
+    Attributes:
+        name: in words, for a verdict.
+        fill: makes elements of a floating type.
+        beside: the same for inputs but the first: products of all must have a number.
+    """
+
+    name: str
+    fill: Fill
+    beside: Fill | None = None
+
+
+def _scaled(wide: float, half: float) -> Fill:
+    """Normal elements times `wide`; of types of few exponents times `half`."""
+
+    def fill(rows: Rows) -> Array:
+        return rows.normal * (half if rows.dtype is DType.float16 or rows.dtype.is_kept else wide)
+
+    return fill
+
+
+def _off_centre(rows: Rows) -> Array:
+    centre = {DType.float16: 1e3, DType.bfloat16: 64.0}.get(rows.dtype, 16.0 if rows.dtype.is_kept else 1e4)
+    return centre + rows.normal
+
+
+def _constant(rows: Rows) -> Array:
+    """The same element all along a row, another one in each."""
+    size = 10.0 if rows.dtype.is_kept else 1234.567
+    one = size * (1.0 + rows.rng.uniform(size=(*rows.shape[:-1], 1)))
+    return np.broadcast_to(one, rows.shape)
+
+
+def _ties(rows: Rows) -> Array:
+    return rows.rng.integers(-1, 3, rows.shape).astype(np.float64)
+
+
+def _zeros(rows: Rows) -> Array:
+    return np.copysign(0.0, rows.normal)
+
+
+def _masked(rows: Rows) -> Array:
+    return np.full(rows.shape, -np.inf)
+
+
+def _masked_first(rows: Rows) -> Array:
+    """The first half of each row is minus infinity: blocks that are masked whole, the first among them."""
+    found = rows.normal
+    found[..., : rows.shape[-1] // 2] = -np.inf
+    return found
+
+
+def _one_ahead(rows: Rows) -> Array:
+    """One element far above the others, at the end of a row or at its beginning: what was made of the others must shrink."""
+    found = rows.normal
+    found[..., rows.rng.choice((0, -1))] += 16.0
+    return found
+
+
+def _with_one(value: float) -> Fill:
+    def fill(rows: Rows) -> Array:
+        found = rows.normal
+        if found.size:
+            found.reshape(-1)[rows.rng.integers(found.size)] = value
+        return found
+
+    return fill
+
+
+REGIMES = (
+    Regime("ordinary", _scaled(1.0, 1.0)),
+    Regime("large", _scaled(1e4, 100.0)),
+    Regime("tiny", _scaled(1e-25, 1e-5), _scaled(1e-10, 1e-2)),
+    Regime("off centre", _off_centre),
+    Regime("constant rows", _constant),
+    Regime("one element ahead", _one_ahead),
+    Regime("equal elements", _ties),
+    Regime("zeros of both signs", _zeros),
+    Regime("subnormal", _scaled(1e-40, 1e-7)),
+    Regime("rows of minus infinity", _masked),
+    Regime("rows that begin with minus infinity", _masked_first),
+    Regime("a NaN", _with_one(np.nan)),
+    Regime("an infinity", _with_one(np.inf)),
+)
+"""Every kind, the ordinary one first."""
+ROWS = 4
+"""Rows of each kind in one input, where it has as many: the draws that the error rule takes its maxima over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which inputs have rows, and along which space.
+
+    Attributes:
+        rows: by input, the space of its rows; the others have none.
+        slots: those spaces, each once.
+    """
+
+    rows: Mapping[str, str]
+    slots: tuple[str, ...]
+
+
+def layout_of(program: TensorProgram, most: int = 2) -> Layout:
+    """The rows of each input, along `most` spaces at most.
+
+    An input takes a space of its own where it can, so that large rows of one meet tiny rows of another.
+    """
+    parallel = _parallel(program)
+    floats = [n for n in program.inputs if n.dtype.is_float or n.dtype is DType.bool]
+    options = {n.name: [a.space.name for a in n.axes if a.space.name in parallel] for n in floats}
+    rows: dict[str, str] = {}
+    taken: dict[str, int] = {}
+    for name in sorted(options, key=lambda each: len(options[each])):
+        free = [s for s in options[name] if s in taken or len(taken) < most]
+        if free:
+            # The last one of those least taken: leading spaces are batches.
+            least = min(taken.get(s, 0) for s in free)
+            rows[name] = [s for s in free if taken.get(s, 0) == least][-1]
+            taken[rows[name]] = least + 1
+    return Layout(rows, tuple(taken))
+
+
+def _parallel(program: TensorProgram) -> set[str]:
+    """The spaces whose indices stay apart all through the program, by name."""
+    found = {s.name for s in program.spaces()}
+    mixed: set[str] = set()
+
+    def twice(axes: Sequence[Axis]) -> None:
+        names = [a.space.name for a in axes]
+        mixed.update(name for name in names if names.count(name) > 1)
+
+    for node in (*program.inputs, *program.nodes):
+        match node:
+            case Reduction() | Contraction():
+                mixed.update(a.space.name for a in node.over)
+            case Ranking():
+                mixed.add(node.over.space.name)
+                mixed.update(() if node.rank is None else (node.rank.space.name,))
+            case Reindex():
+                for index in node.index:
+                    if index.axis is None:
+                        mixed.update(a.space.name for a, _ in index.terms)
+                mixed.update(_sources(program, node))
+            case Iota():
+                mixed.add(node.axes[0].space.name)
+            case Opaque():
+                mixed.update(a.space.name for a in node.axes)
+            case Input() | Elementwise() | _:
+                pass
+        twice(node.axes)
+        for use in getattr(node, "args", ()):
+            twice(use.axes)
+    return found - mixed
+
+
+def _sources(program: TensorProgram, node: Reindex) -> set[str]:
+    """The spaces of the source that the indices of `node` do not simply go along."""
+    axes = program.values()[node.source].axes
+    return {
+        a.space.name
+        for a, index in zip(axes, node.index, strict=True)
+        if index.axis is None or index.axis.space != a.space
+    }
+
+
+def labels(count: int, start: int) -> Array:
+    """The regime of each of `count` rows: neighbours are of different ones; `start` is that of the first row."""
+    return (np.arange(count) * 5 + start) % len(REGIMES)
+
+
+def drawn(
+    node: Input,
+    sizes: Mapping[str, int],
+    layout: Layout,
+    regime: int,
+    rng: np.random.Generator,
+    reduced: set[str],
+    *,
+    first: bool,
+) -> Array:
+    """Elements for an input: rows of all regimes, else all of the one.
+
+    Args:
+        node: the input.
+        sizes: by name of the space.
+        layout: where rows are.
+        regime: of an input without rows; else that of the first row.
+        rng: what draws.
+        reduced: spaces that something is summed along, which go to the end of a row.
+        first: whether it is the first input.
+
+    Returns:
+        float64 that the input's type holds, int64, or bool.
+    """
+    shape = tuple(a.space.size(sizes) for a in node.axes)
+    if node.dtype.kind == "int":
+        return _integers(shape, node.dtype, rng, regime)
+    space = layout.rows.get(node.name)
+    dim = None if space is None else next(d for d, a in enumerate(node.axes) if a.space.name == space)
+    order = sorted((d for d in range(len(shape)) if d != dim), key=lambda d: node.axes[d].space.name in reduced)
+    rest = tuple(shape[d] for d in order)
+    if dim is None:
+        made = _filled(rest, node.dtype, regime, rng, first)
+    else:
+        kinds = labels(shape[dim], regime)
+        made = (
+            np.stack([_filled(rest, node.dtype, int(k), rng, first) for k in kinds])
+            if len(kinds)
+            else np.zeros((0, *rest))
+        )
+    back = np.argsort(order if dim is None else [dim, *order])
+    return np.array(np.asarray(made).transpose(back), order="C")
+
+
+def _filled(shape: tuple[int, ...], dtype: DType, regime: int, rng: np.random.Generator, first: bool) -> Array:
+    if dtype is DType.bool:
+        share = (0.5, 0.5, 1.0, 0.0, 0.8)[regime % 5]
+        return rng.uniform(size=shape) < share
+    if not shape:
+        return _filled((1,), dtype, regime, rng, first)[0]
+    with np.errstate(all="ignore"):
+        kind = REGIMES[regime]
+        fill = kind.fill if first or kind.beside is None else kind.beside
+        values = np.asarray(fill(Rows(shape, dtype, rng)), np.float64)
+        return rounded(values, dtype)
+
+
+def _integers(shape: tuple[int, ...], dtype: DType, rng: np.random.Generator, regime: int) -> Array:
+    """Small ones, which are compared with indices; now and then any."""
+    low, high = dtype.bounds
+    if regime % 4 == 3:
+        return rng.integers(low, high, shape, dtype=np.int64, endpoint=True)
+    if regime % 4 == 2:
+        return rng.integers(max(low, -100), 100, shape, dtype=np.int64)
+    return rng.integers(0, 8, shape, dtype=np.int64)
+
+
+def reduced_spaces(program: TensorProgram) -> set[str]:
+    """The spaces that something is summed or ranked along, by name."""
+    found: set[str] = set()
+    for node in program.nodes:
+        match node:
+            case Reduction() | Contraction():
+                found.update(a.space.name for a in node.over)
+            case Ranking():
+                found.add(node.over.space.name)
+            case _:
+                pass
+    return found

@@ -1,0 +1,140 @@
+"""The judge of emitted code: a kernel whose text is wrong never serves, whatever is wrong with it."""
+
+import warnings
+
+import pytest
+import torch
+
+import weft
+from weft.api import net
+from weft.emit import cpp
+from weft.errors import DefectError, LeftToPyTorchWarning, WrongKernelError
+from weft.plan import judging
+
+
+def softmax(x):
+    return torch.softmax(x, -1)
+
+
+def replaced(monkeypatch, old, new):
+    """Has the C++ emitter print `new` for `old`."""
+    emit = cpp.emit
+
+    def wrong(*args, **kwargs):
+        text = emit(*args, **kwargs)
+        assert old in text, text
+        return text.replace(old, new)
+
+    monkeypatch.setattr(cpp, "emit", wrong)
+
+
+def optimized(fn, *inputs, **options):
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        program = weft.optimize(fn, inputs, defects="warn", **options)
+    return program, [w for w in heard if issubclass(w.category, LeftToPyTorchWarning)]
+
+
+FAULTS = {
+    "lost rescale": ("const float s6 = s[i] * s5;", "const float s6 = s[i];", "one element ahead: error"),
+    "bound": ("weft::min_index(2048, K - k)", "weft::min_index(2048, K - k - 1)", "where eager gives"),
+    "step": ("k1 += 2048", "k1 += 2047", "eager"),
+    "stride": ("j * x_s1_in]", "j]", "where eager gives"),
+    "not written": ("t4_1[i * K + j] = t17;", "(void)t17;", "nan where eager gives"),
+    "written beside": ("t4_1[i * K + j] = t17", "t4_1[i * K + j + 1] = t17", "written beside a tensor"),
+    "crash": ("t_1[i * K + j] = t9", "*(volatile float*)8 = t9", "crashed (SIGSEGV)"),
+    "overflow": ("weft::maximum(t7_lanes[lane], x_2[i * x_s0 + j * x_s1_in])", "0.0f", "eager"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_wrong_kernel_never_serves(fault, monkeypatch, tmp_path):
+    old, new, said = FAULTS[fault]
+    replaced(monkeypatch, old, new)
+    x = torch.randn(5, 70)
+    program, heard = optimized(softmax, x, cache_dir=tmp_path)
+    assert program.kernels == ()
+    assert said in program.fallbacks[0].reason, program.fallbacks[0].reason
+    torch.testing.assert_close(program(x), softmax(x), rtol=0, atol=0)
+    assert len(heard) <= 1  # a cause is said once in a process, in whichever test comes first
+
+
+def test_an_endless_loop_is_a_verdict(monkeypatch, tmp_path):
+    monkeypatch.setattr(judging, "_SECONDS", 0.5)
+    replaced(monkeypatch, "t_1[i * K + j] = t9", "for (volatile int more = 1; more;) {}")
+    program, _ = optimized(softmax, torch.randn(5, 70), cache_dir=tmp_path)
+    assert "did not end in 0.5 seconds" in program.fallbacks[0].reason
+
+
+def test_the_user_hears_of_it_once_with_a_file_that_shows_it(monkeypatch, tmp_path):
+    net.forget()
+    replaced(monkeypatch, "s[i] * s5;", "s[i];")
+    x = torch.randn(5, 70)
+    program, heard = optimized(softmax, x, cache_dir=tmp_path)
+    (warning,) = heard
+    assert "is wrong on hard inputs" in str(warning.message)
+    assert f"{__file__}:" in str(warning.message)
+    (file,) = (tmp_path / "reproducers").iterdir()
+    assert str(file) in str(warning.message)
+    with pytest.raises(WrongKernelError, match="hard inputs"):
+        exec(compile(file.read_text(), file, "exec"), {"__name__": "reproducer"})
+    assert program.kernels == ()
+
+
+def test_the_verdict_is_remembered(monkeypatch, tmp_path):
+    x = torch.randn(5, 70)
+    program, _ = optimized(softmax, x, cache_dir=tmp_path)
+    assert len(program.kernels) == 1
+
+    def asked(*_):
+        raise AssertionError("judged again")
+
+    monkeypatch.setattr(judging, "wrong_of", asked)
+    assert len(optimized(softmax, x, cache_dir=tmp_path)[0].kernels) == 1
+    assert len(optimized(softmax, x, cache_dir=tmp_path, judge="off")[0].kernels) == 1
+    with pytest.raises(DefectError, match="judged again"):
+        weft.optimize(softmax, (x,), cache_dir=tmp_path, judge="always", defects="raise")
+
+
+def test_a_wrong_one_is_remembered_too(monkeypatch, tmp_path):
+    with monkeypatch.context() as patch:
+        replaced(patch, "s[i] * s5;", "s[i];")
+        assert optimized(softmax, torch.randn(5, 70), cache_dir=tmp_path)[0].kernels == ()
+    monkeypatch.setattr(judging, "wrong_of", None)
+    program, _ = optimized(softmax, torch.randn(5, 70), cache_dir=tmp_path)
+    assert "is wrong on hard inputs" in program.fallbacks[0].reason
+
+
+def test_off_asks_nothing(monkeypatch, tmp_path):
+    monkeypatch.setattr(judging, "wrong_of", None)
+    assert len(optimized(softmax, torch.randn(5, 70), cache_dir=tmp_path, judge="off")[0].kernels) == 1
+
+
+def test_a_region_beside_a_wrong_one_keeps_its_kernel(monkeypatch, tmp_path):
+    """Only what is wrong goes to PyTorch."""
+    replaced_in = cpp.emit
+
+    def wrong(*args, **kwargs):
+        return replaced_in(*args, **kwargs).replace("weft::decay(", "2.0f * weft::decay(")
+
+    monkeypatch.setattr(cpp, "emit", wrong)
+
+    def both(x, y):
+        return torch.logsumexp(x, -1), torch.nn.functional.layer_norm(y, (y.shape[-1],))
+
+    x, y = torch.randn(5, 70), torch.randn(6, 50)
+    program, _ = optimized(both, x, y, cache_dir=tmp_path)
+    assert len(program.kernels) == 1
+    torch.testing.assert_close(program(x, y), both(x, y))
+
+
+def test_a_full_disk_costs_the_verdict_only(monkeypatch, tmp_path):
+    store = judging.CacheFolder.store
+
+    def full(self, key, files, *rest, **more):
+        if not files:
+            raise OSError(28, "No space left on device")
+        return store(self, key, files, *rest, **more)
+
+    monkeypatch.setattr(judging.CacheFolder, "store", full)
+    assert len(optimized(softmax, torch.randn(5, 70), cache_dir=tmp_path)[0].kernels) == 1

@@ -1,0 +1,80 @@
+"""Calls in a child: what becomes of it is told, and this process goes on."""
+
+import ctypes
+import os
+import time
+
+import pytest
+import torch
+
+from weft.run.child import can_fork, ends_well
+from weft.run.guarded import Guarded
+
+pytestmark = pytest.mark.skipif(
+    not can_fork(), reason="this system has no children of that kind: kernels are run in this process"
+)
+
+
+def test_what_ends_well_leaves_its_results():
+    memory = Guarded(1 << 16)
+    result = memory.allocate((3, 4), (4, 1), dtype=torch.float32)
+
+    def work():
+        ctypes.memset(result.data_ptr(), 0, 48)
+
+    assert bool(result.isnan().all())
+    assert ends_well(work, 10) is None
+    torch.testing.assert_close(result, torch.zeros(3, 4))
+    assert memory.touched() is None
+
+
+@pytest.mark.parametrize(
+    ("work", "said"),
+    [
+        (lambda: ctypes.memset(8, 0, 8), "it crashed (SIGSEGV)"),
+        (os.abort, "it crashed (SIGABRT)"),
+        (lambda: time.sleep(60), "it did not end in 0.2 seconds"),
+        (lambda: 1 / 0, "the call failed"),
+        (lambda: os._exit(3), "it ended with status 3"),
+    ],
+)
+def test_what_does_not_is_said(work, said, capfd):
+    assert ends_well(work, 0.2) == said
+    assert capfd.readouterr() == ("", "")
+
+
+def test_no_child_is_left_behind(monkeypatch):
+    fork, made = os.fork, []
+
+    def noted():
+        made.append(fork())
+        return made[-1]
+
+    monkeypatch.setattr(os, "fork", noted)
+    assert ends_well(lambda: None, 10) is None
+    assert ends_well(lambda: time.sleep(60), 0.1) is not None
+    for pid in made:
+        with pytest.raises(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+
+
+def test_writes_beside_a_tensor_and_into_an_input_are_seen():
+    for place in (-1, 0, 12):
+        memory = Guarded(1 << 16)
+        given = memory.holding(
+            torch.arange(6, dtype=torch.float32).reshape(2, 3).numpy(), torch.float32, (4, 1), offset=1
+        )
+        result = memory.allocate((3, 4), (4, 1), dtype=torch.float32)
+        assert memory.touched() is None
+        assert given.tolist() == [[0, 1, 2], [3, 4, 5]]
+        ctypes.memset(result.data_ptr() + 4 * place, 0, 4)
+        assert (memory.touched() is None) == (place == 0)
+        memory = Guarded(1 << 16)
+        given = memory.holding(torch.arange(6, dtype=torch.float32).numpy(), torch.float32, (1,))
+        given[2] = 7
+        assert memory.touched() == "an input was written to"
+
+
+def test_without_room_it_says_so():
+    with pytest.raises(MemoryError):
+        Guarded(1 << 12).allocate((1 << 12,), (1,), dtype=torch.float32)

@@ -1,0 +1,188 @@
+"""The judge of emitted code, on results that are made here: what is right passes, what is wrong in one regime alone does not."""
+
+import numpy as np
+import pytest
+import torch
+
+from block import programs
+from block.paper import each, row_sum
+from weft.tensor.dtypes import DType
+from weft.tensor.evaluate import evaluate
+from weft.tensor.program import Monoid, Order, Ranking, Reduction, TensorProgram, Use
+from weft.tensor.scalar import Arg, apply
+from weft.verify.eager import EagerDomain, MaskedDomain
+from weft.verify.emitted import FAR, MANY, Tally, cases, fitted, points
+from weft.verify.regimes import REGIMES, labels, layout_of
+
+
+def softmax_of(m, n, of):
+    """Nodes from `of`, [m, n], to "p"."""
+    return (
+        Reduction("top", (m,), F32, Monoid.max, Use(of, (m, n)), (n,)),
+        each("d", (m, n), apply("sub", Arg(0), Arg(1)), Use(of, (m, n)), Use("top", (m,))),
+        each("e", (m, n), apply("exp", Arg(0)), Use("d", (m, n))),
+        row_sum("t", "e", m, n),
+        each("p", (m, n), apply("div", Arg(0), Arg(1)), Use("e", (m, n)), Use("t", (m,))),
+    )
+
+
+def softmax():
+    m, n = programs.axes("m", "n")
+    return TensorProgram((programs.tensor("x", m, n),), softmax_of(m, n, "x"), ("p",))
+
+
+def attention():
+    m, n, k, d = programs.axes("m", "n", "k", "d")
+    nodes = (
+        programs.matmul("s", Use("q", (m, k)), Use("k", (n, k)), k),
+        *softmax_of(m, n, "s"),
+        programs.matmul("out", Use("p", (m, n)), Use("v", (n, d)), n),
+    )
+    inputs = programs.tensor("q", m, k), programs.tensor("k", n, k), programs.tensor("v", n, d)
+    return TensorProgram(inputs, nodes, ("out",))
+
+
+def normalised():
+    """x / sqrt(sum of x * x)."""
+    m, n = programs.axes("m", "n")
+    nodes = (
+        each("squares", (m, n), apply("mul", Arg(0), Arg(0)), Use("x", (m, n))),
+        row_sum("t", "squares", m, n),
+        each("r", (m,), apply("sqrt", Arg(0)), Use("t", (m,))),
+        each("out", (m, n), apply("div", Arg(0), Arg(1)), Use("x", (m, n)), Use("r", (m,))),
+    )
+    return TensorProgram((programs.tensor("x", m, n),), nodes, ("out",))
+
+
+def first_place():
+    m, n = programs.axes("m", "n")
+    node = Ranking("at", (m,), DType.int64, Use("x", (m, n)), n, None, Order(True, True), places=True)
+    return TensorProgram((programs.tensor("x", m, n),), (node,), ("at",))
+
+
+F32 = DType.float32
+SOFTMAX, ATTENTION, NORM = softmax(), attention(), normalised()
+NAMES = [r.name for r in REGIMES]
+
+
+def sizes_of(program, size=30):
+    return fitted(program, {s.name: size for s in program.spaces() if s.fixed is None}, layout_of(program), MANY)
+
+
+def right(case):
+    """What a right kernel gives that sums in an order of its own."""
+    return tuple(v.astype(np.float64) if v.dtype.kind == "f" else v for v in case.in_order(9))
+
+
+def verdict(program, results=right, draws=1):
+    tally = Tally(program)
+    for case in cases(program, [], [sizes_of(program)], 0, draws):
+        tally.add(case, results(case))
+    return tally.verdict()
+
+
+@pytest.mark.parametrize("program", [SOFTMAX, ATTENTION, NORM], ids=["softmax", "attention", "norm"])
+def test_what_is_right_passes(program):
+    assert verdict(program) is None
+    assert verdict(program, draws=4) is None
+
+
+@pytest.mark.parametrize(
+    "regime", [n for n in NAMES if n not in ("rows of minus infinity", "a NaN", "an infinity", "subnormal")]
+)
+def test_what_is_wrong_in_one_regime_alone_is_not_hidden_by_the_others(regime):
+    """Off by a thousandth of the row's largest result, however small that is."""
+
+    def wrong(case):
+        (found,) = right(case)
+        rows = labels(len(found), case.regime) == NAMES.index(regime)
+        with np.errstate(all="ignore"):
+            off = 1e-3 * np.abs(found).max(-1, keepdims=True, where=np.isfinite(found), initial=0.0)
+        found[rows] = (found + off)[rows]
+        return (found,)
+
+    said = verdict(SOFTMAX, wrong)
+    assert said is not None
+    assert regime in said
+
+
+def test_tiny_rows_are_judged_by_themselves():
+    """Rows of 1e-25 that are 0 instead: beside rows of 1e4 nobody would see it."""
+    program = programs.square_product()
+
+    def wrong(case):
+        return tuple(np.where(np.abs(v) < 1e-15, 0.0, v) for v in right(case))
+
+    assert "tiny" in (verdict(program, wrong) or "")
+
+
+def test_a_lost_nan_and_a_number_too_few_are_wrong():
+    assert "where eager gives nan" in verdict(SOFTMAX, lambda case: tuple(np.nan_to_num(v) for v in right(case)))
+    assert "nan where eager gives" in verdict(
+        SOFTMAX, lambda case: (np.where(right(case)[0] > 0.9, np.nan, right(case)[0]),)
+    )
+
+
+def test_more_range_than_eager_is_right():
+    """Where eager's sum of squares overflows, a kernel's need not."""
+    program = NORM
+    case = next(iter(cases(program, [], [sizes_of(program)], 0)))
+    huge = {n: v * 1e30 for n, v in case.inputs.items()}
+    big = type(case)(program, case.sizes, huge, case.layout, 0)
+    assert not np.isfinite(big.eager[0]).all()
+    tally = Tally(program)
+    tally.add(big, big.exact)
+    assert tally.verdict() is None
+
+
+def test_a_masked_operand_does_not_propagate_its_nan():
+    domain = MaskedDomain()
+    zero, bad = np.array([[0.0, 1.0]]), np.array([[np.nan], [2.0]])
+    assert domain.contract(zero, [0, 1], bad, [1, 2], [0, 2]).tolist() == [[2.0]]
+    bad = np.array([[np.inf], [2.0]])
+    assert domain.contract(zero, [0, 1], bad, [1, 2], [0, 2]).tolist() == [[2.0]]
+    assert domain.contract(np.array([[1.0, 1.0]]), [0, 1], np.array([[np.inf], [-np.inf]]), [1, 2], [0, 2]).shape == (
+        1,
+        1,
+    )
+    assert np.isnan(domain.contract(np.array([[1.0, 1.0]]), [0, 1], np.array([[np.inf], [-np.inf]]), [1, 2], [0, 2]))
+    assert np.isnan(domain.contract(np.array([[1.0]]), [0, 1], np.array([[np.nan]]), [1, 2], [0, 2]))
+
+
+def test_eager_rounds_each_operation():
+    x = torch.randn(9, 40, generator=torch.Generator().manual_seed(0))
+    (found,) = evaluate(SOFTMAX, {"x": x.numpy()}, EagerDomain())
+    assert found.dtype == np.float32
+    torch.testing.assert_close(torch.tensor(found), torch.softmax(x, -1), rtol=1e-6, atol=0)
+
+
+def test_rows_of_all_regimes_lie_side_by_side():
+    found = labels(4 * len(REGIMES), 3)
+    assert sorted(np.bincount(found)) == [4] * len(REGIMES)
+    assert (np.diff(found) != 0).all()
+
+
+def test_rows_are_those_that_nothing_is_summed_along():
+    layout = layout_of(ATTENTION)
+    values = {n.name: [a.space.name for a in n.axes] for n in ATTENTION.inputs}
+    assert all(space in values[name] for name, space in layout.rows.items())
+    assert (
+        len(set(layout.rows.values())) == len(layout.slots) == 2
+    )  # queries by themselves, and the columns of the values
+    keys = ATTENTION.inputs[1].name
+    assert keys not in layout.rows
+
+
+def test_sizes_fit_what_is_allowed():
+    for size in (40, 400, 4000):
+        assert points(ATTENTION, sizes_of(ATTENTION, size)) <= MANY
+    wide = fitted(SOFTMAX, {s.name: 5000 for s in SOFTMAX.spaces()}, layout_of(SOFTMAX), FAR)
+    rows, columns = (a.space.name for a in SOFTMAX.inputs[0].axes)
+    assert wide[rows] < 60
+    assert wide[columns] == 5000  # rows become fewer first
+
+
+def test_integers_must_be_equal():
+    program = first_place()
+    assert verdict(program) is None
+    assert "is right" in verdict(program, lambda case: tuple(np.where(v == 3, 4, v) for v in right(case)))
