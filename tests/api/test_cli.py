@@ -105,7 +105,10 @@ def test_demo_fuses_all_four_functions_and_judges_them_right(quick):
     for result in found.values():
         assert result["right"]
         assert result["equal"]
-        assert result["error_probability"] < 1e-9
+        assert result["agrees"]
+        # A maximum and sums of exponentials have no number, products and sums do.
+        number = result["error_probability"]
+        assert number is None or 0 < number < 1e-9
         assert result["rewrites"]["fuse_map_with_reduction"] >= 1
         assert set(result["times"]) == {"eager", "weft", "weft kernels"}
         assert result["runs"] in {"weft", "weft with library products", "PyTorch"}
@@ -302,7 +305,9 @@ def test_explain_takes_every_type_that_weft_compiles(file, name, dtype):
     result = run("explain", f"{file}:{name}", "--shapes", shapes, "--dtype", dtype)
     assert result.exit_code == 0, result.output
     assert f"x: {dtype}" in result.stdout
-    assert "verdict: equal" in result.stdout
+    # Of integers that are data not all values are tried.
+    integers = DType[dtype].kind == "int"
+    assert ("verdict: agrees, but is not shown equal" if integers else "verdict: equal") in result.stdout
 
 
 def test_explain_knows_the_types_that_weft_knows():

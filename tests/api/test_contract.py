@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import weft
+from weft.verify import Argument
 
 
 def relu_linear(x, w, b):
@@ -67,8 +68,11 @@ def test_a_program_can_be_asked():
     assert kernel.name in kernel.source
     assert kernel.verdict.equal is True
     assert kernel.verdict.agrees
-    assert kernel.verdict.error_probability is not None
-    assert 0 < kernel.verdict.error_probability < 1e-9
+    assert kernel.verdict.error_probability is None, (
+        "a maximum is seen under random orders, of which there is no theorem"
+    )
+    assert {each.kind for each in kernel.verdict.classes} == {Argument.rational, Argument.order}
+    assert len(kernel.verdict.primes) == 2
     assert kernel.cost.flops >= 2 * 33 * 20 * 17
     assert kernel.schedule.loops
     assert kernel.block_program.graph.nodes

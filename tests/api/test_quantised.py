@@ -153,7 +153,7 @@ def compiled(name: str, inputs: tuple[torch.Tensor, ...]) -> Program:
     program = weft.optimize(FUNCTIONS[name], inputs)
     assert program.fallbacks == ()
     (kernel,) = program.kernels
-    assert kernel.verdict.equal is True
+    assert kernel.verdict.agrees
     return program
 
 

@@ -36,7 +36,7 @@ RISING = torch.arange(1, LONG + 1) / LONG
 def compiled(name: str, inputs: tuple[torch.Tensor, ...], rounding: str = "running", threads: int = 1) -> Program:
     program = weft.optimize(FUNCTIONS[name], inputs, rounding=rounding, threads=threads)
     assert program.fallbacks == ()
-    assert all(k.verdict.equal is True for k in program.kernels)
+    assert all(k.verdict.agrees for k in program.kernels)
     return program
 
 

@@ -14,8 +14,8 @@ from cascade.folding import Folding, Numbers, cutting
 from weft.cascade import folds
 from weft.tensor.fp64 import Fp64Domain
 from weft.tensor.program import TensorProgram
-from weft.verify.field_check import field_for
 from weft.verify.inputs import random_inputs
+from weft.verify.subject import field_for
 
 MANY = 1_000_003
 

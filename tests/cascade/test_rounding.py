@@ -20,8 +20,8 @@ from weft.cascade.rounding import without
 from weft.tensor.program import Contraction, TensorProgram
 from weft.tensor.scalar import Apply, Arg, Lit, apply
 from weft.verify import verify
-from weft.verify.field_check import field_for
 from weft.verify.inputs import random_inputs
+from weft.verify.subject import field_for
 
 E4 = torch.float8_e4m3fn
 SHAPES = ((5, 9), (9, 4))

@@ -238,7 +238,7 @@ def test_the_laws_keep_what_is_computed(function, dtype):
     before = normalize(program)
     fields = [{n.name: tuple(a.space.size({**SIZES, "D": d}) for a in n.axes) for n in program.inputs} for d in (2, 3)]
     verdict = equivalent(before, derived(program), fields)
-    assert verdict.equal, verdict
+    assert verdict.agrees, verdict  # but for roundings, which the laws drop
 
 
 @EVERY

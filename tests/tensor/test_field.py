@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.tensor import modular
+from weft.tensor import modular, primes
 from weft.tensor.dtypes import DType
-from weft.tensor.field import CHAIN, ExactValue, FieldDomain, FieldElements, FieldValue
-from weft.tensor.field_arithmetic import LAST, SQUARE, FieldArithmetic
+from weft.tensor.field import ExactValue, FieldDomain, FieldElements, FieldValue
+from weft.tensor.field_arithmetic import SQUARE, FieldArithmetic
 from weft.tensor.fp64 import rounded
 from weft.tensor.optable import row
 from weft.tensor.program import Monoid
@@ -25,6 +25,7 @@ from weft.tensor.scalar import Arg, Convert, Lit, Scalar, apply
 F = DType.float32
 sympy: Any = import_module("sympy")  # it ships no types
 X, Y, Z = Arg(0), Arg(1), Arg(2)
+CHAIN = primes.of_seed(11)
 
 
 class Bench:
@@ -54,29 +55,17 @@ def bench() -> Bench:
     return Bench(11)
 
 
-def test_the_chain() -> None:
-    for p, q in pairwise(CHAIN):
-        assert q == 2 * p + 1
-        assert SQUARE % q != 1
-        assert pow(SQUARE, p, q) == 1, "the order divides the prime p, and is not 1"
-    assert all(map(sympy.isprime, CHAIN))
-    assert LAST < 2**31 < LAST * 1.001
-    larger = range(CHAIN[0] + 1, (2**31 - 3) // 4)
-    assert not any(all(map(sympy.isprime, (p, 2 * p + 1, 4 * p + 3))) for p in larger)
-
-
-@pytest.mark.parametrize("p", CHAIN)
-def test_roots_of_unity_depend_on_the_seed(p: int) -> None:
-    if p == CHAIN[0]:
-        return
-    roots = set()
-    for seed in range(8):
-        low, _ = FieldArithmetic(seed)._exponential(p)
-        omega = int(low[1])
-        assert omega != 1
-        assert pow(omega, CHAIN[CHAIN.index(p) - 1], p) == 1
-        roots.add(omega)
-    assert len(roots) == 8
+def test_roots_of_unity_depend_on_the_seed_and_have_the_order_of_the_prime_before() -> None:
+    for before, p in pairwise(CHAIN):
+        assert SQUARE % p != 1
+        roots = set()
+        for seed in range(8):
+            low, _ = FieldArithmetic(seed, CHAIN)._exponential(p)
+            omega = int(low[1])
+            assert omega != 1
+            assert pow(omega, before, p) == 1
+            roots.add(omega)
+        assert len(roots) == 8
 
 
 @pytest.mark.parametrize("p", CHAIN)
@@ -96,7 +85,7 @@ def test_matmul_is_exact(p: int, shape: tuple[int, int, int, int], monkeypatch: 
 
 def test_matmul_is_exact_at_its_limit() -> None:
     """The longest sum of the largest products that one float64 product takes."""
-    p, k = LAST, modular._EXACT_TERMS
+    p, k = CHAIN[-1], modular._EXACT_TERMS
     assert k * 0xFFFF**2 < 2**53
     assert 2 * k * 0x7FFF * 0xFFFF < 2**53
     a = np.full((1, 1, k), p - 1)
@@ -224,8 +213,8 @@ def test_infinities_beside_random_elements(bench: Bench) -> None:
 
 
 def test_order_is_total_odd_and_true_to_literals(bench: Bench) -> None:
-    arithmetic = FieldArithmetic(2)
-    x = FieldValue(tuple(bench.rng.integers(1, p, 2000) for p in CHAIN))
+    arithmetic = FieldArithmetic(2, CHAIN)
+    x = FieldValue(tuple(bench.rng.integers(1, p, 2000) for p in CHAIN), CHAIN)
     keys = arithmetic.order(x)
     assert len(set(keys.tolist())) == 2000
     assert np.array_equal(np.sign(arithmetic.order(arithmetic.neg(x))), -np.sign(keys))
@@ -297,7 +286,7 @@ def test_contract_is_einsum(spec: str, left: tuple, right: tuple, special: bool,
     assert isinstance(b, FieldValue)
     if special and a.parts[0].size:
         zeros = np.zeros(left, np.int8)
-        a = FieldValue(a.parts, zeros)
+        a = FieldValue(a.parts, a.primes, zeros)
     got = bench.domain.contract(a, la, b, ra, oa)
     assert isinstance(got, FieldValue)
     for x, y, z, p in zip(a.parts, b.parts, got.parts, CHAIN, strict=True):

@@ -168,8 +168,6 @@ def test_right_programs_are_not_refuted(name, seed):
     verdict = verify(program, scheduled, trials=1)
     assert verdict.equal is True, verdict
     assert verdict.agrees
-    assert verdict.error_probability is not None
-    assert 0 < verdict.error_probability < 1e-6
 
 
 def test_the_rest_after_a_first_block_has_whole_blocks_and_an_edge():
@@ -199,7 +197,7 @@ def test_what_ran_before_does_not_change_what_a_number_is_taken_for():
         ("out",),
     )
     scheduled = applied_to(program)
-    assert [verify(program, scheduled, seed=seed).equal for seed in range(8)] == [True] * 8
+    assert all(verify(program, scheduled, seed=seed).agrees for seed in range(8))
 
 
 def selected(dtype: DType, condition: Scalar) -> TensorProgram:
@@ -225,11 +223,11 @@ def test_branches_that_random_inputs_never_take_are_seen(branch):
     dtype, right, wrong = BRANCHES[branch]
     program, other = selected(dtype, right), selected(dtype, wrong)
     for seed in range(3):
-        assert verify(program, applied_to(program), seed=seed).equal is True
+        assert verify(program, applied_to(program), seed=seed).agrees
         assert verify(program, applied_to(other), seed=seed).equal is False
         shapes = [{"i": (9,), "x": (9,)}, {"i": (5,), "x": (5,)}]
         assert equivalent(program, other, shapes, seed=seed).equal is False
-        assert equivalent(program, program, shapes, seed=seed).equal is True
+        assert equivalent(program, program, shapes, seed=seed).agrees
 
 
 def test_numbers_that_are_only_added_are_not_put_in_for_floats():
@@ -342,11 +340,11 @@ def test_extrema_of_casts_to_integers(of: DType, dim: int) -> None:
     loops = tuple((m.name, LoopSchedule((Level(LOOP, 1 if m.unit else 2),))) for m in maps(block.graph))
     right = apply(block, Schedule(loops))
     verdict = verify(program, right)
-    assert verdict.equal is True, verdict
+    assert verdict.agrees, verdict
     for bug in (padding_of_the_other_extremum, other_extremum, *((forget_cast,) if of is not DType.uint8 else ())):
         wrong = everywhere(right, bug)
         assert wrong != right
-        assert verify(program, wrong).equal is not True, bug
+        assert not verify(program, wrong).agrees, bug
 
 
 @pytest.mark.parametrize("dtype", [d for d in DType if d.kind == "int"], ids=str)
@@ -360,7 +358,7 @@ def test_a_lost_wrap_is_refuted(dtype: DType) -> None:
     block = fused(program)
     loops = tuple((m.name, LoopSchedule((Level(LOOP, 3),))) for m in maps(block.graph))
     placed = apply(block, Schedule(loops))
-    assert verify(program, placed).equal
+    assert verify(program, placed).agrees
     if dtype is not DType.int64:
         wrong = everywhere(placed, lambda node: unwrapped(node, dtype))
         assert wrong != placed

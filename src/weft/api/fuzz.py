@@ -39,11 +39,11 @@ from weft.tensor.evaluate import evaluate
 from weft.tensor.fp64 import Fp64Domain, rounded
 from weft.tensor.program import TensorProgram
 from weft.tensor.wellformed import well_formed
-from weft.verify.field_check import field_for
 from weft.verify.inputs import random_inputs, with_numbers
 from weft.verify.judge import Draws, judge
 from weft.verify.random_programs import minimised, random_program
 from weft.verify.random_schedules import fitting_schedule
+from weft.verify.subject import field_for
 
 T = TypeVar("T")
 V = TypeVar("V")

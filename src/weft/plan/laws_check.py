@@ -26,7 +26,7 @@ def laws_refuted(written: TensorProgram, program: TensorProgram) -> str | None:
     undecided: str | None = None
     for sizes in _sizes(before):
         shapes = {n.name: tuple(a.space.size(sizes) for a in n.axes) for n in before.inputs}
-        verdict = equivalent(before, after, [shapes], sizes=sizes)
+        verdict = equivalent(before, after, [shapes], sizes=sizes, claim=False)
         if verdict.agrees:
             return None
         if verdict.equal is False:

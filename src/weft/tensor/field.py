@@ -3,25 +3,24 @@
 What is interpreted. add, sub, mul, div, neg, whole powers, sums, products and contractions are
 those of the field, so every polynomial and rational identity holds. exp(x) is omega ** x, the
 exponent modulo q, the power modulo p, where q | p - 1 and omega has order q: so exp(a + b) is
-exp(a) exp(b). Values have residues modulo a chain of three primes, each dividing the next less
-one, and an exponential uses one up: exponentials of exponentials are interpreted two deep, a third
-is a random function. Integers and bools that come from indices, constants and comparisons of
-them are exact, and so are integers that elements are cast to: a random function of the
-elements. Maxima, minima, comparisons, sign and abs follow a random total order in which -x is
+exp(a) exp(b). Values have residues modulo a chain of up to three primes (`weft.tensor.primes`), each
+dividing the next less one, and an exponential uses one up: exponentials of exponentials are
+interpreted two deep, a third is a random function. Integers and bools that come from indices,
+constants and comparisons of them are exact, and so are integers that elements are cast to: a random
+function of the elements. Maxima, minima, comparisons, sign and abs follow a random total order in which -x is
 below 0 where x is above, true to the real order on small integers and on the program's
 literals. Infinities and NaN follow IEEE's rules, the sign of an element being its sign in that
 order. Everything else (tanh, log, sqrt, erf, roundings, semantic casts) is a random function of
 its arguments, right at 0 and infinity. Precision casts are the identity. Floats are their exact
 dyadic values.
 
-What "equal" proves. The residues modulo the last prime, p > 2^30.9, are compared. For an element
-that is a rational function of the inputs, of degree d, a false "equal" has probability at most
-d / p per trial (Schwartz-Zippel), plus about n^2 / p for collisions among the arguments of n
-random functions. For sums of k distinct exponentials no such bound holds in every case (Mirage,
-theorem 2, leaves up to about 1 - 1/k over the choice of omega, so omega is drawn anew with every
-seed); where the exponentials have independent coefficients the polynomial bound holds in those.
-What goes through a maximum or a comparison is seen only where the order selects it. So: several
-seeds, and several elements.
+What agreement proves. The residues modulo the last prime are compared. For an element that is a
+rational function of the inputs, of degree d, a false agreement has probability at most d / p per
+trial (Schwartz-Zippel), and a little for the few primes that divide all its coefficients, and for
+collisions among the arguments of random functions; `weft.verify.classes` adds these up. Of sums of k
+distinct exponentials up to about 1 - 1/k of the roots of unity say nothing (Mirage, theorem 2), so a
+root is drawn anew with every seed. What goes through a maximum or a comparison is seen only where
+the order selects it. So: several seeds, and several elements.
 
 What "not equal" proves: that these laws do not make the programs equal. Laws of tanh, log, sqrt,
 or of the order under sums and products (max(x + c, y + c) = max(x, y) + c), are not among them.
@@ -35,7 +34,7 @@ from typing import TypeAlias, assert_never
 
 import numpy as np
 
-from weft.tensor import modular, optable
+from weft.tensor import modular, optable, primes
 from weft.tensor.domain import (
     Array,
     Structural,
@@ -51,7 +50,6 @@ from weft.tensor.domain import (
 )
 from weft.tensor.dtypes import DType
 from weft.tensor.field_arithmetic import (
-    CHAIN,
     FieldArithmetic,
     FieldValue,
     select,
@@ -61,7 +59,7 @@ from weft.tensor.fp64 import Fp64Domain, rounded
 from weft.tensor.program import NOTHING, Monoid, Order
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 
-__all__ = ["CHAIN", "ExactValue", "FieldDomain", "FieldElements", "FieldValue"]
+__all__ = ["ExactValue", "FieldDomain", "FieldElements", "FieldValue"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,14 +84,17 @@ class FieldDomain:
 
     Args:
         seed: of everything that is random but inputs.
-        exponentials: how deep exponentials are nested in what is evaluated, at most. Inputs then
-            have no more residues than that takes, which is most of the work; too low a number makes
-            the deepest exponentials random functions.
+        chain: the primes (`weft.tensor.primes`), as many as exponentials are nested deep in what is evaluated, and one more;
+            each costs as much work again. With too few, the deepest exponentials are random functions. By default three that
+            follow from the seed.
+        arbitrary: comparisons and extrema with numbers that stand in the program, which random elements hardly ever meet, are
+            random functions of what is compared: programs that agree then do so wherever the inputs lie.
     """
 
-    def __init__(self, seed: int, exponentials: int = len(CHAIN) - 1) -> None:
-        self._arithmetic = FieldArithmetic(seed)
-        self._primes = CHAIN[-1 - min(exponentials, len(CHAIN) - 1) :]
+    def __init__(self, seed: int, chain: tuple[int, ...] | None = None, *, arbitrary: bool = False) -> None:
+        self._primes = primes.of_seed(seed) if chain is None else chain
+        self._arithmetic = FieldArithmetic(seed, self._primes, arbitrary=arbitrary)
+        self._arbitrary = arbitrary
         self._fresh = np.random.default_rng(modular.key(seed, "poison"))
 
     def shape(self, v: FieldElements) -> tuple[int, ...]:
@@ -141,7 +142,7 @@ class FieldDomain:
         return ExactValue(random_exact(shape, dtype, rng))
 
     def _random(self, shape: Sequence[int], rng: np.random.Generator) -> FieldValue:
-        return FieldValue(tuple(rng.integers(0, p, tuple(shape), dtype=np.int64) for p in self._primes))
+        return FieldValue(tuple(rng.integers(0, p, tuple(shape), dtype=np.int64) for p in self._primes), self._primes)
 
     def equal(self, a: FieldElements, b: FieldElements) -> bool:
         """Same shape and exactly the same elements (modulo the last prime); NaN equals NaN."""
@@ -228,7 +229,8 @@ class FieldDomain:
                 return self._settled(v, dtype)
             return self._arithmetic.from_floats(rounded(v.array.astype(np.float64), dtype))
         if dtype is DType.bool:
-            return ExactValue((v.last != 0) | (v.codes != 0))
+            found = self._arithmetic.ne(v, self._arithmetic.literal(0.0)) if self._arbitrary else None
+            return found if isinstance(found, FieldValue) else ExactValue((v.last != 0) | (v.codes != 0))
         if dtype.is_float and (not semantic or dtype is DType.float64):
             return v
         return self._whole_numbers(v, dtype) if dtype.kind == "int" else self._cast(v, dtype)
@@ -271,8 +273,9 @@ class FieldDomain:
         if x.special is not None or y.special is not None:
             return self._contract_slowly(x, y, *labels)
         count = min(len(x.parts), len(y.parts))
-        parts = zip(x.parts[-count:], y.parts[-count:], CHAIN[-count:], strict=True)
-        return FieldValue(tuple(_contract_modulo(a, b, p, *labels) for a, b, p in parts))
+        moduli = x.primes[-count:]
+        parts = zip(x.parts[-count:], y.parts[-count:], moduli, strict=True)
+        return FieldValue(tuple(_contract_modulo(a, b, p, *labels) for a, b, p in parts), moduli)
 
     def _contract_slowly(
         self,
@@ -317,10 +320,10 @@ class FieldDomain:
                 return self._fold(monoid, rows)
             case Monoid.sum:
                 sums = zip(rows.parts, rows.primes, strict=True)
-                return FieldValue(tuple(a.sum(axis=-1) % p for a, p in sums))
+                return FieldValue(tuple(a.sum(axis=-1) % p for a, p in sums), rows.primes)
             case Monoid.prod:
                 products = zip(rows.parts, rows.primes, strict=True)
-                return FieldValue(tuple(modular.product(a, p) for a, p in products))
+                return FieldValue(tuple(modular.product(a, p) for a, p in products), rows.primes)
             case _:
                 assert_never(monoid)
 

@@ -1,7 +1,7 @@
 """The operations of the table on field elements. What they prove is said in `weft.tensor.field`.
 
-A `FieldValue` has residues modulo the last primes of `CHAIN`, at least the last one, which decides
-everything that is not arithmetic: equality, order, and the arguments of random functions. Infinity,
+A `FieldValue` has residues modulo the last primes of a chain (`weft.tensor.primes`), at least the last one, which
+decides everything that is not arithmetic: equality, order, and the arguments of random functions. Infinity,
 minus infinity and NaN are no residues; they are kept beside them and follow IEEE's rules.
 """
 
@@ -16,17 +16,16 @@ import numpy as np
 from weft.tensor import modular, optable
 from weft.tensor.domain import Array
 
-CHAIN = (536863709, 1073727419, 2147454839)
-"""Primes p, 2p + 1, 4p + 3: the largest such chain below 2^31. Each divides the next less 1."""
 SQUARE = 4
-"""A square modulo each later prime, and not 1; so its order is the prime before."""
-LAST = CHAIN[-1]
+"""A square modulo each later prime of a chain, and not 1; so its order is the prime before."""
 
 NAN = 2
 _KEY_STEPS = 1 << 31
 _TOP = np.int64(3 << 61)
 _SMALL_INTEGER = 1 << 20
-_LARGEST_WHOLE_POWER = 1024
+# A comparison with its arguments turned round.
+_TURNED = {"lt": "gt", "le": "ge"}
+_LARGEST_WHOLE_POWER = 2.0**53
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,22 +33,19 @@ class FieldValue:
     """Field elements.
 
     Attributes:
-        parts: residues modulo the last len(parts) primes of `CHAIN`; 0 where special.
+        parts: residues modulo each of `primes`; 0 where special.
+        primes: the last len(parts) of a chain.
         special: int8: 0 for a residue, 1 inf, -1 minus inf, `NAN`; None where all are residues.
     """
 
     parts: tuple[Array, ...]
+    primes: tuple[int, ...]
     special: Array | None = None
 
     @property
     def last(self) -> Array:
         """The residues modulo the last prime."""
         return self.parts[-1]
-
-    @property
-    def primes(self) -> tuple[int, ...]:
-        """The primes of `parts`."""
-        return CHAIN[-len(self.parts) :]
 
     @property
     def codes(self) -> Array:
@@ -66,17 +62,18 @@ def structural(fn: Callable[..., Array], *values: FieldValue) -> FieldValue:
     """A function that only moves elements, on values of the primes that all of them have."""
     count = min(len(v.parts) for v in values)
     parts = tuple(np.asarray(fn(*(v.parts[i] for v in values))) for i in range(-count, 0))
+    primes = values[0].primes[-count:]
     if all(v.special is None for v in values):
-        return FieldValue(parts)
+        return FieldValue(parts, primes)
     special = np.asarray(fn(*(v.codes for v in values)))
-    return FieldValue(parts, special if special.any() else None)
+    return FieldValue(parts, primes, special if special.any() else None)
 
 
 def _pointwise(fn: Callable[[Array, Array, int], Array], a: FieldValue, b: FieldValue) -> FieldValue:
     count = min(len(a.parts), len(b.parts))
-    primes = CHAIN[-count:]
+    primes = a.primes[-count:]
     parts = zip(a.parts[-count:], b.parts[-count:], primes, strict=True)
-    return FieldValue(tuple(fn(x, y, p) for x, y, p in parts))
+    return FieldValue(tuple(fn(x, y, p) for x, y, p in parts), primes)
 
 
 def select(mask: Array, a: FieldValue, b: FieldValue) -> FieldValue:
@@ -89,10 +86,13 @@ def select(mask: Array, a: FieldValue, b: FieldValue) -> FieldValue:
 
 
 class FieldArithmetic:
-    """Field arithmetic under one seed: the roots of unity, the order, the random functions."""
+    """Field arithmetic modulo one chain of primes, under one seed: the roots of unity, the order, the random functions."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, chain: tuple[int, ...], *, arbitrary: bool = False) -> None:
         self._seed = seed
+        self._arbitrary = arbitrary
+        self._chain = chain
+        self._last = chain[-1]
         self._tables: dict[int, tuple[Array, Array]] = {}
         self._constants: dict[int, float] = {}
         self._known = np.zeros(0, np.int64), np.zeros(0)  # the same, in order
@@ -106,15 +106,15 @@ class FieldArithmetic:
         values = np.asarray(values, np.float64)
         finite = np.isfinite(values)
         dyadic = np.where(finite, values, 0.0)
-        parts = tuple(modular.from_floats(dyadic, p) for p in CHAIN)
+        parts = tuple(modular.from_floats(dyadic, p) for p in self._chain)
         if finite.all():
-            return FieldValue(parts)
+            return FieldValue(parts, self._chain)
         codes = np.where(np.isnan(values), NAN, np.where(finite, 0, np.sign(values)))
-        return FieldValue(parts, codes.astype(np.int8))
+        return FieldValue(parts, self._chain, codes.astype(np.int8))
 
     def from_integers(self, values: Array) -> FieldValue:
         """The elements that integers denote."""
-        return FieldValue(tuple(values.astype(np.int64) % p for p in CHAIN))
+        return FieldValue(tuple(values.astype(np.int64) % p for p in self._chain), self._chain)
 
     def literal(self, value: float) -> FieldValue:
         """A number that stands in the program; from now on `known` knows it."""
@@ -134,7 +134,7 @@ class FieldArithmetic:
         Known are integers below 2^20 and the literals of the programs seen. A random element is
         taken for one with probability about 2^-10, which changes its place in the order, no more.
         """
-        centred = np.where(a.last > LAST // 2, a.last - LAST, a.last)
+        centred = np.where(a.last > self._last // 2, a.last - self._last, a.last)
         small = (np.abs(centred) <= _SMALL_INTEGER) & (a.codes == 0)
         numbers = np.where(small, centred, np.nan)
         if self._constants:
@@ -148,7 +148,7 @@ class FieldArithmetic:
 
     def order(self, a: FieldValue) -> Array:
         """int64 keys: distinct for distinct elements, 0 for 0, opposite signs for x and -x."""
-        centred = np.where(a.last > LAST // 2, a.last - LAST, a.last)
+        centred = np.where(a.last > self._last // 2, a.last - self._last, a.last)
         digits = modular.mixed(np.asarray(self._order_key), np.abs(centred)) >> np.uint64(11)
         unit = np.sign(centred) * (digits.astype(np.float64) / 2.0**52 - 1.0)
         real = self.known(a)
@@ -184,8 +184,8 @@ class FieldArithmetic:
         state = np.asarray(np.uint64(modular.key(self._seed, "function", name)))
         for a in args:
             state = modular.mixed(modular.mixed(state, a.last), a.codes.astype(np.int64))
-        parts = (modular.mixed(state, np.asarray(p)) % np.uint64(p) for p in CHAIN)
-        return FieldValue(tuple(np.asarray(x).astype(np.int64) for x in parts))
+        parts = (modular.mixed(state, np.asarray(p)) % np.uint64(p) for p in self._chain)
+        return FieldValue(tuple(np.asarray(x).astype(np.int64) for x in parts), self._chain)
 
     def uninterpreted(self, op: str, *args: FieldValue) -> FieldValue:
         """A row without a meaning over fields: random, but right at 0, 1 and infinities.
@@ -231,11 +231,14 @@ class FieldArithmetic:
 
     def neg(self, a: FieldValue) -> FieldValue:
         """-a."""
-        result = FieldValue(tuple(-x % p for x, p in zip(a.parts, a.primes, strict=True)))
+        result = FieldValue(tuple(-x % p for x, p in zip(a.parts, a.primes, strict=True)), a.primes)
         return self._patched("neg", result, self._is_special(a), a)
 
     def abs(self, a: FieldValue) -> FieldValue:
-        """a or -a, whichever is not below 0."""
+        """a or -a, whichever is not below 0; where comparisons with numbers are arbitrary, a random function that is even."""
+        if self._arbitrary:
+            even = select(a.last > self._last // 2, self.neg(a), a)
+            return self._patched("abs", self.random_function("abs", even), self._is_special(a), a)
         result = select(self.order(a) >= 0, a, self.neg(a))
         return self._patched("abs", result, self._is_special(a), a)
 
@@ -250,12 +253,12 @@ class FieldArithmetic:
         parts = tuple(
             modular.exponential(self._exponential(p), x, p) for x, p in zip(a.parts[:-1], a.primes[1:], strict=True)
         )
-        return self._patched("exp", FieldValue(parts), self._is_special(a), a)
+        return self._patched("exp", FieldValue(parts, a.primes[1:]), self._is_special(a), a)
 
     def _exponential(self, p: int) -> tuple[Array, Array]:
         """The powers of a random element, not 1, whose order is the prime before p."""
         if p not in self._tables:
-            before = CHAIN[CHAIN.index(p) - 1]
+            before = self._chain[self._chain.index(p) - 1]
             exponent = 1 + modular.key(self._seed, "root", p) % (before - 1)
             self._tables[p] = modular.exponential_tables(pow(SQUARE, exponent, p), p)
         return self._tables[p]
@@ -273,7 +276,12 @@ class FieldArithmetic:
         real = np.broadcast_to(self.known(b), np.broadcast_shapes(a.last.shape, b.last.shape))
         whole = (real == np.floor(real)) & (np.abs(real) <= _LARGEST_WHOLE_POWER)
         n = np.where(whole, real, 0.0).astype(np.int64)
-        result = FieldValue(tuple(modular.power(x, n % (p - 1), p) for x, p in zip(a.parts, a.primes, strict=True)))
+        # Of the exponents that give the same, one above 0 where there is one: 0 to it is 0.
+        powers = (
+            modular.power(x, np.where(n > 0, (n - 1) % (p - 1) + 1, n % (p - 1)), p)
+            for x, p in zip(a.parts, a.primes, strict=True)
+        )
+        result = FieldValue(tuple(powers), a.primes)
         zero = (a.last == 0) & (a.codes == 0) & (n < 0)
         result = self._patched_power(result, self._is_special(a) | zero, a, n)
         if whole.all():
@@ -312,42 +320,71 @@ class FieldArithmetic:
         """See `floor`."""
         return self._rounding("round", a)
 
+    def _beside_number(self, op: str, a: FieldValue, b: FieldValue, *, ties: bool = False) -> FieldValue | None:
+        """A random function of the one that is no number, where the other is one and comparisons with numbers are arbitrary.
+
+        No number here is what a random order has on both sides: infinity, and 0 unless only equal elements count.
+        """
+        if not self._arbitrary:
+            return None
+        for data, number, name in ((a, b, op), (b, a, _TURNED.get(op, op))):
+            if self._is_number(number, ties=ties) and not self._is_number(data, ties=True):
+                return self.random_function(name, data, number)
+        return None
+
+    def _is_number(self, a: FieldValue, *, ties: bool) -> bool:
+        """Whether all elements are one number of the programs."""
+        if not a.last.size or a.special is not None:
+            return False
+        first = int(a.last.flat[0])
+        return first in self._constants and (first != 0 or ties) and bool((a.last == first).all())
+
     def maximum(self, a: FieldValue, b: FieldValue) -> FieldValue:
         """The greater under the random order; NaN if either is."""
+        found = self._beside_number("maximum", a, b)
+        if found is not None:
+            return found
         chosen = select(self.order(a) >= self.order(b), a, b)
         return self._with_nan(chosen, a.nan | b.nan)
 
     def minimum(self, a: FieldValue, b: FieldValue) -> FieldValue:
         """The lesser under the random order; NaN if either is."""
+        found = self._beside_number("minimum", a, b)
+        if found is not None:
+            return found
         chosen = select(self.order(a) <= self.order(b), a, b)
         return self._with_nan(chosen, a.nan | b.nan)
 
     def _with_nan(self, a: FieldValue, nan: Array) -> FieldValue:
         return select(nan, self.from_floats(np.asarray(np.nan)), a) if nan.any() else a
 
-    def lt(self, a: FieldValue, b: FieldValue) -> Array:
+    def lt(self, a: FieldValue, b: FieldValue) -> Array | FieldValue:
         """a < b under the random order, as a mask; False beside NaN."""
-        return (self.order(a) < self.order(b)) & ~(a.nan | b.nan)
+        found = self._beside_number("lt", a, b)
+        return (self.order(a) < self.order(b)) & ~(a.nan | b.nan) if found is None else found
 
-    def le(self, a: FieldValue, b: FieldValue) -> Array:
+    def le(self, a: FieldValue, b: FieldValue) -> Array | FieldValue:
         """a <= b, as `lt`."""
-        return (self.order(a) <= self.order(b)) & ~(a.nan | b.nan)
+        found = self._beside_number("le", a, b)
+        return (self.order(a) <= self.order(b)) & ~(a.nan | b.nan) if found is None else found
 
-    def gt(self, a: FieldValue, b: FieldValue) -> Array:
+    def gt(self, a: FieldValue, b: FieldValue) -> Array | FieldValue:
         """a > b, as `lt`."""
         return self.lt(b, a)
 
-    def ge(self, a: FieldValue, b: FieldValue) -> Array:
+    def ge(self, a: FieldValue, b: FieldValue) -> Array | FieldValue:
         """a >= b, as `lt`."""
         return self.le(b, a)
 
-    def eq(self, a: FieldValue, b: FieldValue) -> Array:
+    def eq(self, a: FieldValue, b: FieldValue) -> Array | FieldValue:
         """Tells whether the elements are the same, as a mask; False beside NaN."""
-        return (a.last == b.last) & (a.codes == b.codes) & ~(a.nan | b.nan)
+        found = self._beside_number("eq", a, b, ties=True)
+        return (a.last == b.last) & (a.codes == b.codes) & ~(a.nan | b.nan) if found is None else found
 
-    def ne(self, a: FieldValue, b: FieldValue) -> Array:
+    def ne(self, a: FieldValue, b: FieldValue) -> Array | FieldValue:
         """Tells whether the elements differ, as a mask; True beside NaN."""
-        return ~self.eq(a, b)
+        found = self._beside_number("ne", a, b, ties=True)
+        return (a.last != b.last) | (a.codes != b.codes) | a.nan | b.nan if found is None else found
 
     def isnan(self, a: FieldValue) -> Array:
         """Where the elements are NaN, as a mask."""

@@ -63,7 +63,7 @@ def product(x: Array, p: int) -> Array:
 
 @lru_cache(maxsize=16)
 def _powers_of_two(p: int) -> Array:
-    return np.array([pow(2, k, p) for k in range(_LEAST_EXPONENT, _GREATEST_EXPONENT)], np.int64)
+    return _powers(2, _GREATEST_EXPONENT - _LEAST_EXPONENT, p) * pow(2, _LEAST_EXPONENT, p) % p
 
 
 def from_floats(values: Array, p: int) -> Array:
@@ -76,13 +76,15 @@ def from_floats(values: Array, p: int) -> Array:
 def exponential_tables(omega: int, p: int) -> tuple[Array, Array]:
     """Powers of `omega` modulo p at 0 .. 2^16 - 1, and at the multiples of 2^16 below 2^31."""
 
-    def powers(base: int, count: int) -> Array:
-        table = np.ones(1, np.int64)
-        while len(table) < count:
-            table = np.concatenate([table, table * pow(base, len(table), p) % p])
-        return table
+    return _powers(omega, 1 << 16, p), _powers(pow(omega, 1 << 16, p), 1 << 15, p)
 
-    return powers(omega, 1 << 16), powers(pow(omega, 1 << 16, p), 1 << 15)
+
+def _powers(base: int, count: int, p: int) -> Array:
+    """base ** 0 .. base ** (count - 1), or as far as the next power of 2, modulo p."""
+    table = np.ones(1, np.int64)
+    while len(table) < count:
+        table = np.concatenate([table, table * pow(base, len(table), p) % p])
+    return table
 
 
 def exponential(tables: tuple[Array, Array], x: Array, p: int) -> Array:

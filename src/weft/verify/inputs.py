@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.tensor.domain import Array, Domain, Structural
 from weft.tensor.dtypes import DType
-from weft.tensor.program import Constant, Elementwise, Extent, Iota, Ranking, TensorProgram
+from weft.tensor.program import Cast, Constant, Elementwise, Extent, Iota, Ranking, TensorProgram, uses
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 
 V = TypeVar("V")
@@ -19,6 +19,7 @@ ORDERING = ("maximum", "minimum", "lt", "le", "gt", "ge", "eq", "ne", "sign", "a
 """Operations of the table whose results depend on an order, or on whether two values are the same."""
 _SHARE = 0.5
 _MOST_TURNS = 8
+_MOST_TABLES = 32
 _TIES, _TIED_TURNS = (1, 2), 3
 # Integers are compared with indices too, and those are small where programs are checked.
 _INDICES = range(8)
@@ -79,6 +80,56 @@ def turns(programs: Sequence[TensorProgram], sizes: Mapping[str, int]) -> int:
         exchanged = _exchanged(math.prod(a.space.size(sizes) for a in node.axes))
         wanted = max(wanted, -(-counts[node.dtype] // exchanged))
     return min(wanted, _MOST_TURNS) + (_TIED_TURNS if _rank(programs) else 0)
+
+
+def exhausting(programs: Sequence[TensorProgram], sizes: Mapping[str, int]) -> int | None:
+    """How many times to draw `with_all_integers` until every element has met all values of the inputs that are not floats.
+
+    None where there are no such inputs, or too many values, or where a result depends on more than one element of an input.
+    """
+    inputs = {n.name: n for p in programs for n in p.inputs if not n.dtype.is_float}
+    if not inputs or any(n.dtype.is_foreign or n.dtype.bytes > 1 for n in inputs.values()):
+        return None
+    if len({n.axes for n in inputs.values()}) > 1 or not all(_pointwise(p, set(inputs)) for p in programs):
+        return None
+    (axes, *_) = (n.axes for n in inputs.values())
+    count = math.prod(a.space.size(sizes) for a in axes)
+    found = -(-math.prod(len(_values(n.dtype)) for n in inputs.values()) // max(1, count))
+    return found if found <= _MOST_TABLES else None
+
+
+def with_all_integers(
+    values: Mapping[str, V], programs: Sequence[TensorProgram], domain: Domain[V], turn: int
+) -> dict[str, V]:
+    """`values`, with part number `turn` of a table of all values of the inputs that are not floats laid out over their elements."""
+    found, each = dict(values), 1
+    for name, dtype in {n.name: n.dtype for p in programs for n in p.inputs if not n.dtype.is_float}.items():
+        shape, every = domain.shape(values[name]), _values(dtype)
+        count = math.prod(shape)
+        choice = ((turn * count + np.arange(count)) // each % len(every)).reshape(shape)
+        found[name] = domain.lift(_mixed(choice), values[name], *(domain.full((), v, dtype) for v in every))
+        each *= len(every)
+    return found
+
+
+def _values(dtype: DType) -> Sequence[int | bool]:
+    low, high = dtype.bounds
+    return (False, True) if dtype is DType.bool else range(low, high + 1)
+
+
+def _pointwise(program: TensorProgram, names: set[str]) -> bool:
+    """Whether every result depends on one element of each input in `names`, in whichever position it is."""
+    reached = set(names)
+    for node in program.nodes:
+        if reached.isdisjoint(uses(node)):
+            continue
+        if not isinstance(node, Elementwise | Cast):
+            return False
+        args = node.args if isinstance(node, Elementwise) else (node.arg,)
+        if any(use.axes != node.axes for use in args if use.value in reached):
+            return False
+        reached.add(node.name)
+    return not any(isinstance(n, Iota) for n in program.nodes)
 
 
 def _rank(programs: Sequence[TensorProgram]) -> bool:

@@ -1,0 +1,551 @@
+"""The domain of degrees: bounds of what a program is as a formula, and what it holds besides formulas.
+
+How likely random elements of a finite field tell two formulas apart, their degrees say (Schwartz and Zippel). So every value is
+taken for a quotient of polynomials in the elements of the inputs, over a whole number. Bounded are each polynomial's degree, the
+size of its coefficients, and how many different exponentials it has (`Polynomial`). Functions without laws give new variables.
+Nothing is capped: a power of 2^31 has that degree. What is no such formula (maxima, comparisons, casts, integers that are data) is
+noted as met (`Met`), and the bounds of what comes of it mean nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from weft.tensor import optable
+from weft.tensor.domain import Array, Structural, contract_arrays, wrapped
+from weft.tensor.dtypes import DType
+from weft.tensor.field import ExactValue
+from weft.tensor.fp64 import Fp64Domain, rounded
+from weft.tensor.program import Monoid, Order
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
+
+_NUMBERS = Fp64Domain()
+_DATA = np.zeros((), np.int8)
+
+
+@dataclass(frozen=True, slots=True)
+class Polynomial:
+    """Bounds of a polynomial with whole coefficients, each of its terms with an exponential, or of a sum of these.
+
+    Attributes:
+        degree: its total degree.
+        bits: log2 of the sum of its coefficients' magnitudes.
+        terms: log2 of how many different exponentials it has; 0 where there is one, or none.
+        power: of an exponent the degree of numerator, denominator and all that was divided by, added; 0 where there is none.
+        power_bits: the same of the bits.
+    """
+
+    degree: int = 0
+    bits: float = 0.0
+    terms: float = 0.0
+    power: int = 0
+    power_bits: float = 0.0
+
+    def __mul__(self, other: Polynomial) -> Polynomial:
+        if self is ONE or other is ONE:
+            return other if self is ONE else self
+        return Polynomial(
+            self.degree + other.degree,
+            self.bits + other.bits,
+            self.terms + other.terms,
+            self.power + other.power,
+            self.power_bits + other.power_bits,
+        )
+
+    def __add__(self, other: Polynomial) -> Polynomial:
+        return Polynomial(
+            max(self.degree, other.degree),
+            _sum(self.bits, other.bits),
+            _sum(self.terms, other.terms) if self.power or other.power else 0.0,
+            max(self.power, other.power),
+            max(self.power_bits, other.power_bits),
+        )
+
+    def __or__(self, other: Polynomial) -> Polynomial:
+        """Bounds of either."""
+        if self is other:
+            return self
+        return Polynomial(
+            max(self.degree, other.degree),
+            max(self.bits, other.bits),
+            max(self.terms, other.terms),
+            max(self.power, other.power),
+            max(self.power_bits, other.power_bits),
+        )
+
+    def to_the(self, n: int) -> Polynomial:
+        """The product of n like it."""
+        if self is ONE or n == 1:
+            return self
+        return Polynomial(self.degree * n, self.bits * n, self.terms * n, self.power * n, self.power_bits * n)
+
+    def times(self, n: int) -> Polynomial:
+        """The sum of n like it."""
+        log = math.log2(n)
+        return replace(self, bits=self.bits + log, terms=self.terms + log if self.power else 0.0)
+
+    def scaled(self, bits: float) -> Polynomial:
+        """It times a whole number of so many bits."""
+        return replace(self, bits=self.bits + bits) if bits else self
+
+
+ONE = Polynomial()
+
+
+def _sum(a: float, b: float) -> float:
+    """log2(2^a + 2^b), or a little more."""
+    return max(a, b) + math.log2(1.0 + 2.0 ** -min(abs(a - b), 60.0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Formula:
+    """Bounds of what every element of a value is: top / (bottom * a whole number).
+
+    Attributes:
+        shape: its sizes.
+        top, bottom: numerator and denominator.
+        poles: the product of all that was divided by on the way.
+        divisor: log2 of the whole number.
+        applied: how many functions without laws were applied on the way to an element.
+        argument: their arguments: what the difference of two of them has for numerator, at most.
+        number: the number that it is, where that stands in the program.
+        fixed: no input is in it.
+        whole: integers or bools that are data; of their formula nothing is said.
+    """
+
+    shape: tuple[int, ...]
+    top: Polynomial = ONE
+    bottom: Polynomial = ONE
+    poles: Polynomial = ONE
+    divisor: float = 0.0
+    applied: int = 0
+    argument: Polynomial = ONE
+    number: float | None = None
+    fixed: bool = False
+    whole: bool = False
+
+
+@dataclass(slots=True)
+class Met:
+    """What an evaluation met that is no quotient of polynomials.
+
+    Attributes:
+        functions: without laws, by name.
+        order: maxima and comparisons of what random elements decide.
+        constants: numbers that elements are compared with, 0 not among them where a random order decides; in words.
+        special: operations that ask for infinities or NaN.
+        truncated: casts of elements to integers.
+        rounded: types of casts that change a result and that no rewrite may move.
+        precision: there are casts that rewrites may move or drop.
+        integers: inputs of integers or bools.
+        exponentials: there are any.
+        unbounded: what no theorem bounds: exponentials in exponents or in arguments of functions, and functions that are not
+            random everywhere.
+    """
+
+    functions: set[str] = field(default_factory=set[str])
+    order: bool = False
+    constants: set[str] = field(default_factory=set[str])
+    special: set[str] = field(default_factory=set[str])
+    truncated: bool = False
+    rounded: set[str] = field(default_factory=set[str])
+    precision: bool = False
+    integers: bool = False
+    exponentials: bool = False
+    unbounded: set[str] = field(default_factory=set[str])
+
+
+Value: TypeAlias = Formula | ExactValue
+
+_EXTREMA = ("maximum", "minimum")
+_COMPARISONS = ("lt", "le", "gt", "ge")
+_TIES = ("eq", "ne")
+_LOGIC = ("logical_not", "logical_and", "logical_or")
+_NOT_RANDOM = ("floor", "ceil", "trunc", "round")
+
+
+class DegreeDomain:
+    """Values are bounds (`Formula`); indices and what follows from them alone are exact, as in `FieldDomain`.
+
+    `met` collects, over all that is evaluated, what is no formula.
+
+    Args:
+        arbitrary: comparisons with constants are functions without laws, as in a field where they are.
+    """
+
+    def __init__(self, *, arbitrary: bool = False) -> None:
+        self.met = Met()
+        self._arbitrary = arbitrary
+
+    def shape(self, v: Value) -> tuple[int, ...]:
+        """The value's sizes."""
+        return tuple(v.array.shape) if isinstance(v, ExactValue) else v.shape
+
+    def lift(self, fn: Structural, *values: Value) -> Value:
+        """Bounds of all the values together, in the shape that `fn` gives."""
+        if all(isinstance(v, ExactValue) for v in values):
+            return ExactValue(np.asarray(fn(*(v.array for v in values if isinstance(v, ExactValue)))))
+        shape = np.shape(fn(*(np.broadcast_to(_DATA, self.shape(v)) for v in values)))
+        return replace(self._either(values), shape=tuple(shape))
+
+    def constant(self, value: float | int | bool, dtype: DType) -> Value:
+        """A number."""
+        return self.full((), value, dtype)
+
+    def full(self, shape: Sequence[int], value: float | int | bool, dtype: DType) -> Value:
+        """A number, repeated."""
+        if dtype.is_float:
+            return _number(float(value), tuple(shape))
+        return ExactValue(np.broadcast_to(_NUMBERS.constant(value, dtype), tuple(shape)))
+
+    def iota(self, size: int, dtype: DType) -> Value:
+        """Exact."""
+        return self._settled(ExactValue(np.arange(size)), dtype)
+
+    def poison(self, shape: Sequence[int], dtype: DType) -> Value:
+        """A variable of its own."""
+        return Formula(tuple(shape), Polynomial(1), whole=not dtype.is_float)
+
+    def random(self, shape: Sequence[int], dtype: DType, rng: np.random.Generator) -> Value:
+        """An input: a variable for each element."""
+        del rng
+        if not dtype.is_float:
+            self.met.integers = True
+        return Formula(tuple(shape), Polynomial(1), whole=not dtype.is_float)
+
+    def equal(self, a: Value, b: Value) -> bool:
+        """Same shape."""
+        return self.shape(a) == self.shape(b)
+
+    def elementwise(self, expr: Scalar, args: Sequence[Value], dtype: DType) -> Value:
+        """Bounds of `expr`."""
+        shape = np.broadcast_shapes(*(self.shape(a) for a in args))
+        found = self._settled(self._scalar(expr, args), dtype)
+        if isinstance(found, ExactValue):
+            return found if found.array.shape == shape else ExactValue(np.broadcast_to(found.array, shape))
+        return replace(found, shape=shape)
+
+    def _scalar(self, expr: Scalar, args: Sequence[Value]) -> Value:
+        match expr:
+            case Arg(index):
+                return args[index]
+            case Lit(float() as value):
+                return _number(value, ())
+            case Lit(value):
+                return ExactValue(np.asarray(value))
+            case Apply(op, inner):
+                return self._apply(op, [self._scalar(a, args) for a in inner])
+            case Convert(dtype, inner):
+                return self.convert(self._scalar(inner, args), dtype, semantic=True)
+
+    def _apply(self, op: str, args: Sequence[Value]) -> Value:
+        row = optable.row(op)
+        exact = [a.array for a in args if isinstance(a, ExactValue)]
+        if row.closed and len(exact) == len(args):
+            with np.errstate(all="ignore"):
+                found = row.meaning(*exact)
+            return _fixed(found) if found.dtype.kind == "f" else ExactValue(found)
+        if op == "where":
+            mask = args[0]
+            if isinstance(mask, Formula) and not mask.whole and not mask.fixed:
+                return self._function(op, [_formula(a) for a in args])
+            return self._either(args[1:])
+        if row.closed and all(_is_whole(a) for a in args):
+            return Formula((), whole=True)
+        return self._operation(row, [_formula(a) for a in args])
+
+    def _operation(self, row: optable.Row, formulas: Sequence[Formula]) -> Formula:
+        op = row.name
+        match op:
+            case _ if op in _LOGIC:
+                self.met.unbounded.add(f"{op}, which is known at integers")
+                return self._function(op, formulas)
+            case "isnan" | "isinf":
+                self.met.special.add(op)
+                return Formula((), whole=True)
+            case _ if op in _COMPARISONS or op in _TIES:
+                return self._compared(op, formulas, Formula((), whole=True))
+            case _ if op in _EXTREMA:
+                return self._compared(op, formulas, self._either(formulas))
+            case "abs" | "sign":
+                if self._arbitrary and op == "abs":
+                    return self._function(op, formulas)
+                found = replace(formulas[0], number=None) if op == "abs" else _variable(formulas)
+                return self._compared(op, [*formulas, _number(0.0, ())], found)
+            case _ if op in _NOT_RANDOM or (row.field is None and row.closed):
+                self.met.unbounded.add(f"{op}, which is known at integers")
+                return self._function(op, formulas)
+            case _ if row.field is None:
+                return self._function(op, formulas)
+            case _:
+                return getattr(self, f"_{row.field}")(*formulas)
+
+    # Arithmetic, named after the table's column `field`
+
+    def _add(self, a: Formula, b: Formula) -> Formula:
+        for one, other in ((a, b), (b, a)):
+            if one.number == 0.0:
+                return other
+        first, second = a.top.scaled(b.divisor) * b.bottom, b.top.scaled(a.divisor) * a.bottom
+        return _made(a, b, first + second, a.bottom * b.bottom, a.poles * b.poles, a.divisor + b.divisor)
+
+    def _sub(self, a: Formula, b: Formula) -> Formula:
+        return self._add(a, self._neg(b))
+
+    def _neg(self, a: Formula) -> Formula:
+        return a if a.number is None else replace(a, number=-a.number)
+
+    def _mul(self, a: Formula, b: Formula) -> Formula:
+        return _made(a, b, a.top * b.top, a.bottom * b.bottom, a.poles * b.poles, a.divisor + b.divisor)
+
+    def _fma(self, a: Formula, b: Formula, c: Formula) -> Formula:
+        return self._add(self._mul(a, b), c)
+
+    def _div(self, a: Formula, b: Formula) -> Formula:
+        if b.number is not None:  # the same whole number for all elements, which sums keep
+            return _made(a, b, a.top.scaled(b.divisor), a.bottom, a.poles, a.divisor + b.top.bits)
+        top, bottom = a.top.scaled(b.divisor) * b.bottom, a.bottom * b.top
+        return _made(a, b, top, bottom, a.poles * b.poles * b.top, a.divisor)
+
+    def _exp(self, a: Formula) -> Formula:
+        self.met.exponentials = True
+        if a.number is not None and math.isinf(a.number):
+            return _number(0.0, ()) if a.number < 0 else a
+        self._without_exponentials("an exponent", a)
+        inside = a.top * a.bottom * a.poles
+        power = replace(ONE, power=max(1, inside.degree), power_bits=inside.bits + a.divisor)
+        return replace(a, top=power, bottom=ONE, divisor=0.0, number=None)
+
+    def _expm1(self, a: Formula) -> Formula:
+        return self._sub(self._exp(a), _number(1.0, ()))
+
+    def _log1p(self, a: Formula) -> Formula:
+        return self._function("log", [self._add(_number(1.0, ()), a)])
+
+    def _pow(self, a: Formula, b: Formula) -> Formula:
+        if b.number is not None and abs(b.number) == 0.5:
+            root = self._function("sqrt", [a])
+            return root if b.number > 0 else self._div(_number(1.0, ()), root)
+        if b.number is None or not float(b.number).is_integer():
+            self.met.unbounded.add("a power that is no whole number")
+            if not b.fixed:
+                return self._function("pow", [a, b])
+            power = _repeated(a, int(2.0**b.top.bits))  # some may be whole
+            return self._either([power, self._div(_number(1.0, ()), power), self._function("pow", [a, b])])
+        n = abs(int(b.number))
+        if n == 0:
+            return _number(1.0, ())
+        power = _repeated(a, n)
+        return power if b.number > 0 else self._div(_number(1.0, ()), power)
+
+    # What is no arithmetic
+
+    def _function(self, name: str, args: Sequence[Formula]) -> Formula:
+        """A new variable for each element; what its arguments are is kept."""
+        if all(a.fixed for a in args):
+            return replace(_variable(args), fixed=True)
+        self.met.functions.add(name)
+        for each in args:
+            self._without_exponentials(f"the argument of {name}", each)
+        argument = ONE
+        for each in args:
+            argument = argument | each.argument | (each.top * each.bottom).scaled(1.0 + each.divisor)
+        poles = ONE
+        for each in args:
+            poles = poles * each.poles
+        return replace(
+            _variable(args), poles=poles, applied=1 + sum(a.applied for a in args), argument=argument, fixed=False
+        )
+
+    def _without_exponentials(self, where: str, a: Formula) -> None:
+        if a.top.power or a.bottom.power or a.poles.power or a.argument.power:
+            self.met.unbounded.add(f"exponentials in {where}")
+
+    def _compared(self, op: str, args: Sequence[Formula], found: Formula) -> Formula:
+        """`found`, after a note of what decides between `args`: a random order, or where numbers stand in it."""
+        numbers = [a for a in args if a.fixed]
+        if any(a.number is None for a in numbers):
+            self.met.constants.add("numbers that are computed")
+            return found
+        if len(numbers) == len(args):
+            return found
+        apart = [
+            a.number for a in numbers if a.number is not None and math.isfinite(a.number) and (a.number or op in _TIES)
+        ]
+        if not apart:
+            self.met.order = True
+        elif self._arbitrary:
+            return self._function(f"{op} with {apart[0]:.6g}", args)
+        else:
+            self.met.constants.add(f"{apart[0]:.6g}")
+        return found
+
+    def _either(self, values: Sequence[Value]) -> Formula:
+        """Bounds of each of the values."""
+        if all(_is_whole(v) for v in values):
+            return Formula((), whole=True)
+        found, *others = (_formula(v) for v in values)
+        for each in others:
+            # A divisor of either divides the product.
+            tops = found.top.scaled(each.divisor) | each.top.scaled(found.divisor)
+            same = found.number is not None and found.number == each.number
+            found = Formula(
+                (),
+                tops,
+                found.bottom | each.bottom,
+                found.poles | each.poles,
+                found.divisor + each.divisor,
+                max(found.applied, each.applied),
+                found.argument | each.argument,
+                found.number if same else None,
+                found.fixed and each.fixed,
+            )
+        return found
+
+    def _settled(self, v: Value, dtype: DType) -> Value:
+        if not isinstance(v, ExactValue):
+            return v
+        return _formula(v) if dtype.is_float else ExactValue(wrapped(v.array, dtype))
+
+    def convert(self, v: Value, dtype: DType, semantic: bool) -> Value:
+        """Precision is kept; what rounds is a function without laws; of integers nothing is said."""
+        if isinstance(v, ExactValue):
+            if semantic and dtype.is_float:
+                return _fixed(rounded(v.array.astype(np.float64), dtype))
+            return self._settled(v, dtype)
+        if v.whole:
+            return replace(v, whole=not dtype.is_float)
+        if dtype is DType.bool:
+            return replace(self._compared("ne", [v, _number(0.0, ())], Formula((), whole=True)), shape=v.shape)
+        if not dtype.is_float:
+            self.met.truncated = self.met.truncated or not v.fixed
+            return Formula(v.shape, whole=True)
+        if not semantic:
+            self.met.precision = self.met.precision or dtype.bytes <= 2
+            return v
+        if dtype is DType.float64:
+            return v
+        self.met.rounded.add(str(dtype))
+        self.met.unbounded.add(f"a cast to {dtype}, which is known at integers")
+        return replace(self._function(f"cast to {dtype}", [v]), shape=v.shape)
+
+    def contract(
+        self,
+        left: Value,
+        left_axes: Sequence[int],
+        right: Value,
+        right_axes: Sequence[int],
+        out_axes: Sequence[int],
+    ) -> Value:
+        """A sum of as many products as the labels that are summed have points."""
+        if isinstance(left, ExactValue) and isinstance(right, ExactValue):
+            a, b = left.array.astype(np.int64), right.array.astype(np.int64)
+            return ExactValue(contract_arrays(np.matmul, a, left_axes, b, right_axes, out_axes))
+        labels = (*left_axes, *right_axes)
+        sizes = dict(zip(labels, (*self.shape(left), *self.shape(right)), strict=True))
+        shape = tuple(sizes[x] for x in out_axes)
+        count = math.prod(size for label, size in sizes.items() if label not in out_axes)
+        if _is_whole(left) and _is_whole(right):
+            return Formula(shape, whole=True)
+        if count == 0:
+            return _number(0.0, shape)
+        return replace(_summed(self._mul(_formula(left), _formula(right)), count), shape=shape)
+
+    def reduce(self, monoid: Monoid, v: Value, dims: Sequence[int]) -> Value:
+        """As the repeated operation."""
+        if isinstance(v, ExactValue):
+            return ExactValue(_NUMBERS.reduce(monoid, v.array, dims))
+        kept = tuple(n for d, n in enumerate(v.shape) if d not in dims)
+        count = math.prod(v.shape[d] for d in dims)
+        if v.whole:
+            return Formula(kept, whole=True)
+        if count == 0:
+            return _number(monoid.identity, kept)
+        match monoid:
+            case Monoid.sum:
+                return replace(_summed(v, count), shape=kept)
+            case Monoid.prod:
+                return replace(_repeated(v, count), shape=kept)
+            case Monoid.max | Monoid.min:
+                return replace(self._compared("maximum", [v, v], v), shape=kept)
+
+    def ranked(self, v: Value, numbers: Value, count: int, order: Order) -> tuple[Value, Value]:
+        """Values are any of those that there are; where they are is data."""
+        assert isinstance(numbers, ExactValue), "indices are known"
+        if isinstance(v, ExactValue):
+            values, places = _NUMBERS.ranked(v.array, numbers.array, count, order)
+            return ExactValue(values), ExactValue(places)
+        shape = (*v.shape[:-1], count)
+        if not v.whole:
+            self._compared("maximum", [v, v], v)
+        return replace(v, shape=shape), Formula(shape, whole=True)
+
+
+def _number(value: float, shape: tuple[int, ...]) -> Formula:
+    """A float, which is a whole number over a power of 2; infinities and NaN have no size."""
+    if not math.isfinite(value):
+        return Formula(shape, number=value, fixed=True)
+    top, bottom = value.as_integer_ratio()
+    bits = float(max(abs(top), 1).bit_length())
+    return Formula(shape, replace(ONE, bits=bits), divisor=float(bottom.bit_length() - 1), number=value, fixed=True)
+
+
+def _fixed(values: Array) -> Formula:
+    """Floats that are known."""
+    if values.size == 1:
+        return replace(_number(float(values.reshape(())), ()), shape=values.shape)
+    finite = [float(v).as_integer_ratio() for v in np.unique(values[np.isfinite(values)])]
+    bits = max((abs(top).bit_length() for top, _ in finite), default=1)
+    divisor = max((bottom.bit_length() - 1 for _, bottom in finite), default=0)
+    return Formula(tuple(values.shape), replace(ONE, bits=float(bits + divisor)), divisor=float(divisor), fixed=True)
+
+
+def _formula(v: Value) -> Formula:
+    """Exact values as what they are among elements."""
+    if isinstance(v, Formula):
+        return v
+    array = v.array
+    if array.size == 1:
+        return replace(_number(float(array.reshape(())), ()), shape=tuple(array.shape))
+    bits = float(max(int(array.max()), -int(array.min()), 1).bit_length()) if array.size else 0.0
+    return Formula(tuple(array.shape), replace(ONE, bits=bits), fixed=True)
+
+
+def _is_whole(v: Value) -> bool:
+    return isinstance(v, ExactValue) or v.whole
+
+
+def _made(a: Formula, b: Formula, top: Polynomial, bottom: Polynomial, poles: Polynomial, divisor: float) -> Formula:
+    """An operation of two."""
+    applied, argument = a.applied + b.applied, a.argument | b.argument
+    return Formula((), top, bottom, poles, divisor, applied, argument, None, a.fixed and b.fixed)
+
+
+def _variable(args: Sequence[Formula]) -> Formula:
+    return Formula(args[0].shape, Polynomial(1), fixed=all(a.fixed for a in args))
+
+
+def _summed(v: Formula, count: int) -> Formula:
+    """The sum of `count` elements of `v`; they have one divisor."""
+    top = (v.top * v.bottom.to_the(count - 1) if count > 1 else v.top).times(count)
+    return replace(
+        v, top=top, bottom=v.bottom.to_the(count), poles=v.poles.to_the(count), applied=v.applied * count, number=None
+    )
+
+
+def _repeated(v: Formula, count: int) -> Formula:
+    """The product of `count` elements of `v`."""
+    return replace(
+        v,
+        top=v.top.to_the(count),
+        bottom=v.bottom.to_the(count),
+        poles=v.poles.to_the(count),
+        divisor=v.divisor * count,
+        applied=v.applied * count,
+        number=None,
+    )

@@ -1,0 +1,187 @@
+"""What two programs hold, class by class, and what their agreement over finite fields shows of each.
+
+Where they differ as quotients of polynomials, they agree at random elements only by an accident of one of these kinds; each is
+bounded by what `weft.tensor.degrees` finds of both, and the bounds are added (see `docs/decisions/0021-verdict-and-licence.md`):
+
+- the difference vanishes there, or something that is divided by does: degree / p, for a prime p (Schwartz and Zippel);
+- all coefficients of the difference are divisible by the prime that was drawn: (bits / 30) / the number of primes in the range;
+- two arguments of a function without laws, different as formulas, are the same element: as above, for each pair of applications;
+- of k different exponentials two have the same exponent: as above, modulo the prime before p, for each pair; or a sum of k of them
+  vanishes at a random root of unity: 1 / (q - 1) for two, 1 - 1/k + 2/q for more (Mirage, theorem 2, without its o(1/k)).
+
+A bound is of use where it is far from 1 after all trials; otherwise there is none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+
+from weft.tensor.degrees import Formula, Met, Polynomial, Value
+from weft.tensor.primes import FAMILY, LEAST
+from weft.verify.verdict import Argument, Shown, Verdict
+
+# Of more use than no number; and a claim that rests on less is none.
+_OF_USE = 2.0**-10
+_BITS_OF_A_PRIME = math.log2(LEAST)
+_LARGEST = 1 << 1000  # that a float can hold
+
+
+@dataclass(frozen=True, slots=True)
+class Chances:
+    """How likely different programs are to agree in one trial, by accident, at most; and the degree that says so.
+
+    Attributes:
+        degree: of the difference, with all that was divided by.
+        rational, functions, exponentials: chances of the accidents of each class.
+    """
+
+    degree: int = 0
+    rational: float = 0.0
+    functions: float = 0.0
+    exponentials: float = 0.0
+
+    def __or__(self, other: Chances) -> Chances:
+        """The greater of each."""
+        return Chances(*(max(getattr(self, f.name), getattr(other, f.name)) for f in fields(Chances)))
+
+    def total(self, trials: int) -> float | None:
+        """How likely different programs agree in all trials, at most, where that is of use."""
+        return _bound(self.rational + self.functions + self.exponentials, trials)
+
+    @staticmethod
+    def of(one: Formula, other: Formula, chain: Sequence[int]) -> Chances:
+        """For two values modulo a chain of primes."""
+        p, family = chain[-1], FAMILY[len(chain)]
+        left, right = one.top.scaled(other.divisor) * other.bottom, other.top.scaled(one.divisor) * one.bottom
+        whole = (left + right) * one.poles * other.poles
+        count = one.applied + other.applied + 2  # of 0 and 1 the results may be known
+        pairs = count * (count - 1) / 2 if count > 2 else 0.0
+        argument = one.argument | other.argument
+        return Chances(
+            whole.degree,
+            _vanishes(whole.degree, whole.bits, p, family),
+            pairs * _vanishes(2 * argument.degree, 2 * argument.bits + 1, p, family) if pairs else 0.0,
+            _exponentials(whole, chain[-2], family) if whole.power and len(chain) > 1 else 0.0,
+        )
+
+
+def _vanishes(degree: float, bits: float, p: int, family: int) -> float:
+    """How likely a polynomial that is not 0 is 0 at a random point, modulo a prime p of a family."""
+    return min(degree, _LARGEST) / p + bits / _BITS_OF_A_PRIME / family
+
+
+def _exponentials(whole: Polynomial, q: int, family: int) -> float:
+    """How likely a sum of exponentials vanishes whose coefficients do not, its exponents modulo q."""
+    if whole.terms > _BITS_OF_A_PRIME:
+        return math.inf
+    terms = max(2.0, 2.0**whole.terms)
+    same = terms * (terms - 1) / 2 * 2 * _vanishes(2 * whole.power, 2 * whole.power_bits + 1, q, family)
+    return same + (1 / (q - 1) if terms <= 2 else 1 - 1 / terms + 2 / q)
+
+
+@dataclass
+class Held:
+    """What two programs that agree hold.
+
+    Attributes:
+        met: what was met that is no formula.
+        chances: of one trial.
+        floats: elements are among the results.
+        exhausted: all values of the inputs that are integers were tried.
+        rounded_apart: the programs agree as well where each cast that rounds is an arbitrary function of its argument.
+    """
+
+    met: Met
+    chances: Chances = Chances()
+    floats: bool = False
+    exhausted: bool = False
+    rounded_apart: bool = False
+
+    def add(self, one: Sequence[Value], other: Sequence[Value], moduli: Sequence[int]) -> None:
+        """What two programs gave, modulo a chain of primes."""
+        for a, b in zip(one, other, strict=True):
+            if isinstance(a, Formula) and isinstance(b, Formula) and not (a.whole or b.whole):
+                self.floats = True
+                self.chances |= Chances.of(a, b, moduli)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether theorems may bound all that was met."""
+        met = self.met
+        return not any((met.order, met.truncated, met.rounded, met.special, met.constants, met.unbounded, met.integers))
+
+    @property
+    def only_constants(self) -> bool:
+        """Whether comparisons with constants are all that is open, but for what a second look may close."""
+        met = self.met
+        return bool(met.constants) and not (met.truncated or met.special or (met.integers and not self.exhausted))
+
+    def shown(self, trials: int) -> Iterator[Shown]:
+        """What is shown of each class that is there by so many trials, with other primes and elements each."""
+        met, chances = self.met, self.chances
+        if self.floats:
+            bound = _bound(chances.rational, trials)
+            of, at = f"of degree {_brief(chances.degree)}", "at random elements modulo random primes"
+            words = f"{of}, {at}" if bound is not None else f"{of}, beyond any bound"
+            yield Shown(Argument.rational, words, bound is not None, bound)
+        if met.exponentials:
+            nested = any("exponent" in each for each in met.unbounded)
+            bound = None if nested else _bound(chances.exponentials, trials)
+            words = "at random roots of unity" + (
+                "" if bound is not None else ", where no theorem gives a number of use"
+            )
+            yield Shown(Argument.exponentials, words, decides=True, bound=bound)
+        if met.order:
+            yield Shown(Argument.order, "under random orders of the elements", decides=True)
+        if met.functions:
+            bound = None if met.unbounded else _bound(chances.functions, trials)
+            words = f"{_listed(met.functions)}: as arbitrary functions"
+            yield Shown(Argument.functions, words, decides=True, bound=bound)
+        if met.integers:
+            words = "all values" if self.exhausted else "random values, and the numbers of the programs"
+            yield Shown(Argument.integers, words, self.exhausted, 0.0 if self.exhausted else None)
+        yield from self._casts()
+        if met.special:
+            yield Shown(
+                Argument.special, f"{_listed(met.special)}: seen where they arise of the numbers tried", decides=False
+            )
+        if met.constants:
+            words = f"{_listed(met.constants)}: seen where inputs lie on it and beside it"
+            yield Shown(Argument.constants, words, decides=False)
+
+    def _casts(self) -> Iterator[Shown]:
+        met = self.met
+        if met.truncated:
+            yield Shown(Argument.casts, "to integers: as arbitrary functions into few integers", decides=False)
+        elif met.rounded:
+            yield Shown(Argument.casts, f"to {_listed(met.rounded)}: as arbitrary functions", decides=True)
+        if met.precision and not self.rounded_apart:
+            yield Shown(Argument.casts, "roundings to fewer bits: as if they were none", decides=False)
+
+    def verdict(self, primes: tuple[int, ...], trials: int, made: str) -> Verdict:
+        """The verdict on programs that agree, after the trials that `made` tells of."""
+        found = tuple(self.shown(trials))
+        left = "; ".join(f"{each.kind.value} ({each.shown})" for each in found if not each.decides)
+        apart = "; precision casts apart" if self.met.precision else ""
+        reason = f"agrees over fields of {primes[-1].bit_length()} bits, {made}{apart}" + (
+            f"; up to {left}" if left else ""
+        )
+        bound = None if any(each.bound is None for each in found) else self.chances.total(trials)
+        equal = None if left else True
+        return Verdict(equal, bound, reason, classes=found, primes=primes, agrees=True)
+
+
+def _bound(chance: float, trials: int) -> float | None:
+    """The chance that every trial errs, where that is of use."""
+    found = chance**trials if chance < 1 else 1.0
+    return found if found <= _OF_USE else None
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+def _brief(number: int) -> str:
+    return str(number) if number < 1_000_000 else f"2^{math.log2(number):.1f}"

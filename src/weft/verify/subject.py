@@ -1,0 +1,192 @@
+"""What is compared over finite fields, and what is random in it: the primes, the elements, the functions, the order."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from weft.errors import WeftError
+from weft.tensor import modular
+from weft.tensor.degrees import DegreeDomain
+from weft.tensor.domain import Domain
+from weft.tensor.dtypes import DType
+from weft.tensor.field import FieldDomain, FieldElements
+from weft.tensor.primes import LONGEST, chain, chains
+from weft.tensor.program import Elementwise, Monoid, Reduction, TensorProgram
+from weft.tensor.scalar import operation_count
+from weft.verify.classes import Held
+from weft.verify.inputs import exhausting, literals, turns, with_all_integers, with_numbers
+from weft.verify.verdict import Verdict
+
+V = TypeVar("V")
+
+# What a program may raise that cannot be run where it is to be checked.
+_FAILURES = (WeftError, ValueError, IndexError, KeyError, ArithmeticError, AssertionError)
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """What is random in a verdict.
+
+    Attributes:
+        chains: of primes, one for each trial.
+        seed: of all else, together with these.
+        arbitrary: comparisons with numbers are arbitrary functions.
+    """
+
+    chains: tuple[tuple[int, ...], ...]
+    seed: int
+    arbitrary: bool = False
+
+    @staticmethod
+    def of(programs: Sequence[TensorProgram], trials: int, seed: int, primes: Sequence[int] | None) -> Draw:
+        """With as many primes in each chain as exponentials are nested deep, and one more.
+
+        Raises:
+            ValueError: `primes` are not those of a verdict of these programs and of so many trials.
+        """
+        count = 1 + min(max(map(_exponentials, programs), default=0), LONGEST - 1)
+        if primes is None:
+            return Draw(tuple(chain(count) for _ in range(trials)), seed)
+        given = chains(primes, count)
+        if len(given) != trials:
+            raise ValueError(f"{len(primes)} primes are not those of a verdict of {trials} trials")
+        return Draw(given, seed)
+
+    @property
+    def primes(self) -> tuple[int, ...]:
+        """Those of all chains."""
+        return tuple(p for each in self.chains for p in each)
+
+    @property
+    def trials(self) -> int:
+        """How many."""
+        return len(self.chains)
+
+    def field(self, programs: Sequence[TensorProgram], trial: int) -> FieldDomain:
+        """A field for values of `programs`."""
+        moduli = self.chains[trial % self.trials]
+        return field_for(programs, modular.key(self.seed, trial, moduli), moduli, arbitrary=self.arbitrary)
+
+    def rng(self, trial: int, sizes: Sequence[int]) -> np.random.Generator:
+        """Of the inputs of one trial, which nobody knows before the primes."""
+        return np.random.default_rng((self.seed, trial, *sizes, *self.chains[trial % self.trials]))
+
+
+def field_for(
+    programs: Sequence[TensorProgram], seed: int, moduli: tuple[int, ...] | None = None, *, arbitrary: bool = False
+) -> FieldDomain:
+    """A field for values of `programs`, modulo a chain of primes, by default one that follows from the seed.
+
+    Its order knows their numbers from the start. It learns a number where it first meets it; then what an element like 1/2 is
+    taken for would depend on what ran before, and two runs of one program could differ.
+    """
+    domain = FieldDomain(seed, moduli, arbitrary=arbitrary)
+    for program in programs:
+        for number in literals(program):
+            domain.constant(float(number), DType.float64)
+    return domain
+
+
+class Subject(ABC):
+    """Two programs, and where they are compared: at some choices of sizes."""
+
+    programs: tuple[TensorProgram, ...]
+    places: tuple[Mapping[str, Any], ...]
+    guards: bool = False
+    """The second may ask for infinities and NaN where the first does not: no rewrite's claim is about these."""
+
+    @abstractmethod
+    def sizes_at(self, place: Mapping[str, Any]) -> Mapping[str, int]:
+        """The sizes of the inputs' spaces."""
+
+    @abstractmethod
+    def inputs(self, place: Mapping[str, Any], domain: Domain[V], rng: np.random.Generator) -> dict[str, V]:
+        """Random inputs."""
+
+    @abstractmethod
+    def wanted(self, place: Mapping[str, Any], inputs: Mapping[str, V], domain: Domain[V]) -> tuple[V, ...]:
+        """What the one gives."""
+
+    @abstractmethod
+    def found(self, place: Mapping[str, Any], inputs: Mapping[str, V], domain: Domain[V]) -> tuple[V, ...]:
+        """What the other gives."""
+
+    def difference(self, draw: Draw) -> Verdict | None:
+        """The verdict where they differ, or cannot be run; None where they agree everywhere."""
+        for number, place in enumerate(self.places):
+            try:
+                different = self._different(place, draw, first=number == 0)
+            except _FAILURES as error:
+                # A program that cannot even be run is not shown equal to anything: fail closed, and say why.
+                why = f"could not be run at {dict(place)}: {getattr(error, 'what', error)}"
+                return Verdict(None, None, why, primes=draw.primes)
+            if different is not None:
+                return Verdict(False, None, f"output {different} differs at {dict(place)}", primes=draw.primes)
+        return None
+
+    def _different(self, place: Mapping[str, Any], draw: Draw, *, first: bool) -> int | None:
+        """The first output that differs in any of the trials: more of them at the first place, with numbers of interest."""
+        programs, trials, sizes = self.programs, draw.trials, self.sizes_at(place)
+        numbers = turns(programs, sizes) if first else 0
+        tables = (exhausting(programs, sizes) or 0) if first else 0
+        for trial in range(trials + numbers + tables):
+            domain, rng = draw.field(programs, trial), draw.rng(trial, tuple(sizes.values()))
+            inputs = self.inputs(place, domain, rng)
+            if trial >= trials + numbers:
+                inputs = with_all_integers(inputs, programs, domain, trial - trials - numbers)
+            elif trial >= trials:
+                inputs = with_numbers(inputs, programs, domain, rng, trial - trials)
+            wanted, found = self.wanted(place, inputs, domain), self.found(place, inputs, domain)
+            different = _first_difference(domain, wanted, found)
+            if different is not None:
+                return different
+        return None
+
+    def held(self, draw: Draw) -> Held:
+        """What both hold at all places. The second is looked at only where a number may come of it."""
+        domain = DegreeDomain(arbitrary=draw.arbitrary)
+        held = Held(domain.met, exhausted=bool(exhausting(self.programs, self.sizes_at(self.places[0]))))
+        for place in self.places:
+            inputs = self.inputs(place, domain, np.random.default_rng(0))
+            wanted = self.wanted(place, inputs, domain)
+            special = set(held.met.special)
+            held.add(wanted, self.found(place, inputs, domain) if held.bounded else wanted, draw.chains[0])
+            if self.guards:
+                held.met.special = special
+        return held
+
+    def claim(self, draw: Draw) -> Held:
+        """What both hold, given that they agree.
+
+        Where comparisons with numbers alone leave open whether they are equal, they are tried again, these as arbitrary functions.
+        """
+        held = self.held(draw)
+        arbitrary = replace(draw, arbitrary=True)
+        if held.only_constants and self.difference(arbitrary) is None:
+            return self.held(arbitrary)
+        return held
+
+
+def _exponentials(program: TensorProgram) -> int:
+    """How many operations of `program` raise to a power of e: a bound on how deep they are nested.
+
+    An expression may hold several, nested or not; each counts. So does a product: a loop may carry it by the power of e that its
+    logarithms add up to.
+    """
+    exprs = [n.expr for n in program.nodes if isinstance(n, Elementwise)]
+    products = sum(isinstance(n, Reduction) and n.monoid is Monoid.prod for n in program.nodes)
+    return products + sum(operation_count(expr, op) for expr in exprs for op in ("exp", "expm1", "decay"))
+
+
+def _first_difference(
+    domain: FieldDomain, wanted: Sequence[FieldElements], found: Sequence[FieldElements]
+) -> int | None:
+    if len(wanted) != len(found):
+        return min(len(wanted), len(found))
+    pairs = enumerate(zip(wanted, found, strict=True))
+    return next((i for i, (a, b) in pairs if domain.shape(a) != domain.shape(b) or not domain.equal(a, b)), None)
