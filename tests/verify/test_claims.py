@@ -204,8 +204,8 @@ OPEN: dict[str, tuple[Scalar, Scalar, DType, DType, Argument]] = {
     ),
     "NaN": (apply("where", apply("isnan", X), Y, X), X, F, F, Argument.special),
     "integers": (
-        apply("mul", X, apply("add", Y, Z)),
-        apply("add", apply("mul", X, Y), apply("mul", X, Z)),
+        apply("bitwise_xor", apply("bitwise_xor", X, Y), Y),
+        X,
         *(DType.int64, DType.int64, Argument.integers),
     ),
 }
@@ -223,6 +223,21 @@ def test_what_agreement_leaves_open_is_said_and_is_not_called_equal(name: str) -
     assert kind in {each.kind for each in verdict.classes if not each.decides}
     assert "; up to " in verdict.reason
     assert "agrees, but is not shown equal" in str(verdict)
+
+
+def test_sums_and_products_of_integers_are_those_of_any_elements() -> None:
+    """Whatever wraps: a law of whole polynomials holds modulo any number."""
+    whole = {"of": DType.int64, "dtype": DType.int64}
+    one = apply("mul", X, apply("add", Y, Z))
+    other = apply("add", apply("mul", X, Y), apply("mul", X, Z))
+    verdict = compared(one, other, **whole)
+    assert verdict.equal is True
+    assert kinds(verdict) == {Argument.rational, Argument.integers}
+    assert verdict.error_probability is not None
+    assert compared(one, apply("mul", X, apply("add", Y, Y)), **whole).equal is False
+    # i * (1 / i) is 1 among elements, and 0 among integers.
+    inverse = apply("mul", X, apply("pow", X, Lit(-1)))
+    assert compared(inverse, apply("floor_divide", X, X), **whole).equal is not True
 
 
 def test_booleans_are_exhausted_where_each_result_depends_on_few() -> None:

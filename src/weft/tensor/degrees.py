@@ -115,6 +115,7 @@ class Formula:
         argument: their arguments: what the difference of two of them has for numerator, at most.
         number: the number that it is, where that stands in the program.
         fixed: no input is in it.
+        infinite: it may be infinite or NaN, since a number is.
         whole: integers or bools that are data; of their formula nothing is said.
     """
 
@@ -127,6 +128,7 @@ class Formula:
     argument: Polynomial = ONE
     number: float | None = None
     fixed: bool = False
+    infinite: bool = False
     whole: bool = False
 
 
@@ -143,6 +145,7 @@ class Met:
         rounded: types of casts that change a result and that no rewrite may move.
         precision: there are casts that rewrites may move or drop.
         integers: inputs of integers or bools.
+        arbitrary: the same, as elements like any others.
         exponentials: there are any.
         unbounded: what no theorem bounds: exponentials in exponents or in arguments of functions, and functions that are not
             random everywhere.
@@ -156,6 +159,7 @@ class Met:
     rounded: set[str] = field(default_factory=set[str])
     precision: bool = False
     integers: bool = False
+    arbitrary: bool = False
     exponentials: bool = False
     unbounded: set[str] = field(default_factory=set[str])
 
@@ -165,7 +169,6 @@ Value: TypeAlias = Formula | ExactValue
 _EXTREMA = ("maximum", "minimum")
 _COMPARISONS = ("lt", "le", "gt", "ge")
 _TIES = ("eq", "ne")
-_LOGIC = ("logical_not", "logical_and", "logical_or")
 _NOT_RANDOM = ("floor", "ceil", "trunc", "round")
 
 
@@ -175,7 +178,7 @@ class DegreeDomain:
     `met` collects, over all that is evaluated, what is no formula.
 
     Args:
-        arbitrary: comparisons with constants are functions without laws, as in a field where they are.
+        arbitrary: integers that are data, casts and comparisons with constants are what they are in a field that has them so.
     """
 
     def __init__(self, *, arbitrary: bool = False) -> None:
@@ -214,9 +217,10 @@ class DegreeDomain:
     def random(self, shape: Sequence[int], dtype: DType, rng: np.random.Generator) -> Value:
         """An input: a variable for each element."""
         del rng
-        if not dtype.is_float:
-            self.met.integers = True
-        return Formula(tuple(shape), Polynomial(1), whole=not dtype.is_float)
+        whole = not dtype.is_float and not self._arbitrary
+        self.met.integers = self.met.integers or whole
+        self.met.arbitrary = self.met.arbitrary or not (dtype.is_float or whole)
+        return Formula(tuple(shape), Polynomial(1), whole=whole)
 
     def equal(self, a: Value, b: Value) -> bool:
         """Same shape."""
@@ -253,7 +257,10 @@ class DegreeDomain:
         if op == "where":
             mask = args[0]
             if isinstance(mask, Formula) and not mask.whole and not mask.fixed:
-                return self._function(op, [_formula(a) for a in args])
+                yes, no = (_formula(a) for a in args[1:])
+                chosen = self._add(no, self._mul(mask, self._sub(yes, no)))
+                finite = not any(a.infinite for a in (yes, no))
+                return chosen if finite else self._either([chosen, self._function(op, [mask, yes, no])])
             return self._either(args[1:])
         if row.closed and all(_is_whole(a) for a in args):
             return Formula((), whole=True)
@@ -262,9 +269,12 @@ class DegreeDomain:
     def _operation(self, row: optable.Row, formulas: Sequence[Formula]) -> Formula:
         op = row.name
         match op:
-            case _ if op in _LOGIC:
-                self.met.unbounded.add(f"{op}, which is known at integers")
-                return self._function(op, formulas)
+            case "logical_not":
+                return self._sub(_number(1.0, ()), formulas[0])
+            case "logical_and":
+                return self._mul(*formulas)
+            case "logical_or":
+                return self._sub(self._add(*formulas), self._mul(*formulas))
             case "isnan" | "isinf":
                 self.met.special.add(op)
                 return Formula((), whole=True)
@@ -275,7 +285,12 @@ class DegreeDomain:
             case "abs" | "sign":
                 if self._arbitrary and op == "abs":
                     return self._function(op, formulas)
-                found = replace(formulas[0], number=None) if op == "abs" else _variable(formulas)
+                number = formulas[0].number
+                found = (
+                    replace(formulas[0], number=None if number is None else abs(number))
+                    if op == "abs"
+                    else _variable(formulas)
+                )
                 return self._compared(op, [*formulas, _number(0.0, ())], found)
             case _ if op in _NOT_RANDOM or (row.field is None and row.closed):
                 self.met.unbounded.add(f"{op}, which is known at integers")
@@ -404,6 +419,7 @@ class DegreeDomain:
                 found.argument | each.argument,
                 found.number if same else None,
                 found.fixed and each.fixed,
+                found.infinite or each.infinite,
             )
         return found
 
@@ -420,6 +436,9 @@ class DegreeDomain:
             return self._settled(v, dtype)
         if v.whole:
             return replace(v, whole=not dtype.is_float)
+        if self._arbitrary and dtype.kind == "int":
+            self.met.unbounded.add(f"a cast to {dtype}")
+            return replace(self._function(f"cast to {dtype}", [v]), shape=v.shape)
         if dtype is DType.bool:
             return replace(self._compared("ne", [v, _number(0.0, ())], Formula((), whole=True)), shape=v.shape)
         if not dtype.is_float:
@@ -489,7 +508,7 @@ class DegreeDomain:
 def _number(value: float, shape: tuple[int, ...]) -> Formula:
     """A float, which is a whole number over a power of 2; infinities and NaN have no size."""
     if not math.isfinite(value):
-        return Formula(shape, number=value, fixed=True)
+        return Formula(shape, number=value, fixed=True, infinite=True)
     top, bottom = value.as_integer_ratio()
     bits = float(max(abs(top), 1).bit_length())
     return Formula(shape, replace(ONE, bits=bits), divisor=float(bottom.bit_length() - 1), number=value, fixed=True)
@@ -523,7 +542,8 @@ def _is_whole(v: Value) -> bool:
 def _made(a: Formula, b: Formula, top: Polynomial, bottom: Polynomial, poles: Polynomial, divisor: float) -> Formula:
     """An operation of two."""
     applied, argument = a.applied + b.applied, a.argument | b.argument
-    return Formula((), top, bottom, poles, divisor, applied, argument, None, a.fixed and b.fixed)
+    fixed, infinite = a.fixed and b.fixed, a.infinite or b.infinite
+    return Formula((), top, bottom, poles, divisor, applied, argument, None, fixed, infinite)
 
 
 def _variable(args: Sequence[Formula]) -> Formula:

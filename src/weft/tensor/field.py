@@ -87,8 +87,9 @@ class FieldDomain:
         chain: the primes (`weft.tensor.primes`), as many as exponentials are nested deep in what is evaluated, and one more;
             each costs as much work again. With too few, the deepest exponentials are random functions. By default three that
             follow from the seed.
-        arbitrary: comparisons and extrema with numbers that stand in the program, which random elements hardly ever meet, are
-            random functions of what is compared: programs that agree then do so wherever the inputs lie.
+        arbitrary: integers and bools that are data are elements, too, and what is not arithmetic on them is a random function; so
+            are casts, and comparisons and extrema with numbers that stand in the program, which random elements hardly ever meet.
+            Programs that agree then do so at all inputs.
     """
 
     def __init__(self, seed: int, chain: tuple[int, ...] | None = None, *, arbitrary: bool = False) -> None:
@@ -137,7 +138,7 @@ class FieldDomain:
 
     def random(self, shape: Sequence[int], dtype: DType, rng: np.random.Generator) -> FieldElements:
         """Uniform elements for floats."""
-        if dtype.is_float:
+        if dtype.is_float or self._arbitrary:
             return self._random(shape, rng)
         return ExactValue(random_exact(shape, dtype, rng))
 
@@ -180,7 +181,8 @@ class FieldDomain:
             with np.errstate(all="ignore"):
                 result = row.meaning(*exact)
             return self._arithmetic.from_floats(result) if result.dtype.kind == "f" else ExactValue(result)
-        if row.name == "where" and len(exact) == 2 and exact[0].dtype.kind == exact[1].dtype.kind == "i":
+        integers = len(exact) == 2 and exact[0].dtype.kind == exact[1].dtype.kind == "i"
+        if row.name == "where" and integers and not self._arbitrary:
             return self._whole(args[0], *exact)
         elements = [self._elements(a) for a in args]
         if row.field is None:
@@ -231,6 +233,8 @@ class FieldDomain:
         if dtype is DType.bool:
             found = self._arithmetic.ne(v, self._arithmetic.literal(0.0)) if self._arbitrary else None
             return found if isinstance(found, FieldValue) else ExactValue((v.last != 0) | (v.codes != 0))
+        if self._arbitrary and not dtype.is_float:
+            return self._arithmetic.random_function(f"cast to {dtype}", v)
         if dtype.is_float and (not semantic or dtype is DType.float64):
             return v
         return self._whole_numbers(v, dtype) if dtype.kind == "int" else self._cast(v, dtype)

@@ -394,6 +394,10 @@ class FieldArithmetic:
         """Where the elements are infinite, as a mask."""
         return np.abs(a.codes) == 1
 
+    def _is_mask(self, a: FieldValue) -> bool:
+        """Whether all elements are 0 or 1."""
+        return bool((a.last <= 1).all())
+
     def _truth(self, a: FieldValue) -> Array:
         """1.0, 0.0, or NaN where nothing is known: a mask read where nobody promised anything."""
         real = self.known(a)
@@ -407,21 +411,29 @@ class FieldArithmetic:
         return select(unknown, self.random_function(op, *args), exact)
 
     def logical_not(self, a: FieldValue) -> Array | FieldValue:
-        """A mask where `a` is known, else random elements; so are the next two."""
+        """A mask where `a` is known, else random elements; so are the next two. Arbitrary ones: 1 - a, ab, a + b - ab."""
+        if self._arbitrary and not self._is_mask(a):
+            return self.sub(self.from_integers(np.asarray(1)), a)
         return self._mask("logical_not", 1.0 - self._truth(a), a)
 
     def logical_and(self, a: FieldValue, b: FieldValue) -> Array | FieldValue:
         """See `logical_not`; false if either is."""
+        if self._arbitrary and not (self._is_mask(a) and self._is_mask(b)):
+            return self.mul(a, b)
         x, y = self._truth(a), self._truth(b)
         return self._mask("logical_and", np.where((x == 0) | (y == 0), 0.0, x * y), a, b)
 
     def logical_or(self, a: FieldValue, b: FieldValue) -> Array | FieldValue:
         """See `logical_not`; true if either is."""
+        if self._arbitrary and not (self._is_mask(a) and self._is_mask(b)):
+            return self.sub(self.add(a, b), self.mul(a, b))
         x, y = self._truth(a), self._truth(b)
         return self._mask("logical_or", np.where((x == 1) | (y == 1), 1.0, x + y), a, b)
 
     def where(self, mask: FieldValue, a: FieldValue, b: FieldValue) -> FieldValue:
-        """a or b where the mask is known, else random."""
+        """a or b where the mask is known, else random; for an arbitrary mask the number b + mask (a - b)."""
+        if self._arbitrary and not self._is_mask(mask) and a.special is b.special is None:
+            return self.add(b, self.mul(mask, self.sub(a, b)))
         truth = self._truth(mask)
         chosen = select(truth == 1, a, b)
         if not np.isnan(truth).any():

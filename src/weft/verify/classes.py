@@ -113,10 +113,10 @@ class Held:
         return not any((met.order, met.truncated, met.rounded, met.special, met.constants, met.unbounded, met.integers))
 
     @property
-    def only_constants(self) -> bool:
-        """Whether comparisons with constants are all that is open, but for what a second look may close."""
+    def may_close(self) -> bool:
+        """Whether something is open that trials with arbitrary functions for it may close, and nothing else is."""
         met = self.met
-        return bool(met.constants) and not (met.truncated or met.special or (met.integers and not self.exhausted))
+        return not met.special and bool(met.constants or met.truncated or (met.integers and not self.exhausted))
 
     def shown(self, trials: int) -> Iterator[Shown]:
         """What is shown of each class that is there by so many trials, with other primes and elements each."""
@@ -139,6 +139,10 @@ class Held:
             bound = None if met.unbounded else _bound(chances.functions, trials)
             words = f"{_listed(met.functions)}: as arbitrary functions"
             yield Shown(Argument.functions, words, decides=True, bound=bound)
+        if met.arbitrary:
+            yield Shown(
+                Argument.integers, "as arbitrary elements", decides=True, bound=_bound(chances.rational, trials)
+            )
         if met.integers:
             words = "all values" if self.exhausted else "random values, and the numbers of the programs"
             yield Shown(Argument.integers, words, self.exhausted, 0.0 if self.exhausted else None)

@@ -19,7 +19,7 @@ ORDERING = ("maximum", "minimum", "lt", "le", "gt", "ge", "eq", "ne", "sign", "a
 """Operations of the table whose results depend on an order, or on whether two values are the same."""
 _SHARE = 0.5
 _MOST_TURNS = 8
-_MOST_TABLES = 32
+_MOST_TABLES = 64
 _TIES, _TIED_TURNS = (1, 2), 3
 # Integers are compared with indices too, and those are small where programs are checked.
 _INDICES = range(8)
@@ -90,7 +90,9 @@ def exhausting(programs: Sequence[TensorProgram], sizes: Mapping[str, int]) -> i
     inputs = {n.name: n for p in programs for n in p.inputs if not n.dtype.is_float}
     if not inputs or any(n.dtype.is_foreign or n.dtype.bytes > 1 for n in inputs.values()):
         return None
-    if len({n.axes for n in inputs.values()}) > 1 or not all(_pointwise(p, set(inputs)) for p in programs):
+    if len({tuple(a.space for a in n.axes) for n in inputs.values()}) > 1 or not all(
+        _pointwise(p, set(inputs)) for p in programs
+    ):
         return None
     (axes, *_) = (n.axes for n in inputs.values())
     count = math.prod(a.space.size(sizes) for a in axes)

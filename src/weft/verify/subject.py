@@ -35,7 +35,7 @@ class Draw:
     Attributes:
         chains: of primes, one for each trial.
         seed: of all else, together with these.
-        arbitrary: comparisons with numbers are arbitrary functions.
+        arbitrary: what may be is an arbitrary function (`FieldDomain`).
     """
 
     chains: tuple[tuple[int, ...], ...]
@@ -132,8 +132,9 @@ class Subject(ABC):
     def _different(self, place: Mapping[str, Any], draw: Draw, *, first: bool) -> int | None:
         """The first output that differs in any of the trials: more of them at the first place, with numbers of interest."""
         programs, trials, sizes = self.programs, draw.trials, self.sizes_at(place)
-        numbers = turns(programs, sizes) if first else 0
-        tables = (exhausting(programs, sizes) or 0) if first else 0
+        more = first and not draw.arbitrary
+        numbers = turns(programs, sizes) if more else 0
+        tables = (exhausting(programs, sizes) or 0) if more else 0
         for trial in range(trials + numbers + tables):
             domain, rng = draw.field(programs, trial), draw.rng(trial, tuple(sizes.values()))
             inputs = self.inputs(place, domain, rng)
@@ -163,11 +164,11 @@ class Subject(ABC):
     def claim(self, draw: Draw) -> Held:
         """What both hold, given that they agree.
 
-        Where comparisons with numbers alone leave open whether they are equal, they are tried again, these as arbitrary functions.
+        Where integers, casts to them or comparisons with numbers leave it open, they are tried again, these as arbitrary functions.
         """
         held = self.held(draw)
         arbitrary = replace(draw, arbitrary=True)
-        if held.only_constants and self.difference(arbitrary) is None:
+        if held.may_close and self.difference(arbitrary) is None:
             return self.held(arbitrary)
         return held
 
