@@ -261,7 +261,11 @@ class DegreeDomain:
                 chosen = self._add(no, self._mul(mask, self._sub(yes, no)))
                 finite = not any(a.infinite for a in (yes, no))
                 return chosen if finite else self._either([chosen, self._function(op, [mask, yes, no])])
-            return self._either(args[1:])
+            found = self._either(args[1:])
+            if isinstance(mask, ExactValue) or mask.fixed:
+                return found
+            # Numbers that data chooses among are data that is known.
+            return Formula((), whole=True) if found.fixed else replace(found, number=None)
         if row.closed and all(_is_whole(a) for a in args):
             return Formula((), whole=True)
         return self._operation(row, [_formula(a) for a in args])
@@ -384,6 +388,8 @@ class DegreeDomain:
     def _compared(self, op: str, args: Sequence[Formula], found: Formula) -> Formula:
         """`found`, after a note of what decides between `args`: a random order, or where numbers stand in it."""
         numbers = [a for a in args if a.fixed]
+        if any(a.whole for a in args):
+            return found  # what is shown of integers is said of them
         if any(a.number is None for a in numbers):
             self.met.constants.add("numbers that are computed")
             return found
@@ -435,7 +441,7 @@ class DegreeDomain:
                 return _fixed(rounded(v.array.astype(np.float64), dtype))
             return self._settled(v, dtype)
         if v.whole:
-            return replace(v, whole=not dtype.is_float)
+            return v
         if self._arbitrary and dtype.kind == "int":
             self.met.unbounded.add(f"a cast to {dtype}")
             return replace(self._function(f"cast to {dtype}", [v]), shape=v.shape)

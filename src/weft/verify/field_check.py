@@ -20,12 +20,15 @@ from weft.tensor.domain import Domain
 from weft.tensor.evaluate import evaluate, returned
 from weft.tensor.program import Cast, Node, TensorProgram
 from weft.verify.fixed_sizes import Freed, different_size, freed
-from weft.verify.inputs import random_inputs
+from weft.verify.inputs import one_by_one, random_inputs
 from weft.verify.sizes import edge_sizes, small_tiles
 from weft.verify.subject import Draw, Subject
 from weft.verify.verdict import Verdict
 
 V = TypeVar("V")
+
+# How many times longer tensors are in which all values of bytes are laid out.
+_WIDER = 16
 
 
 def verify(
@@ -140,6 +143,8 @@ def equivalent(
 class _Two(Subject):
     """Two tensor programs, at some shapes of their inputs."""
 
+    orders = 6
+
     def __init__(
         self,
         programs: tuple[TensorProgram, TensorProgram],
@@ -148,6 +153,14 @@ class _Two(Subject):
     ) -> None:
         self.programs, self.places, self.sizes = programs, shapes, sizes
         self.known = {n.name: n.dtype for p in programs for n in p.inputs}
+
+    def table(self) -> Mapping[str, tuple[int, ...]]:
+        """The first place; where each result depends on one element of each input, a larger one, with room for more."""
+        place = self.places[0]
+        fixed = any(p.derived or any(s.fixed is not None for s in p.spaces()) for p in self.programs)
+        if fixed or self.sizes or not one_by_one(self.programs):
+            return place
+        return {name: tuple(size * _WIDER for size in shape) for name, shape in place.items()}
 
     def sizes_at(self, place: Mapping[str, tuple[int, ...]]) -> Mapping[str, int]:
         """As the shapes of the inputs tell."""

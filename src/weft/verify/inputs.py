@@ -10,7 +10,18 @@ import numpy as np
 
 from weft.tensor.domain import Array, Domain, Structural
 from weft.tensor.dtypes import DType
-from weft.tensor.program import Cast, Constant, Elementwise, Extent, Iota, Ranking, TensorProgram, uses
+from weft.tensor.program import (
+    Cast,
+    Constant,
+    Elementwise,
+    Extent,
+    Iota,
+    Monoid,
+    Ranking,
+    Reduction,
+    TensorProgram,
+    uses,
+)
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 
 V = TypeVar("V")
@@ -20,6 +31,7 @@ ORDERING = ("maximum", "minimum", "lt", "le", "gt", "ge", "eq", "ne", "sign", "a
 _SHARE = 0.5
 _MOST_TURNS = 8
 _MOST_TABLES = 64
+_SEVERAL = 4
 _TIES, _TIED_TURNS = (1, 2), 3
 # Integers are compared with indices too, and those are small where programs are checked.
 _INDICES = range(8)
@@ -82,35 +94,58 @@ def turns(programs: Sequence[TensorProgram], sizes: Mapping[str, int]) -> int:
     return min(wanted, _MOST_TURNS) + (_TIED_TURNS if _rank(programs) else 0)
 
 
-def exhausting(programs: Sequence[TensorProgram], sizes: Mapping[str, int]) -> int | None:
-    """How many times to draw `with_all_integers` until every element has met all values of the inputs that are not floats.
+def ordered(program: TensorProgram) -> bool:
+    """Whether results depend on an order of what is computed."""
+    return any(
+        isinstance(n, Ranking)
+        or (isinstance(n, Reduction) and n.monoid in (Monoid.max, Monoid.min))
+        or (isinstance(n, Elementwise) and _compares(n.expr))
+        for n in program.nodes
+    )
 
-    None where there are no such inputs, or too many values, or where a result depends on more than one element of an input.
+
+def exhausting(programs: Sequence[TensorProgram], sizes: Mapping[str, int]) -> int | None:
+    """How many times to draw `with_all_integers` until the inputs that are not floats have had all values.
+
+    Where each result depends on one element of each, at every element; else all of them together, which only few bools can have.
+    None where there are no such inputs, or too many values.
     """
     inputs = {n.name: n for p in programs for n in p.inputs if not n.dtype.is_float}
     if not inputs or any(n.dtype.is_foreign or n.dtype.bytes > 1 for n in inputs.values()):
         return None
-    if len({tuple(a.space for a in n.axes) for n in inputs.values()}) > 1 or not all(
-        _pointwise(p, set(inputs)) for p in programs
-    ):
+    counts = [math.prod(a.space.size(sizes) for a in n.axes) for n in inputs.values()]
+    every = [len(_values(n.dtype)) for n in inputs.values()]
+    if one_by_one(programs):
+        found = -(-math.prod(every) // max(1, counts[0]))
+    elif min(counts) < _SEVERAL or sum(counts) > _MOST_TABLES:
         return None
-    (axes, *_) = (n.axes for n in inputs.values())
-    count = math.prod(a.space.size(sizes) for a in axes)
-    found = -(-math.prod(len(_values(n.dtype)) for n in inputs.values()) // max(1, count))
+    else:
+        found = math.prod(n**count for n, count in zip(every, counts, strict=True))
     return found if found <= _MOST_TABLES else None
+
+
+def one_by_one(programs: Sequence[TensorProgram]) -> bool:
+    """Whether each result depends on one element of each input that is not of floats, the same one of all."""
+    inputs = {n.name: n for p in programs for n in p.inputs if not n.dtype.is_float}
+    spaces = {tuple(a.space for a in n.axes) for p in programs for n in p.inputs if not n.dtype.is_float}
+    return len(spaces) <= len(programs) and all(_pointwise(p, set(inputs)) for p in programs)
 
 
 def with_all_integers(
     values: Mapping[str, V], programs: Sequence[TensorProgram], domain: Domain[V], turn: int
 ) -> dict[str, V]:
-    """`values`, with part number `turn` of a table of all values of the inputs that are not floats laid out over their elements."""
-    found, each = dict(values), 1
+    """`values`, with part number `turn` of a table of all values of the inputs that are not floats."""
+    found, each, apart = dict(values), 1, one_by_one(programs)
     for name, dtype in {n.name: n.dtype for p in programs for n in p.inputs if not n.dtype.is_float}.items():
         shape, every = domain.shape(values[name]), _values(dtype)
-        count = math.prod(shape)
-        choice = ((turn * count + np.arange(count)) // each % len(every)).reshape(shape)
-        found[name] = domain.lift(_mixed(choice), values[name], *(domain.full((), v, dtype) for v in every))
-        each *= len(every)
+        count, base = math.prod(shape), len(every)
+        if apart:  # laid out over the elements
+            choice = (turn * count + np.arange(count)) // each % base
+        else:  # for each element a digit of the turn
+            choice = np.array([turn // (each * base**i) % base for i in range(count)], np.int64)
+        constants = (domain.full((), v, dtype) for v in every)
+        found[name] = domain.lift(_mixed(choice.reshape(shape)), values[name], *constants)
+        each *= base if apart else base**count
     return found
 
 

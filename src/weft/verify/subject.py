@@ -19,7 +19,7 @@ from weft.tensor.primes import LONGEST, chain, chains
 from weft.tensor.program import Elementwise, Monoid, Reduction, TensorProgram
 from weft.tensor.scalar import operation_count
 from weft.verify.classes import Held
-from weft.verify.inputs import exhausting, literals, turns, with_all_integers, with_numbers
+from weft.verify.inputs import exhausting, literals, ordered, turns, with_all_integers, with_numbers
 from weft.verify.verdict import Verdict
 
 V = TypeVar("V")
@@ -73,8 +73,8 @@ class Draw:
         return field_for(programs, modular.key(self.seed, trial, moduli), moduli, arbitrary=self.arbitrary)
 
     def rng(self, trial: int, sizes: Sequence[int]) -> np.random.Generator:
-        """Of the inputs of one trial, which nobody knows before the primes."""
-        return np.random.default_rng((self.seed, trial, *sizes, *self.chains[trial % self.trials]))
+        """Of the inputs of one trial, which nobody knows before the primes; those of numbers of interest need no hiding."""
+        return np.random.default_rng((self.seed, trial, *sizes, *(self.chains[trial] if trial < self.trials else ())))
 
 
 def field_for(
@@ -97,6 +97,8 @@ class Subject(ABC):
 
     programs: tuple[TensorProgram, ...]
     places: tuple[Mapping[str, Any], ...]
+    orders: int = 0
+    """How many trials more where results depend on an order: of few elements, half of the orders tell nothing."""
     guards: bool = False
     """The second may ask for infinities and NaN where the first does not: no rewrite's claim is about these."""
 
@@ -134,24 +136,42 @@ class Subject(ABC):
         programs, trials, sizes = self.programs, draw.trials, self.sizes_at(place)
         more = first and not draw.arbitrary
         numbers = turns(programs, sizes) if more else 0
-        tables = (exhausting(programs, sizes) or 0) if more else 0
-        for trial in range(trials + numbers + tables):
+        orders = self.orders if any(map(ordered, programs)) else 0
+        for trial in range(trials + numbers + orders):
             domain, rng = draw.field(programs, trial), draw.rng(trial, tuple(sizes.values()))
             inputs = self.inputs(place, domain, rng)
-            if trial >= trials + numbers:
-                inputs = with_all_integers(inputs, programs, domain, trial - trials - numbers)
-            elif trial >= trials:
+            if trials <= trial < trials + numbers:
                 inputs = with_numbers(inputs, programs, domain, rng, trial - trials)
-            wanted, found = self.wanted(place, inputs, domain), self.found(place, inputs, domain)
-            different = _first_difference(domain, wanted, found)
+            different = self._differs(place, inputs, domain)
+            if different is not None:
+                return different
+        return self._different_integers(draw) if more else None
+
+    def _different_integers(self, draw: Draw) -> int | None:
+        """The first output that differs where the inputs that are not floats go through all values."""
+        place = self.table()
+        for turn in range(exhausting(self.programs, self.sizes_at(place)) or 0):
+            domain = draw.field(self.programs, turn)
+            inputs = self.inputs(place, domain, draw.rng(draw.trials + turn, ()))
+            different = self._differs(place, with_all_integers(inputs, self.programs, domain, turn), domain)
             if different is not None:
                 return different
         return None
 
+    def _differs(
+        self, place: Mapping[str, Any], inputs: Mapping[str, FieldElements], domain: FieldDomain
+    ) -> int | None:
+        wanted, found = self.wanted(place, inputs, domain), self.found(place, inputs, domain)
+        return _first_difference(domain, wanted, found)
+
+    def table(self) -> Mapping[str, Any]:
+        """Where the inputs that are not floats go through all values."""
+        return self.places[0]
+
     def held(self, draw: Draw) -> Held:
         """What both hold at all places. The second is looked at only where a number may come of it."""
         domain = DegreeDomain(arbitrary=draw.arbitrary)
-        held = Held(domain.met, exhausted=bool(exhausting(self.programs, self.sizes_at(self.places[0]))))
+        held = Held(domain.met, exhausted=bool(exhausting(self.programs, self.sizes_at(self.table()))))
         for place in self.places:
             inputs = self.inputs(place, domain, np.random.default_rng(0))
             wanted = self.wanted(place, inputs, domain)
