@@ -103,36 +103,24 @@ def separated(pair: Pair, verdict: weft.Verdict) -> None:
     assert not alike(pair, given, 1e-12)
 
 
-# What may be None though there is an answer: calls that PyTorch runs.
+# What may be None though there is an answer: diagonals by einsum, which PyTorch runs; masks that are computed from floats; shifts
+# of 64 bits, of which not all values can be tried.
 UNDECIDED_OF_UNEQUAL: frozenset[str] = frozenset()
 UNDECIDED_OF_EQUAL = frozenset(
     (
-        "a.sum((0, 1)) | a.reshape(-1).sum()",
-        "(a * b).sum() | a.reshape(-1) @ b.reshape(-1)",
-        "y.mean((1, 2)) | y.flatten(1).mean(-1)",
         "torch.einsum('ii->i', s) | s.diagonal()",
         "torch.einsum('ii', s) | s.diagonal().sum()",
-        "(s @ t).diagonal().sum() | (s * t.T).sum()",
-        "torch.cat([s, t], -1) @ torch.cat([x, s], 0) | s @ x + t @ s",
-        "a.reshape(-1) | a.flatten()",
-        "torch.cat([a, b]).sum(0) | a.sum(0) + b.sum(0)",
-        "torch.stack([a, b]).sum(0) | a + b",
-        "a.repeat(2, 1).sum(0) | 2 * a.sum(0)",
-        "F.pad(a, (1, 1)).sum(-1) | a.sum(-1)",
-        "y.permute(2, 0, 1).reshape(7, -1).sum(1) | y.sum((0, 1))",
-        "none.sum(0) | none.T.sum(1)",
-        "none * 2 | none + none",
-        "attend(q, k2, v2, enable_gqa=True) | attend(q, heads_repeated(k2, 2), heads_repeated(v2, 2))",
         (
-            "by_hand(q, k2.repeat_interleave(2, 1), v2.repeat_interleave(2, 1)) | "
-            "by_hand(q, heads_repeated(k2, 2), heads_repeated(v2, 2))"
+            "naive_softmax(s.masked_fill(torch.ones(6, 6).triu(1) == 1, -INF)) | "
+            "torch.softmax(torch.where(lower(6), s, -INF), -1)"
         ),
+        "i * 8 | i << 3",
     )
 )
 
 
 def test_few_equal_pairs_are_undecided():
-    assert 12 * len(UNDECIDED_OF_EQUAL) <= len(EQUAL_PAIRS)
+    assert 20 * len(UNDECIDED_OF_EQUAL) <= len(EQUAL_PAIRS)
     assert set(map(str, EQUAL_PAIRS)) >= UNDECIDED_OF_EQUAL
     assert len(PAIRS) > 400
     assert len(set(map(str, PAIRS))) == len(PAIRS)

@@ -81,7 +81,9 @@ def _searched(
         return None, None  # a module that cannot be copied, whose state running it may change
     runs = [_runner(fn, inputs, places) for fn in own]
     written = _as_written(wholes)
-    first, second = (Side(run, program) for run, program in zip(runs, written, strict=True))
+    first, second = (
+        Side(run, None if w.calls else program) for run, program, w in zip(runs, written, wholes, strict=True)
+    )
     numbers = Numbers.of([*wholes[0].numbers, *wholes[1].numbers])
     search = Search((first, second), [argument(i) for i in places], numbers)
     given = tuple(x.detach().cpu().clone() for x in tensors)
@@ -120,28 +122,32 @@ def _checked(first: Whole, second: Whole, search: Search | None) -> verify.Verdi
     assert one is not None
     assert other is not None
     try:
-        shapes = _shapes((one, other))
+        calls = (first.calls, second.calls)
+        shapes = (_own_shapes((one, other)),) if any(calls) else _shapes((one, other))
     except UnsupportedError as error:
         return verify.Verdict(None, None, error.what + _tried(search))
-    verdict = verify.equivalent(one, other, shapes)
+    verdict = verify.equivalent(one, other, shapes, calls=calls)
     if verdict.equal is False:
         own = _own_shapes((one, other))
         if own not in shapes and all(size <= _LARGEST_FIXED for shape in own.values() for size in shape):
-            verdict = verify.equivalent(one, other, [own])
+            verdict = verify.equivalent(one, other, [own], calls=calls)
             alone = "at the sizes given, and not at others: one of them has a size as a number (x.shape[-1])"
             verdict = replace(verdict, reason=f"{verdict.reason}; {alone}")
     if verdict.equal is False:
         said = f"no law makes them equal{_tried(search)}: rounding explains what differs, which is {what_differs(one, other)}"
         return verify.Verdict(None, None, said, classes=verdict.classes, primes=verdict.primes)
-    if verdict.equal and search is not None:
-        doubt = _doubt(search)
-        if doubt:
-            return replace(verdict, equal=None, error_probability=None, reason=f"{verdict.reason}; {doubt}")
+    if not verdict.agrees:
+        return verdict
+    doubt = _doubt(search)
+    if verdict.equal and doubt:
+        return replace(verdict, equal=None, error_probability=None, reason=f"{verdict.reason}; {doubt}")
     return verdict
 
 
-def _doubt(search: Search) -> str:
+def _doubt(search: Search | None) -> str:
     """What speaks against calling functions equal that agree over finite fields."""
+    if search is None:
+        return "they were not run on special inputs"
     if search.poles:
         return "where something is divided by 0, they give infinities of other signs"
     if search.in_eager_alone:
@@ -184,6 +190,7 @@ def _shapes(programs: tuple[TensorProgram, TensorProgram]) -> tuple[dict[str, tu
             raise UnsupportedError(f"a program speaks of sizes itself: give examples of at most {_LARGEST_FIXED}")
         return (examples,)
     order = sorted({size for shape in examples.values() for size in shape})
+
     return tuple(
         {name: tuple(base + order.index(size) for size in shape) for name, shape in examples.items()} for base in (2, 5)
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
@@ -13,12 +13,16 @@ from weft.api.compile import dynamo_compile, translating
 from weft.api.optimize import own_code
 from weft.capture import Captured, FromProgram, capture
 from weft.capture.arguments import dtype_of
+from weft.capture.captured import OpaqueCall, Operand
 from weft.errors import UnsupportedError
 from weft.tensor.axes import Axis, Space
 from weft.tensor.laws import remove_dead
-from weft.tensor.program import Input, TensorProgram
+from weft.tensor.program import Input, Opaque, TensorProgram
 from weft.tensor.rename import with_values
 from weft.verify.inputs import literals
+from weft.verify.moves import Calls, refuse_unless_moves
+
+_SOME = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,8 @@ class Whole:
 
     Attributes:
         program: it as a program, its inputs named after the arguments ("argument 0"); None where it is none.
-        reason: why not, in words.
+        calls: what its opaque operations call, by name: they move elements, and nothing else.
+        reason: why it is no program, in words.
         returns: how what it returns is put together, and what of it is no tensor.
         numbers: those that stand in it, also where it is no program.
         writes: it writes into its arguments.
@@ -38,6 +43,7 @@ class Whole:
     returns: tuple[str, ...]
     numbers: tuple[float | int, ...]
     writes: bool = False
+    calls: Calls = field(default_factory=dict[str, OpaqueCall])
 
 
 def argument(place: int) -> str:
@@ -55,8 +61,16 @@ def whole(fn: Callable[..., Any], inputs: tuple[Any, ...], which: str) -> Whole:
     try:
         program, returns = trace.program()
     except UnsupportedError as error:
+        filled = tuple(_filled(x) for x in inputs)
+        if any(x is not y for x, y in zip(inputs, filled, strict=True)):
+            return whole(fn, filled, which)  # what has no elements is captured with some
         return Whole(None, error.what, (), trace.numbers(None), trace.writes)
-    return Whole(program, "", returns, trace.numbers(program))
+    return Whole(program, "", returns, trace.numbers(program), calls=trace.calls)
+
+
+def _filled(x: Any) -> Any:
+    """A tensor without elements with some: as many along each dimension that has none."""
+    return x.new_ones([size or _SOME for size in x.shape]) if isinstance(x, torch.Tensor) and not x.numel() else x
 
 
 class _Trace:
@@ -72,6 +86,24 @@ class _Trace:
     def writes(self) -> bool:
         """Whether arguments are written into."""
         return any(captured.writes for captured, _ in self._graphs)
+
+    @property
+    def calls(self) -> Calls:
+        """What opaque operations call, on values as the program names them."""
+        if not self._graphs:
+            return {}
+        captured, example = self._graphs[0]
+        name = _names(captured, _argument_names(self._inputs, example))
+
+        def renamed(leaf: Any) -> Any:
+            return replace(leaf, value=name(leaf.value)) if isinstance(leaf, Operand) else leaf
+
+        def call(old: OpaqueCall) -> OpaqueCall:
+            parts = (old.args, dict(old.kwargs), old.results)
+            args, kwargs, results = pytree.tree_map(renamed, parts, is_leaf=lambda x: isinstance(x, Operand))
+            return replace(old, args=args, kwargs=kwargs, results=results)
+
+        return {key: call(old) for key, old in captured.calls.items()}
 
     def numbers(self, program: TensorProgram | None) -> tuple[float | int, ...]:
         """Those in the calls of the graphs (bounds of slices among them), and those that operations of the program have."""
@@ -124,9 +156,9 @@ class _Trace:
         captured, example = self._graphs[0]
         if captured.writes:
             raise UnsupportedError(f"the {self._which} function writes into its arguments")
-        if captured.program is None or captured.calls:
+        if captured.program is None or not _only_moves(captured, captured.program):
             every = (*captured.fallbacks, *captured.views, *filter(None, (captured.refused,)))
-            left = "; ".join(map(str, dict.fromkeys(every)))
+            left = "; ".join(map(str, dict.fromkeys(every))) or "PyTorch runs a part of it"
             raise UnsupportedError(f"the {self._which} function is not captured whole: {left}")
         return captured, example
 
@@ -160,6 +192,17 @@ class _Trace:
                 dims.append(node.dims or node.axes)
         made = replace(program, inputs=tuple(inputs.values()), outputs=tuple(outputs), output_dims=tuple(dims))
         return remove_dead(made)
+
+
+def _only_moves(captured: Captured, program: TensorProgram) -> bool:
+    """Whether what PyTorch runs of it moves elements, and nothing else."""
+    nodes = [n for n in program.nodes if isinstance(n, Opaque)]
+    try:
+        for node in nodes:
+            refuse_unless_moves(captured.calls[node.call], node)
+    except (UnsupportedError, KeyError):
+        return False
+    return captured.refused is None and {n.call for n in nodes} == set(captured.calls)
 
 
 def _numbers(value: Any) -> Iterator[float | int]:
@@ -204,13 +247,7 @@ def _named(captured: Captured, names: Mapping[int, str]) -> TensorProgram:
     """The program of `captured`, its inputs named after the arguments."""
     program = captured.program
     assert program is not None
-    own = {node.name: names.get(index) for node, index in zip(program.inputs, captured.arguments, strict=True)}
-    if None in own.values():
-        raise UnsupportedError("a function reads tensors that are not its arguments")
-
-    def name(value: str) -> str:
-        return own.get(value) or value
-
+    name = _names(captured, names)
     return replace(
         program,
         inputs=tuple(replace(n, name=name(n.name)) for n in program.inputs),
@@ -218,6 +255,16 @@ def _named(captured: Captured, names: Mapping[int, str]) -> TensorProgram:
         outputs=tuple(map(name, program.outputs)),
         output_dims=program.output_dims or tuple(program.values()[n].axes for n in program.outputs),
     )
+
+
+def _names(captured: Captured, names: Mapping[int, str]) -> Callable[[str], str]:
+    """What the values of a program are called where its inputs are named after the arguments."""
+    program = captured.program
+    assert program is not None
+    own = {node.name: names.get(index) for node, index in zip(program.inputs, captured.arguments, strict=True)}
+    if None in own.values():
+        raise UnsupportedError("a function reads tensors that are not its arguments")
+    return lambda value: own.get(value) or value
 
 
 def _input(name: str, x: torch.Tensor) -> Input:

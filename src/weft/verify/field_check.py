@@ -18,9 +18,10 @@ from weft.block.interpret import interpret
 from weft.block.program import BlockProgram
 from weft.tensor.domain import Domain
 from weft.tensor.evaluate import evaluate, returned
-from weft.tensor.program import Cast, Node, TensorProgram
+from weft.tensor.program import Cast, Node, Opaque, TensorProgram
 from weft.verify.fixed_sizes import Freed, different_size, freed
 from weft.verify.inputs import one_by_one, random_inputs
+from weft.verify.moves import Calls, run_moves
 from weft.verify.sizes import edge_sizes, small_tiles
 from weft.verify.subject import Draw, Subject
 from weft.verify.verdict import Verdict
@@ -101,7 +102,7 @@ class _Scheduled(Subject):
         return interpret(self.applied, inputs, place, domain)[0]
 
 
-def equivalent(
+def equivalent(  # noqa: PLR0913 - all but three have defaults
     first: TensorProgram,
     second: TensorProgram,
     shapes: Sequence[Mapping[str, tuple[int, ...]]],
@@ -111,6 +112,7 @@ def equivalent(
     *,
     primes: Sequence[int] | None = None,
     claim: bool = True,
+    calls: tuple[Calls, Calls] = ({}, {}),
 ) -> Verdict:
     """Tells whether two tensor programs compute the same outputs, with the same shapes, order of dimensions and element types.
 
@@ -122,12 +124,13 @@ def equivalent(
         sizes: of spaces that no input tells, by name.
         primes: those of an earlier verdict, which is then computed again.
         claim: work out what agreement shows; else `equal` is None where all agrees.
+        calls: what opaque operations of each program call, by name; they may only move elements (`weft.verify.moves`).
     """
     dtypes = [[p.values()[name].dtype for name in p.outputs] for p in (first, second)]
     if dtypes[0] != dtypes[1]:
         kinds = [", ".join(map(str, found)) or "nothing" for found in dtypes]
         return Verdict(False, None, f"the first gives {kinds[0]}, the second {kinds[1]}")
-    subject, draw = _Two((first, second), tuple(shapes), sizes), Draw.of((first, second), trials, seed, primes)
+    subject, draw = _Two((first, second), tuple(shapes), sizes, calls), Draw.of((first, second), trials, seed, primes)
     different = subject.difference(draw)
     if different is not None:
         return different
@@ -135,7 +138,7 @@ def equivalent(
         return Verdict(None, None, "agree over finite fields", primes=draw.primes, agrees=True)
     found = subject.claim(draw)
     if found.met.precision:
-        rounding = _Two((_rounded(first), _rounded(second)), tuple(shapes), sizes)
+        rounding = _Two((_rounded(first), _rounded(second)), tuple(shapes), sizes, calls)
         found = replace(found, rounded_apart=rounding.difference(draw) is None)
     return found.verdict(draw.primes, trials, f"{trials} times at each of {len(shapes)} choices of shapes")
 
@@ -150,8 +153,9 @@ class _Two(Subject):
         programs: tuple[TensorProgram, TensorProgram],
         shapes: tuple[Mapping[str, tuple[int, ...]], ...],
         sizes: Mapping[str, int] | None,
+        calls: tuple[Calls, Calls],
     ) -> None:
-        self.programs, self.places, self.sizes = programs, shapes, sizes
+        self.programs, self.places, self.sizes, self.calls = programs, shapes, sizes, calls
         self.known = {n.name: n.dtype for p in programs for n in p.inputs}
 
     def table(self) -> Mapping[str, tuple[int, ...]]:
@@ -174,16 +178,21 @@ class _Two(Subject):
     def wanted(self, place: Mapping[str, Any], inputs: Mapping[str, V], domain: Domain[V]) -> tuple[V, ...]:
         """Of the first."""
         del place  # the inputs have it
-        return self._outputs(self.programs[0], inputs, domain)
+        return self._outputs(0, inputs, domain)
 
     def found(self, place: Mapping[str, Any], inputs: Mapping[str, V], domain: Domain[V]) -> tuple[V, ...]:
         """Of the second."""
         del place
-        return self._outputs(self.programs[1], inputs, domain)
+        return self._outputs(1, inputs, domain)
 
-    def _outputs(self, program: TensorProgram, inputs: Mapping[str, V], domain: Domain[V]) -> tuple[V, ...]:
+    def _outputs(self, which: int, inputs: Mapping[str, V], domain: Domain[V]) -> tuple[V, ...]:
+        program, calls = self.programs[which], self.calls[which]
         own = {n.name: inputs[n.name] for n in program.inputs}
-        return returned(program, evaluate(program, own, domain, sizes=self.sizes), domain)
+
+        def opaque(node: Opaque, values: tuple[V, ...]) -> V:
+            return run_moves(calls, node, values, domain)
+
+        return returned(program, evaluate(program, own, domain, opaque if calls else None, self.sizes), domain)
 
 
 def _rounded(program: TensorProgram) -> TensorProgram:
