@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -215,7 +216,7 @@ def contract_arrays(
 
     def packed(array: Array, labels: list[int], order: Sequence[list[int]]) -> Array:
         flat = [x for group in order for x in group]
-        sizes = [int(np.prod([size[x] for x in group], dtype=np.int64)) for group in order]
+        sizes = [math.prod([size[x] for x in group]) for group in order]
         return array.transpose([labels.index(x) for x in flat]).reshape(sizes)
 
     product = matmul(packed(left, la, (batch, rows, inner)), packed(right, ra, (batch, inner, columns)))

@@ -28,6 +28,7 @@ or of the order under sums and products (max(x + c, y + c) = max(x, y) + c), are
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
@@ -96,6 +97,7 @@ class FieldDomain:
         self._primes = primes.of_seed(seed) if chain is None else chain
         self._arithmetic = FieldArithmetic(seed, self._primes, arbitrary=arbitrary)
         self._arbitrary = arbitrary
+        self._full: dict[tuple[tuple[int, ...], str, DType], FieldElements] = {}
         self._fresh = np.random.default_rng(modular.key(seed, "poison"))
 
     def shape(self, v: FieldElements) -> tuple[int, ...]:
@@ -115,11 +117,15 @@ class FieldDomain:
 
     def full(self, shape: Sequence[int], value: float | int | bool, dtype: DType) -> FieldElements:
         """`constant`, repeated."""
-        if dtype.is_float:
-            one: FieldElements = self._arithmetic.literal(float(value))
-        else:
-            one = ExactValue(_NUMBERS.constant(value, dtype))
-        return self.lift(broadcast(tuple(shape)), one)
+        # 0 and -0, and 1 and True, are one key, but not one value.
+        key = tuple(shape), str(value), dtype
+        if key not in self._full:
+            if dtype.is_float:
+                one: FieldElements = self._arithmetic.literal(float(value))
+            else:
+                one = ExactValue(_NUMBERS.constant(value, dtype))
+            self._full[key] = self.lift(broadcast(tuple(shape)), one) if shape else one
+        return self._full[key]
 
     def iota(self, size: int, dtype: DType) -> FieldElements:
         """Exact, unless it is of floats."""
@@ -311,7 +317,7 @@ class FieldDomain:
         sizes = [self.shape(v)[d] for d in kept]
 
         def flat(array: Array) -> Array:
-            count = int(np.prod([array.shape[d] for d in dims], dtype=np.int64))
+            count = math.prod([array.shape[d] for d in dims])
             return array.transpose([*kept, *dims]).reshape([*sizes, count])
 
         rows = structural(flat, v)

@@ -60,8 +60,12 @@ class FieldValue:
 
 def structural(fn: Callable[..., Array], *values: FieldValue) -> FieldValue:
     """A function that only moves elements, on values of the primes that all of them have."""
-    count = min(len(v.parts) for v in values)
-    parts = tuple(np.asarray(fn(*(v.parts[i] for v in values))) for i in range(-count, 0))
+    if len(values) == 1:  # as it mostly is
+        (v,) = values
+        if v.special is None:
+            return FieldValue(tuple([np.asarray(fn(part)) for part in v.parts]), v.primes)
+    count = min([len(v.parts) for v in values])
+    parts = tuple([np.asarray(fn(*[v.parts[i] for v in values])) for i in range(-count, 0)])
     primes = values[0].primes[-count:]
     if all(v.special is None for v in values):
         return FieldValue(parts, primes)
