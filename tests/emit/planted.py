@@ -363,6 +363,7 @@ SHARE = (
     ("causal attention", "mask one off", 0),
     ("masked attention", "dropped mask", 0),
     ("variance", "state not carried on", 0),
+    ("moments", "end of a block not cut", 0),
     ("sum of all", "last block left out", 0),
     ("two results of a softmax", "swapped outputs", 0),
     ("softmax of columns, a view", "wrong stride", 0),

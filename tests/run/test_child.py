@@ -75,6 +75,15 @@ def test_writes_beside_a_tensor_and_into_an_input_are_seen():
         assert memory.touched() == "an input was written to"
 
 
+def test_what_lies_behind_an_input_is_not_what_lies_behind_a_result():
+    """A row too many that a kernel reads, and writes as it came, a NaN with its bits, would not be seen."""
+    memory = Guarded(1 << 16)
+    given = memory.holding(torch.arange(4, dtype=torch.float32).numpy(), torch.float32, (1,))
+    result = memory.allocate((4,), (1,), dtype=torch.float32)
+    ctypes.memmove(result.data_ptr(), given.data_ptr(), 5 * 4)
+    assert memory.touched() == "something was written beside a tensor"
+
+
 def test_without_room_it_says_so():
     with pytest.raises(MemoryError):
         Guarded(1 << 12).allocate((1 << 12,), (1,), dtype=torch.float32)

@@ -16,16 +16,21 @@ import torch
 
 Array = npt.NDArray[Any]
 
-# Bytes before and behind each tensor; and what they, and all of a tensor before it is written, hold: NaN for every floating type,
-# and integers that hardly any program makes.
+# Bytes before and behind each tensor; and what those of an input, and all of a tensor before it is written, hold: NaN for every
+# floating type, and integers that hardly any program makes. Those of an output hold something else: a row too many is made of what
+# lies behind the input, and a NaN comes out of arithmetic with the bits that it had.
 _GUARD = 512
-POISON = 0xFF
+POISON, _BESIDE_OUTPUTS = 0xFF, 0xA5
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
+    """A tensor's bytes; its guards begin where those of the one before it ended, and hold `guard`."""
+
+    guarded: int
     begin: int
     end: int
+    guard: int
     read_only: bytes | None
 
 
@@ -55,8 +60,8 @@ class Guarded:
         """A poisoned tensor, as `torch.empty_strided` makes it; MemoryError where there is no room left."""
         assert device is None or device.type == "cpu"
         reach = _reach(sizes, strides)
-        begin, end = self._take(reach * dtype.itemsize)
-        self._pieces.append(_Piece(begin, end, None))
+        guarded, begin, end = self._take(reach * dtype.itemsize, _BESIDE_OUTPUTS)
+        self._pieces.append(_Piece(guarded, begin, end, _BESIDE_OUTPUTS, None))
         return self._view(begin, end, dtype).as_strided(tuple(sizes), tuple(strides))
 
     def holding(self, values: Array, dtype: torch.dtype, strides: Sequence[int], offset: int = 0) -> torch.Tensor:
@@ -68,35 +73,35 @@ class Guarded:
             values: the bits of its elements: of the width of `dtype`.
         """
         shift = offset * values.itemsize
-        begin, end = self._take(_reach(values.shape, strides) * values.itemsize + shift)
+        guarded, begin, end = self._take(_reach(values.shape, strides) * values.itemsize + shift, POISON)
         if values.size:
             flat = np.frombuffer(self._map, values.dtype, (end - begin - shift) // values.itemsize, begin + shift)
             steps = [s * values.itemsize for s in strides]
             np.lib.stride_tricks.as_strided(flat, values.shape, steps)[...] = values
-        self._pieces.append(_Piece(begin, end, self._map[begin:end]))
+        self._pieces.append(_Piece(guarded, begin, end, POISON, self._map[begin:end]))
         return self._view(begin + shift, end, dtype).as_strided(values.shape, tuple(strides))
 
     def touched(self) -> str | None:
         """Says in words what was written that should not have been; None where nothing was."""
-        last = 0
         for piece in self._pieces:
-            if not bool((self._bytes[last : piece.begin] == POISON).all()):
-                return "something was written beside a tensor"
+            for first, last in ((piece.guarded, piece.begin), (piece.end, piece.end + _GUARD)):
+                if not bool((self._bytes[first:last] == piece.guard).all()):
+                    return "something was written beside a tensor"
             if piece.read_only is not None and self._map[piece.begin : piece.end] != piece.read_only:
                 return "an input was written to"
-            last = piece.end
-        return (
-            None if bool((self._bytes[last : self.used] == POISON).all()) else "something was written beside a tensor"
-        )
+        return None
 
-    def _take(self, count: int) -> tuple[int, int]:
-        begin = -(-(self.used + _GUARD) // 64) * 64
+    def _take(self, count: int, guard: int) -> tuple[int, int, int]:
+        """Where the guards of a piece of so many bytes begin, the piece, and its end."""
+        guarded = self.used
+        begin = -(-(guarded + _GUARD) // 64) * 64
         end = begin + count
         if end + _GUARD > self.size:
             raise MemoryError(f"{end + _GUARD} bytes are wanted of {self.size}")
-        self._bytes[self.used : end + _GUARD] = POISON
+        self._bytes[guarded : end + _GUARD] = guard
+        self._bytes[begin:end] = POISON
         self.used = end + _GUARD
-        return begin, end
+        return guarded, begin, end
 
     def _view(self, begin: int, end: int, dtype: torch.dtype) -> torch.Tensor:
         count = (end - begin) // dtype.itemsize

@@ -358,7 +358,8 @@ def fitted(program: TensorProgram, wanted: Mapping[str, int], layout: Layout, mo
     least = {name: min(size, _LEAST) for name, size in chosen.items()}
     for name in layout.slots:
         if name in chosen:
-            chosen[name] = max(chosen[name], ROWS * len(REGIMES))
+            # So many more, not so many: a number that blocks divide would leave no rest.
+            chosen[name] += ROWS * len(REGIMES) if chosen[name] < ROWS * len(REGIMES) else 0
             least[name] = len(REGIMES)
     sizes = _taken(program, chosen)
     while sizes is not None and points(program, sizes) > most:
