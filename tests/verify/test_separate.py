@@ -79,6 +79,32 @@ def test_sizes_beyond_every_constant_are_tried():
     assert found.inputs[0].shape == (301,)
 
 
+def test_sizes_are_tried_beyond_a_bound_larger_than_both_dimensions_of_one_size_can_be():
+    square = torch.randn(2048, 2048)
+    found = searched(lambda x: x[:3000].sum(0), lambda x: x.sum(0), numbers=(3000,)).search((square,))
+    assert found is not None
+    assert found.inputs[0].shape[0] == 3001
+
+
+def test_a_bound_that_no_size_reaches_is_said():
+    search = searched(lambda x: x[: 1 << 20] + 1, lambda x: x + 1, numbers=(1 << 20,))
+    search.bounds = frozenset({1 << 20})
+    assert search.search((X,)) is None
+    assert search.beyond == {1 << 20}
+
+
+def test_of_a_large_example_a_part_is_taken():
+    sizes: set[int] = set()
+
+    def watched(x: torch.Tensor) -> torch.Tensor:
+        sizes.add(len(x))
+        return x + 1
+
+    search = searched(watched, lambda x: 1 + x)
+    assert search.search((torch.zeros(1 << 20),)) is None
+    assert sorted(sizes)[-2] < 100
+
+
 def test_what_a_function_refuses_separates_nothing():
     def refuses(x: torch.Tensor) -> torch.Tensor:
         if len(x) != 12 or not bool(torch.isfinite(x).all()):

@@ -85,7 +85,8 @@ def _searched(
         Side(run, None if w.calls else program) for run, program, w in zip(runs, written, wholes, strict=True)
     )
     numbers = Numbers.of([*wholes[0].numbers, *wholes[1].numbers])
-    search = Search((first, second), [argument(i) for i in places], numbers)
+    bounds = wholes[0].bounds | wholes[1].bounds
+    search = Search((first, second), [argument(i) for i in places], numbers, bounds)
     given = tuple(x.detach().cpu().clone() for x in tensors)
     state = torch.get_rng_state()
     try:
@@ -148,6 +149,8 @@ def _doubt(search: Search | None) -> str:
     """What speaks against calling functions equal that agree over finite fields."""
     if search is None:
         return "they were not run on special inputs"
+    if search.beyond:
+        return f"sizes beyond {max(search.beyond)} were not tried: they take too much memory"
     if search.poles:
         return "where something is divided by 0, they give infinities of other signs"
     if search.in_eager_alone:

@@ -17,7 +17,7 @@ from weft.capture.captured import OpaqueCall, Operand
 from weft.errors import UnsupportedError
 from weft.tensor.axes import Axis, Space
 from weft.tensor.laws import remove_dead
-from weft.tensor.program import Input, Opaque, TensorProgram
+from weft.tensor.program import Input, Iota, Opaque, TensorProgram
 from weft.tensor.rename import with_values
 from weft.verify.inputs import literals
 from weft.verify.moves import Calls, refuse_unless_moves
@@ -35,6 +35,7 @@ class Whole:
         reason: why it is no program, in words.
         returns: how what it returns is put together, and what of it is no tensor.
         numbers: those that stand in it, also where it is no program.
+        bounds: those among them that bound an index: of slices, and whole numbers beside indices.
         writes: it writes into its arguments.
     """
 
@@ -42,6 +43,7 @@ class Whole:
     reason: str
     returns: tuple[str, ...]
     numbers: tuple[float | int, ...]
+    bounds: frozenset[int] = frozenset()
     writes: bool = False
     calls: Calls = field(default_factory=dict[str, OpaqueCall])
 
@@ -64,8 +66,8 @@ def whole(fn: Callable[..., Any], inputs: tuple[Any, ...], which: str) -> Whole:
         filled = tuple(_filled(x) for x in inputs)
         if any(x is not y for x, y in zip(inputs, filled, strict=True)):
             return whole(fn, filled, which)  # what has no elements is captured with some
-        return Whole(None, error.what, (), trace.numbers(None), trace.writes)
-    return Whole(program, "", returns, trace.numbers(program), calls=trace.calls)
+        return Whole(None, error.what, (), trace.numbers(None), trace.bounds(None), trace.writes)
+    return Whole(program, "", returns, trace.numbers(program), trace.bounds(program), calls=trace.calls)
 
 
 def _filled(x: Any) -> Any:
@@ -112,6 +114,15 @@ class _Trace:
             for node in module.graph.nodes:
                 found += _numbers((node.args, node.kwargs))
         return tuple(dict.fromkeys(found))
+
+    def bounds(self, program: TensorProgram | None) -> frozenset[int]:
+        """The numbers that bound indices."""
+        nodes = [node for module in self._modules for node in module.graph.nodes]
+        leaves: list[Any] = [x for node in nodes for x in pytree.tree_leaves((node.args, node.kwargs))]
+        found = {abs(v) for x in leaves if isinstance(x, slice) for v in _numbers(x) if isinstance(v, int)}
+        if program is not None and any(isinstance(n, Iota) for n in program.nodes):
+            found |= {abs(v) for v in literals(program) if isinstance(v, int)}
+        return frozenset(found)
 
     def program(self) -> tuple[TensorProgram, tuple[str, ...]]:
         """The program, and what is returned in words.

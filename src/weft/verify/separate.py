@@ -12,6 +12,7 @@ What is found is made small (`weft.verify.smaller`) as long as it separates the 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,7 +44,10 @@ _MODERATE, _PLAIN = 1e3, 1e-6
 # Magnitudes at which eager's results are near to numbers, whatever is computed.
 _ORDINARY = (1e-3, 8.0)
 # Sizes beyond a constant: so many constants, up to so large, tensors of so many elements, along so many kinds of dimension.
-_MOST_CONSTANTS, _MOST_SIZE, _MOST_ELEMENTS, _MOST_SQUARE = 6, 1 << 16, 1 << 22, 1 << 24
+_MOST_CONSTANTS, _MOST_SIZE, _MOST_ELEMENTS, _MOST_SQUARE, _ALONE = 6, 1 << 16, 1 << 22, 1 << 24, 1 << 16
+
+# Of larger examples a part is taken where both functions run on it, else so many inputs are tried.
+_MOST_IN_EXAMPLE, _FEW_DRAWS = 1 << 14, 24
 
 _REFUSALS = (
     RuntimeError,
@@ -97,9 +101,11 @@ class Search:
         sides: the two functions.
         names: those of the inputs, in order.
         numbers: what stands in the functions.
+        bounds: the numbers among them that bound indices.
         tried: how many inputs both were run on.
         passed: the most elements along a dimension, by the size that it has in the example.
         random: a function gives other results on the same inputs.
+        beyond: bounds beyond which no size was tried, since that takes too much memory.
         poles: where something is divided by 0, the functions give infinities of other signs.
         in_eager_alone: eager's results differ plainly on moderate inputs, in numbers they do not.
     """
@@ -107,10 +113,12 @@ class Search:
     sides: tuple[Side, Side]
     names: Sequence[str]
     numbers: Numbers
+    bounds: frozenset[int] = frozenset()
     seed: int = 0
     tried: int = 0
     passed: dict[int, int] = field(default_factory=dict[int, int])
     random: bool = False
+    beyond: set[int] = field(default_factory=set[int])
     poles: bool = False
     in_eager_alone: str = ""
     _held: int = 0
@@ -128,7 +136,7 @@ class Search:
         if self._is_random(given):
             self.random = True
             return None
-        for inputs in self._candidates(given):
+        for inputs in self._candidates(self._modest(given)):
             found = self.apart(inputs)
             if found is not None:
                 return self._made_small(found)
@@ -143,34 +151,63 @@ class Search:
 
         return self.apart(smaller(found.inputs, differs_so)) or found
 
-    def _candidates(self, given: Tensors) -> Iterator[Tensors]:
-        yield from draws(given, self.numbers, self.seed)
-        for sizes in self._sizes(given):
-            resized = tuple(_resized(x, sizes) for x in given)
-            if self._runs(resized):
-                yield from few_draws(resized, self.seed)
-                for old, new in sizes.items():
-                    self.passed[old] = max(self.passed.get(old, old), new)
+    def _modest(self, given: Tensors) -> Tensors:
+        """The example with fewer elements along its dimensions where it has many and both functions take that."""
+        if sum(x.numel() for x in given) <= _MOST_IN_EXAMPLE:
+            return given
+        kinds = sorted({size for x in given for size in x.shape})
+        for least in (6, 16, 64):
+            sizes = {size: min(size, least + place) for place, size in enumerate(kinds)}
+            made = tuple(_resized(x, sizes) for x in given)
+            if self._runs(made):
+                return made
+        return given
 
-    def _sizes(self, given: Tensors) -> Iterator[dict[int, int]]:
-        """Other sizes for the dimensions of the example: a little more, and beyond each constant along each."""
+    def _candidates(self, given: Tensors) -> Iterator[Tensors]:
+        if sum(x.numel() for x in given) <= _MOST_IN_EXAMPLE:
+            yield from draws(given, self.numbers, self.seed)
+        else:
+            yield from itertools.islice(draws(given, self.numbers, self.seed), _FEW_DRAWS)
+        for made in (*self._other_sizes(given), *self._beyond_constants(given)):
+            if self._runs(made):
+                yield from few_draws(made, self.seed)
+                for x, y in zip(given, made, strict=True):
+                    for old, new in zip(x.shape, y.shape, strict=True):
+                        self.passed[old] = max(self.passed.get(old, old), new)
+
+    def _other_sizes(self, given: Tensors) -> Iterator[Tensors]:
+        """A little more along the dimensions of the example."""
         kinds = sorted({size for x in given for size in x.shape})
         for more in (1, 5):
-            yield {size: size + more for size in kinds}
+            yield tuple(_resized(x, {size: size + more for size in kinds}) for x in given)
             if len(kinds) > 1:
                 for size in kinds:
-                    yield {size: size + more}
-        constants = [c for c in self.numbers.sizes if c <= _MOST_SIZE][:_MOST_CONSTANTS]
-        for size in kinds:
-            for constant in constants:
-                wanted = constant + 1 + constant % 2
-                if wanted <= size:
+                    yield tuple(_resized(x, {size: size + more}) for x in given)
+
+    def _beyond_constants(self, given: Tensors) -> Iterator[Tensors]:
+        """More than each constant along each dimension: of one size together, where that is not too much, else alone."""
+        large = sorted((c for c in self.bounds if c > _MOST_SIZE), reverse=True)
+        self.beyond.update(large)
+        constants = [*(c for c in self.numbers.sizes if c <= _MOST_SIZE)][:_MOST_CONSTANTS]
+        for constant in dict.fromkeys((*constants, *(c for c in self.bounds if 1 < c <= _MOST_SIZE))):
+            wanted = constant + 1 + constant % 2
+            for size in sorted({size for x in given for size in x.shape if size < wanted}):
+                if self._is_small(given, lambda n, size=size, wanted=wanted: wanted if n == size else n):
+                    yield tuple(_resized(x, {size: wanted}) for x in given)
                     continue
-                shapes = [[wanted if n == size else n for n in x.shape] for x in given]
-                along = max((sum(n == wanted for n in shape) for shape in shapes), default=0)
-                square = wanted ** max(along, 2)
-                if max(map(math.prod, shapes)) <= _MOST_ELEMENTS and square <= _MOST_SQUARE:
-                    yield {size: wanted}
+                alone = [
+                    (i, d) for i, x in enumerate(given) for d, n in enumerate(x.shape) if n == size and wanted <= _ALONE
+                ]
+                if not alone and constant in self.bounds:
+                    self.beyond.add(constant)
+                for place, dim in alone:
+                    yield tuple(_longer(x, dim, wanted) if i == place else x for i, x in enumerate(given))
+
+    def _is_small(self, given: Tensors, size_of: Callable[[int], int]) -> bool:
+        shapes = [[size_of(n) for n in x.shape] for x in given]
+        most = max((n for shape in shapes for n in shape), default=1)
+        along = max((sum(n == most for n in shape) for shape in shapes), default=1)
+        return max(map(math.prod, shapes)) <= _MOST_ELEMENTS and most ** max(along, 2) <= _MOST_SQUARE
 
     def _runs(self, inputs: Tensors) -> bool:
         return all(self._results(side, inputs) is not None for side in self.sides)
@@ -376,6 +413,11 @@ def _resized(x: torch.Tensor, sizes: Mapping[int, int]) -> torch.Tensor:
     for dim, size in enumerate(shape):
         x = x.index_select(dim, torch.arange(size) % x.shape[dim])
     return x
+
+
+def _longer(x: torch.Tensor, dim: int, size: int) -> torch.Tensor:
+    """`x` with so many elements along one dimension."""
+    return x.index_select(dim, torch.arange(size) % x.shape[dim]) if x.shape[dim] else x
 
 
 def _shown(x: torch.Tensor) -> str:
