@@ -22,7 +22,7 @@ from weft.tensor.dtypes import DType
 from weft.tensor.program import Cast, Contraction, Elementwise, Iota, Monoid, Node, TensorProgram, Use
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 from weft.tensor.scalar import apply as apply_
-from weft.verify import equivalent, field_check, verify
+from weft.verify import equivalent, field_check, subject, verify
 from weft.verify.inputs import numbers_of_interest
 from weft.verify.sizes import edge_sizes, small_tiles
 
@@ -397,6 +397,17 @@ def doubled_divisor(node: BlockNode) -> BlockNode:
                 return expr
 
     return replace(node, expr=doubled(node.expr)) if isinstance(node, Pointwise) else node
+
+
+def test_a_claim_that_cannot_be_worked_out_costs_no_licence(monkeypatch):
+    def fails(*_: object) -> None:
+        raise OverflowError("a degree beyond all numbers")
+
+    monkeypatch.setattr(subject.Subject, "held", fails)
+    verdict = verify(PROGRAM, WHOLE_LOOP)
+    assert verdict.agrees
+    assert verdict.equal is None
+    assert "a degree beyond all numbers" in verdict.reason
 
 
 def test_programs_of_any_length():

@@ -354,7 +354,7 @@ class DegreeDomain:
             self.met.unbounded.add("a power that is no whole number")
             if not b.fixed:
                 return self._function("pow", [a, b])
-            power = _repeated(a, int(2.0**b.top.bits))  # some may be whole
+            power = _repeated(a, 1 << min(math.ceil(b.top.bits), 1000))  # some may be whole
             return self._either([power, self._div(_number(1.0, ()), power), self._function("pow", [a, b])])
         n = abs(int(b.number))
         if n == 0:

@@ -24,8 +24,8 @@ from weft.verify.verdict import Verdict
 
 V = TypeVar("V")
 
-# What a program may raise that cannot be run where it is to be checked.
-_FAILURES = (WeftError, ValueError, IndexError, KeyError, ArithmeticError, AssertionError)
+FAILURES = (WeftError, ValueError, IndexError, KeyError, ArithmeticError, AssertionError)
+"""What a program may raise that cannot be run where it is to be checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Subject(ABC):
         for number, place in enumerate(self.places):
             try:
                 different = self._different(place, draw, first=number == 0)
-            except _FAILURES as error:
+            except FAILURES as error:
                 # A program that cannot even be run is not shown equal to anything: fail closed, and say why.
                 why = f"could not be run at {dict(place)}: {getattr(error, 'what', error)}"
                 return Verdict(None, None, why, primes=draw.primes)
