@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -389,6 +390,15 @@ class TestEquivalent:
         assert verdict.separates is not None
         assert verdict.separates["argument 0"].tolist() == [[1.5]]
         assert verdict.reason == "the first gives 1, the second 1.5 at [0, 0], where argument 0 = [[1.5]]"
+
+    def test_modules_are_told_apart_though_they_read_their_weights(self):
+        layer = torch.nn.Linear(4, 3)
+        without = weft.equivalent(layer, lambda x: F.linear(x, layer.weight), (torch.randn(5, 4),))
+        assert without.equal is None, "a weight that stays float32 is no operand of float64's"
+        other = copy.deepcopy(layer)
+        torch.nn.init.ones_(other.bias)
+        assert weft.equivalent(layer, other, (torch.randn(5, 4),)).equal is False
+        assert weft.equivalent(layer, copy.deepcopy(layer), (torch.randn(5, 4),)).equal is None
 
     def test_a_function_of_random_numbers_is_not_judged(self):
         verdict = weft.equivalent(lambda x: x + torch.rand_like(x), lambda x: x, (torch.randn(5),))

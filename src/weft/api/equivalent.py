@@ -100,11 +100,14 @@ def _searched(
 def _runner(
     fn: Callable[..., Any], inputs: tuple[Any, ...], places: Sequence[int]
 ) -> Callable[[Tensors], Sequence[Any]]:
+    wide = copy.deepcopy(fn).double() if isinstance(fn, torch.nn.Module) else fn
+
     def run(tensors: Tensors) -> Sequence[Any]:
         given = list(inputs)
+        widened = any(x.dtype is torch.float64 is not inputs[i].dtype for i, x in zip(places, tensors, strict=True))
         for place, tensor in zip(places, tensors, strict=True):
             given[place] = tensor.to(inputs[place].device)
-        return pytree.tree_leaves(fn(*given))
+        return pytree.tree_leaves((wide if widened else fn)(*given))
 
     return run
 
