@@ -33,8 +33,8 @@ from emit.planted_programs import PERIOD, PROGRAMS, Planted, Tensors
 from weft.emit import cpp, triton
 from weft.run import compiler
 
-# What a child may take; and how far beyond eager's error a result is wrong.
-_SECONDS, _MARGIN = 120, 64
+# What a child may take, and one in Triton's interpreter; and how far beyond eager's error a result is wrong.
+_SECONDS, _INTERPRETED, _MARGIN = 120, 600, 64
 
 
 @dataclass(frozen=True)
@@ -268,14 +268,14 @@ def _tensors(out: Any) -> Tensors:
     return (out,) if isinstance(out, torch.Tensor) else tuple(out)
 
 
-def in_a_child(work: Callable[[], Any]) -> Any:
+def in_a_child(work: Callable[[], Any], target: str | None) -> Any:
     """What `work` gives in a process forked off this one, or in words how that ended."""
     with tempfile.TemporaryFile("w+", encoding="utf-8") as answer:
         child = os.fork()
         if child == 0:
             code = 1
             with suppress(BaseException):
-                signal.alarm(_SECONDS)
+                signal.alarm(_SECONDS if target is None else _INTERPRETED)
                 quiet = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(quiet, 2)
                 try:
@@ -312,7 +312,7 @@ def every_fault(name: str, target: str | None, choices: Path, *, few: bool) -> l
                 shutil.copytree(entry, choices / entry.name, dirs_exist_ok=True)
         return [asdict(f) for f in dict.fromkeys(found)]
 
-    found = in_a_child(work)
+    found = in_a_child(work, target)
     assert not isinstance(found, str), f"{name}: {found}"
     return [Fault(**each) for each in found]
 
@@ -326,11 +326,11 @@ def tried(
         changes: how it shows where nothing stops it, in words; None: it changes no result that was tried. user: what the user gets.
     """
     with printed(plant):
-        alone = in_a_child(lambda: run(program, entry, target, "off", folder, few=few))
+        alone = in_a_child(lambda: run(program, entry, target, "off", folder, few=few), target)
         changes = alone if isinstance(alone, str) else alone["wrong"]
         if changes is None:
             return {"changes": None, "user": None}
-        user = in_a_child(lambda: run(program, entry, target, judging, folder, few=few))
+        user = in_a_child(lambda: run(program, entry, target, judging, folder, few=few), target)
     return {"changes": changes, "user": user}
 
 
