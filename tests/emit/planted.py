@@ -370,6 +370,7 @@ SHARE = (
     ("topk", "wrong order", 0),
     ("extrema", "wrong start", 0),
     ("integers", "off-by-one bound", 0),
+    ("integers", "lost rescale", 0),
 )
 """The faults that the tests plant: of a program and a kind, the first, or the one with that number."""
 

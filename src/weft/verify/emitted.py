@@ -361,6 +361,10 @@ def fitted(program: TensorProgram, wanted: Mapping[str, int], layout: Layout, mo
             # So many more, not so many: a number that blocks divide would leave no rest.
             chosen[name] += ROWS * len(REGIMES) if chosen[name] < ROWS * len(REGIMES) else 0
             least[name] = len(REGIMES)
+    if (
+        not layout.slots
+    ):  # of integers alone: three blocks of each loop and a rest, so that each must begin where the last one ended
+        chosen |= {name: 2 * size + 3 for name, size in chosen.items() if name not in reduced_spaces(program)}
     sizes = _taken(program, chosen)
     while sizes is not None and points(program, sizes) > most:
         room = {name for name in chosen if chosen[name] > least[name]}
