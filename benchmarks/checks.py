@@ -1,12 +1,13 @@
 """Seconds that checking takes, per kernel, over the benchmark list: what a kernel costs once before it may run.
 
-    python benchmarks/checks.py [--only ROW ...] [--sizes full|quick] [--cache DIR] [--json FILE]
+    python benchmarks/checks.py [--only ROW ...] [--sizes full|quick] [--device cuda] [--cache DIR] [--json FILE]
 
-Each row of `weft bench` is compiled for this CPU, ahead of time, in each of its element types, with checks made though the cache
-has them (`verify="always"`). The functions in `CHECKS` are timed where the compiler calls them, in seconds of the calling thread,
-since machines do other things; their seconds are divided by the kernels of the row. With a folder that is kept (`--cache`) a second
-run compiles nothing and times the checks alone.
-Target: a median of 0.05 s for each check.
+Each row of `weft bench` is compiled for this CPU, or the GPU, ahead of time, in each of its element types, with checks made though
+the cache has them (`verify="always"`, `judge="always"`). What the judge refuses is said. The functions in `CHECKS` are timed where
+the compiler calls them: the field check in seconds of the calling thread, since machines do other things; the judge, which waits
+for a child or a GPU, by the clock. Their seconds are divided by the kernels of the row. With a folder that is kept (`--cache`) a
+second run compiles nothing and times the checks alone.
+Target: a median of 0.05 s for each check, of the judge on a GPU 0.1 s.
 """
 
 from __future__ import annotations
@@ -28,23 +29,26 @@ import torch
 
 import weft
 from weft.api.workloads import SUITE
-from weft.plan import region
+from weft.plan import judging, region
 
-# Name of the check: the module that calls it, and the name by which it does.
-CHECKS: dict[str, tuple[ModuleType, str]] = {"field check": (region, "verify")}
+# Name of the check: the module that calls it, the name by which it does, and the clock.
+CHECKS: dict[str, tuple[ModuleType, str, Callable[[], float]]] = {
+    "field check": (region, "verify", time.thread_time),
+    "judge": (judging, "wrong_of", time.perf_counter),
+}
 
 
 @contextmanager
-def timed(module: ModuleType, name: str, seconds: list[float]) -> Generator[None]:
+def timed(module: ModuleType, name: str, clock: Callable[[], float], seconds: list[float]) -> Generator[None]:
     """Appends to `seconds` how long each call of a module's function takes."""
     function: Callable[..., Any] = getattr(module, name)
 
     def call(*args: Any, **options: Any) -> Any:
-        begin = time.thread_time()
+        begin = clock()
         try:
             return function(*args, **options)
         finally:
-            seconds.append(time.thread_time() - begin)
+            seconds.append(clock() - begin)
 
     setattr(module, name, call)
     try:
@@ -53,7 +57,7 @@ def timed(module: ModuleType, name: str, seconds: list[float]) -> Generator[None
         setattr(module, name, function)
 
 
-def measured(only: list[str], full: bool) -> Iterator[dict[str, Any]]:
+def measured(only: list[str], full: bool, device: str) -> Iterator[dict[str, Any]]:
     """A row of the table for each example and element type."""
     for example in SUITE:
         if only and example.title not in only:
@@ -63,11 +67,13 @@ def measured(only: list[str], full: bool) -> Iterator[dict[str, Any]]:
             found: dict[str, list[float]] = defaultdict(list)
             function = example.make(sizes)
             if isinstance(function, torch.nn.Module):
-                function = function.to(dtype).eval()
+                function = function.to(device, dtype).eval()
             with ExitStack() as stack, torch.no_grad():
                 for name, place in CHECKS.items():
                     stack.enter_context(timed(*place, found[name]))
-                program = weft.optimize(function, example.inputs(sizes, dtype, 0))
+                program = weft.optimize(function, example.inputs(sizes, dtype, 0, device))
+            refused = [f.reason for f in program.fallbacks if "hard inputs" in f.reason]
+            sys.stdout.writelines(f"{example.title}, {dtype}: {reason}\n" for reason in refused[:1])
             count = len(program.kernels)
             if count:
                 seconds = {name: sum(each) / count for name, each in found.items()}
@@ -86,12 +92,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=[], metavar="ROW", help="rows by name; all of them otherwise")
     parser.add_argument("--sizes", choices=("full", "quick"), default="full")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--cache", type=Path, help="a folder to keep kernels in; by default one that is removed again")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, weft.options(cache_dir=str(given.cache or folder), verify="always"):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        weft.options(cache_dir=str(given.cache or folder), verify="always", judge="always"),
+    ):
         rows: list[dict[str, Any]] = []
-        for row in measured(given.only, given.sizes == "full"):
+        for row in measured(given.only, given.sizes == "full", given.device):
             rows.append(row)
             seconds = "  ".join(f"{name} {1e3 * s:7.1f} ms" for name, s in row["seconds per kernel"].items())
             sys.stdout.write(f"{seconds}  {row['row']}, {row['dtype']}, {row['kernels']}: {', '.join(row['claims'])}\n")

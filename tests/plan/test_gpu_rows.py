@@ -29,7 +29,12 @@ FULL = [(row, target) for row in cases() for target in TARGETS] if WALK_ALL else
 
 def test_rows_are_right_in_the_interpreter(tmp_path: Path) -> None:
     names = [*ALWAYS, *(n for n in share(NAMES, 30, 7) if n not in ALWAYS)]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "WEFT_CACHE_DIR": str(tmp_path / "cache")}
+    environment = {
+        **os.environ,
+        "TRITON_INTERPRET": "1",
+        "WEFT_JUDGE": "off",
+        "WEFT_CACHE_DIR": str(tmp_path / "cache"),
+    }
     script = [sys.executable, str(Path(__file__).with_name("gpu_rows.py")), *names]
     done = subprocess.run(script, check=False, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -43,7 +48,12 @@ def test_rows_are_right_in_the_interpreter(tmp_path: Path) -> None:
 
 def test_rows_shorter_than_a_block_of_a_product_are_right_in_the_interpreter(tmp_path: Path) -> None:
     """Such a row has more lanes than elements, all over the kernel: what is behind its end is masked."""
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "WEFT_CACHE_DIR": str(tmp_path / "cache")}
+    environment = {
+        **os.environ,
+        "TRITON_INTERPRET": "1",
+        "WEFT_JUDGE": "off",
+        "WEFT_CACHE_DIR": str(tmp_path / "cache"),
+    }
     script = [sys.executable, str(Path(__file__).with_name("gpu_narrow.py"))]
     done = subprocess.run(script, check=False, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -53,7 +63,12 @@ def test_rows_shorter_than_a_block_of_a_product_are_right_in_the_interpreter(tmp
 
 
 def test_constant_rows_are_0_in_the_interpreter(tmp_path: Path) -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "WEFT_CACHE_DIR": str(tmp_path / "cache")}
+    environment = {
+        **os.environ,
+        "TRITON_INTERPRET": "1",
+        "WEFT_JUDGE": "off",
+        "WEFT_CACHE_DIR": str(tmp_path / "cache"),
+    }
     script = [sys.executable, str(Path(__file__).with_name("gpu_moments.py"))]
     done = subprocess.run(script, check=False, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-2000:]

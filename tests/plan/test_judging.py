@@ -9,7 +9,7 @@ import weft
 from weft.api import net
 from weft.emit import cpp
 from weft.errors import DefectError, LeftToPyTorchWarning, WrongKernelError
-from weft.plan import judging
+from weft.plan import bench, judging
 
 
 def softmax(x):
@@ -60,7 +60,7 @@ def test_a_wrong_kernel_never_serves(fault, monkeypatch, tmp_path):
 
 
 def test_an_endless_loop_is_a_verdict(monkeypatch, tmp_path):
-    monkeypatch.setattr(judging, "_SECONDS", 0.5)
+    monkeypatch.setattr(bench, "SECONDS", 0.5)
     replaced(monkeypatch, "t_1[i * K + j] = t9", "for (volatile int more = 1; more;) {}")
     program, _ = optimized(softmax, torch.randn(5, 70), cache_dir=tmp_path)
     assert "did not end in 0.5 seconds" in program.fallbacks[0].reason

@@ -15,8 +15,9 @@ from weft.capture import Captured
 from weft.cost import least_seconds, machine_of
 from weft.errors import Location, ScheduleError, UnsupportedError, VerificationError, WeftError
 from weft.options import Options
+from weft.plan.bench import Judged
 from weft.plan.cuts import Cuts
-from weft.plan.judging import Judged, demand
+from weft.plan.judging import demand
 from weft.plan.kept import keep, parts_of, recalled
 from weft.plan.laws_check import laws_refuted
 from weft.plan.packed import unplaced
@@ -156,7 +157,17 @@ class Regions:
             made = build_region(self.selection(region), self.options, self.device)
             spaces = zip(prepared.program.spaces(), prepared.viewed.spaces(), strict=True)
             names = {own.name: its.name for own, its in spaces}
-            demand(Judged(region.program, prepared.centred, prepared.made, names), made, self.options)
+            example = prepared.example
+            judged = Judged(
+                region.program,
+                prepared.centred,
+                prepared.made,
+                names,
+                example.sizes,
+                example.innermost,
+                self.device,
+            )
+            demand(judged, made, self.options)
             self._built[prepared.form] = made
         return self._built[prepared.form]
 

@@ -16,11 +16,12 @@ from typing import Any
 import torch
 
 from weft.capture import apart
-from weft.errors import CacheFolderError, WeftError
+from weft.errors import CacheFolderError, WeftError, WrongKernelError
 from weft.options import Options
 from weft.options import options as in_force
 from weft.plan.clock import measure
 from weft.plan.executable import Plan, plan, size_class
+from weft.plan.first_call import wrong_results
 from weft.plan.graphs import capturing
 from weft.plan.home import gpu_of
 from weft.plan.instead import warn
@@ -66,8 +67,8 @@ class Trial:
             return self.plan.run(*arguments)
         try:
             run = self.chosen[sizes] = self.choose(arguments)
-        except CacheFolderError:
-            raise  # only the user can mend it
+        except (CacheFolderError, WrongKernelError):
+            raise  # only the user can mend it; a defect, which whoever called this says
         except Exception as error:  # noqa: BLE001 - whatever failed in the trial, PyTorch runs the user's call
             results = self.eager(*arguments)  # which raises, if it is PyTorch that refuses these arguments
             stats.count("fallbacks")
@@ -128,7 +129,15 @@ class Trial:
         return None
 
     def measured(self, given: Spare) -> Measured:
-        """The candidates, timed."""
+        """The candidates, timed.
+
+        Raises:
+            WrongKernelError: weft's kernels give other results than eager.
+        """
+        wrong = None if self.options.judge == "off" else wrong_results(self.plan.run, self.eager, given)
+        if wrong is not None:
+            names = ", ".join(k.name for k in self.plan.kernels)
+            raise WrongKernelError(f"the results of {names} are wrong: {wrong}")
         found = measure((self.plan.run, self.eager), given)
         if found.failure is not None:
             stats.count("fallbacks")

@@ -110,6 +110,56 @@ class Guarded:
         return self._torch[begin : begin + count * dtype.itemsize].view(dtype)
 
 
+@dataclass(eq=False)
+class GuardedOnGpu:
+    """The same on a GPU, a piece of memory for each tensor.
+
+    Args:
+        device: the GPU.
+    """
+
+    device: torch.device
+    _pieces: list[tuple[torch.Tensor, int, torch.Tensor | None]] = field(
+        default_factory=list["tuple[torch.Tensor, int, torch.Tensor | None]"]
+    )
+
+    def allocate(self, sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """A poisoned tensor, as `torch.empty_strided` makes it; OutOfMemoryError where there is no room left."""
+        flat = self._take(_reach(sizes, strides) * dtype.itemsize, None)
+        return flat.view(dtype).as_strided(tuple(sizes), tuple(strides))
+
+    def holding(self, values: Array, dtype: torch.dtype, strides: Sequence[int]) -> torch.Tensor:
+        """A tensor that nothing may write to, with these strides; `values` are the bits of its elements."""
+        count = _reach(values.shape, strides)
+        flat = np.full(count * values.itemsize, POISON, np.uint8)
+        if values.size:
+            steps = [s * values.itemsize for s in strides]
+            np.lib.stride_tricks.as_strided(flat.view(values.dtype), values.shape, steps)[...] = values
+        held = torch.frombuffer(flat, dtype=torch.uint8) if flat.size else torch.empty(0, dtype=torch.uint8)
+        piece = self._take(flat.size, held.to(self.device))
+        return piece.view(dtype).as_strided(values.shape, tuple(strides))
+
+    def touched(self) -> str | None:
+        """Says in words what was written that should not have been; None where nothing was."""
+        beside = [
+            (part != (_BESIDE_OUTPUTS if held is None else POISON)).any()
+            for flat, n, held in self._pieces
+            for part in (flat[:_GUARD], flat[_GUARD + n :])
+        ]
+        inputs = [(flat[_GUARD : _GUARD + n] != held).any() for flat, n, held in self._pieces if held is not None]
+        for flags, said in ((beside, "something was written beside a tensor"), (inputs, "an input was written to")):
+            if flags and bool(torch.stack(flags).any()):
+                return said
+        return None
+
+    def _take(self, count: int, held: torch.Tensor | None) -> torch.Tensor:
+        guard = _BESIDE_OUTPUTS if held is None else POISON
+        flat = torch.full((2 * _GUARD + -(-count // 16) * 16,), guard, dtype=torch.uint8, device=self.device)
+        flat[_GUARD : _GUARD + count] = POISON if held is None else held
+        self._pieces.append((flat, count, held))
+        return flat[_GUARD : _GUARD + count]
+
+
 def _reach(sizes: Sequence[int], strides: Sequence[int]) -> int:
     """How many elements a tensor spans."""
     if 0 in sizes:

@@ -279,6 +279,21 @@ def _slice(index: Affine, start: int, extent: Mapping[Axis, int]) -> slice | int
     return slice(start, None if stop < 0 else stop, step)
 
 
+def stays_inside(program: TensorProgram, sizes: Mapping[str, int]) -> bool:
+    """Tells whether no index of `program` leaves its source at `sizes`, of all its spaces by name."""
+    values = program.values()
+    for node in program.nodes:
+        if isinstance(node, Reindex):
+            source = tuple(a.space.size(sizes) for a in values[node.source].axes)
+            extent = {a: a.space.size(sizes) for a in node.axes}
+            starts = tuple(i.offset + (n - 1 if i.from_end else 0) for i, n in zip(node.index, source, strict=True))
+            try:
+                _check_bounds(node, starts, source, extent)
+            except InvalidProgramError:
+                return False
+    return True
+
+
 def _check_bounds(node: Reindex, starts: tuple[int, ...], source: tuple[int, ...], extent: Mapping[Axis, int]) -> None:
     for index, start, size in zip(node.index, starts, source, strict=True):
         ends = [c * (extent[a] - 1) for a, c in index.terms]

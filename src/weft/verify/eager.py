@@ -164,7 +164,9 @@ class RandomlyRoundedDomain(Fp64Domain):
 
     def __init__(self, seed: int) -> None:
         self._of = DType.float32
-        self._key = np.uint64(np.random.default_rng(seed).integers(1 << 63))
+        rng = np.random.default_rng(seed)
+        self._key = np.uint64(rng.integers(1 << 63))
+        self._anyhow = rng if seed % 2 else None
 
     def contract(
         self,
@@ -215,14 +217,21 @@ class RandomlyRoundedDomain(Fp64Domain):
         match expr:
             case Apply("fma", (one, other, more)):  # twice: the reference is no better
                 return self._scalar(Apply("add", (Apply("mul", (one, other)), more)), args)
+            case Apply("maximum" | "minimum"):  # of zeros of either sign either is right
+                found = super()._scalar(expr, args)
+                zero = (found == 0) & (found.dtype.kind == "f")
+                return np.where(zero, np.copysign(0.0, self._parts(found)), found) if zero.any() else found
             case Apply():
                 return self._off(super()._scalar(expr, args), self._of)
             case _:
                 return super()._scalar(expr, args)
 
     def given(self, values: Array, dtype: DType) -> Array:
-        """An input: exact, but that numbers below the normal ones may be 0."""
-        return self._flushed(values, self._parts(values), dtype) if values.dtype.kind == "f" else values
+        """An input: exact, but that numbers below the normal ones may be 0, and zeros have either sign."""
+        if values.dtype.kind != "f":
+            return values
+        parts = self._parts(values)
+        return np.where(values == 0, np.copysign(0.0, parts), self._flushed(values, parts, dtype))
 
     def _off(self, values: Array, dtype: DType) -> Array:
         if values.dtype.kind != "f":
@@ -237,7 +246,12 @@ class RandomlyRoundedDomain(Fp64Domain):
         return np.where(small, 0.0, values) if small.any() else values
 
     def _parts(self, values: Array) -> Array:
-        """A number in -1..1 for each of `values`, the same for equal ones: rounding is no accident, and adds up where they do."""
+        """A number in -1..1 for each of `values`: with an even seed the same for equal ones, as one unit rounds them; else any.
+
+        What is rounded alike adds up; what is computed in another order at another place does not cancel.
+        """
+        if self._anyhow is not None:
+            return self._anyhow.uniform(-1.0, 1.0, values.shape)
         bits = np.ascontiguousarray(values, np.float64).view(np.uint64).reshape(values.shape)
         mixed = (bits ^ self._key) * np.uint64(0x9E3779B97F4A7C15)
         mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -16,9 +16,9 @@ import numpy as np
 
 from weft.tensor.domain import Array
 from weft.tensor.dtypes import DType
-from weft.tensor.evaluate import evaluate
+from weft.tensor.evaluate import evaluate, stays_inside
 from weft.tensor.fp64 import Fp64Domain
-from weft.tensor.program import Contraction, Opaque, Ranking, Reduction, TensorProgram
+from weft.tensor.program import Contraction, Monoid, Opaque, Ranking, Reduction, TensorProgram
 from weft.verify.eager import EagerDomain, FlushedDomain, MaskedDomain, RandomlyRoundedDomain, least_normal
 from weft.verify.regimes import REGIMES, ROWS, Layout, drawn, labels, layout_of, reduced_spaces
 
@@ -27,6 +27,8 @@ from weft.verify.regimes import REGIMES, ROWS, Layout, drawn, labels, layout_of,
 MANY, FAR, AT_MOST = 1 << 17, 1 << 19, 1 << 24
 # So many multiplications and additions of a product cost as much as one other operation.
 _OF_A_PRODUCT = 8
+# Numbers within so many times of the largest may overflow in a sum of as many.
+_TERMS = 4096.0
 # A size that is made smaller is no smaller than this.
 _LEAST = 5
 # How many orders of summing, beside numpy's, and how many runs that round at random results are held against that are outside the
@@ -248,14 +250,24 @@ class Tally:
             return
         counted = np.isfinite(exact) & np.isfinite(eager)
         lost = counted & ~np.isfinite(found)
-        if lost.any():
-            lost &= ~_same_class(found, case.flushed[output])
+        if lost.any():  # near the end of the range a sum may leave it where its quotients do not
+            lost &= ~_same_class(found, case.flushed[output]) & (
+                np.abs(exact) < -self._dtype(output).accumulator.lowest / _TERMS
+            )
         # Where eager has no number, a kernel has none either, or a right one: it may have more range. An infinity may be a NaN: a
         # state that is corrected subtracts infinities.
         none = ~np.isfinite(exact) & ~np.isfinite(eager)
         odd = none & ~np.isnan(found) & ~_same_class(found, exact) & ~_same_class(found, eager)
         if odd.any():
             odd &= ~_near(found, case.unmasked[output], self._eps(output)) & ~_same_class(found, case.flushed[output])
+            odd &= not self._multiplies  # whether a product of many leaves the range on its way depends on the order
+        for number in range(_ROUNDINGS) if lost.any() or odd.any() else ():
+            # What another rounding, or a zero of the other sign, decides is nobody's promise.
+            other = case.rounded(number)[output]
+            lost &= ~_same_class(found, other)
+            odd &= ~(_same_class(found, other) | np.isfinite(other))
+            if (np.isinf(other) & np.isinf(exact) & (other != exact)).any():
+                odd &= ~np.isinf(found)
         for mask in (lost, odd):
             if mask.any():
                 place = tuple(int(i) for i in np.argwhere(mask)[0])
@@ -269,6 +281,10 @@ class Tally:
         inside = groups[counted]
         for place, values in enumerate((_minus(found, exact), _minus(eager, exact), exact)):
             np.maximum.at(maxima[place], inside, np.abs(values[counted]))
+
+    @cached_property
+    def _multiplies(self) -> bool:
+        return any(isinstance(n, Reduction) and n.monoid is Monoid.prod for n in self.program.nodes)
 
     def _exact(self, case: Case, output: int, found: Array) -> None:
         exact, eager = case.exact[output], case.eager[output]
@@ -385,7 +401,7 @@ def _taken(program: TensorProgram, chosen: Mapping[str, int]) -> dict[str, int] 
     sizes = program.sizes(chosen)
     if not all(s.name in sizes for s in program.spaces()) or any(size < 1 for size in sizes.values()):
         return None
-    return sizes if program.consistent(sizes) else None
+    return sizes if program.consistent(sizes) and stays_inside(program, sizes) else None
 
 
 def has_meaning(program: TensorProgram) -> bool:

@@ -6,10 +6,12 @@ import copy
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import cast
+
+import torch
 
 from weft.errors import CompilerError, TargetError, UnsupportedError, WeftError
 from weft.options import current
@@ -18,7 +20,7 @@ from weft.run.cache import CacheFolder, Json
 from weft.run.gpu import interpreted
 from weft.run.gpu.assemble import ASSEMBLY_SECONDS, Assembled, Job, assemble, side_by_side
 from weft.run.gpu.classes import KernelClass, class_of
-from weft.run.gpu.launch import make_gpu_launcher, refusing
+from weft.run.gpu.launch import cuda, make_gpu_launcher, refusing
 from weft.run.gpu.signature import GpuSignature
 from weft.run.gpu.workers import WorkerError, triton_variables
 from weft.run.key import cache_key, source_hash
@@ -77,6 +79,10 @@ class GpuBinary:
         """The binaries that this process has met so far, one for each class of calls."""
         return self._classes.met()
 
+    def launching(self, allocate: Callable[[Sequence[int], Sequence[int], torch.dtype], torch.Tensor]) -> Launcher:
+        """Another launcher, with outputs that `allocate` makes of sizes, strides and an element type."""
+        return _launcher(self._classes.source, self.target, self._classes, allocate)
+
     def class_for(
         self, sizes: Mapping[str, int], strides: Sequence[Sequence[int]], *, aligned: bool = True
     ) -> KernelClass:
@@ -132,7 +138,7 @@ class Classes:
 
     def __init__(self, source: GpuSource, target: Target, folder: CacheFolder, known: Sequence[Assembled] = ()) -> None:
         """Binaries are entries of `folder`, but for those that are `known`."""
-        self._source, self._target, self._folder = source, target, folder
+        self.source, self._target, self._folder = source, target, folder
         self._met = {each.kind: each for each in known}
         self._failed: dict[KernelClass, tuple[WeftError, float]] = {}
         self._making: dict[KernelClass, threading.Lock] = {}
@@ -145,8 +151,8 @@ class Classes:
 
     def job(self, kind: KernelClass) -> Job:
         """What is compiled for `kind`, for `assemble_all`."""
-        signature = self._source.signature
-        return Job(self._source.text, signature.name, kind, self._target, signature.warps, signature.stages)
+        signature = self.source.signature
+        return Job(self.source.text, signature.name, kind, self._target, signature.warps, signature.stages)
 
     def of(self, kind: KernelClass, seconds: float = ASSEMBLY_SECONDS) -> Assembled:
         """The binary for `kind`. Errors as `assemble`.
@@ -313,9 +319,23 @@ def _known(folder: CacheFolder, key: str) -> GpuSource | None:
         return None  # gone since the look, or another entry's content: emitted again
 
 
-def _launcher(source: GpuSource, target: Target, classes: Classes) -> Launcher:
+def _launcher(
+    source: GpuSource,
+    target: Target,
+    classes: Classes,
+    allocate: Callable[[Sequence[int], Sequence[int], torch.dtype], torch.Tensor] | None = None,
+) -> Launcher:
     if interpreted.is_asked_for():
-        return interpreted.make_interpreted(source.text, source.signature)
+        if allocate is None:
+            return interpreted.make_interpreted(source.text, source.signature)
+
+        def dense(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:  # noqa: ARG001 - as torch.empty
+            steps = [math.prod(max(n, 1) for n in shape[d + 1 :]) for d in range(len(shape))]
+            return allocate(shape, steps, dtype)
+
+        return interpreted.make_interpreted(source.text, source.signature, dense)
     if target.kind != "cuda":
         return refusing(target)
-    return make_gpu_launcher(source.signature, classes.of)
+    if allocate is None:
+        return make_gpu_launcher(source.signature, classes.of)
+    return make_gpu_launcher(source.signature, classes.of, lambda: replace(cuda(), allocate=allocate))

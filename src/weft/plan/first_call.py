@@ -1,0 +1,123 @@
+"""A call's own results beside eager's, before weft's kernels may serve it: the judge of emitted code at the sizes that are meant.
+
+What the two differ by is mostly a few roundings, and no more is asked. Where it is more, eager in fp64 says which of them is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from weft.plan.runner import Runner
+from weft.plan.spare import Spare
+
+# Units in the last place, of the largest result, that need no third opinion: of types of 32 and 64 bits, and of fewer.
+_FEW, _FEW_OF_16_BITS = 256.0, 16.0
+# One call is one draw: how many times the error rule's bound it may be off; and which share of integers may be others.
+_ROOM, _OTHERS = 8.0, 0.01
+# Bytes of arguments up to which there is a third opinion: it takes twice the memory.
+_MOST_BYTES = 1 << 30
+
+
+def wrong_results(run: Runner, eager: Runner, given: Spare) -> str | None:
+    """What is wrong with a call of `run`, in words; None where nothing is, or nobody can say.
+
+    Args:
+        run: weft's.
+        eager: the same graph in PyTorch.
+        given: arguments for both.
+
+    Raises:
+        OutOfMemoryError: a GPU has no room for the results of both.
+        Exception: what eager fails with.
+    """
+    with torch.no_grad():
+        try:
+            mine = _call(run, given)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - whoever times it finds the same, and says so
+            return None
+        theirs = _call(eager, given)
+        if len(mine) != len(theirs):
+            return f"{len(mine)} results, where eager gives {len(theirs)}"
+        pairs = [pair for pair in zip(mine, theirs, strict=True) if isinstance(pair[1], torch.Tensor)]
+        for number, (one, other) in enumerate(pairs):
+            if not isinstance(one, torch.Tensor) or one.shape != other.shape or one.dtype != other.dtype:
+                return f"result {number} has another form than eager's"
+        doubtful = [number for number, (one, other) in enumerate(pairs) if not _alike(one, other)]
+        if not doubtful:
+            return None
+        exact = _exactly(eager, given)
+        if exact is None or len(exact) != len(theirs):
+            return None
+        third = [e for e, other in zip(exact, theirs, strict=True) if isinstance(other, torch.Tensor)]
+        found = (_wrong(*pairs[number], third[number]) for number in doubtful)
+        return next((f"result {n}: {said}" for n, said in zip(doubtful, found, strict=True) if said), None)
+
+
+def _call(run: Runner, given: Spare) -> list[Any]:
+    """What a call returns, and the arguments that lie where it writes, as it leaves them."""
+    given.restore()
+    results = list(run(*given.arguments))
+    if not given.memory:
+        return results
+    kept = [r.clone() if isinstance(r, torch.Tensor) else r for r in results]  # the next call writes there
+    return kept + [argument.clone() for argument in _written(given)]
+
+
+def _written(given: Spare) -> list[torch.Tensor]:
+    places = {copy.untyped_storage().data_ptr() for copy, _ in given.memory}
+    tensors = [a for a in given.arguments if isinstance(a, torch.Tensor) and a.layout is torch.strided]
+    return [a for a in tensors if a.untyped_storage().data_ptr() in places]
+
+
+def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two results differ by a few roundings."""
+    if one.is_complex() or one.layout is not torch.strided or not one.numel():
+        return True
+    if not one.is_floating_point():
+        return bool(torch.equal(one, other))
+    few = _FEW if one.itemsize >= 4 else _FEW_OF_16_BITS
+    a, b = one.double(), other.double()
+    finite = torch.isfinite(b)
+    if not torch.equal(finite, torch.isfinite(a)):
+        return False
+    most = b.abs().where(finite, 0.0).max()
+    return bool(((a - b).abs().where(finite, 0.0) <= few * torch.finfo(one.dtype).eps * most).all())
+
+
+def _exactly(eager: Runner, given: Spare) -> Sequence[Any] | None:
+    """Eager's results in fp64; None where the graph fixes its types, or takes too much memory."""
+    tensors = [a for a in given.arguments if isinstance(a, torch.Tensor)]
+    if sum(t.numel() * t.itemsize for t in tensors) > _MOST_BYTES:
+        return None
+    given.restore()
+    wide = [a.double() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in given.arguments]
+    try:
+        results = list(eager(*wide))
+    except RuntimeError:
+        return None
+    written = {id(a) for a in _written(given)}
+    return results + [w for a, w in zip(given.arguments, wide, strict=True) if id(a) in written]
+
+
+def _wrong(one: torch.Tensor, other: torch.Tensor, exact: Any) -> str | None:
+    """What is wrong with `one`, in words, beside eager's and that in fp64."""
+    if not isinstance(exact, torch.Tensor) or exact.shape != one.shape:
+        return None
+    if not one.is_floating_point():
+        differs = float(((one != other) & (other == exact)).double().mean())
+        return f"{differs:.1%} of the elements differ" if differs > _OTHERS else None
+    if exact.dtype is not torch.float64:
+        return None
+    a, b = one.double(), other.double()
+    counted = torch.isfinite(b) & torch.isfinite(exact)
+    if bool((counted & ~torch.isfinite(a)).any()):
+        return "no number where eager gives one"
+    error, own = (float((x - exact).abs().where(counted, 0.0).max()) for x in (a, b))
+    peak = float(exact.abs().where(counted, 0.0).max())
+    bound = 2.0 * own + 2.0 * torch.finfo(one.dtype).eps * peak
+    return f"error {error:.3g}, eager's {own:.3g}, bound {bound:.3g}" if error > _ROOM * bound else None

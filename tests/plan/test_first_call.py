@@ -1,0 +1,128 @@
+"""A call's own results are compared with eager's before weft's kernels are taken."""
+
+import warnings
+
+import pytest
+import torch
+
+import weft
+from weft.api import net
+from weft.emit import cpp
+from weft.errors import LeftToPyTorchWarning
+from weft.plan.first_call import wrong_results
+from weft.plan.spare import spare
+
+
+def compared(mine, eager, *arguments, written=()):
+    return wrong_results(mine, eager, spare(arguments, written))
+
+
+def eager(x, y):
+    return [torch.softmax(x, -1), x.argmax(-1), y > 0]
+
+
+X, Y = torch.randn(40, 300), torch.randn(7)
+
+
+def other_rounding(x, y):
+    wide = torch.softmax(x.double(), -1).float()
+    return [wide, x.argmax(-1), y > 0]
+
+
+def changed(place, change):
+    def mine(x, y):
+        found = eager(x, y)
+        found[place] = change(found[place].clone())
+        return found
+
+    return mine
+
+
+def with_nan(t):
+    t[3, 3] = torch.nan
+    return t
+
+
+def one_off(t):
+    t[3, 3] += 1e-3
+    return t
+
+
+@pytest.mark.parametrize(
+    ("mine", "said"),
+    [
+        (eager, None),
+        (other_rounding, None),
+        (changed(0, one_off), "result 0: error 0.001"),
+        (changed(0, with_nan), "result 0: no number"),
+        (changed(0, lambda t: t.double()), "result 0 has another form"),
+        (changed(1, lambda t: (t + 1) % 300), "result 1: 100.0% of the elements differ"),
+        (changed(2, lambda t: ~t), "result 2: 100.0%"),
+        (lambda x, y: eager(x, y)[:2], "2 results, where eager gives 3"),
+    ],
+)
+def test_what_no_rounding_explains_is_wrong(mine, said):
+    found = compared(mine, eager, X, Y)
+    assert (found is None) if said is None else found.startswith(said), found
+
+
+def test_fp64_decides_who_is_right():
+    """Eager in float32 loses what a kernel keeps: the kernel is not wrong."""
+    x = torch.full((4, 1000), 12345.678) + torch.randn(4, 1000) * 1e-3
+
+    def raw(x):
+        return [(x * x).mean(-1) - x.mean(-1) ** 2]
+
+    def centred(x):
+        return [((x.double() - x.double().mean(-1, keepdim=True)) ** 2).mean(-1).float()]
+
+    assert compared(centred, raw, x) is None
+    assert "error" in compared(raw, lambda x: [x.var(-1, correction=0)], x)
+
+
+def test_what_is_written_is_compared_too():
+    x = torch.randn(50)
+
+    def add(x):
+        x.add_(1)
+        return []
+
+    def add_more(x):
+        x.add_(1.01)
+        return []
+
+    before = x.clone()
+    assert compared(add, add, x, written=(0,)) is None
+    assert "result 0: error" in compared(add_more, add, x, written=(0,))
+    assert torch.equal(x, before)
+
+
+def test_what_fails_is_left_to_whoever_times_it():
+    def fails(*_):
+        raise ValueError("no")
+
+    assert compared(fails, eager, X, Y) is None
+    with pytest.raises(ValueError, match="no"):
+        compared(eager, fails, X, Y)
+
+
+def test_a_user_gets_eagers_results_and_hears_of_it(monkeypatch, tmp_path):
+    """Of a function whose kernels pass the judge at small sizes, and are wrong at these."""
+    net.forget()
+    emit = cpp.emit
+
+    def wrong(*args, **kwargs):
+        text = emit(*args, **kwargs)
+        assert "const float s6 = s[i] * s5;" in text
+        return text.replace("const float s6 = s[i] * s5;", "const float s6 = s[i] * s5 * (K > 9000 ? 0.5f : 1.0f);")
+
+    monkeypatch.setattr(cpp, "emit", wrong)
+    x = torch.randn(3, 10000)
+    with warnings.catch_warnings(record=True) as heard, weft.options(defects="warn"):
+        warnings.simplefilter("always")
+        fast = weft.compile(lambda x: torch.softmax(x, -1), measure="auto", cache_dir=tmp_path)
+        for _ in range(2):
+            torch.testing.assert_close(fast(x), torch.softmax(x, -1), rtol=0, atol=0)
+    (said,) = [w for w in heard if issubclass(w.category, LeftToPyTorchWarning)]
+    assert "the results of weft_m_0 are wrong: result 0: error" in str(said.message)
+    assert "reproducer" in str(said.message)
