@@ -30,7 +30,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], 
     """By program and kind. In a process of its own, which forks: this one may have threads."""
     paths = os.pathsep.join(p for p in sys.path if p)
     environment = {**os.environ, "PYTHONPATH": paths, "WEFT_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
-    environment = {name: value for name, value in environment.items() if name != "WEFT_DEFECTS"}
+    environment = {name: value for name, value in environment.items() if name not in ("WEFT_DEFECTS", "WEFT_JUDGE")}
     command = [sys.executable, "-W", "ignore", str(Path(planted.__file__)), "--share"]
     done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -13,6 +13,11 @@ from weft.plan.first_call import wrong_results
 from weft.plan.spare import spare
 
 
+@pytest.fixture(autouse=True)
+def _judged(monkeypatch):
+    monkeypatch.setenv("WEFT_JUDGE", "first")
+
+
 def compared(mine, eager, *arguments, written=()):
     return wrong_results(mine, eager, spare(arguments, written))
 
