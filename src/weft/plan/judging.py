@@ -173,7 +173,7 @@ def _sizes(
     layout = layout_of(judged.written)
     compiled = not isinstance(region.kernels[0].made, Binary) and not is_asked_for()
     interpreted = is_asked_for() and not isinstance(region.kernels[0].made, Binary)
-    most = ((1, _MANY_INTERPRETED),) if interpreted else ((1, MANY), (0, FAR))
+    most = ((1, _MANY_INTERPRETED), (0, MANY)) if interpreted else ((1, MANY), (0, FAR))
     found: tuple[list[dict[str, int]], list[dict[str, int]]] = ([], [])
     for chosen in edge_sizes(applied):
         own = {judged.names[name]: size for name, size in chosen.items() if name in judged.names}

@@ -24,7 +24,7 @@ from weft.verify.regimes import REGIMES, ROWS, Layout, drawn, labels, layout_of,
 
 # Operations that the reference of a case may have: for cases of all regimes, a millisecond; for one whose sizes reach beyond every
 # block; and where the program's own sizes leave no smaller ones.
-MANY, FAR, AT_MOST = 1 << 17, 1 << 19, 1 << 24
+MANY, FAR, AT_MOST = 1 << 17, 1 << 20, 1 << 24
 # So many multiplications and additions of a product cost as much as one other operation.
 _OF_A_PRODUCT = 8
 # Numbers within so many times of the largest may overflow in a sum of as many.
@@ -364,7 +364,8 @@ def fitted(program: TensorProgram, wanted: Mapping[str, int], layout: Layout, mo
 
     Args:
         program: what is to be run.
-        wanted: of spaces without a fixed size, by name. First rows become fewer, then the largest sizes smaller.
+        wanted: of spaces without a fixed size, by name. First rows become fewer, then the largest sizes smaller, those last that
+            something is summed along: blocks of these have a state.
         layout: spaces of rows have room for all regimes, several times where that is cheap.
         most: so many operations.
     """
@@ -381,12 +382,12 @@ def fitted(program: TensorProgram, wanted: Mapping[str, int], layout: Layout, mo
         not layout.slots
     ):  # of integers alone: three blocks of each loop and a rest, so that each must begin where the last one ended
         chosen |= {name: 2 * size + 3 for name, size in chosen.items() if name not in reduced_spaces(program)}
-    sizes = _taken(program, chosen)
+    sizes, summed = _taken(program, chosen), reduced_spaces(program)
     while sizes is not None and points(program, sizes) > most:
         room = {name for name in chosen if chosen[name] > least[name]}
         if not room:
             return sizes if points(program, sizes) <= AT_MOST else None
-        name = max(room & set(layout.slots) or room, key=chosen.__getitem__)
+        name = max(room & set(layout.slots) or room - summed or room, key=chosen.__getitem__)
         fewer = max(least[name], chosen[name] * 2 // 3)
         smaller = _taken(program, chosen | {name: fewer})
         if smaller is None:  # what follows from it would have no elements
