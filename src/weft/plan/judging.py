@@ -59,7 +59,11 @@ def demand(judged: Judged, region: CompiledRegion, options: Options) -> None:
             if judged.device is not None:
                 with suppress(OSError):  # no room: a crash is not remembered
                     folder.store(key, {}, {"running": _this_process()}, parts=parts)
-            wrong = _now(judged, region, options.seed)
+            try:
+                wrong = _now(judged, region, options.seed)
+            except BaseException:  # interrupted, or a defect of the judge's: the marker must not speak of the kernel
+                folder.remove(key)
+                raise
             if wrong is None:  # no memory to judge in: another process may have it
                 folder.remove(key)
                 return
