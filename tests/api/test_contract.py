@@ -407,6 +407,7 @@ class TestEquivalent:
 
     def test_the_functions_and_the_state_of_random_numbers_are_left_as_they_were(self):
         layer, x = torch.nn.BatchNorm1d(4), torch.randn(5, 4)
+        assert layer.running_mean is not None
         before, mean = torch.get_rng_state(), layer.running_mean.clone()
         verdict = weft.equivalent(lambda x: x * 2, lambda x: x + x, (x,))
         assert verdict.equal is True

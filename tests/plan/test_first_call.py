@@ -68,7 +68,7 @@ def one_off(t):
 )
 def test_what_no_rounding_explains_is_wrong(mine, said):
     found = compared(mine, eager, X, Y)
-    assert (found is None) if said is None else found.startswith(said), found
+    assert (found is None) if said is None else (found or "").startswith(said), found
 
 
 def test_fp64_decides_who_is_right():
@@ -82,7 +82,7 @@ def test_fp64_decides_who_is_right():
         return [((x.double() - x.double().mean(-1, keepdim=True)) ** 2).mean(-1).float()]
 
     assert compared(centred, raw, x) is None
-    assert "error" in compared(raw, lambda x: [x.var(-1, correction=0)], x)
+    assert "error" in (compared(raw, lambda x: [x.var(-1, correction=0)], x) or "")
 
 
 def test_what_is_written_is_compared_too():
@@ -98,7 +98,7 @@ def test_what_is_written_is_compared_too():
 
     before = x.clone()
     assert compared(add, add, x, written=(0,)) is None
-    assert "result 0: error" in compared(add_more, add, x, written=(0,))
+    assert "result 0: error" in (compared(add_more, add, x, written=(0,)) or "")
     assert torch.equal(x, before)
 
 
