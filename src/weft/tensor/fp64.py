@@ -163,9 +163,13 @@ class Fp64Domain:
                 return args[index]
             case Lit(value):
                 return np.asarray(value)
-            case Apply(op, inner):
-                return optable.row(op).meaning(*(self._scalar(a, args) for a in inner))
+            case Apply(_, inner):
+                return self._applied(expr, [self._scalar(a, args) for a in inner])
             case Convert(dtype, inner):
                 return self.convert(self._scalar(inner, args), dtype, semantic=True)
             case _:
                 assert_never(expr)
+
+    def _applied(self, expr: Apply, operands: Sequence[Array]) -> Array:
+        """One operation of a scalar expression on its operands: what domains that round otherwise have otherwise."""
+        return optable.row(expr.op).meaning(*operands)

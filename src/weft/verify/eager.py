@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import assert_never
 
 import numpy as np
 
-from weft.tensor import optable
 from weft.tensor.domain import Array, contract_arrays, wrapped
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import Fp64Domain, rounded
 from weft.tensor.program import Monoid
-from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
+from weft.tensor.scalar import Apply, Lit, Scalar
 
 
 class EagerDomain(Fp64Domain):
@@ -76,22 +74,11 @@ class EagerDomain(Fp64Domain):
             numbers = values if dtype is DType.float32 else rounded(values.astype(np.float64), dtype)
             return numbers.astype(np.float32)
 
-    def _scalar(self, expr: Scalar, args: Sequence[Array]) -> Array:
-        match expr:
-            case Arg(index):
-                return args[index]
-            case Lit(value):
-                return np.asarray(value)
-            case Apply(op, inner):
-                own = [self._scalar(a, args) for a in inner]
-                found = optable.row(op).meaning(*own)
-                # Literals are Python's floats: they do not widen what they meet.
-                wide = any(a.dtype == np.float64 and not _is_literal(e) for a, e in zip(own, inner, strict=True))
-                return found.astype(np.float32) if found.dtype == np.float64 and not wide else found
-            case Convert(dtype, inner):
-                return self.convert(self._scalar(inner, args), dtype, semantic=True)
-            case _:
-                assert_never(expr)
+    def _applied(self, expr: Apply, operands: Sequence[Array]) -> Array:
+        found = super()._applied(expr, operands)
+        # Literals are Python's floats: they do not widen what they meet.
+        wide = any(v.dtype == np.float64 and not _is_literal(e) for v, e in zip(operands, expr.args, strict=True))
+        return found.astype(np.float32) if found.dtype == np.float64 and not wide else found
 
 
 def _is_literal(expr: Scalar) -> bool:
@@ -101,15 +88,12 @@ def _is_literal(expr: Scalar) -> bool:
 class MaskedDomain(Fp64Domain):
     """Numbers, but 0 times anything is 0: an operand that a mask excludes does not propagate its NaN (docs/masks.md)."""
 
-    def _scalar(self, expr: Scalar, args: Sequence[Array]) -> Array:
-        match expr:
-            case Apply("mul", (one, other)):
-                left, right = self._scalar(one, args), self._scalar(other, args)
-                return np.where((left == 0) | (right == 0), 0.0 * np.sign(np.nan_to_num(left)), left * right)
-            case Apply(op, inner):
-                return optable.row(op).meaning(*(self._scalar(a, args) for a in inner))
-            case _:
-                return super()._scalar(expr, args)
+    def _applied(self, expr: Apply, operands: Sequence[Array]) -> Array:
+        found = super()._applied(expr, operands)
+        if expr.op != "mul":
+            return found
+        left, right = operands
+        return np.where((left == 0) | (right == 0), 0.0 * np.sign(np.nan_to_num(left)), found)
 
     def contract(
         self,
@@ -213,18 +197,17 @@ class RandomlyRoundedDomain(Fp64Domain):
         self._of = dtype.accumulator
         return super().elementwise(expr, args, dtype)
 
-    def _scalar(self, expr: Scalar, args: Sequence[Array]) -> Array:
+    def _applied(self, expr: Apply, operands: Sequence[Array]) -> Array:
         match expr:
             case Apply("fma", (one, other, more)):  # twice: the reference is no better
-                return self._scalar(Apply("add", (Apply("mul", (one, other)), more)), args)
+                product = Apply("mul", (one, other))
+                return self._applied(Apply("add", (product, more)), (self._applied(product, operands[:2]), operands[2]))
             case Apply("maximum" | "minimum"):  # of zeros of either sign either is right
-                found = super()._scalar(expr, args)
+                found = super()._applied(expr, operands)
                 zero = (found == 0) & (found.dtype.kind == "f")
                 return np.where(zero, np.copysign(0.0, self._parts(found)), found) if zero.any() else found
-            case Apply():
-                return self._off(super()._scalar(expr, args), self._of)
             case _:
-                return super()._scalar(expr, args)
+                return self._off(super()._applied(expr, operands), self._of)
 
     def given(self, values: Array, dtype: DType) -> Array:
         """An input: exact, but that numbers below the normal ones may be 0, and zeros have either sign."""

@@ -14,13 +14,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from weft.tensor import optable
 from weft.tensor.domain import Array
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate, returned
 from weft.tensor.fp64 import Fp64Domain
 from weft.tensor.program import Cast, Constant, Elementwise, Extent, Input, Iota, Monoid, Node, Reduction, TensorProgram
-from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
+from weft.tensor.scalar import Apply, Arg
 
 # The largest power of 2 that a type holds, and what its least normal number is.
 _EXPONENTS = {
@@ -162,21 +161,13 @@ class WrittenNumbers(Fp64Domain):
         with np.errstate(all="ignore"):
             return self._noisy(result, total, ~(total < _unit(v).min() * _WHOLE))
 
-    def _scalar(self, expr: Scalar, args: Sequence[Array]) -> Array:
-        match expr:
-            case Apply(op, inner):
-                values = tuple(self._scalar(a, args) for a in inner)
-                return self._applied(op, values)
-            case Arg() | Lit() | Convert():
-                return super()._scalar(expr, args)
-
-    def _applied(self, op: str, values: tuple[Array, ...]) -> Array:
+    def _applied(self, expr: Apply, operands: Sequence[Array]) -> Array:
         with np.errstate(over="call", under="call", call=self._noted):
-            result = np.asarray(optable.row(op).meaning(*values))
+            result = np.asarray(super()._applied(expr, operands))
         if self._noise is None or result.dtype.kind != "f":
             return result
         with np.errstate(all="ignore"):
-            return self._noisy(result, result, ~np.asarray(_exact(op, result, *values)))
+            return self._noisy(result, result, ~np.asarray(_exact(expr.op, result, *operands)))
 
     def _noted(self, kind: str, flag: int) -> None:
         del kind, flag
