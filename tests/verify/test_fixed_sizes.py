@@ -21,6 +21,7 @@ from weft.tensor.scalar import Arg, Lit, Scalar, substitute
 from weft.tensor.scalar import apply as op
 from weft.verify import verify
 from weft.verify.fixed_sizes import different_size, freed
+from weft.verify.verdict import Argument
 
 ROW, COLUMN = Arg(0), Arg(1)
 LARGE = 8192
@@ -184,3 +185,34 @@ def test_a_number_worked_out_of_sizes_and_indices_alone_has_no_place():
     block = fused(program)
     loop = LoopSchedule((Level(LevelPlace.loop, 16),))
     assert verify(program, apply(block, Schedule(tuple((m.name, loop) for m in maps(block.graph))))).equal
+
+
+SYMBOLIC = {
+    name: CASES[name] for name in CASES if name not in ("a bound", "further than sizes of several spaces", "a square")
+}
+
+
+@pytest.mark.parametrize("case", SYMBOLIC)
+def test_a_number_that_is_one_off_is_refuted_where_sizes_are_symbols(case):
+    expr, number, rows, _ = SYMBOLIC[case]
+    program = over_indices(expr, None if rows is None or rows > 100 else rows, None)
+    right = scheduled(program)
+    verdict = verify(program, right, trials=1)
+    assert verdict.equal, verdict
+    for wrong in (changed(right, number, number + 1), changed(right, number, number - 1)):
+        assert verify(program, wrong, trials=1).equal is False
+
+
+def test_numbers_that_no_check_reaches_are_said():
+    """And numbers that no index is compared with are none of these, however large."""
+    far = over_indices(op("lt", COLUMN, Lit(1 << 20)), None, None)
+    verdict = verify(far, scheduled(far), trials=1)
+    assert verdict.agrees
+    assert verdict.equal is None
+    (slices,) = (shown for shown in verdict.classes if shown.kind is Argument.slices)
+    assert slices.shown == "N: what indices beyond 65536 decide was not seen"
+    filled = op("where", op("le", COLUMN, ROW), Arg(2), Lit(-1e9))
+    near = over_indices(op("le", COLUMN, ROW), None, None)
+    kept = near.values()["kept"]
+    near = replace(near, nodes=tuple(replace(n, expr=filled) if n is kept else n for n in near.nodes))
+    assert verify(near, scheduled(near), trials=1).equal

@@ -20,6 +20,7 @@ from dataclasses import dataclass, fields
 
 from weft.tensor.degrees import Formula, Met, Polynomial, Value
 from weft.tensor.primes import FAMILY, LEAST
+from weft.verify.thresholds import FARTHEST
 from weft.verify.verdict import Argument, Shown, Verdict
 
 # Of more use than no number; and a claim that rests on less is none.
@@ -90,6 +91,7 @@ class Held:
         chances: of one trial.
         floats: elements are among the results.
         exhausted: all values of the inputs that are integers were tried.
+        unreached: spaces of which no size that was checked reaches all that indices decide, by name.
         rounded_apart: the programs agree as well where each cast that rounds is an arbitrary function of its argument.
     """
 
@@ -98,6 +100,7 @@ class Held:
     floats: bool = False
     exhausted: bool = False
     rounded_apart: bool = False
+    unreached: frozenset[str] = frozenset()
 
     def add(self, one: Sequence[Value], other: Sequence[Value], moduli: Sequence[int]) -> None:
         """What two programs gave, modulo a chain of primes."""
@@ -154,6 +157,9 @@ class Held:
         if met.constants:
             words = f"{_listed(met.constants)}: seen where inputs lie on it and beside it"
             yield Shown(Argument.constants, words, decides=False)
+        if self.unreached:
+            words = f"{_listed(self.unreached)}: what indices beyond {FARTHEST} decide was not seen"
+            yield Shown(Argument.slices, words, decides=False)
 
     def _casts(self) -> Iterator[Shown]:
         met = self.met

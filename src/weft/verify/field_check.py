@@ -63,7 +63,7 @@ def verify(
     if different is not None:
         return different
     try:
-        found = replace(subject.claim(draw), rounded_apart=True)
+        found = replace(subject.claim(draw), rounded_apart=True, unreached=subject.unreached)
     except FAILURES as error:  # the licence does not hang on the claim
         why = f"agrees over finite fields; what that shows could not be worked out: {error}"
         return Verdict(None, None, why, subject.places, primes=draw.primes, agrees=True)
@@ -78,7 +78,7 @@ class _Scheduled(Subject):
 
     def __init__(self, of: Freed) -> None:
         self.program, self.programs = of.program, (of.program,)
-        self.applied = small_tiles(of.applied, of.reach)
+        self.applied, self.unreached = small_tiles(of.applied, of.reach), of.unreached
         self.places = tuple(self._places(of))
 
     def _places(self, of: Freed) -> Iterator[Mapping[str, int]]:

@@ -12,7 +12,7 @@ from weft.tensor.axes import Space
 from weft.tensor.program import Constant, Iota, Ranking, Reindex, TensorProgram
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 from weft.verify.inputs import literals
-from weft.verify.thresholds import thresholds
+from weft.verify.thresholds import of_symbols, thresholds
 
 T = TypeVar("T")
 
@@ -25,12 +25,14 @@ class Freed:
         program, applied: over spaces without a fixed size where that can be.
         most: the numbers that these sizes were, by name of the space; no check need go beyond.
         reach: an index that a check must reach, by name of the space, for all to be seen that indices decide.
+        unreached: the spaces along which indices decide something beyond `weft.verify.thresholds.FARTHEST`.
     """
 
     program: TensorProgram
     applied: BlockProgram
     most: Mapping[str, int]
     reach: Mapping[str, int]
+    unreached: frozenset[str]
 
 
 def freed(program: TensorProgram, applied: BlockProgram) -> Freed:
@@ -42,13 +44,14 @@ def freed(program: TensorProgram, applied: BlockProgram) -> Freed:
     symbols = symbols_for(program)
     most = {s.name: s.fixed for s in symbols if s.fixed is not None}
     program, applied = over_spaces(program, symbols), over_spaces(applied, symbols)
-    reach = thresholds(program, most)
+    beyond, unreached = of_symbols(program, most)
+    reach = thresholds(program, most) | beyond
     written = {float(n.value) for n in program.nodes if isinstance(n, Constant)} | set(map(float, literals(program)))
     foreign = set(_numbers(applied.graph, written))
     for name in _indexed(program, applied) & most.keys():
         # A number that only the schedule has is either worked out from others, or wrong: it must show.
         reach[name] = max(reach.get(name, 0), *(n for n in foreign if n < most[name]), 0)
-    return Freed(program, applied, most, {name: index for name, index in reach.items() if index})
+    return Freed(program, applied, most, {name: index for name, index in reach.items() if index}, unreached)
 
 
 def symbols_for(program: TensorProgram) -> dict[Space, Space]:

@@ -1,8 +1,8 @@
-"""How far along spaces of fixed size indices must go until all that they decide has been decided either way.
+"""How far along spaces indices must go until all that they decide has been decided either way.
 
 `arange(8192) < 500` looks the same at sizes 10 and 500: a check at small sizes says nothing about the 500. So what a program
-computes from indices is computed here as plain numbers at the sizes that it really has, at some positions along each space, and
-each comparison, rounding, wrap and bit operation is watched: every outcome that occurs, and every change of outcome from one
+computes from indices is computed here as plain numbers at the sizes that it really has (or, of symbols, at sizes beyond all its
+numbers), at some positions along each space, and each comparison, rounding, wrap and bit operation is watched: every outcome that occurs, and every change of outcome from one
 position to the next, must occur in what is checked, too.
 """
 
@@ -40,6 +40,11 @@ from weft.tensor.program import (
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply, arguments
 from weft.verify.inputs import literals, random_inputs
 
+FARTHEST = 1 << 16
+"""The index up to which checks go along a space whose size is a symbol."""
+
+# Numbers that no size exceeds.
+_LARGEST = 1 << 31
 # Positions that are looked at in one value, at most, and along one space that indices decide nothing along.
 _MOST_POSITIONS = 1 << 19
 _FEW = 2
@@ -98,6 +103,34 @@ def thresholds(program: TensorProgram, fixed: Mapping[str, int]) -> dict[str, in
         outcome = (left < first) + 2 * (left > first).astype(np.int8)
         _extend(reach, outcome, each.axes, positions, fixed)
     return reach
+
+
+def of_symbols(program: TensorProgram, fixed: Mapping[str, int]) -> tuple[dict[str, int], frozenset[str]]:
+    """The same where sizes are symbols: for spaces beyond all numbers that indices may be compared with.
+
+    Args:
+        program: without opaque operations.
+        fixed: the spaces whose sizes are known, and the number of their elements.
+
+    Returns:
+        The least index by name of the space, at most `FARTHEST`; and the spaces along which it would be more.
+    """
+    indexed = _indexed(program)
+    names = {s.name for s in program.spaces() if s.fixed is None} - fixed.keys()
+    if not names & {n.axes[0].space.name for n in program.nodes if isinstance(n, Iota)}:
+        return {}, frozenset()
+    deciding = replace(program, nodes=tuple(n for n in program.nodes if n.name in indexed or isinstance(n, Constant)))
+    numbers = {int(abs(v)) for v in literals(deciding) if np.isfinite(v) and abs(v) < _LARGEST}
+
+    def reached(most: int) -> dict[str, int]:
+        size = 2 * max((n for n in numbers if n <= most), default=0) + _AT_RUN_TIME
+        found = thresholds(program, {**fixed, **dict.fromkeys(names, size)})
+        return {name: index for name, index in found.items() if name in names}
+
+    near = reached(FARTHEST)
+    far = reached(_LARGEST) if any(n > FARTHEST for n in numbers) else near
+    reach = {name: min(index, FARTHEST) for name, index in near.items()}
+    return reach, frozenset(name for name, index in (*near.items(), *far.items()) if index > FARTHEST)
 
 
 # What is watched.
