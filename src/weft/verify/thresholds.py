@@ -2,8 +2,8 @@
 
 `arange(8192) < 500` looks the same at sizes 10 and 500: a check at small sizes says nothing about the 500. So what a program
 computes from indices is computed here as plain numbers at the sizes that it really has (or, of symbols, at sizes beyond all its
-numbers), at some positions along each space, and each comparison, rounding, wrap and bit operation is watched: every outcome that occurs, and every change of outcome from one
-position to the next, must occur in what is checked, too.
+numbers), at some positions along each space. Each comparison, rounding, wrap and bit operation is watched: every outcome that
+occurs, and every change of outcome from one position to the next, must occur in what is checked, too.
 """
 
 from __future__ import annotations
