@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import weft
+from weft.api.workloads_reductions import weighted_variance
 from weft.block.lower import lower
 from weft.block.program import BlockProgram
 from weft.capture import capture
@@ -23,8 +24,8 @@ from weft.target import Target
 from weft.tensor.bounded import BoundedDomain, Lane, numbers, packed
 from weft.tensor.dtypes import DType
 from weft.tensor.laws import cancel_shifts, expand_sums, normalize, sizes_in_place
-from weft.tensor.program import TensorProgram
-from weft.tensor.scalar import Arg, apply
+from weft.tensor.program import Monoid, TensorProgram
+from weft.tensor.scalar import Arg, Convert, apply
 from weft.verify import Ranges
 
 X, Y, W = torch.randn(16, 64), torch.randn(24, 64), torch.randn(64, 32)
@@ -85,6 +86,10 @@ def root_of_the_product(x):
 
 def log_softmax_by_hand(x):
     return torch.log(x.exp() / x.exp().sum(-1, keepdim=True))
+
+
+def standardised_softmax(x):
+    return torch.softmax((x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True), -1)
 
 
 def small_squares(x):
@@ -171,6 +176,12 @@ def test_one_exponent_for_a_block_is_found_and_one_for_a_row_is_not():
         (variance, (X,)),
         (scaled_norm, (X,)),
         (cosines, (X, Y)),
+        # Sums of what is float64, and what is computed of them before it is float32 again.
+        (lambda x, y: F.cosine_similarity(x, y, dim=-1), (X, X + 1)),
+        (lambda x: x.std(-1), (X,)),
+        (standardised_softmax, (X,)),
+        # Squares that lose digits before they vanish.
+        (weighted_variance, (X, X + 1)),
         (lambda x: torch.softmax(x.half() * 4, -1), (X,)),
         (lambda x: torch.softmax(x.masked_fill(x < 0, -torch.inf), -1), (X,)),
         (lambda x: torch.softmax(x, -1).topk(3), (X,)),
@@ -263,12 +274,55 @@ def test_integers_alone_have_no_magnitudes():
 # The domain.
 
 
+def squares(value: float, dtype: DType):
+    """The square of a number, and sums of one and of products of one, in `dtype`; in lanes without and with a range."""
+    domain = BoundedDomain((Lane.unbounded, Lane.bounded))
+    x = domain.convert(packed(np.array([[value] * 2])), dtype, semantic=False)
+    square = domain.elementwise(apply("mul", Arg(0), Arg(0)), [x], dtype)
+    return [
+        numbers(v) for v in (square[0], domain.reduce(Monoid.sum, square, [0]), domain.contract(x, [0], x, [0], []))
+    ]
+
+
+@pytest.mark.parametrize("value", [2.0**70, 2.0**-80])
+def test_sums_have_the_range_of_what_is_summed(value):
+    for free, bounded in squares(value, DType.float64):
+        assert free == bounded == value**2
+    for free, bounded in squares(value, DType.float32):
+        assert free == value**2
+        assert bounded in (0, np.inf)
+
+
+def test_operations_have_the_range_of_their_operands():
+    """As both emitters compute them: what becomes float32 at the end was float64 on the way."""
+    domain = BoundedDomain((Lane.unbounded, Lane.bounded))
+    x = domain.convert(packed(np.array([[2.0**70] * 2])), DType.float64, semantic=False)
+    root = Convert(DType.float32, apply("sqrt", apply("mul", Arg(0), Arg(0))))
+    assert numbers(domain.elementwise(root, [x], DType.float32)).tolist() == [[2.0**70] * 2]
+    square = numbers(domain.elementwise(apply("mul", Arg(0), Arg(0)), [x], DType.float32))
+    assert square.tolist() == [[2.0**140, np.inf]]
+
+
+def test_small_numbers_lose_digits_before_they_vanish():
+    """But in types of 16 bits, products of matrices and functions, where machines differ."""
+    domain = BoundedDomain((Lane.unbounded, Lane.bounded))
+    x = packed(np.array([[1.75 * 2.0**-75] * 2]))
+    small = 3.0625 * 2.0**-150
+    product = numbers(domain.elementwise(apply("mul", Arg(0), Arg(0)), [x], DType.float32))[0]
+    np.testing.assert_array_equal(product, [small, 2.0**-148])
+    assert numbers(domain.contract(x, [0], x, [0], [])).tolist() == [small, 0]
+    assert numbers(domain.convert(packed(np.array([[2.0**-16] * 2])), DType.float16, semantic=True))[0].tolist() == [
+        2.0**-16,
+        0,
+    ]
+
+
 def test_lanes_differ_only_in_their_range():
     domain = BoundedDomain((Lane.unbounded, Lane.bounded, Lane.narrower))
     x = packed(np.array([[2.0**65] * 3, [2.0**-65] * 3, [2.0**60] * 3]))
     square = numbers(domain.elementwise(apply("mul", Arg(0), Arg(0)), [x], DType.float32))
     np.testing.assert_array_equal(square[0], [2.0**130, np.inf, np.nan])
-    np.testing.assert_array_equal(square[1], [2.0**-130, 0, 0])
+    np.testing.assert_array_equal(square[1], [2.0**-130, 2.0**-130, 0])
     np.testing.assert_array_equal(square[2], [2.0**120, 2.0**120, np.nan])
     (event,) = domain.events.values()
     assert event.kind == "square"

@@ -1,8 +1,9 @@
 """The domain of numbers of bounded magnitude: what overflows and what vanishes, at many magnitudes of the inputs at once.
 
 Every element of a value is a row of numbers, one for each *lane*. A lane is one choice of how large the inputs are, and of whether
-numbers have the range of their type: beyond its largest number they are infinite, below its least normal number 0. Nothing is
-rounded. So two lanes that differ only in the range give the same numbers, bit for bit, unless the range mattered.
+numbers have the range of their type: beyond its largest number they are infinite; below its least normal number they are 0, or lose
+digits first where every machine keeps these. Nothing else is rounded. So two lanes that differ only in the range give the same
+numbers, bit for bit, unless the range mattered.
 """
 
 from __future__ import annotations
@@ -41,7 +42,13 @@ EXPONENTS = {
 }
 """Normal numbers of each type lie from 2 to the first up to, and without, 2 to the second."""
 
+_DIGITS = {DType.float64: 52, DType.float32: 23}
+"""Bits behind the point of normal numbers. In sums and products of numbers, what lies below them is a multiple of the least number
+that there is; functions, products of matrices and types of 16 bits make it 0 on some machines."""
+_KEEPS = frozenset({"add", "sub", "mul", "fma"})
+
 _MARGIN, _LEAST_MARGIN = 10, 3
+_NARROW, _WIDE = "v", "float64"
 _CHOOSING = frozenset({"where", "maximum", "minimum", "neg", "abs"})
 """They give a number that they were given: one that stands for -inf, say."""
 _EXPONENTIALS = frozenset({"exp", "exp2", "expm1", "decay", "coarse_decay"})
@@ -53,7 +60,7 @@ class Lane(Enum):
     """What range the numbers of a lane have."""
 
     unbounded = "that of the machine's numbers, far beyond the type's"
-    bounded = "the type's"
+    bounded = "the type's, with what lies below its normal numbers"
     narrower = "the type's, less a factor at both ends; what leaves it is NaN, but an exponential"
 
 
@@ -75,7 +82,8 @@ class Event:
 
 
 class BoundedDomain:
-    """Numbers with a range. Values: arrays of structures, each with one field, a row of one number a lane (or of one for all).
+    """Numbers with a range. Values: arrays of structures, each with one field, a row of one number a lane (or of one for all). The
+    field's name says whether they are float64: sums and products, which are not told a type, have the range of their terms'.
 
     Poison is NaN (for integers the least int64, for bools True). As a program is compared with itself alone, erf is a function of
     the same bounds that is faster.
@@ -94,6 +102,7 @@ class BoundedDomain:
         self.node: Any = None
         self._gone = np.array([np.nan if lane is Lane.narrower else np.inf for lane in self.lanes], self.real)
         self._ends = {dtype: self._of(*ends) for dtype, ends in EXPONENTS.items()}
+        self._spacing = {dtype: self._spaced(EXPONENTS[dtype][0] - digits) for dtype, digits in _DIGITS.items()}
 
     def at(self, node: Any) -> None:
         """Take note of what is computed next."""
@@ -110,6 +119,10 @@ class BoundedDomain:
         largest, least = zip(*(ends[lane] for lane in self.lanes), strict=True)
         return np.array(largest, self.real), np.array(least, self.real)
 
+    def _spaced(self, exponent: int) -> Array:
+        """In each lane the spacing of numbers below the normal ones: a spacing far beyond them where they are 0."""
+        return np.ldexp(self.real(1.0), [exponent if lane is Lane.bounded else 0 for lane in self.lanes])
+
     # What moves.
 
     def shape(self, v: Array) -> tuple[int, ...]:
@@ -118,20 +131,23 @@ class BoundedDomain:
 
     def lift(self, fn: Structural, *values: Array) -> Array:
         """`fn` on the array of structures; lane by lane where numpy has no such function of structures."""
-        count = max((v.dtype["v"].shape[0] for v in values), default=1)
+        count = max((numbers(v).shape[-1] for v in values), default=1)
+        wide = any(map(_is_wide, values))
         if len(values) > 1:
-            kind = np.result_type(*(v.dtype["v"].base for v in values))
-            values = tuple(packed(np.broadcast_to(numbers(v), (*v.shape, count)).astype(kind)) for v in values)
+            kind = np.result_type(*(numbers(v).dtype for v in values))
+            values = tuple(
+                packed(np.broadcast_to(numbers(v), (*v.shape, count)).astype(kind), wide=wide) for v in values
+            )
         try:
             return np.asarray(fn(*values))
         except TypeError:
             each = [fn(*(numbers(v)[..., min(i, numbers(v).shape[-1] - 1)] for v in values)) for i in range(count)]
-            return packed(np.stack(each, -1))
+            return packed(np.stack(each, -1), wide=wide)
 
     def poison(self, shape: Sequence[int], dtype: DType) -> Array:
         """NaN, or what comes nearest to it."""
         bad = {"float": self.real(np.nan), "int": np.iinfo(np.int64).min, "bool": True}[dtype.kind]
-        return packed(np.full((*shape, 1), bad))
+        return packed(np.full((*shape, 1), bad), wide=dtype is DType.float64)
 
     # What computes.
 
@@ -143,25 +159,25 @@ class BoundedDomain:
         """An array of one number."""
         if isinstance(value, float) and np.isinf(value) and dtype.kind == "int":
             value = dtype.bounds[1 if value > 0 else 0]
-        return packed(self._carried(np.full((*shape, 1), value), dtype))
+        return packed(self._carried(np.full((*shape, 1), value), dtype), wide=dtype is DType.float64)
 
     def iota(self, size: int, dtype: DType) -> Array:
         """np.arange."""
         return packed(self._carried(np.arange(size)[:, None], dtype))
 
     def elementwise(self, expr: Scalar, args: Sequence[Array], dtype: DType) -> Array:
-        """The table's `meaning` column, each operation within the range of what `dtype` is computed in.
+        """The table's `meaning` column, each operation within the range of what its operands make it, as both emitters compute it.
 
         A bare argument is a rounding to `dtype`: its range is that of `dtype` itself.
         """
         shape = np.broadcast_shapes(*(a.shape for a in args))
         with np.errstate(all="ignore"):
-            found = self._scalar(expr, [numbers(a) for a in args], dtype)
+            found, computed = self._scalar(expr, args)
             found = self._carried(found, dtype)
-            if dtype.is_float and isinstance(expr, Arg):
+            if dtype.is_float and (isinstance(expr, Arg) or computed is not dtype.accumulator):
                 found = self._within(found, dtype, expr, ())
         count = found.shape[-1] if found.ndim else 1
-        return packed(np.broadcast_to(found, (*shape, count)))
+        return packed(np.broadcast_to(found, (*shape, count)), wide=dtype is DType.float64)
 
     def contract(
         self,
@@ -172,6 +188,7 @@ class BoundedDomain:
         out_axes: Sequence[int],
     ) -> Array:
         """By np.matmul; infinite where the magnitudes of the terms add up to more than the range, whatever their signs."""
+        carried = _carried_in(left, right)
         one, other = numbers(left), numbers(right)
         count = max(one.shape[-1], other.shape[-1])
         one, other = (np.broadcast_to(v, (*v.shape[:-1], count)) for v in (one, other))
@@ -187,32 +204,32 @@ class BoundedDomain:
             if found.dtype.kind == "f":
                 terms = one.size // count * np.max(np.abs(one)) * np.max(np.abs(other))
                 total = np.abs(found) if self._inside(terms) else product(np.abs(one), np.abs(other))
-                found = self._within(found, self._sums, None, (), total)
-        return packed(found)
+                found = self._within(found, carried, None, (), total)
+        return packed(found, wide=carried is DType.float64)
 
     def reduce(self, monoid: Monoid, v: Array, dims: Sequence[int]) -> Array:
         """By numpy's reductions; a sum is infinite where the magnitudes of its terms add up to more than the range."""
-        values = numbers(v)
+        values, carried = numbers(v), _carried_in(v)
         if values.dtype == np.bool_ and monoid in (Monoid.sum, Monoid.prod):
             values = values.astype(np.int64)
         ufunc = {Monoid.sum: np.add, Monoid.prod: np.multiply, Monoid.max: np.maximum, Monoid.min: np.minimum}[monoid]
         with np.errstate(all="ignore"):
             if monoid is Monoid.prod and values.dtype.kind == "f":
-                return packed(self._product(values, tuple(dims)))
+                return packed(self._product(values, tuple(dims), carried), wide=_is_wide(v))
             start = identity(monoid, values.dtype.kind)
             found = np.asarray(ufunc.reduce(values, axis=tuple(dims), initial=start))
             if monoid is Monoid.sum and found.dtype.kind == "f":
                 total = np.add.reduce(np.abs(values), axis=tuple(dims))
-                found = self._within(found, self._sums, None, (), total)
-        return packed(found)
+                found = self._within(found, carried, None, (), total, keeps=True)
+        return packed(found, wide=_is_wide(v))
 
-    def _product(self, values: Array, dims: tuple[int, ...]) -> Array:
+    def _product(self, values: Array, dims: tuple[int, ...], dtype: DType) -> Array:
         """The product over `dims`, one factor after the other."""
         kept = tuple(d for d in range(values.ndim) if d not in dims)
         factors = values.transpose(*dims, *kept).reshape(-1, *(values.shape[d] for d in kept))
         found = np.ones(factors.shape[1:], self.real)
         for factor in factors:
-            found = self._within(found * factor, self._sums, None, ())
+            found = self._within(found * factor, dtype, None, ())
         return found
 
     def ranked(self, v: Array, numbers: Array, count: int, order: Order) -> tuple[Array, Array]:
@@ -225,29 +242,24 @@ class BoundedDomain:
         first, missing = ranking(keys, np.isnan(values), own, count, order)
         found = np.where(missing, last, np.take_along_axis(values, first, -1))
         places = np.take_along_axis(own, first, -1)
-        return packed(np.moveaxis(found, 0, -1)), packed(np.moveaxis(places, 0, -1))
+        return packed(np.moveaxis(found, 0, -1), wide=_is_wide(v)), packed(np.moveaxis(places, 0, -1))
 
     def convert(self, v: Array, dtype: DType, semantic: bool) -> Array:
         """Rounds to a semantic float type, within its range; integers truncate towards 0 and wrap; bool is `!= 0`."""
-        return packed(self._converted(numbers(v), dtype, semantic))
+        return packed(self._converted(numbers(v), dtype, semantic), wide=dtype is DType.float64)
 
     def random(self, shape: Sequence[int], dtype: DType, rng: np.random.Generator) -> Array:
         """Standard normal floats, small integers, fair bools; the same in all lanes."""
         values = rng.standard_normal(tuple(shape)) if dtype.is_float else random_exact(shape, dtype, rng)
-        return packed(values[..., None])
+        return packed(values[..., None], wide=dtype is DType.float64)
 
     def equal(self, a: Array, b: Array) -> bool:
         """The same numbers in all lanes; NaN equals NaN."""
         return a.shape == b.shape and bool(
-            np.array_equal(numbers(a), numbers(b), equal_nan=a.dtype["v"].base.kind == "f")
+            np.array_equal(numbers(a), numbers(b), equal_nan=numbers(a).dtype.kind == "f")
         )
 
     # The range.
-
-    @property
-    def _sums(self) -> DType:
-        """What sums and products are carried in, which do not say it."""
-        return DType.float32 if self.real is np.float64 else DType.float64
 
     def _carried(self, values: Array, dtype: DType) -> Array:
         return values.astype(self.real) if dtype.is_float else wrapped(np.asarray(values), dtype)
@@ -260,20 +272,23 @@ class BoundedDomain:
         near = np.where(np.isfinite(near) & (near != 0.0), near, carried).astype(self.real)
         return near if dtype is DType.float8_e4m3fn else self._within(near, dtype, Arg(0), ())
 
-    def _scalar(self, expr: Scalar, args: Sequence[Array], dtype: DType) -> Array:
+    def _scalar(self, expr: Scalar, args: Sequence[Array]) -> tuple[Array, DType]:
+        """The numbers of `expr`, and what they are computed in."""
         match expr:
             case Arg(index):
-                return args[index]
+                return numbers(args[index]), _carried_in(args[index])
             case Lit(value):
-                return np.asarray([value])
+                return np.asarray([value]), DType.float32
             case Apply(op, inner):
-                operands = [self._scalar(a, args, dtype) for a in inner]
+                operands, types = zip(*(self._scalar(a, args) for a in inner), strict=True)
                 found = np.asarray(_meaning(op)(*operands))
-                if found.dtype.kind != "f" or op in _CHOOSING:
-                    return found
-                return self._within(found, dtype if dtype.is_float else self._sums, expr, operands)
+                if found.dtype.kind != "f":
+                    return found, DType.float32
+                computed = DType.float64 if DType.float64 in types else DType.float32
+                return found if op in _CHOOSING else self._within(found, computed, expr, operands), computed
             case Convert(to, inner):
-                return self._converted(self._scalar(inner, args, dtype), to, semantic=True)
+                found, _ = self._scalar(inner, args)
+                return self._converted(found, to, semantic=True), to.accumulator
             case _:
                 assert_never(expr)
 
@@ -288,8 +303,13 @@ class BoundedDomain:
         expr: Scalar | None,
         operands: Sequence[Array],
         magnitude: Array | None = None,
+        *,
+        keeps: bool = False,
     ) -> Array:
-        """`values` with infinities and zeros where `magnitude` (theirs, unless it is given) is out of the range."""
+        """`values` within the range, and what becomes of the others; `magnitude` is theirs, unless it is given.
+
+        `keeps` has those below the normal numbers lose digits before they are 0.
+        """
         own = dtype if isinstance(expr, Arg) else dtype.accumulator
         largest, least = self._ends[own]
         size = np.abs(values) if magnitude is None else magnitude
@@ -301,7 +321,10 @@ class BoundedDomain:
         self._note(expr, over, under)
         # An exponential that is infinite has the right sign. A sum or a product has it by chance, and max(x, 0) would hide that.
         gone = np.inf if kind_of(expr) == "exponential" else self._gone
-        return np.where(over, np.copysign(gone, values), np.where(under, 0.0, values)).astype(self.real)
+        keeps = keeps or (isinstance(expr, Apply) and expr.op in _KEEPS)
+        spacing = self._spacing[own] if keeps and own in _DIGITS else self.real(1.0)
+        left = np.where(under, np.round(values / spacing) * spacing, values)
+        return np.where(over, np.copysign(gone, values), left).astype(self.real)
 
     def _note(self, expr: Scalar | None, over: Array, under: Array) -> None:
         lanes = tuple(range(over.ndim - 1))
@@ -331,13 +354,23 @@ def kind_of(expr: Scalar | None) -> Kind:
 
 def numbers(v: Array) -> Array:
     """The numbers of a value: one more dimension, that of lanes, or of size 1 where it is the same in all."""
-    return v["v"]
+    return v[_WIDE if _is_wide(v) else _NARROW]
 
 
-def packed(values: Array) -> Array:
-    """A value of these numbers, whose last dimension is that of lanes."""
+def packed(values: Array, *, wide: bool = False) -> Array:
+    """A value of these numbers, whose last dimension is that of lanes; `wide` where they are float64."""
     whole = np.ascontiguousarray(values)
-    return whole.view(np.dtype([("v", whole.dtype, (whole.shape[-1],))]))[..., 0]
+    name = _WIDE if wide else _NARROW
+    return whole.view(np.dtype([(name, whole.dtype, (whole.shape[-1],))]))[..., 0]
+
+
+def _is_wide(v: Array) -> bool:
+    return v.dtype.names == (_WIDE,)
+
+
+def _carried_in(*values: Array) -> DType:
+    """What a sum or a product of these is carried in."""
+    return DType.float64 if any(map(_is_wide, values)) else DType.float32
 
 
 def _of_finite(size: Array, expr: Scalar | None, operands: Sequence[Array]) -> Array:

@@ -187,7 +187,9 @@ class Ranges:
         if self.borne is None:
             return None
         candidate = over_spaces(candidate, self._symbols)
-        domain = BoundedDomain(_twice(self._magnitudes, Lane.bounded), wide=self._wide)
+        domain = BoundedDomain(
+            _twice(self._magnitudes, Lane.bounded), wide=self._wide or _computes_doubles(candidate.graph)
+        )
         count = len(self._magnitudes)
         try:
             found = self._run(candidate, domain, self._magnitudes)
@@ -209,7 +211,7 @@ class Ranges:
         every = _all_alike(self._floats)
         values, programs = self._program.values(), list[Array]()
         least = [2.0 ** EXPONENTS.get(values[name].dtype, (-1100, 0))[0] for name in self._program.outputs]
-        domain = BoundedDomain(_twice(every, Lane.bounded), wide=self._wide)
+        domain = BoundedDomain(_twice(every, Lane.bounded), wide=self._wide or _computes_doubles(candidate.graph))
         try:
             written = evaluate(self._program, self._inputs(domain, every), domain, sizes=self._sizes)
             domain.events.clear()
@@ -277,7 +279,7 @@ class Ranges:
             values = _elements(shape, rng, domain.real)[shapes]
             values = np.moveaxis(values, 0, -1) * np.exp2(exponents.astype(domain.real))
             halves = len(domain.lanes) // len(magnitudes)
-            found[node.name] = packed(np.concatenate([values] * halves, axis=-1))
+            found[node.name] = packed(np.concatenate([values] * halves, axis=-1), wide=node.dtype is DType.float64)
         return found
 
 
@@ -321,6 +323,21 @@ def _operations(graph: Graph) -> Iterator[tuple[BlockNode, Scalar | None]]:
                     yield from _operations(each)
             case _:
                 pass
+
+
+def _computes_doubles(graph: Graph) -> bool:
+    """Tells whether anything in a graph or in its loops is computed in float64, be it only on the way."""
+    for node in graph.nodes:
+        match node:
+            case Pointwise() if node.dtype is DType.float64:
+                return True
+            case Map():
+                inner = () if node.state is None else (node.state.update, node.state.finish)
+                if any(map(_computes_doubles, (node.body, *inner))):
+                    return True
+            case _:
+                pass
+    return False
 
 
 def _applied(expr: Scalar) -> Iterator[Scalar]:
