@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import time
 from dataclasses import replace
 
@@ -10,10 +12,13 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from weft.api import function_trial, fuzz_functions
+from weft.api import function_trial, fuzz_functions, fuzz_processes
 from weft.api.cli import main
 from weft.api.function_trial import tried
-from weft.api.fuzz_functions import Failure, Tally, campaign, reproducer
+from weft.api.fuzz_campaign import Course, Outcome, Tally
+from weft.api.fuzz_functions import campaign, reproducer
+from weft.api.fuzz_processes import Ended, Pool
+from weft.options import current
 from weft.verify.function_rows import ROWS, Effect
 from weft.verify.function_values import LAYOUTS, VALUES
 from weft.verify.random_functions import Argument, RandomFunction, Statement, random_function, smaller
@@ -122,6 +127,22 @@ def test_lost_writes_lost_memory_and_exceptions_are_found(monkeypatch):
     found = tried(function).finding
     assert found is not None
     assert (found.stage, "KeyError: 'P'" in found.what) == ("raises", True)
+
+
+@pytest.mark.parametrize(("factor", "stage"), [(1, "lost"), (1.01, "number")])
+def test_what_weft_loses_is_found_and_judged_as_users_have_it(monkeypatch, factor, stage):
+    def losing(f):
+        def run(*given):
+            if current().defects == "raise":
+                raise KeyError("P")
+            return tuple(v * factor for v in f(*given))
+
+        return run
+
+    monkeypatch.setattr(function_trial, "weft_compile", losing)
+    found = tried(drawn("a0 * 2", entry="compile")).finding
+    assert found is not None
+    assert (found.stage, "KeyError" in found.what) == (stage, stage == "lost")
 
 
 def test_what_eager_refuses_is_no_finding():
@@ -239,38 +260,58 @@ def test_the_reproducer_runs(capsys):
     assert (printed.count("eager"), printed.count("weft")) == (2, 2)
 
 
-def test_processes_that_end_or_hang_are_findings():
-    texts = {0: "a0 + __import__('os')._exit(3)", 1: "a0 + __import__('time').sleep(100)"}
-    tally = campaign(2, 0, seconds=1.5, shrink=False, draw=lambda seed: drawn(texts[seed], seed=seed))
-    assert [(f.function.seed, f.stage) for f in tally.failures] == [(0, "crash"), (1, "time")]
-    assert tally.functions == 2
+def ending(seed: int) -> RandomFunction:
+    """Draws functions of which weft crashes (0) or hangs (1); 2 cannot even be drawn."""
+
+    def crash(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGFPE)
+
+    if seed == 2:
+        crash()
+    function_trial.weft_compile = [crash, lambda _: time.sleep(100)][seed]
+    return drawn("a0 * 2", seed=seed, entry="compile")
+
+
+def test_processes_that_end_or_hang_are_findings_or_pytorchs_own():
+    """Whatever ends with weft and not without it is a finding; what PyTorch alone does not survive is said, and is none."""
+    tally = campaign(range(3), seconds=1.5, shrink=False, draw=ending)
+    assert [(f.seed, f.stage) for f in tally.failures] == [(0, "crash"), (1, "time")]
+    assert tally.failures[0].what == "the process ended with SIGFPE"
+    assert "v0 = a0 * 2" in tally.failures[0].text
+    assert [(f.seed, f.what) for f in tally.pytorch] == [
+        (2, "the process ended with SIGFPE, while the function is drawn")
+    ]
+    assert tally.seeds == 3
 
 
 def test_a_crowded_machine_takes_longer(monkeypatch, tmp_path):
-    pool = fuzz_functions._Pool(1, str(tmp_path), 60.0)
-    monkeypatch.setattr(fuzz_functions.os, "cpu_count", lambda: 2)
-    for load, stages in ((9.0, []), (0.1, ["time"])):
-        pool.workers[0].function, pool.workers[0].begun = drawn("a0"), time.monotonic() - 100
-        monkeypatch.setattr(fuzz_functions.os, "getloadavg", lambda load=load: (load, load, load))
-        assert [answer.stage for _, answer in pool._heard()] == stages
+    pool = Pool[int](1, str(tmp_path), 60.0, print)
+    monkeypatch.setattr(fuzz_processes.os, "cpu_count", lambda: 2)
+    for load, ends in ((9.0, False), (0.1, True)):
+        pool.workers[0].job, pool.workers[0].begun = 1, time.monotonic() - 100
+        monkeypatch.setattr(fuzz_processes.os, "getloadavg", lambda load=load: (load, load, load))
+        assert [isinstance(answer.found, Ended) for answer in pool._heard()] == [True] * ends
     pool.close()
 
 
 def test_the_command_runs_functions(monkeypatch):
     asked: list[object] = []
 
-    def failing(count, seed, *, jobs, seconds, show):
-        asked.extend((count, seed, jobs, seconds))
-        failure = Failure("number", "is wrong", drawn("a0 * 2"), drawn("a0 * 2"))
-        show(failure)
-        return Tally(functions=count, failures=[failure])
+    def failing(seeds, *, jobs, seconds, course: Course):
+        asked.extend((seeds, jobs, seconds, course.minutes))
+        failure = Outcome(5, "number", "is wrong", reproducer(drawn("a0 * 2")))
+        assert course.show is not None
+        course.show(failure)
+        tally = Tally("random functions")
+        tally.add(failure)
+        return tally
 
     monkeypatch.setattr(fuzz_functions, "campaign", failing)
     found = CliRunner().invoke(main, ["fuzz", "--count", "3", "--seed", "5", "--jobs", "2"])
     assert found.exit_code == 1
-    assert asked == [3, 5, 2, 60]
+    assert asked == [range(5, 8), 2, 60, None]
     assert "random functions" in found.output
-    assert "seed 0, number: is wrong" in found.stderr
+    assert "seed 5, number: is wrong" in found.stderr
     assert "v0 = a0 * 2" in found.stderr
 
 

@@ -20,6 +20,7 @@ from weft.api.command import NewFile, R, console, package_version, reporting, wr
 from weft.api.derivation import DERIVED, Compiled, Derived, show
 from weft.api.doctor_command import doctor
 from weft.api.explain_command import explain
+from weft.api.fuzz_command import fuzz
 from weft.api.gpu_row import Found
 from weft.api.measure import setting, settle
 from weft.errors import CommandError
@@ -35,7 +36,7 @@ def main() -> None:
     """Plain PyTorch turned into a few fused, verified kernels."""
 
 
-for _command in (cache, doctor, explain):
+for _command in (cache, doctor, explain, fuzz):
     main.add_command(_command)
 
 
@@ -126,55 +127,6 @@ def _results(path: Path, read: Callable[[Any], R]) -> list[R]:
             where=str(path),
             todo="name a file that `weft bench --json` wrote, or leave --resume out",
         ) from error
-
-
-@main.command()
-@click.option(
-    "--count", type=click.IntRange(min=1), default=200, show_default=True, help="How many; of rules: applications."
-)
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the first; then one more each."
-)
-@click.option(
-    "--kind",
-    type=click.Choice(["functions", "programs", "rules"]),
-    default="functions",
-    show_default=True,
-    help="PyTorch functions through optimize and compile, tensor programs through every rewrite, or single rewrites.",
-)
-@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Functions: processes at once.")
-@click.option(
-    "--seconds",
-    type=click.FloatRange(min=1),
-    default=60,
-    show_default=True,
-    help="Functions: in which each must end, on an idle machine.",
-)
-@click.option("--operations", type=click.IntRange(min=1), help="Programs: about how many in each  [default: 3 to 10]")
-@click.option("--compiled", is_flag=True, help="Programs: also build each one's kernels and judge their results.")
-@reporting
-def fuzz(count: int, seed: int, kind: str, jobs: int, seconds: float, operations: int | None, compiled: bool) -> None:
-    """Check random PyTorch functions, or random programs with every rewrite, each beside what was written.
-
-    Functions are called through `weft.optimize` or `weft.compile`, with arguments of every type, odd values and layouts, at
-    several sizes, and judged beside eager and fp64. Programs run every rewrite, random schedules and, if asked, kernels. Of rules,
-    each application of a law or a rule is checked by itself: a right one that its check refutes is a false alarm. Exits with 1
-    where one is wrong; prints its seed, and the smallest that fails alike: of functions a file that runs.
-    """
-    from weft.api import fuzz, fuzz_functions, fuzz_rules
-
-    def show(failure: object) -> None:
-        click.echo(f"{failure}\n", err=True)
-
-    if kind == "functions":
-        tally = fuzz_functions.campaign(count, seed, jobs=jobs, seconds=seconds, show=show)
-    elif kind == "rules":
-        tally = fuzz_rules.campaign(count, seed, show=show)
-    else:
-        tally = fuzz.campaign(count, seed, compiled=compiled, operations=operations, show=show)
-    console().print(tally.table())
-    if tally.failures:
-        raise SystemExit(1)
 
 
 def _study(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import torch
 
@@ -41,8 +41,8 @@ class Finding:
     """What is wrong with a function.
 
     Attributes:
-        stage: one of "raises", "fallback", "structure", "dtype", "shape", "stride", "memory", "number", "nan", "integer"; or
-            "time", "crash" from outside.
+        stage: one of "raises", "structure", "dtype", "shape", "stride", "memory", "number", "nan", "integer"; "lost":
+            weft failed, or its judge refused a kernel, and PyTorch gave the user right results; or "time", "crash" from outside.
         what: in words, with call and output.
     """
 
@@ -78,19 +78,31 @@ class Tried:
 
 
 def tried(function: RandomFunction) -> Tried:
-    """Calls `function` as it says, through weft and eagerly, and compares."""
+    """Calls `function` as it says, through weft and eagerly, and compares.
+
+    Whatever fails in weft is a finding. Where that is all that there is, the function is tried again as users have it: PyTorch runs
+    what weft lost, and the results must be right.
+    """
+    found = _tried(function, defects="raise")
+    if found.finding is None or found.finding.stage not in ("raises", "fallback"):
+        return found
+    as_users_have_it = _tried(function, defects="warn")
+    return replace(as_users_have_it, finding=as_users_have_it.finding or Finding("lost", found.finding.what))
+
+
+def _tried(function: RandomFunction, *, defects: Literal["raise", "warn"]) -> Tried:
     torch.set_num_threads(function.threads)
     torch.compiler.reset()
-    with warnings.catch_warnings(), options(measure="never"):
+    with warnings.catch_warnings(), options(measure="never", defects=defects):
         warnings.simplefilter("ignore")
-        return _Trial(function).run()
+        return _Trial(function, tells_of_losses=defects == "raise").run()
 
 
 class _Trial:
     """One function, compiled once, and what its calls have shown."""
 
-    def __init__(self, function: RandomFunction) -> None:
-        self.function = function
+    def __init__(self, function: RandomFunction, *, tells_of_losses: bool) -> None:
+        self.function, self.tells_of_losses = function, tells_of_losses
         self.plain, self.wide = function.made(), function.made(wide=True)
         self.kernels = self.judged = 0
 
@@ -126,7 +138,7 @@ class _Trial:
             raise _WrongError("raises", f"optimize raises {_said(error)}") from error
         self.kernels = len(program.kernels)
         for fallback in program.fallbacks:
-            if fallback.reason.startswith(_FAILED):
+            if self.tells_of_losses and fallback.reason.startswith(_FAILED):
                 raise _WrongError("fallback", f"{fallback.operation} is left to PyTorch: {fallback.reason}")
         return program
 

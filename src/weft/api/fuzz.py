@@ -10,16 +10,17 @@ from __future__ import annotations
 import random
 import re
 import tempfile
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 import torch
-from rich.table import Table
 
 from weft.api.eager import laid_out, run_in_pytorch
+from weft.api.fuzz_campaign import Course, Outcome, Tally, run
 from weft.block.check import check
 from weft.block.copies import canonical
 from weft.block.interpret import interpret
@@ -54,56 +55,6 @@ _DRAWS = 4
 _ROUNDING = 1.0e-11
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """What is wrong with one program.
-
-    Attributes:
-        seed: of the program, and of all that was drawn for it.
-        stage: where it showed: "lower", "fuse", "snapshot", "schedule", "kernel".
-        what: in words, with the rule or the schedule.
-        program: the program, as text.
-        minimal: the smallest program found that fails at the same stage.
-    """
-
-    seed: int
-    stage: str
-    what: str
-    program: TensorProgram
-    minimal: TensorProgram
-
-    def __str__(self) -> str:
-        return (
-            f"seed {self.seed}, {self.stage}: {self.what}\n\n{self.program}\n\n"
-            f"smallest program that fails so:\n\n{self.minimal}"
-        )
-
-
-@dataclass
-class Tally:
-    """What a campaign saw: programs, operations, snapshots, schedules and kernels; rewrites by rule; refusals by reason."""
-
-    programs: int = 0
-    operations: int = 0
-    snapshots: int = 0
-    schedules: int = 0
-    kernels: int = 0
-    rules: Counter[str] = field(default_factory=Counter[str])
-    refused: Counter[str] = field(default_factory=Counter[str])
-    failures: list[Failure] = field(default_factory=list[Failure])
-
-    def table(self) -> Table:
-        """All of it, for printing."""
-        table = Table("", "count", title="random programs")
-        for what in ("programs", "operations", "snapshots", "schedules", "kernels"):
-            table.add_row(what, str(getattr(self, what)))
-        for name, counter in (("rule", self.rules), ("refused", self.refused)):
-            for what, count in sorted(counter.items(), key=lambda entry: (-entry[1], entry[0])):
-                table.add_row(f"{name}: {what}", str(count))
-        table.add_row("failures", str(len(self.failures)))
-        return table
-
-
 class _WrongError(Exception):
     """A result that is not what it must be, or an error where none may be."""
 
@@ -113,80 +64,88 @@ class _WrongError(Exception):
 
 
 def campaign(
-    count: int,
-    seed: int = 0,
+    seeds: Iterable[int],
     *,
     compiled: bool = False,
     operations: int | None = None,
-    show: Callable[[Failure], None] | None = None,
+    course: Course | None = None,
 ) -> Tally:
-    """Check `count` random programs.
+    """Check the random programs with these seeds.
 
     Args:
-        count: how many; the i-th has the seed `seed + i`, so that one can be looked at alone.
-        seed: of the first.
+        seeds: of the programs; each can be looked at alone.
         compiled: also build the kernels of each and judge their results.
         operations: about how many each has (`random_program`).
-        show: called with each failure when it is found.
+        course: limit of time, and where results go.
+
+    Returns:
+        Counts of programs, operations, snapshots, schedules and kernels; of rewrites by rule; of refusals by reason.
     """
-    tally = Tally()
-    with tempfile.TemporaryDirectory(prefix="weft-fuzz-") as folder, options(cache_dir=folder):
-        for own in range(seed, seed + count):
-            program = random_program(random.Random(own), operations)
-            tally.programs += 1
-            tally.operations += len(program.nodes)
-            wrong = _examine(program, own, tally, compiled)
+
+    def outcomes(left: Iterator[int]) -> Generator[Outcome]:
+        for seed in left:
+            begun, counts = time.monotonic(), Counter[str]()
+            program = random_program(random.Random(seed), operations)
+            counts["operations"] += len(program.nodes)
+            wrong = _examine(program, seed, counts, compiled)
+            seconds = time.monotonic() - begun
             if wrong is None:
+                yield Outcome(seed, counts=counts, seconds=seconds)
                 continue
-            minimal = minimised(program, _fails_alike(own, wrong.stage, compiled))
-            tally.failures.append(Failure(own, wrong.stage, wrong.what, program, minimal))
-            if show is not None:
-                show(tally.failures[-1])
-    return tally
+            minimal = minimised(program, _fails_alike(seed, wrong.stage, compiled))
+            yield Outcome(seed, wrong.stage, wrong.what, both(program, minimal), counts, seconds, minimal)
+
+    with tempfile.TemporaryDirectory(prefix="weft-fuzz-") as folder, options(cache_dir=folder):
+        return run("random programs", seeds, outcomes, course)
+
+
+def both(program: TensorProgram, minimal: TensorProgram) -> str:
+    """The text of a program that is wrong, and of the smallest that is."""
+    return f"{program}\n\nsmallest program that fails so:\n\n{minimal}"
 
 
 def _fails_alike(seed: int, stage: str, compiled: bool) -> Callable[[TensorProgram], bool]:
     def fails(program: TensorProgram) -> bool:
-        wrong = _examine(program, seed, Tally(), compiled and stage == "kernel")
+        wrong = _examine(program, seed, Counter(), compiled and stage == "kernel")
         return wrong is not None and wrong.stage == stage
 
     return fails
 
 
-def _examine(program: TensorProgram, seed: int, tally: Tally, compiled: bool) -> _WrongError | None:
+def _examine(program: TensorProgram, seed: int, counts: Counter[str], compiled: bool) -> _WrongError | None:
     """What is wrong with `program` and all that is made of it."""
     rng = random.Random(f"{seed} choices")
     try:
-        _staged("lower", tally, lambda: well_formed(program))
-        lowered = _staged("lower", tally, lambda: lower(program))
+        _staged("lower", counts, lambda: well_formed(program))
+        lowered = _staged("lower", counts, lambda: lower(program))
         if lowered is None:
             return None
-        _staged("lower", tally, lambda: check(lowered))
-        fusion = _staged("fuse", tally, lambda: fuse(lowered, checked=True))
-        plain = _staged("fuse", tally, lambda: fuse(lowered, RULES_IN_PLANS, (), checked=True))
+        _staged("lower", counts, lambda: check(lowered))
+        fusion = _staged("fuse", counts, lambda: fuse(lowered, checked=True))
+        plain = _staged("fuse", counts, lambda: fuse(lowered, RULES_IN_PLANS, (), checked=True))
         assert fusion is not None
         assert plain is not None
-        tally.rules.update(step.rule for step in fusion.steps)
-        tally.snapshots += len(fusion.snapshots)
-        _staged("snapshot", tally, lambda: _check_snapshots(program, fusion, rng))
+        counts.update(f"rule: {step.rule}" for step in fusion.steps)
+        counts["snapshots"] += len(fusion.snapshots)
+        _staged("snapshot", counts, lambda: _check_snapshots(program, fusion, rng))
         chosen = round_where_made(make_safe(rng.choice(fusion.snapshots).program).program)
-        found = _staged("schedule", tally, lambda: _check_schedule(program, canonical(plain.last), rng, tally))
-        _staged("schedule", tally, lambda: _check_schedule(program, canonical(chosen), rng, tally))
+        found = _staged("schedule", counts, lambda: _check_schedule(program, canonical(plain.last), rng, counts))
+        _staged("schedule", counts, lambda: _check_schedule(program, canonical(chosen), rng, counts))
         if compiled and found is not None:
-            _staged("kernel", tally, lambda: _check_kernel(program, found, rng, tally))
+            _staged("kernel", counts, lambda: _check_kernel(program, found, rng, counts))
     except _WrongError as wrong:
         return wrong
     return None
 
 
-def _staged(stage: str, tally: Tally, work: Callable[[], T]) -> T | None:
+def _staged(stage: str, counts: Counter[str], work: Callable[[], T]) -> T | None:
     """What `work` gives, None where it is refused; any other error is a finding."""
     try:
         return work()
     except _WrongError as wrong:
         raise _WrongError(stage, wrong.what) from wrong
     except (UnsupportedError, ScheduleError) as refusal:
-        tally.refused[f"{stage}: {_reason(refusal)}"] += 1
+        counts[f"refused: {stage}: {_reason(refusal)}"] += 1
     except Exception as error:
         raise _WrongError(stage, f"{type(error).__name__}: {getattr(error, 'what', error)}") from error
     return None
@@ -221,11 +180,11 @@ def _check_snapshots(program: TensorProgram, fusion: Fusion, rng: random.Random)
 
 
 def _check_schedule(
-    program: TensorProgram, block: BlockProgram, rng: random.Random, tally: Tally
+    program: TensorProgram, block: BlockProgram, rng: random.Random, counts: Counter[str]
 ) -> tuple[BlockProgram, Schedule]:
     """`block` under a random schedule, at sizes of its own."""
     schedule, applied = fitting_schedule(block, rng)
-    tally.schedules += 1
+    counts["schedules"] += 1
     trial = Trial(program, {s.name: rng.choice(_SIZES) for s in program.spaces() if s.fixed is None}, rng)
     different = trial.difference(applied)
     if different is not None:
@@ -291,14 +250,14 @@ def largest(program: TensorProgram, inputs: Mapping[str, Array]) -> float:
 
 
 def _check_kernel(
-    program: TensorProgram, found: tuple[BlockProgram, Schedule], rng: random.Random, tally: Tally
+    program: TensorProgram, found: tuple[BlockProgram, Schedule], rng: random.Random, counts: Counter[str]
 ) -> None:
     """Kernels of `program` under the schedule, beside eager, at several sizes, 0 among them."""
     _, schedule = found
     spaces = [s for s in program.spaces() if s.fixed is None]
     example = Example({s.name: s.fixed or 5 for s in program.spaces()}, {n.name: None for n in program.inputs}, 2)
     region = compile_region(program, example, current(), schedule)
-    tally.kernels += len(region.kernels)
+    counts["kernels"] += len(region.kernels)
     results: list[tuple[tuple[torch.Tensor, ...], ...]] = []
     for draw in range(_DRAWS):
         sizes = program.sizes({s.name: rng.choice((0, *_SIZES) if draw == 0 else _SIZES[1:]) for s in spaces})

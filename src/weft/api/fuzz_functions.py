@@ -1,288 +1,173 @@
 """Campaigns of random functions through `weft.optimize` and `weft.compile`, in processes of their own.
 
-A function that ends its process, or does not end, is a finding like others: it costs one process.
+A function that ends its process, or does not end, is a finding like others. It is drawn there too, since it is run eagerly while it
+is drawn, and PyTorch itself does not survive every function (SIGFPE in causal attention over no heads, on torch 2.11).
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from multiprocessing.connection import Connection, wait
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
 
-from rich.table import Table
+import torch
 
-from weft.verify.random_functions import RandomFunction, random_function, smaller
+from weft.api.function_trial import tried
+from weft.api.fuzz_campaign import PYTORCH, Course, Outcome, Tally, run
+from weft.api.fuzz_processes import Answer, Ended, Pool, Say
+from weft.verify.random_functions import REFUSALS, RandomFunction, random_function, smaller
 
 SECONDS = 60.0
-# A process is replaced after so many functions: what PyTorch keeps of each adds up.
-_FUNCTIONS_TO_A_PROCESS = 200
-_START = 120.0
 # How long a failing function is made smaller.
 _MOST_STEPS, _SHRINKING = 150, 240.0
 
+Draw = Callable[[int], RandomFunction]
+
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """A function that weft gets wrong.
+class _Job:
+    """What a process is to do.
 
     Attributes:
-        stage, what: as in `weft.api.function_trial.Finding`.
-        function: as drawn.
-        minimal: the smallest found that fails at the same stage.
+        seed: of the function.
+        function: the function itself; None where it is to be drawn.
+        alone: whether PyTorch runs it alone, without weft.
     """
 
-    stage: str
-    what: str
-    function: RandomFunction
-    minimal: RandomFunction
-
-    def __str__(self) -> str:
-        return f"seed {self.function.seed}, {self.stage}: {self.what}\n\n{reproducer(self.minimal)}"
-
-
-@dataclass
-class Tally:
-    """What a campaign saw: functions, their operations, kernels, judged calls; by entry and stage; failures."""
-
-    functions: int = 0
-    operations: int = 0
-    kernels: int = 0
-    judged: int = 0
-    slowest: float = 0.0
-    entries: Counter[str] = field(default_factory=Counter[str])
-    stages: Counter[str] = field(default_factory=Counter[str])
-    failures: list[Failure] = field(default_factory=list[Failure])
-
-    def table(self) -> Table:
-        """All of it, for printing."""
-        table = Table("", "count", title="random functions")
-        for what in ("functions", "operations", "kernels", "judged"):
-            table.add_row(what, str(getattr(self, what)))
-        table.add_row("seconds of the slowest", f"{self.slowest:.1f}")
-        for name, counter in (("through", self.entries), ("failures", self.stages)):
-            for what, count in sorted(counter.items()):
-                table.add_row(f"{name}: {what}", str(count))
-        table.add_row("failures", str(len(self.failures)))
-        return table
+    seed: int
+    function: RandomFunction | None = None
+    alone: bool = False
 
 
 def campaign(
-    count: int,
-    seed: int = 0,
+    seeds: Iterable[int],
     *,
     jobs: int = 1,
     seconds: float = SECONDS,
     shrink: bool = True,
-    draw: Callable[[int], RandomFunction] = random_function,
-    show: Callable[[Failure], None] | None = None,
+    draw: Draw = random_function,
+    course: Course | None = None,
 ) -> Tally:
-    """Try `count` random functions.
+    """Try the functions with these seeds.
 
     Args:
-        count: how many; the i-th has the seed `seed + i`, so that one can be looked at alone.
-        seed: of the first.
+        seeds: of the functions; each can be looked at alone.
         jobs: processes at once.
         seconds: in which each must end, on a machine that has nothing else to do.
         shrink: whether failing functions are made smaller.
-        draw: gives the function with a seed.
-        show: called with each failure when it is found.
+        draw: gives the function with a seed; it must be possible to pickle it.
+        course: limit of time, and where results go.
     """
-    tally = Tally()
     with tempfile.TemporaryDirectory(prefix="weft-fuzz-") as folder:
-        pool = _Pool(jobs, folder, seconds)
+        processes = _Processes(folder, seconds, partial(_done, draw=draw))
+        return run("random functions", seeds, partial(processes.outcomes, jobs=jobs, shrink=shrink), course)
+
+
+def _done(job: _Job, say: Say, *, draw: Draw) -> Outcome:
+    """What becomes of a job; says the function as soon as it is known."""
+    function = draw(job.seed) if job.function is None else job.function
+    say(function)
+    if job.alone:
+        _run_by_pytorch(function)
+        return Outcome(job.seed)
+    found = tried(function)
+    stage, what = (None, "") if found.finding is None else (found.finding.stage, found.finding.what)
+    counts = {
+        "operations": len(function.statements),
+        "kernels": found.kernels,
+        "judged": found.judged,
+        f"through: {function.entry}": 1,
+    }
+    return Outcome(job.seed, stage, what, counts=counts, minimal=function)
+
+
+def _run_by_pytorch(function: RandomFunction) -> None:
+    """Calls `function` as it says without weft, and in fp64, as its trial does: whether PyTorch survives that is the question."""
+    torch.set_num_threads(function.threads)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for call in range(len(function.calls)):
+            for wide in (False, True):
+                with suppress(*REFUSALS):
+                    function.made(wide=wide)(*function.tensors(call, wide=wide))
+
+
+class _Processes:
+    """What is done with seeds, in processes."""
+
+    def __init__(self, folder: str, seconds: float, work: Callable[[_Job, Say], object]) -> None:
+        self._folder, self._seconds, self._work = folder, seconds, work
+        self._alone = self._pool(1)  # in this process PyTorch is alone at all times
+
+    def outcomes(self, seeds: Iterator[int], *, jobs: int, shrink: bool) -> Generator[Outcome]:
+        """What becomes of each seed, in the order in which they end."""
+        pool = self._pool(jobs)
         try:
-            for function, answer in pool.answers(draw(own) for own in range(seed, seed + count)):
-                _count(tally, function, answer)
-                if answer.stage is None:
+            for answer in pool.answers(_Job(seed) for seed in seeds):
+                outcome = self._outcome(answer)
+                if outcome.stage is None or outcome.stage == PYTORCH or outcome.minimal is None:
+                    yield outcome
                     continue
-                minimal = _minimised(function, answer.stage, folder, seconds) if shrink else function
-                tally.failures.append(Failure(answer.stage, answer.what, function, minimal))
-                if show is not None:
-                    show(tally.failures[-1])
+                try:
+                    minimal = self._minimised(outcome) if shrink else outcome.minimal
+                except KeyboardInterrupt:
+                    yield _written(outcome, outcome.minimal, answer.seconds)
+                    raise
+                yield _written(outcome, minimal, answer.seconds)
         finally:
             pool.close()
-    return tally
+            self._alone.close()
 
+    def _pool(self, jobs: int) -> Pool[_Job]:
+        return Pool(jobs, self._folder, self._seconds, self._work)
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """What a process says of a function; `stage` is None where nothing is wrong."""
+    def _outcome(self, answer: Answer[_Job]) -> Outcome:
+        """What an answer says of its seed; of a process that ended, also whether PyTorch alone would have ended it."""
+        function = cast("RandomFunction | None", answer.said)
+        if not isinstance(answer.found, Ended):
+            found = cast("Outcome", answer.found)
+            return Outcome(found.seed, found.stage, found.what, "", found.counts, answer.seconds, function)
+        ended, text = answer.found, "" if function is None else reproducer(function)
+        (of_pytorch,) = self._alone.answers(iter((_Job(answer.job.seed, function, alone=True),)))
+        by_itself = of_pytorch.found
+        if isinstance(by_itself, Ended):
+            what = f"{by_itself.what}{', while the function is drawn' if function is None else ''}"
+            return Outcome(answer.job.seed, PYTORCH, what, text, {}, answer.seconds)
+        return Outcome(answer.job.seed, ended.stage, ended.what, text, {}, answer.seconds, function)
 
-    stage: str | None
-    what: str = ""
-    ran: bool = True
-    kernels: int = 0
-    judged: int = 0
-    seconds: float = 0.0
-
-
-def _count(tally: Tally, function: RandomFunction, answer: _Answer) -> None:
-    tally.functions += 1
-    tally.operations += len(function.statements)
-    tally.kernels += answer.kernels
-    tally.judged += answer.judged
-    tally.slowest = max(tally.slowest, answer.seconds)
-    tally.entries[function.entry] += 1
-    if answer.stage is not None:
-        tally.stages[answer.stage] += 1
-
-
-# Processes.
-
-
-def _serve(pipe: Connection, folder: str) -> None:
-    """What a process does: an answer for each function."""
-    os.environ["WEFT_CACHE_DIR"] = folder
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-    from weft.api.function_trial import tried
-    from weft.run import compiler
-
-    compiler.LEVEL = "-O1"  # a third of the time
-    pipe.send(None)
-    while True:
+    def _minimised(self, outcome: Outcome) -> RandomFunction:
+        """The smallest function found that fails at the same stage."""
+        function: RandomFunction = outcome.minimal
+        pool, deadline, steps = self._pool(1), time.monotonic() + _SHRINKING, 0
         try:
-            function = pipe.recv()
-        except EOFError:
-            return
-        found = tried(function)
-        finding = found.finding
-        stage, what = (None, "") if finding is None else (finding.stage, finding.what)
-        pipe.send(_Answer(stage, what, found.ran, found.kernels, found.judged))
+            going = True
+            while going:
+                going = False
+                for candidate in smaller(function):
+                    steps += 1
+                    if steps > _MOST_STEPS or time.monotonic() > deadline:
+                        return function
+                    (answer,) = pool.answers(iter((_Job(outcome.seed, candidate),)))
+                    if cast("Outcome | Ended", answer.found).stage == outcome.stage and not self._pytorchs(answer):
+                        function, going = candidate, True
+                        break
+        finally:
+            pool.close()
+        return function
+
+    def _pytorchs(self, answer: Answer[_Job]) -> bool:
+        return isinstance(answer.found, Ended) and self._outcome(answer).stage == PYTORCH
 
 
-class _Worker:
-    """A process, and the function that it is busy with; it begins when it is first needed."""
-
-    def __init__(self, folder: str) -> None:
-        self.pipe, self._other = multiprocessing.get_context("spawn").Pipe()
-        self.process = multiprocessing.get_context("spawn").Process(
-            target=_serve, args=(self._other, folder), daemon=True
-        )
-        self.function: RandomFunction | None = None
-        self.begun, self.served = 0.0, 0
-
-    def start(self) -> None:
-        """Waits until the process works."""
-        if self.process.pid is not None:
-            return
-        self.process.start()
-        self._other.close()
-        if not self.pipe.poll(_START):
-            raise TimeoutError(f"a process has not begun to work after {_START:.0f} s")
-        self.pipe.recv()
-
-    def ask(self, function: RandomFunction) -> None:
-        """Send a function; the answer comes through the pipe."""
-        self.pipe.send(function)
-        self.function, self.begun, self.served = function, time.monotonic(), self.served + 1
-
-    def answer(self) -> _Answer:
-        """What came through the pipe; a process that has ended says so."""
-        try:
-            found: _Answer = self.pipe.recv()
-        except (EOFError, OSError):
-            self.process.join(5)
-            return _Answer("crash", f"the process ended with {self.process.exitcode}")
-        return replace(found, seconds=time.monotonic() - self.begun)
-
-    def end(self) -> None:
-        """Ends the process, whatever it does."""
-        with suppress(OSError):
-            self.pipe.close()
-        if self.process.pid is not None:
-            self.process.join(0.2)
-            self.process.kill()
-            self.process.join()
-
-
-class _Pool:
-    """Processes that answer for functions, one each at a time."""
-
-    def __init__(self, jobs: int, folder: str, seconds: float) -> None:
-        self.folder, self.seconds = folder, seconds
-        self.workers = [_Worker(folder) for _ in range(jobs)]
-
-    def answers(self, functions: Iterator[RandomFunction]) -> Iterator[tuple[RandomFunction, _Answer]]:
-        """Each function with what was found, in the order in which they end."""
-        waiting = iter(functions)
-        more = True
-        while more or any(w.function is not None for w in self.workers):
-            for place, worker in enumerate(self.workers):
-                if worker.function is None and more:
-                    function = next(waiting, None)
-                    more = function is not None
-                    if function is not None:
-                        self._ready(place).ask(function)
-            yield from self._heard()
-
-    def _ready(self, place: int) -> _Worker:
-        """The process at this place, or one in its place where it has done enough."""
-        if self.workers[place].served >= _FUNCTIONS_TO_A_PROCESS:
-            self._replace(place)
-        self.workers[place].start()
-        return self.workers[place]
-
-    def _heard(self) -> Iterator[tuple[RandomFunction, _Answer]]:
-        """What processes have to say within a second, and those that take too long."""
-        busy: dict[Any, int] = {w.pipe: i for i, w in enumerate(self.workers) if w.function is not None}
-        heard = wait(list(busy), 1.0) if busy else []
-        for pipe, place in busy.items():
-            worker = self.workers[place]
-            function = worker.function
-            assert function is not None
-            if pipe in heard:
-                answer = worker.answer()
-                worker.function = None
-                if answer.stage == "crash":
-                    self._replace(place)
-                yield function, answer
-            elif time.monotonic() - worker.begun > self.seconds * _crowded():
-                self._replace(place)
-                took = time.monotonic() - worker.begun
-                yield function, _Answer("time", f"it has not ended after {took:.0f} s", seconds=took)
-
-    def _replace(self, place: int) -> None:
-        self.workers[place].end()
-        self.workers[place] = _Worker(self.folder)
-
-    def close(self) -> None:
-        """Ends all processes."""
-        for worker in self.workers:
-            worker.end()
-
-
-def _crowded() -> float:
-    """How much longer anything takes on this machine than alone: who waits for a processor, for each that there is."""
-    with suppress(OSError, AttributeError):  # AttributeError: not on every platform
-        return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-    return 1.0
-
-
-def _minimised(function: RandomFunction, stage: str, folder: str, seconds: float) -> RandomFunction:
-    """The smallest function found that fails at the same stage."""
-    pool, deadline, steps = _Pool(1, folder, seconds), time.monotonic() + _SHRINKING, 0
-    try:
-        going = True
-        while going:
-            going = False
-            for candidate in smaller(function):
-                steps += 1
-                if steps > _MOST_STEPS or time.monotonic() > deadline:
-                    return function
-                ((_, answer),) = pool.answers(iter((candidate,)))
-                if answer.stage == stage:
-                    function, going = candidate, True
-                    break
-    finally:
-        pool.close()
-    return function
+def _written(outcome: Outcome, minimal: RandomFunction, seconds: float) -> Outcome:
+    """The outcome with a file that shows it."""
+    text = reproducer(minimal)
+    return Outcome(outcome.seed, outcome.stage, outcome.what, text, outcome.counts, seconds, minimal)
 
 
 # What is printed.

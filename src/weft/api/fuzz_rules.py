@@ -7,14 +7,14 @@ interpreter over a field and in fp64, and a schedule as regions are (`weft.verif
 
 from __future__ import annotations
 
+import itertools
 import random
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterator
 
-from rich.table import Table
-
-from weft.api.fuzz import Failure, Trial
+from weft.api.fuzz import Trial, both
+from weft.api.fuzz_campaign import Course, Outcome, Tally, run
 from weft.block.copies import canonical
 from weft.block.lower import lower
 from weft.block.program import BlockProgram
@@ -53,58 +53,49 @@ LAWS: dict[str, Law] = {
 """Laws by name; each is tried on the program as it is drawn, and on what the laws before it made."""
 
 
-@dataclass
-class Applied:
-    """What a campaign saw: programs, and how often each law, rule or pass changed one; refusals by reason; failures."""
-
-    programs: int = 0
-    applications: Counter[str] = field(default_factory=Counter[str])
-    refused: Counter[str] = field(default_factory=Counter[str])
-    failures: list[Failure] = field(default_factory=list[Failure])
-
-    def table(self) -> Table:
-        """All of it, for printing."""
-        table = Table("", "count", title="applications of rules, each checked")
-        table.add_row("programs", str(self.programs))
-        for title, counter in (("applied", self.applications), ("refused", self.refused)):
-            for what, count in sorted(counter.items(), key=lambda entry: (-entry[1], entry[0])):
-                table.add_row(f"{title}: {what}", str(count))
-        table.add_row("applications", str(self.applications.total()))
-        table.add_row("failures", str(len(self.failures)))
-        return table
+APPLIED = "applied"
+"""What counts of applications begin with."""
 
 
-def campaign(count: int, seed: int = 0, *, show: Callable[[Failure], None] | None = None) -> Applied:
+def campaign(count: int | None, seed: int = 0, *, course: Course | None = None) -> Tally:
     """Apply rules to random programs until they were applied `count` times, and check each application.
 
     Args:
-        count: of applications; the program that brings them to it is still done whole.
+        count: of applications, None for as many as there is time for; the program that brings them to it is still done whole.
         seed: of the first program; then one more each.
-        show: called with each failure when it is found.
+        course: limit of time, and where results go.
+
+    Returns:
+        Counts of how often each law, rule or pass changed a program; of refusals by reason.
     """
-    tally, own = Applied(), seed
-    while tally.applications.total() < count:
-        program = random_program(random.Random(own))
-        tally.programs += 1
-        wrong = _first_wrong(program, own, tally)
-        if wrong is not None:
+
+    def outcomes(left: Iterator[int]) -> Generator[Outcome]:
+        for own in left:
+            begun, counts = time.monotonic(), Counter[str]()
+            program = random_program(random.Random(own))
+            wrong = _first_wrong(program, own, counts)
+            seconds = time.monotonic() - begun
+            if wrong is None:
+                yield Outcome(own, counts=counts, seconds=seconds)
+                continue
             minimal = minimised(program, _fails_alike(own, wrong[0]))
-            tally.failures.append(Failure(own, wrong[0], wrong[1], program, minimal))
-            if show is not None:
-                show(tally.failures[-1])
-        own += 1
-    return tally
+            yield Outcome(own, *wrong, both(program, minimal), counts, seconds, minimal)
+
+    def enough(tally: Tally) -> bool:
+        return count is not None and tally.counts["applications"] >= count
+
+    return run("applications of rules, each checked", itertools.count(seed), outcomes, course, enough=enough)
 
 
 def _fails_alike(seed: int, stage: str) -> Callable[[TensorProgram], bool]:
     def fails(program: TensorProgram) -> bool:
-        wrong = _first_wrong(program, seed, Applied())
+        wrong = _first_wrong(program, seed, Counter())
         return wrong is not None and wrong[0] == stage
 
     return fails
 
 
-def _first_wrong(program: TensorProgram, seed: int, tally: Applied) -> tuple[str, str] | None:
+def _first_wrong(program: TensorProgram, seed: int, counts: Counter[str]) -> tuple[str, str] | None:
     """The stage and what is wrong of the first application that its check does not pass."""
     rng = random.Random(f"{seed} choices")
     for stage, applications in (
@@ -114,11 +105,11 @@ def _first_wrong(program: TensorProgram, seed: int, tally: Applied) -> tuple[str
     ):
         try:
             for name, wrong in applications:
-                tally.applications[name] += 1
+                counts.update(("applications", f"{APPLIED}: {name}"))
                 if wrong is not None:
                     return stage, f"{name}: {wrong}"
         except (UnsupportedError, ScheduleError) as refusal:
-            tally.refused[f"{stage}: {type(refusal).__name__}"] += 1
+            counts[f"refused: {stage}: {type(refusal).__name__}"] += 1
         except Exception as error:  # noqa: BLE001 - whatever a rule raises is a finding
             return stage, f"{type(error).__name__}: {getattr(error, 'what', error)}"
     return None
