@@ -26,7 +26,7 @@ class Space:
     example: int | None = field(default=None, compare=False, repr=False)
 
     def size(self, sizes: Mapping[str, int]) -> int:
-        """The number of elements, given the run-time `sizes` by space name."""
+        """Returns the number of elements, given the run-time `sizes` by space name."""
         return self.fixed if self.fixed is not None else sizes[self.name]
 
 
@@ -57,7 +57,7 @@ class Affine:
 
     @staticmethod
     def of(axis: Axis) -> Affine:
-        """The index that is the axis itself."""
+        """Returns the index that is the axis itself."""
         return Affine(((axis, 1),))
 
     @property

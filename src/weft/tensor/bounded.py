@@ -95,7 +95,9 @@ class BoundedDomain:
     """
 
     def __init__(self, lanes: Sequence[Lane], *, wide: bool = False) -> None:
-        """Lanes of these kinds; `wide` where programs have float64, whose range only wider numbers of the machine can exceed."""
+        """Computes with lanes of these kinds; `wide` where programs have float64, whose range only wider numbers of the
+        machine can exceed.
+        """
         self.lanes = tuple(lanes)
         self.real: Any = np.longdouble if wide else np.float64
         self.events: dict[tuple[int, int], Event] = {}
@@ -120,17 +122,17 @@ class BoundedDomain:
         return np.array(largest, self.real), np.array(least, self.real)
 
     def _spaced(self, exponent: int) -> Array:
-        """In each lane the spacing of numbers below the normal ones: a spacing far beyond them where they are 0."""
+        """Returns for each lane the spacing of numbers below the normal ones: one far beyond them where they are 0."""
         return np.ldexp(self.real(1.0), [exponent if lane is Lane.bounded else 0 for lane in self.lanes])
 
     # What moves.
 
     def shape(self, v: Array) -> tuple[int, ...]:
-        """The sizes of the array of structures."""
+        """Returns the sizes of the array of structures."""
         return tuple(v.shape)
 
     def lift(self, fn: Structural, *values: Array) -> Array:
-        """`fn` on the array of structures; lane by lane where numpy has no such function of structures."""
+        """Applies `fn` to the array of structures, or lane by lane where numpy has no such function of structures."""
         count = max((numbers(v).shape[-1] for v in values), default=1)
         wide = any(map(_is_wide, values))
         if len(values) > 1:
@@ -145,28 +147,29 @@ class BoundedDomain:
             return packed(np.stack(each, -1), wide=wide)
 
     def poison(self, shape: Sequence[int], dtype: DType) -> Array:
-        """NaN, or what comes nearest to it."""
+        """Returns NaN, or for other types the value that comes nearest to it."""
         bad = {"float": self.real(np.nan), "int": np.iinfo(np.int64).min, "bool": True}[dtype.kind]
         return packed(np.full((*shape, 1), bad), wide=dtype is DType.float64)
 
     # What computes.
 
     def constant(self, value: float | int | bool, dtype: DType) -> Array:
-        """A rank 0 array, the same in all lanes."""
+        """Returns a rank 0 array, the same in all lanes."""
         return self.full((), value, dtype)
 
     def full(self, shape: Sequence[int], value: float | int | bool, dtype: DType) -> Array:
-        """An array of one number."""
+        """Returns an array of one number."""
         if isinstance(value, float) and np.isinf(value) and dtype.kind == "int":
             value = dtype.bounds[1 if value > 0 else 0]
         return packed(self._carried(np.full((*shape, 1), value), dtype), wide=dtype is DType.float64)
 
     def iota(self, size: int, dtype: DType) -> Array:
-        """np.arange."""
+        """Counts from 0 to `size` - 1, as np.arange does."""
         return packed(self._carried(np.arange(size)[:, None], dtype))
 
     def elementwise(self, expr: Scalar, args: Sequence[Array], dtype: DType) -> Array:
-        """The table's `meaning` column, each operation within the range of what its operands make it, as both emitters compute it.
+        """Applies the table's `meaning` column, each operation within the range of what its operands make it, as both
+        emitters compute it.
 
         A bare argument is a rounding to `dtype`: its range is that of `dtype` itself.
         """
@@ -187,7 +190,9 @@ class BoundedDomain:
         right_axes: Sequence[int],
         out_axes: Sequence[int],
     ) -> Array:
-        """By np.matmul; infinite where the magnitudes of the terms add up to more than the range, whatever their signs."""
+        """Multiplies with np.matmul; the result is infinite where the magnitudes of the terms, whatever their signs,
+        sum to more than the range.
+        """
         carried = _carried_in(left, right)
         one, other = numbers(left), numbers(right)
         count = max(one.shape[-1], other.shape[-1])
@@ -208,7 +213,7 @@ class BoundedDomain:
         return packed(found, wide=carried is DType.float64)
 
     def reduce(self, monoid: Monoid, v: Array, dims: Sequence[int]) -> Array:
-        """By numpy's reductions; a sum is infinite where the magnitudes of its terms add up to more than the range."""
+        """Reduces with numpy; a sum is infinite where the magnitudes of its terms add up to more than the range."""
         values, carried = numbers(v), _carried_in(v)
         if values.dtype == np.bool_ and monoid in (Monoid.sum, Monoid.prod):
             values = values.astype(np.int64)
@@ -224,7 +229,7 @@ class BoundedDomain:
         return packed(found, wide=_is_wide(v))
 
     def _product(self, values: Array, dims: tuple[int, ...], dtype: DType) -> Array:
-        """The product over `dims`, one factor after the other."""
+        """Multiplies along `dims`, one factor after the other."""
         kept = tuple(d for d in range(values.ndim) if d not in dims)
         factors = values.transpose(*dims, *kept).reshape(-1, *(values.shape[d] for d in kept))
         found = np.ones(factors.shape[1:], self.real)
@@ -233,7 +238,7 @@ class BoundedDomain:
         return found
 
     def ranked(self, v: Array, numbers: Array, count: int, order: Order) -> tuple[Array, Array]:
-        """By sorting; False is less than True."""
+        """Ranks by sorting; False is less than True."""
         values, own = _lanes_first(v), _lanes_first(numbers)
         own = np.broadcast_to(own, values.shape)
         last = worst(order, values.dtype.kind)
@@ -249,12 +254,12 @@ class BoundedDomain:
         return packed(self._converted(numbers(v), dtype, semantic), wide=dtype is DType.float64)
 
     def random(self, shape: Sequence[int], dtype: DType, rng: np.random.Generator) -> Array:
-        """Standard normal floats, small integers, fair bools; the same in all lanes."""
+        """Draws standard normal floats, small integers or fair bools, equal in all lanes."""
         values = rng.standard_normal(tuple(shape)) if dtype.is_float else random_exact(shape, dtype, rng)
         return packed(values[..., None], wide=dtype is DType.float64)
 
     def equal(self, a: Array, b: Array) -> bool:
-        """The same numbers in all lanes; NaN equals NaN."""
+        """Tells whether all lanes hold equal numbers; NaN equals NaN."""
         return a.shape == b.shape and bool(
             np.array_equal(numbers(a), numbers(b), equal_nan=numbers(a).dtype.kind == "f")
         )
@@ -273,7 +278,7 @@ class BoundedDomain:
         return near if dtype is DType.float8_e4m3fn else self._within(near, dtype, Arg(0), ())
 
     def _scalar(self, expr: Scalar, args: Sequence[Array]) -> tuple[Array, DType]:
-        """The numbers of `expr`, and what they are computed in."""
+        """Returns the numbers of `expr`, and the type that they are computed in."""
         match expr:
             case Arg(index):
                 return numbers(args[index]), _carried_in(args[index])
@@ -306,7 +311,7 @@ class BoundedDomain:
         *,
         keeps: bool = False,
     ) -> Array:
-        """`values` within the range, and what becomes of the others; `magnitude` is theirs, unless it is given.
+        """Returns `values` where they are within the range, else what becomes of them; `magnitude` is theirs, unless it is given.
 
         `keeps` has those below the normal numbers lose digits before they are 0.
         """
@@ -338,7 +343,7 @@ class BoundedDomain:
 
 
 def kind_of(expr: Scalar | None) -> Kind:
-    """What an operation counts as; None is a contraction or a reduction."""
+    """Names the kind that an operation counts as; None is a contraction or a reduction."""
     match expr:
         case Apply("mul", (one, other)) if one == other:
             return "square"
@@ -353,12 +358,12 @@ def kind_of(expr: Scalar | None) -> Kind:
 
 
 def numbers(v: Array) -> Array:
-    """The numbers of a value: one more dimension, that of lanes, or of size 1 where it is the same in all."""
+    """Returns the numbers of a value: one more dimension, that of lanes, or of size 1 where all lanes are equal."""
     return v[_WIDE if _is_wide(v) else _NARROW]
 
 
 def packed(values: Array, *, wide: bool = False) -> Array:
-    """A value of these numbers, whose last dimension is that of lanes; `wide` where they are float64."""
+    """Returns a value of these numbers, whose last dimension is that of lanes; `wide` where they are float64."""
     whole = np.ascontiguousarray(values)
     name = _WIDE if wide else _NARROW
     return whole.view(np.dtype([(name, whole.dtype, (whole.shape[-1],))]))[..., 0]
@@ -369,12 +374,12 @@ def _is_wide(v: Array) -> bool:
 
 
 def _carried_in(*values: Array) -> DType:
-    """What a sum or a product of these is carried in."""
+    """Returns the type in which a sum or a product of these is carried."""
     return DType.float64 if any(map(_is_wide, values)) else DType.float32
 
 
 def _of_finite(size: Array, expr: Scalar | None, operands: Sequence[Array]) -> Array:
-    """Where a magnitude is that of finite operands: 1 / 0 and -inf - x are infinite whatever the range is.
+    """Tells where a magnitude comes of finite operands: 1 / 0 and -inf - x are infinite whatever the range is.
 
     The machine's numbers hold all sums and products of numbers that have a range, but not powers.
     """

@@ -67,7 +67,7 @@ class Polynomial:
         )
 
     def __or__(self, other: Polynomial) -> Polynomial:
-        """Bounds of either."""
+        """Bounds both."""
         if self is other:
             return self
         return Polynomial(
@@ -79,18 +79,18 @@ class Polynomial:
         )
 
     def to_the(self, n: int) -> Polynomial:
-        """The product of n like it."""
+        """Bounds the product of n such."""
         if self is ONE or n == 1:
             return self
         return Polynomial(self.degree * n, self.bits * n, self.terms * n, self.power * n, self.power_bits * n)
 
     def times(self, n: int) -> Polynomial:
-        """The sum of n like it."""
+        """Bounds the sum of n such."""
         log = math.log2(n)
         return replace(self, bits=self.bits + log, terms=self.terms + log if self.power else 0.0)
 
     def scaled(self, bits: float) -> Polynomial:
-        """It times a whole number of so many bits."""
+        """Bounds the product with a whole number of so many bits."""
         return replace(self, bits=self.bits + bits) if bits else self
 
 
@@ -98,7 +98,7 @@ ONE = Polynomial()
 
 
 def _sum(a: float, b: float) -> float:
-    """log2(2^a + 2^b), or a little more."""
+    """Computes log2(2as + 2bs), or a little more."""
     return max(a, b) + math.log2(1.0 + 2.0 ** -min(abs(a - b), 60.0))
 
 
@@ -186,36 +186,36 @@ class DegreeDomain:
         self._arbitrary = arbitrary
 
     def shape(self, v: Value) -> tuple[int, ...]:
-        """The value's sizes."""
+        """Returns the value's sizes."""
         return tuple(v.array.shape) if isinstance(v, ExactValue) else v.shape
 
     def lift(self, fn: Structural, *values: Value) -> Value:
-        """Bounds of all the values together, in the shape that `fn` gives."""
+        """Bounds all the values together, in the shape that `fn` gives."""
         if all(isinstance(v, ExactValue) for v in values):
             return ExactValue(np.asarray(fn(*(v.array for v in values if isinstance(v, ExactValue)))))
         shape = np.shape(fn(*(np.broadcast_to(_DATA, self.shape(v)) for v in values)))
         return replace(self._either(values), shape=tuple(shape))
 
     def constant(self, value: float | int | bool, dtype: DType) -> Value:
-        """A number."""
+        """Returns a number."""
         return self.full((), value, dtype)
 
     def full(self, shape: Sequence[int], value: float | int | bool, dtype: DType) -> Value:
-        """A number, repeated."""
+        """Repeats a number."""
         if dtype.is_float:
             return _number(float(value), tuple(shape))
         return ExactValue(np.broadcast_to(_NUMBERS.constant(value, dtype), tuple(shape)))
 
     def iota(self, size: int, dtype: DType) -> Value:
-        """Exact."""
+        """Counts from 0 to `size` - 1, exactly."""
         return self._settled(ExactValue(np.arange(size)), dtype)
 
     def poison(self, shape: Sequence[int], dtype: DType) -> Value:
-        """A variable of its own."""
+        """Returns a variable of its own."""
         return Formula(tuple(shape), Polynomial(1), whole=not dtype.is_float)
 
     def random(self, shape: Sequence[int], dtype: DType, rng: np.random.Generator) -> Value:
-        """An input: a variable for each element."""
+        """Returns an input: a variable for each element."""
         del rng
         whole = not dtype.is_float and not self._arbitrary
         self.met.integers = self.met.integers or whole
@@ -223,11 +223,11 @@ class DegreeDomain:
         return Formula(tuple(shape), Polynomial(1), whole=whole)
 
     def equal(self, a: Value, b: Value) -> bool:
-        """Same shape."""
+        """Compares shapes alone."""
         return self.shape(a) == self.shape(b)
 
     def elementwise(self, expr: Scalar, args: Sequence[Value], dtype: DType) -> Value:
-        """Bounds of `expr`."""
+        """Bounds `expr` over the arguments."""
         shape = np.broadcast_shapes(*(self.shape(a) for a in args))
         found = self._settled(self._scalar(expr, args), dtype)
         if isinstance(found, ExactValue):
@@ -365,7 +365,7 @@ class DegreeDomain:
     # What is no arithmetic
 
     def _function(self, name: str, args: Sequence[Formula]) -> Formula:
-        """A new variable for each element; what its arguments are is kept."""
+        """Returns a new variable for each element, and keeps the bounds of its arguments."""
         if all(a.fixed for a in args):
             return replace(_variable(args), fixed=True)
         self.met.functions.add(name)
@@ -386,7 +386,7 @@ class DegreeDomain:
             self.met.unbounded.add(f"exponentials in {where}")
 
     def _compared(self, op: str, args: Sequence[Formula], found: Formula) -> Formula:
-        """`found`, after a note of what decides between `args`: a random order, or where numbers stand in it."""
+        """Returns `found`, after noting what decides between `args`: a random order, or the place of numbers in it."""
         numbers = [a for a in args if a.fixed]
         if any(a.whole for a in args):
             return found  # what is shown of integers is said of them
@@ -407,7 +407,7 @@ class DegreeDomain:
         return found
 
     def _either(self, values: Sequence[Value]) -> Formula:
-        """Bounds of each of the values."""
+        """Bounds each of the values."""
         if all(_is_whole(v) for v in values):
             return Formula((), whole=True)
         found, *others = (_formula(v) for v in values)
@@ -435,7 +435,7 @@ class DegreeDomain:
         return _formula(v) if dtype.is_float else ExactValue(wrapped(v.array, dtype))
 
     def convert(self, v: Value, dtype: DType, semantic: bool) -> Value:
-        """Precision is kept; what rounds is a function without laws; of integers nothing is said."""
+        """Converts by keeping precision casts as they are; a rounding is a function without laws; nothing is said of integers."""
         if isinstance(v, ExactValue):
             if semantic and dtype.is_float:
                 return _fixed(rounded(v.array.astype(np.float64), dtype))
@@ -467,7 +467,7 @@ class DegreeDomain:
         right_axes: Sequence[int],
         out_axes: Sequence[int],
     ) -> Value:
-        """A sum of as many products as the labels that are summed have points."""
+        """Sums as many products as the labels that are summed have points."""
         if isinstance(left, ExactValue) and isinstance(right, ExactValue):
             a, b = left.array.astype(np.int64), right.array.astype(np.int64)
             return ExactValue(contract_arrays(np.matmul, a, left_axes, b, right_axes, out_axes))
@@ -482,7 +482,7 @@ class DegreeDomain:
         return replace(_summed(self._mul(_formula(left), _formula(right)), count), shape=shape)
 
     def reduce(self, monoid: Monoid, v: Value, dims: Sequence[int]) -> Value:
-        """As the repeated operation."""
+        """Bounds the repeated operation."""
         if isinstance(v, ExactValue):
             return ExactValue(_NUMBERS.reduce(monoid, v.array, dims))
         kept = tuple(n for d, n in enumerate(v.shape) if d not in dims)
@@ -500,7 +500,7 @@ class DegreeDomain:
                 return replace(self._compared("maximum", [v, v], v), shape=kept)
 
     def ranked(self, v: Value, numbers: Value, count: int, order: Order) -> tuple[Value, Value]:
-        """Values are any of those that there are; where they are is data."""
+        """Bounds the values by any of those that there are; their places are data."""
         assert isinstance(numbers, ExactValue), "indices are known"
         if isinstance(v, ExactValue):
             values, places = _NUMBERS.ranked(v.array, numbers.array, count, order)
@@ -512,7 +512,7 @@ class DegreeDomain:
 
 
 def _number(value: float, shape: tuple[int, ...]) -> Formula:
-    """A float, which is a whole number over a power of 2; infinities and NaN have no size."""
+    """Returns a float as a whole number over a power of 2; infinities and NaN have no size."""
     if not math.isfinite(value):
         return Formula(shape, number=value, fixed=True, infinite=True)
     top, bottom = value.as_integer_ratio()
@@ -521,7 +521,7 @@ def _number(value: float, shape: tuple[int, ...]) -> Formula:
 
 
 def _fixed(values: Array) -> Formula:
-    """Floats that are known."""
+    """Bounds floats that are known."""
     if values.size == 1:
         return replace(_number(float(values.reshape(())), ()), shape=values.shape)
     finite = [float(v).as_integer_ratio() for v in np.unique(values[np.isfinite(values)])]
@@ -531,7 +531,7 @@ def _fixed(values: Array) -> Formula:
 
 
 def _formula(v: Value) -> Formula:
-    """Exact values as what they are among elements."""
+    """Returns exact values as the formula that they are among elements."""
     if isinstance(v, Formula):
         return v
     array = v.array
@@ -546,7 +546,7 @@ def _is_whole(v: Value) -> bool:
 
 
 def _made(a: Formula, b: Formula, top: Polynomial, bottom: Polynomial, poles: Polynomial, divisor: float) -> Formula:
-    """An operation of two."""
+    """Combines two operands' properties into the formula of an operation on both."""
     applied, argument = a.applied + b.applied, a.argument | b.argument
     fixed, infinite = a.fixed and b.fixed, a.infinite or b.infinite
     return Formula((), top, bottom, poles, divisor, applied, argument, None, fixed, infinite)
@@ -557,7 +557,7 @@ def _variable(args: Sequence[Formula]) -> Formula:
 
 
 def _summed(v: Formula, count: int) -> Formula:
-    """The sum of `count` elements of `v`; they have one divisor."""
+    """Bounds the sum of `count` elements of `v`; they have one divisor."""
     top = (v.top * v.bottom.to_the(count - 1) if count > 1 else v.top).times(count)
     return replace(
         v, top=top, bottom=v.bottom.to_the(count), poles=v.poles.to_the(count), applied=v.applied * count, number=None
@@ -565,7 +565,7 @@ def _summed(v: Formula, count: int) -> Formula:
 
 
 def _repeated(v: Formula, count: int) -> Formula:
-    """The product of `count` elements of `v`."""
+    """Bounds the product of `count` elements of `v`."""
     return replace(
         v,
         top=v.top.to_the(count),

@@ -26,34 +26,34 @@ class Domain(Protocol[V]):
     """
 
     def shape(self, v: V) -> tuple[int, ...]:
-        """The value's sizes."""
+        """Returns the value's sizes."""
         ...
 
     def lift(self, fn: Structural, *values: V) -> V:
-        """`fn` applied to every component array of the values: transpose, broadcast, slice, gather,
-        concatenate, pad with an element, write into a copy. `fn` may be called several times, with
-        arrays of different dtypes; it returns a new array or a view, and changes no argument.
+        """Applies `fn` to every component array of the values: transpose, broadcast, slice, gather, concatenate, pad
+        with an element, write into a copy. `fn` may be called several times, with arrays of different dtypes; it
+        returns a new array or a view, and changes no argument.
         """
         ...
 
     def constant(self, value: float | int | bool, dtype: DType) -> V:
-        """A number, rank 0."""
+        """Returns a number, rank 0."""
         ...
 
     def full(self, shape: Sequence[int], value: float | int | bool, dtype: DType) -> V:
-        """`value` everywhere."""
+        """Returns an array that is `value` everywhere."""
         ...
 
     def iota(self, size: int, dtype: DType) -> V:
-        """0, 1 .. size - 1."""
+        """Returns 0, 1 .. size - 1."""
         ...
 
     def poison(self, shape: Sequence[int], dtype: DType) -> V:
-        """Content that nobody promised anything about: a result that depends on it is wrong."""
+        """Returns content that nobody promised anything about: a result that depends on it is wrong."""
         ...
 
     def elementwise(self, expr: Scalar, args: Sequence[V], dtype: DType) -> V:
-        """`expr` at every point of the arguments' common (numpy broadcast) shape, giving `dtype`.
+        """Applies `expr` at every point of the arguments' common (numpy broadcast) shape, giving `dtype`.
 
         Float arithmetic is carried exactly or in fp64, not rounded to `dtype`; integers wrap.
         """
@@ -67,21 +67,21 @@ class Domain(Protocol[V]):
         right_axes: Sequence[int],
         out_axes: Sequence[int],
     ) -> V:
-        """The einsum with these labels, one per dimension: those not in `out_axes` are summed.
+        """Computes the einsum with these labels, one per dimension: those not in `out_axes` are summed.
 
         A label twice in one operand is its diagonal; every label of `out_axes` is in an operand.
         """
         ...
 
     def reduce(self, monoid: Monoid, v: V, dims: Sequence[int]) -> V:
-        """`v` combined over `dims`, which disappear; over no elements, the monoid's identity.
+        """Combines `v` over `dims`, which disappear; over no elements, the result is the monoid's identity.
 
         Sums of bools count.
         """
         ...
 
     def ranked(self, v: V, numbers: V, count: int, order: Order) -> tuple[V, V]:
-        """The `count` elements of `v` along its last dimension that come first in `order`, and their `numbers`.
+        """Returns the `count` elements of `v` along its last dimension that come first in `order`, and their `numbers`.
 
         `numbers` has the shape of `v`. An element whose number is `NOTHING` is not there; where there are not enough, the last
         ones of the result are `order.worst`, their number `NOTHING`.
@@ -89,20 +89,20 @@ class Domain(Protocol[V]):
         ...
 
     def convert(self, v: V, dtype: DType, semantic: bool) -> V:
-        """A change of element type; between floats it rounds if `semantic`, else does nothing."""
+        """Changes the element type; between floats this rounds if `semantic`, else does nothing."""
         ...
 
     def random(self, shape: Sequence[int], dtype: DType, rng: np.random.Generator) -> V:
-        """A random input: generic floats, integers in -100..99 (uint8: 0..99), fair bools."""
+        """Draws a random input: generic floats, integers in -100..99 (uint8: 0..99), fair bools."""
         ...
 
     def equal(self, a: V, b: V) -> bool:
-        """Whether the values are the same, in the sense that the domain's docstring states."""
+        """Tells whether the values are the same, in the sense that the domain's docstring states."""
         ...
 
 
 def at(index: Any) -> Callable[[Array], Array]:
-    """The structural function `array[index]`."""
+    """Returns the structural function `array[index]`."""
 
     def take(array: Array) -> Array:
         return array[index]
@@ -111,7 +111,7 @@ def at(index: Any) -> Callable[[Array], Array]:
 
 
 def broadcast(shape: tuple[int, ...]) -> Callable[[Array], Array]:
-    """The structural function that repeats an array up to `shape`."""
+    """Returns the structural function that repeats an array up to `shape`."""
 
     def repeat(array: Array) -> Array:
         return np.broadcast_to(array, shape)
@@ -120,14 +120,14 @@ def broadcast(shape: tuple[int, ...]) -> Callable[[Array], Array]:
 
 
 def random_exact(shape: Sequence[int], dtype: DType, rng: np.random.Generator) -> Array:
-    """The integers or bools of `Domain.random`."""
+    """Draws the integers or bools of `Domain.random`."""
     if dtype is DType.bool:
         return rng.integers(0, 2, tuple(shape)).astype(np.bool_)
     return rng.integers(0 if dtype is DType.uint8 else -100, 100, tuple(shape), dtype=np.int64)
 
 
 def wrapped(values: Array, dtype: DType) -> Array:
-    """Numbers as integers or bools of `dtype`, as eager converts them, carried as int64 or bool.
+    """Returns numbers as integers or bools of `dtype`, as eager converts them, carried as int64 or bool.
 
     Integers wrap. Floats are truncated to 64 bits, or to 32 for the signed types of at most 32, and then wrap; what does not
     fit those bits, NaN too, becomes their least integer, as the machine's conversion makes it.
@@ -147,7 +147,7 @@ def _truncated(values: Array, bits: int) -> Array:
 
 
 def identity(monoid: Monoid, kind: str) -> float | int | bool:
-    """The monoid's neutral element for arrays of numpy kind "f", "i" or "b"."""
+    """Returns the monoid's neutral element for arrays of numpy kind "f", "i" or "b"."""
     if kind == "f" or monoid in (Monoid.sum, Monoid.prod):
         return monoid.identity if kind == "f" else int(monoid.identity)
     lowest = monoid is Monoid.max
@@ -158,7 +158,7 @@ def identity(monoid: Monoid, kind: str) -> float | int | bool:
 
 
 def ranking(keys: Array, nan: Array, numbers: Array, count: int, order: Order) -> tuple[Array, Array]:
-    """Where along the last dimension those elements are that come first, and which of these are not there.
+    """Ranks along the last dimension: the places of the elements that come first, and which of these are not there.
 
     Args:
         keys: ordered as the values are; where `nan`, anything.
@@ -173,18 +173,18 @@ def ranking(keys: Array, nan: Array, numbers: Array, count: int, order: Order) -
 
 
 def lengthened(array: Array, count: int, value: float | int | bool) -> Array:
-    """`array`, its last dimension at least `count` long: with `value` at the end."""
+    """Returns `array` with its last dimension at least `count` long: with `value` at the end."""
     more = max(0, count - array.shape[-1])
     return np.concatenate((array, np.full((*array.shape[:-1], more), value, array.dtype)), axis=-1) if more else array
 
 
 def worst(order: Order, kind: str) -> float | int | bool:
-    """What comes last of the numbers in arrays of numpy kind "f", "i" or "b"."""
+    """Returns the number that comes last in arrays of numpy kind "f", "i" or "b"."""
     return identity(Monoid.max if order.largest else Monoid.min, kind)
 
 
 def diagonal(array: Array, labels: Sequence[int]) -> tuple[Array, list[int]]:
-    """`array` with one dimension per distinct label, in order of appearance, and those labels."""
+    """Returns `array` with one dimension per distinct label, in order of appearance, and those labels."""
     distinct = list(dict.fromkeys(labels))
     if len(distinct) == len(labels):
         return array, distinct
@@ -200,7 +200,7 @@ def contract_arrays(
     right_axes: Sequence[int],
     out_axes: Sequence[int],
 ) -> Array:
-    """`Domain.contract` on arrays, by one call of `matmul` on (batch, m, k) and (batch, k, n).
+    """Contracts arrays, as `Domain.contract` says, by one call of `matmul` on (batch, m, k) and (batch, k, n).
 
     Labels that only one operand has and that are summed are summed first, by numpy.
     """

@@ -91,7 +91,7 @@ class DType(Enum):
         return (0, 2**bits - 1) if self is DType.uint8 else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
     def wraps(self, value: int) -> int:
-        """The integer of this integer type that is `value` modulo the number of its values."""
+        """Returns the integer of this integer type that is `value` modulo the number of its values."""
         low, high = self.bounds
         return (value - low) % (high - low + 1) + low
 

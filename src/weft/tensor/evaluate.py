@@ -39,7 +39,7 @@ def evaluate(
     sizes: Mapping[str, int] | None = None,
     watch: Callable[[Node], None] | None = None,
 ) -> tuple[V, ...]:
-    """The outputs of `program`, by their axes (see `returned`), run node by node over `domain`.
+    """Runs `program` node by node over `domain` and returns its outputs, by their axes (see `returned`).
 
     Args:
         program: well formed (see `well_formed`).
@@ -83,7 +83,7 @@ def evaluate(
 
 
 def returned(program: TensorProgram, outputs: Sequence[V], domain: Domain[V]) -> tuple[V, ...]:
-    """The outputs of `evaluate` with the dimensions that the user gets, size 1 among them."""
+    """Returns the outputs of `evaluate` with the dimensions that the user gets, size 1 among them."""
     if not program.output_dims:
         return tuple(outputs)
     values = program.values()
@@ -98,12 +98,12 @@ def _axes(dims: Sequence[Axis | None]) -> tuple[Axis, ...]:
 
 
 def _units(dims: Sequence[Axis | None]) -> tuple[slice | None, ...]:
-    """The numpy index that puts in a dimension of size 1 for each None."""
+    """Returns the numpy index that puts in a dimension of size 1 for each None."""
     return tuple(None if a is None else slice(None) for a in dims)
 
 
 def aligned(domain: Domain[V], v: V, bound: Sequence[Axis], axes: Sequence[Axis]) -> V:
-    """`v`, whose dimension d runs over `bound[d]`, with one dimension per axis of `axes`, in order.
+    """Returns `v`, whose dimension d runs over `bound[d]`, with one dimension per axis of `axes`, in order.
 
     Axes that `bound` lacks become dimensions of size 1. An axis twice in `bound` is a diagonal.
     """
@@ -133,7 +133,7 @@ def _opaque(node: Opaque, values: Mapping[str, V], handler: Callable[[Opaque, tu
 
 
 def _received(node: Input, v: V, domain: Domain[V]) -> V:
-    """An input as its axes have it, without the dimensions of size 1 that the caller gave."""
+    """Returns an input's value as its axes have it, without the dimensions of size 1 that the caller gave."""
     shape = domain.shape(v)
     if len(node.axes) == len(shape) or len(node.dims) != len(shape):
         return v
@@ -176,7 +176,7 @@ def _size(space: Space, sizes: Mapping[str, int], node: str) -> int:
 
 
 def _ranking(node: Ranking, values: Mapping[str, V], sizes: Mapping[str, int], domain: Domain[V]) -> tuple[V, V]:
-    """Both results."""
+    """Computes both results of a ranking: the values and their places."""
     kept = tuple(a for a in node.axes if a != node.rank)
     every = (*kept, node.over)
     shape = tuple(_size(a.space, sizes, node.name) for a in every)
@@ -238,12 +238,12 @@ def _source(node: Constant | Extent | Iota, sizes: Mapping[str, int], domain: Do
 
 
 def _spread(domain: Domain[V], v: V, shape: tuple[int, ...]) -> V:
-    """`v` broadcast to `shape`, where its own is smaller."""
+    """Returns `v` broadcast to `shape`, where its own is smaller."""
     return v if domain.shape(v) == shape else domain.lift(broadcast(shape), v)
 
 
 def _operand(domain: Domain[V], values: Mapping[str, V], use: Use, axes: Sequence[Axis]) -> tuple[V, list[int]]:
-    """The used value and, per dimension, its axis' place in `axes`."""
+    """Returns the used value and, per dimension, its axis' place in `axes`."""
     own = tuple(dict.fromkeys(use.axes))
     return aligned(domain, values[use.value], use.axes, own), [axes.index(a) for a in own]
 
@@ -269,7 +269,7 @@ def _reindex(node: Reindex, source: V, sizes: Mapping[str, int], domain: Domain[
 
 
 def _slice(index: Affine, start: int, extent: Mapping[Axis, int]) -> slice | int:
-    """An affine index of at most one term, as a slice that never wraps around."""
+    """Returns an affine index of at most one term, as a slice that never wraps around."""
     if not index.terms:
         return start
     ((axis, step),) = index.terms

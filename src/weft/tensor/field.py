@@ -101,22 +101,22 @@ class FieldDomain:
         self._fresh = np.random.default_rng(modular.key(seed, "poison"))
 
     def shape(self, v: FieldElements) -> tuple[int, ...]:
-        """The shape of the arrays."""
+        """Returns the shape of the arrays."""
         return tuple((v.array if isinstance(v, ExactValue) else v.last).shape)
 
     def lift(self, fn: Structural, *values: FieldElements) -> FieldElements:
-        """`fn` on the residues modulo each prime that all values have."""
+        """Applies `fn` to the residues modulo each prime that all values have."""
         exact = [v.array for v in values if isinstance(v, ExactValue)]
         if len(exact) == len(values):
             return ExactValue(np.asarray(fn(*exact)))
         return structural(fn, *(self._elements(v) for v in values))
 
     def constant(self, value: float | int | bool, dtype: DType) -> FieldElements:
-        """The dyadic rational that a float is, exactly."""
+        """Returns exactly the dyadic rational that a float is."""
         return self.full((), value, dtype)
 
     def full(self, shape: Sequence[int], value: float | int | bool, dtype: DType) -> FieldElements:
-        """`constant`, repeated."""
+        """Repeats `constant`."""
         # 0 and -0, and 1 and True, are one key, but not one value.
         key = tuple(shape), str(value), dtype
         if key not in self._full:
@@ -128,11 +128,11 @@ class FieldDomain:
         return self._full[key]
 
     def iota(self, size: int, dtype: DType) -> FieldElements:
-        """Exact, unless it is of floats."""
+        """Counts from 0 to `size` - 1, exactly unless `dtype` is a float type."""
         return self._settled(ExactValue(np.arange(size)), dtype)
 
     def poison(self, shape: Sequence[int], dtype: DType) -> FieldElements:
-        """Elements, of floats and bools, or any integers, drawn afresh: what depends on them hardly ever agrees.
+        """Draws elements, for floats and bools, or any integers, afresh: what depends on them hardly ever agrees.
 
         Integers, so that those beside them stay exact: they wrap and have bits, which elements have not.
         """
@@ -143,7 +143,7 @@ class FieldDomain:
         return self._random(shape, self._fresh)
 
     def random(self, shape: Sequence[int], dtype: DType, rng: np.random.Generator) -> FieldElements:
-        """Uniform elements for floats."""
+        """Draws uniform elements for floats."""
         if dtype.is_float or self._arbitrary:
             return self._random(shape, rng)
         return ExactValue(random_exact(shape, dtype, rng))
@@ -152,7 +152,7 @@ class FieldDomain:
         return FieldValue(tuple(rng.integers(0, p, tuple(shape), dtype=np.int64) for p in self._primes), self._primes)
 
     def equal(self, a: FieldElements, b: FieldElements) -> bool:
-        """Same shape and exactly the same elements (modulo the last prime); NaN equals NaN."""
+        """Tells whether shapes and elements are exactly equal (modulo the last prime); NaN equals NaN."""
         if self.shape(a) != self.shape(b):
             return False
         if isinstance(a, ExactValue) and isinstance(b, ExactValue):
@@ -161,7 +161,7 @@ class FieldDomain:
         return bool(np.array_equal(x.last, y.last) and np.array_equal(x.codes, y.codes))
 
     def elementwise(self, expr: Scalar, args: Sequence[FieldElements], dtype: DType) -> FieldElements:
-        """The table's column `field`; on exact integers, `meaning`, where the row is closed."""
+        """Applies the table's column `field`, or on exact integers `meaning`, where the row is closed."""
         shape = np.broadcast_shapes(*(self.shape(a) for a in args))
         result = self._settled(self._scalar(expr, args), dtype)
         return result if self.shape(result) == shape else self.lift(broadcast(shape), result)
@@ -198,7 +198,9 @@ class FieldDomain:
         return result if isinstance(result, FieldValue) else ExactValue(np.asarray(result))
 
     def _right_where_known(self, row: optable.Row, args: Sequence[FieldValue], drawn: FieldValue) -> FieldValue:
-        """`drawn`, but what integers give where all arguments are: whether others beside them are known must not matter."""
+        """Returns `drawn`, corrected where all arguments are known integers: whether others beside them are known must
+        not matter.
+        """
         reals = [self._arithmetic.known(a) for a in args]
         known = ~np.logical_or.reduce(np.broadcast_arrays(*map(np.isnan, reals)))
         if not known.any():
@@ -211,7 +213,7 @@ class FieldDomain:
         )
 
     def _whole(self, condition: FieldElements, yes: Array, no: Array) -> FieldElements:
-        """A selection of integers, poison where the condition is: those beside the poison stay exact."""
+        """Selects among integers, with poison where the condition is poison: those beside it stay exact."""
         known = self._arithmetic.known(self._elements(condition))
         picked = np.where(known != 0, yes, no)
         poison = self.poison(picked.shape, DType.int64)
@@ -222,13 +224,13 @@ class FieldDomain:
         return v if isinstance(v, FieldValue) else self._arithmetic.from_integers(v.array)
 
     def _settled(self, v: FieldElements, dtype: DType) -> FieldElements:
-        """`v` as an operation of type `dtype` leaves it: floats are elements, integers wrap."""
+        """Returns `v` as an operation of type `dtype` leaves it: floats are elements, integers wrap."""
         if dtype.is_float:
             return self._elements(v)
         return ExactValue(wrapped(v.array, dtype)) if isinstance(v, ExactValue) else v
 
     def convert(self, v: FieldElements, dtype: DType, semantic: bool) -> FieldElements:
-        """Semantic casts round what is known exactly and are random functions of the rest, integers where they give integers.
+        """Rounds what is known exactly in semantic casts; the rest becomes random, integers where the cast gives integers.
 
         Elements become bools by comparison with 0.
         """
@@ -246,7 +248,7 @@ class FieldDomain:
         return self._whole_numbers(v, dtype) if dtype.kind == "int" else self._cast(v, dtype)
 
     def _whole_numbers(self, v: FieldValue, dtype: DType) -> ExactValue:
-        """Known elements truncated, the rest integers at random.
+        """Truncates known elements, and draws integers for the rest.
 
         All of them exact: integers wrap, have bits and have bounds (those of padding below and above all of a type), which
         elements of a field have not.
@@ -258,7 +260,7 @@ class FieldDomain:
         return ExactValue(np.where(unknown, wrapped(drawn, dtype), whole))
 
     def _cast(self, v: FieldValue, dtype: DType) -> FieldValue:
-        """Known elements cast as numbers are, infinities kept, the rest at random."""
+        """Casts known elements as numbers are, keeps infinities, and draws the rest at random."""
         real = self._arithmetic.known(v)
         unknown = np.isnan(real)
         numbers = _NUMBERS.convert(np.where(unknown, 0.0, real), dtype, semantic=True)
@@ -274,7 +276,7 @@ class FieldDomain:
         right_axes: Sequence[int],
         out_axes: Sequence[int],
     ) -> FieldElements:
-        """By exact matrix products; with infinities or NaN, by multiplying out and summing."""
+        """Contracts by exact matrix products, or with infinities or NaN by multiplying out and summing."""
         labels = (left_axes, right_axes, out_axes)
         if isinstance(left, ExactValue) and isinstance(right, ExactValue):
             a, b = left.array.astype(np.int64), right.array.astype(np.int64)
@@ -310,7 +312,7 @@ class FieldDomain:
         return self.reduce(Monoid.sum, product, range(len(out_axes), len(every)))
 
     def reduce(self, monoid: Monoid, v: FieldElements, dims: Sequence[int]) -> FieldElements:
-        """Sums and products of the field; extrema under the random order."""
+        """Computes sums and products of the field, and extrema under the random order."""
         if isinstance(v, ExactValue):
             return ExactValue(_NUMBERS.reduce(monoid, v.array, dims))
         kept = [d for d in range(len(self.shape(v))) if d not in dims]
@@ -340,7 +342,7 @@ class FieldDomain:
     def ranked(
         self, v: FieldElements, numbers: FieldElements, count: int, order: Order
     ) -> tuple[FieldElements, FieldElements]:
-        """Under the random order, in which equal means the same element."""
+        """Ranks under the random order, in which equal means the same element."""
         assert isinstance(numbers, ExactValue), "indices are known"
         if isinstance(v, ExactValue):
             values, places = _NUMBERS.ranked(v.array, numbers.array, count, order)
@@ -374,7 +376,7 @@ class FieldDomain:
         return select(nan, bad, found)
 
     def _fold(self, monoid: Monoid, rows: FieldValue) -> FieldElements:
-        """Element by element along the last axis, for rows with infinities or NaN."""
+        """Combines element by element along the last axis, for rows with infinities or NaN."""
         combine = self._arithmetic.add if monoid is Monoid.sum else self._arithmetic.mul
         total = structural(at((..., 0)), rows)
         for i in range(1, rows.last.shape[-1]):

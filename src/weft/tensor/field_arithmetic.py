@@ -54,12 +54,12 @@ class FieldValue:
 
     @property
     def nan(self) -> Array:
-        """Where the elements are NaN."""
+        """A mask of the elements that are NaN."""
         return self.codes == NAN
 
 
 def structural(fn: Callable[..., Array], *values: FieldValue) -> FieldValue:
-    """A function that only moves elements, on values of the primes that all of them have."""
+    """Apply a function that only moves elements, on values of the primes that all of them have."""
     if len(values) == 1:  # as it mostly is
         (v,) = values
         if v.special is None:
@@ -81,7 +81,7 @@ def _pointwise(fn: Callable[[Array, Array, int], Array], a: FieldValue, b: Field
 
 
 def select(mask: Array, a: FieldValue, b: FieldValue) -> FieldValue:
-    """a where the mask says so, else b."""
+    """Select a where the mask says so, else b."""
 
     def choose(x: Array, y: Array) -> Array:
         return np.where(mask, x, y)
@@ -106,7 +106,7 @@ class FieldArithmetic:
     # Elements from numbers, and back
 
     def from_floats(self, values: Array) -> FieldValue:
-        """The elements that floats denote; infinities and NaN are special."""
+        """Return the elements that floats denote; infinities and NaN are special."""
         values = np.asarray(values, np.float64)
         finite = np.isfinite(values)
         dyadic = np.where(finite, values, 0.0)
@@ -117,11 +117,11 @@ class FieldArithmetic:
         return FieldValue(parts, self._chain, codes.astype(np.int8))
 
     def from_integers(self, values: Array) -> FieldValue:
-        """The elements that integers denote."""
+        """Return the elements that integers denote."""
         return FieldValue(tuple(values.astype(np.int64) % p for p in self._chain), self._chain)
 
     def literal(self, value: float) -> FieldValue:
-        """A number that stands in the program; from now on `known` knows it."""
+        """Return a number that stands in the program; from now on `known` knows it."""
         key = (value, math.copysign(1.0, value))
         if key not in self._literals:
             if math.isfinite(value):
@@ -133,7 +133,7 @@ class FieldArithmetic:
         return self._literals[key]
 
     def known(self, a: FieldValue) -> Array:
-        """The real numbers that elements stand for where that is known, else NaN.
+        """Return the real numbers that elements stand for where that is known, else NaN.
 
         Known are integers below 2^20 and the literals of the programs seen. A random element is
         taken for one with probability about 2^-10, which changes its place in the order, no more.
@@ -151,7 +151,7 @@ class FieldArithmetic:
     # Order: total, random, odd, and true to the real order on what is known
 
     def order(self, a: FieldValue) -> Array:
-        """int64 keys: distinct for distinct elements, 0 for 0, opposite signs for x and -x."""
+        """Return int64 keys: distinct for distinct elements, 0 for 0, opposite signs for x and -x."""
         centred = np.where(a.last > self._last // 2, a.last - self._last, a.last)
         digits = modular.mixed(np.asarray(self._order_key), np.abs(centred)) >> np.uint64(11)
         unit = np.sign(centred) * (digits.astype(np.float64) / 2.0**52 - 1.0)
@@ -163,13 +163,13 @@ class FieldArithmetic:
         return np.where(a.special == 0, keys, np.where(a.nan, 0, a.special * _TOP))
 
     def _representatives(self, a: FieldValue) -> Array:
-        """Real numbers that are infinite, NaN, 0 or of the sign that the elements are."""
+        """Return real numbers that are infinite, NaN, 0 or of the sign that the elements are."""
         signs = np.sign(self.order(a)).astype(np.float64)
         codes = a.codes
         return np.where(codes == 0, signs, np.where(codes == NAN, np.nan, codes * np.inf))
 
     def _patched(self, op: str, result: FieldValue, mask: Array, *args: FieldValue) -> FieldValue:
-        """`result`, but IEEE's where `mask` says so: decided by the arguments' representatives."""
+        """Return `result`, replaced by IEEE's where `mask` says so: decided by the arguments' representatives."""
         if not mask.any():
             return result
         with np.errstate(all="ignore"):
@@ -184,7 +184,7 @@ class FieldArithmetic:
     # Functions without an interpretation
 
     def random_function(self, name: str, *args: FieldValue) -> FieldValue:
-        """The value of a function drawn at random, the same for the same name and arguments."""
+        """Return the value of a random function, which is fixed by the name and the arguments."""
         state = np.asarray(np.uint64(modular.key(self._seed, "function", name)))
         for a in args:
             state = modular.mixed(modular.mixed(state, a.last), a.codes.astype(np.int64))
@@ -192,7 +192,7 @@ class FieldArithmetic:
         return FieldValue(tuple(np.asarray(x).astype(np.int64) for x in parts), self._chain)
 
     def uninterpreted(self, op: str, *args: FieldValue) -> FieldValue:
-        """A row without a meaning over fields: random, but right at 0, 1 and infinities.
+        """Return random elements for a row without a meaning over fields, but right ones at 0, 1 and infinities.
 
         At 0 and 1 it is right where the result is a whole number or infinite: log 1, erf 0.
         """
@@ -209,37 +209,39 @@ class FieldArithmetic:
     # Rows with an interpretation: each method's name is in the table's column `field`
 
     def add(self, a: FieldValue, b: FieldValue) -> FieldValue:
-        """a + b."""
+        """Return a + b."""
         result = _pointwise(lambda x, y, p: (x + y) % p, a, b)
         return self._patched("add", result, self._is_special(a, b), a, b)
 
     def sub(self, a: FieldValue, b: FieldValue) -> FieldValue:
-        """a - b."""
+        """Return a - b."""
         result = _pointwise(lambda x, y, p: (x - y) % p, a, b)
         return self._patched("sub", result, self._is_special(a, b), a, b)
 
     def mul(self, a: FieldValue, b: FieldValue) -> FieldValue:
-        """a * b."""
+        """Return a * b."""
         result = _pointwise(lambda x, y, p: x * y % p, a, b)
         return self._patched("mul", result, self._is_special(a, b), a, b)
 
     def fma(self, a: FieldValue, b: FieldValue, c: FieldValue) -> FieldValue:
-        """a * b + c."""
+        """Return a * b + c."""
         return self.add(self.mul(a, b), c)
 
     def div(self, a: FieldValue, b: FieldValue) -> FieldValue:
-        """a / b; by 0 as IEEE has it."""
+        """Return a / b; by 0 as IEEE has it."""
         result = _pointwise(lambda x, y, p: x * modular.inverse(y, p) % p, a, b)
         zero = (b.last == 0) & (b.codes == 0)
         return self._patched("div", result, self._is_special(a, b) | zero, a, b)
 
     def neg(self, a: FieldValue) -> FieldValue:
-        """-a."""
+        """Return -a."""
         result = FieldValue(tuple(-x % p for x, p in zip(a.parts, a.primes, strict=True)), a.primes)
         return self._patched("neg", result, self._is_special(a), a)
 
     def abs(self, a: FieldValue) -> FieldValue:
-        """a or -a, whichever is not below 0; where comparisons with numbers are arbitrary, a random function that is even."""
+        """Return a or -a, whichever is not below 0; where comparisons with numbers are arbitrary, a random function
+        that is even.
+        """
         if self._arbitrary:
             even = select(a.last > self._last // 2, self.neg(a), a)
             return self._patched("abs", self.random_function("abs", even), self._is_special(a), a)
@@ -247,11 +249,11 @@ class FieldArithmetic:
         return self._patched("abs", result, self._is_special(a), a)
 
     def sign(self, a: FieldValue) -> FieldValue:
-        """-1, 0 or 1; 0 for NaN."""
+        """Return -1, 0 or 1; 0 for NaN."""
         return self.from_integers(np.sign(self.order(a)))
 
     def exp(self, a: FieldValue) -> FieldValue:
-        """omega ** a, a residue of each prime giving one of the next; random where none is left."""
+        """Return omega ** a, a residue of each prime giving one of the next; random where none is left."""
         if len(a.parts) == 1:
             return self.uninterpreted("exp", a)
         parts = tuple(
@@ -260,7 +262,7 @@ class FieldArithmetic:
         return self._patched("exp", FieldValue(parts, a.primes[1:]), self._is_special(a), a)
 
     def _exponential(self, p: int) -> tuple[Array, Array]:
-        """The powers of a random element, not 1, whose order is the prime before p."""
+        """Return the powers of a random element, not 1, whose order is the prime before p."""
         if p not in self._tables:
             before = self._chain[self._chain.index(p) - 1]
             exponent = 1 + modular.key(self._seed, "root", p) % (before - 1)
@@ -268,15 +270,15 @@ class FieldArithmetic:
         return self._tables[p]
 
     def expm1(self, a: FieldValue) -> FieldValue:
-        """exp(a) - 1."""
+        """Return exp(a) - 1."""
         return self.sub(self.exp(a), self.from_floats(np.asarray(1.0)))
 
     def log1p(self, a: FieldValue) -> FieldValue:
-        """log(1 + a)."""
+        """Return log(1 + a)."""
         return self.uninterpreted("log", self.add(self.from_floats(np.asarray(1.0)), a))
 
     def pow(self, a: FieldValue, b: FieldValue) -> FieldValue:
-        """Multiplication for known whole exponents, square roots for known halves, else random."""
+        """Multiply for known whole exponents, take square roots for known halves, else draw at random."""
         real = np.broadcast_to(self.known(b), np.broadcast_shapes(a.last.shape, b.last.shape))
         whole = (real == np.floor(real)) & (np.abs(real) <= _LARGEST_WHOLE_POWER)
         n = np.where(whole, real, 0.0).astype(np.int64)
@@ -309,7 +311,7 @@ class FieldArithmetic:
         return self._patched(op, result, self._is_special(a), a)
 
     def floor(self, a: FieldValue) -> FieldValue:
-        """Right on what is known, else random; so are the next three."""
+        """Round down what is known, else draw at random; so do the next three."""
         return self._rounding("floor", a)
 
     def ceil(self, a: FieldValue) -> FieldValue:
@@ -325,7 +327,8 @@ class FieldArithmetic:
         return self._rounding("round", a)
 
     def _beside_number(self, op: str, a: FieldValue, b: FieldValue, *, ties: bool = False) -> FieldValue | None:
-        """A random function of the one that is no number, where the other is one and comparisons with numbers are arbitrary.
+        """Return a random function of the operand that is no number, if the other is one and comparisons with numbers
+        are arbitrary.
 
         No number here is what a random order has on both sides: infinity, and 0 unless only equal elements count.
         """
@@ -337,14 +340,14 @@ class FieldArithmetic:
         return None
 
     def _is_number(self, a: FieldValue, *, ties: bool) -> bool:
-        """Whether all elements are one number of the programs."""
+        """Tell whether all elements are one number of the programs."""
         if not a.last.size or a.special is not None:
             return False
         first = int(a.last.flat[0])
         return first in self._constants and (first != 0 or ties) and bool((a.last == first).all())
 
     def maximum(self, a: FieldValue, b: FieldValue) -> FieldValue:
-        """The greater under the random order; NaN if either is."""
+        """Return the greater under the random order; NaN if either is."""
         found = self._beside_number("maximum", a, b)
         if found is not None:
             return found
@@ -352,7 +355,7 @@ class FieldArithmetic:
         return self._with_nan(chosen, a.nan | b.nan)
 
     def minimum(self, a: FieldValue, b: FieldValue) -> FieldValue:
-        """The lesser under the random order; NaN if either is."""
+        """Return the lesser under the random order; NaN if either is."""
         found = self._beside_number("minimum", a, b)
         if found is not None:
             return found
@@ -363,21 +366,21 @@ class FieldArithmetic:
         return select(nan, self.from_floats(np.asarray(np.nan)), a) if nan.any() else a
 
     def lt(self, a: FieldValue, b: FieldValue) -> Array | FieldValue:
-        """a < b under the random order, as a mask; False beside NaN."""
+        """Compute a < b under the random order, as a mask; False beside NaN."""
         found = self._beside_number("lt", a, b)
         return (self.order(a) < self.order(b)) & ~(a.nan | b.nan) if found is None else found
 
     def le(self, a: FieldValue, b: FieldValue) -> Array | FieldValue:
-        """a <= b, as `lt`."""
+        """Compute a <= b, as `lt` does."""
         found = self._beside_number("le", a, b)
         return (self.order(a) <= self.order(b)) & ~(a.nan | b.nan) if found is None else found
 
     def gt(self, a: FieldValue, b: FieldValue) -> Array | FieldValue:
-        """a > b, as `lt`."""
+        """Compute a > b, as `lt` does."""
         return self.lt(b, a)
 
     def ge(self, a: FieldValue, b: FieldValue) -> Array | FieldValue:
-        """a >= b, as `lt`."""
+        """Compute a >= b, as `lt` does."""
         return self.le(b, a)
 
     def eq(self, a: FieldValue, b: FieldValue) -> Array | FieldValue:
@@ -391,19 +394,19 @@ class FieldArithmetic:
         return (a.last != b.last) | (a.codes != b.codes) | a.nan | b.nan if found is None else found
 
     def isnan(self, a: FieldValue) -> Array:
-        """Where the elements are NaN, as a mask."""
+        """Return a mask of the elements that are NaN."""
         return a.nan
 
     def isinf(self, a: FieldValue) -> Array:
-        """Where the elements are infinite, as a mask."""
+        """Return a mask of the elements that are infinite."""
         return np.abs(a.codes) == 1
 
     def _is_mask(self, a: FieldValue) -> bool:
-        """Whether all elements are 0 or 1."""
+        """Tell whether all elements are 0 or 1."""
         return bool((a.last <= 1).all())
 
     def _truth(self, a: FieldValue) -> Array:
-        """1.0, 0.0, or NaN where nothing is known: a mask read where nobody promised anything."""
+        """Return 1.0, 0.0, or NaN where nothing is known: a mask read where nobody promised anything."""
         real = self.known(a)
         return np.where(np.isnan(real), np.nan, real != 0)
 
@@ -415,7 +418,7 @@ class FieldArithmetic:
         return select(unknown, self.random_function(op, *args), exact)
 
     def logical_not(self, a: FieldValue) -> Array | FieldValue:
-        """A mask where `a` is known, else random elements; so are the next two. Arbitrary ones: 1 - a, ab, a + b - ab."""
+        """Return a mask where `a` is known, else random elements; so do the next two. Arbitrary ones: 1 - a, ab, a + b - ab."""
         if self._arbitrary and not self._is_mask(a):
             return self.sub(self.from_integers(np.asarray(1)), a)
         return self._mask("logical_not", 1.0 - self._truth(a), a)
@@ -435,7 +438,7 @@ class FieldArithmetic:
         return self._mask("logical_or", np.where((x == 1) | (y == 1), 1.0, x + y), a, b)
 
     def where(self, mask: FieldValue, a: FieldValue, b: FieldValue) -> FieldValue:
-        """a or b where the mask is known, else random; for an arbitrary mask the number b + mask (a - b)."""
+        """Select a or b where the mask is known, else draw at random; an arbitrary mask is a number: b + mask (a - b)."""
         if self._arbitrary and not self._is_mask(mask) and a.special is b.special is None:
             return self.add(b, self.mul(mask, self.sub(a, b)))
         truth = self._truth(mask)

@@ -33,7 +33,7 @@ _REDUCE = {
 
 
 def rounded(values: Array, dtype: DType) -> Array:
-    """fp64 values rounded to the floats of `dtype`, half to even, still carried in fp64.
+    """Returns fp64 values rounded to the floats of `dtype`, half to even, still carried in fp64.
 
     bfloat16 and the types of 8 bits are reached by way of float32, as PyTorch reaches them. What is too large for float8_e4m3fn,
     infinity too, becomes its largest number.
@@ -57,7 +57,7 @@ def rounded(values: Array, dtype: DType) -> Array:
 
 
 def _to_bits(values: Array, mantissa: int, least: int) -> Array:
-    """float32 numbers nearest to `values` rounded to so many bits behind the first, which is worth at least 2 ** `least`."""
+    """Rounds `values` to the nearest float32 with so many bits behind the first, which is worth at least 2 ** `least`."""
     single = values.astype(np.float32).astype(np.float64)
     step = np.exp2(np.maximum(np.frexp(single)[1] - 1, least).astype(np.float64) - mantissa)
     return np.where(np.isfinite(single), np.copysign(np.rint(single / step) * step, single), single)
@@ -70,34 +70,34 @@ class Fp64Domain:
     """
 
     def shape(self, v: Array) -> tuple[int, ...]:
-        """The array's shape."""
+        """Returns the array's shape."""
         return tuple(v.shape)
 
     def lift(self, fn: Structural, *values: Array) -> Array:
-        """`fn` on the arrays themselves."""
+        """Applies `fn` to the arrays themselves."""
         return np.asarray(fn(*values))
 
     def constant(self, value: float | int | bool, dtype: DType) -> Array:
-        """A rank 0 array."""
+        """Returns a rank 0 array."""
         return self.full((), value, dtype)
 
     def full(self, shape: Sequence[int], value: float | int | bool, dtype: DType) -> Array:
-        """An array of one number."""
+        """Returns an array of one number."""
         if math.isinf(value) and dtype.kind == "int":  # where an extremum of integers starts
             value = dtype.bounds[1 if value > 0 else 0]
         return self._carried(np.full(tuple(shape), value), dtype)
 
     def iota(self, size: int, dtype: DType) -> Array:
-        """np.arange."""
+        """Counts from 0 to `size` - 1, as np.arange does."""
         return self._carried(np.arange(size), dtype)
 
     def poison(self, shape: Sequence[int], dtype: DType) -> Array:
-        """NaN, or what comes nearest to it."""
+        """Returns NaN, or for other types the value that comes nearest to it."""
         bad = {"float": np.nan, "int": np.iinfo(np.int64).min, "bool": True}[dtype.kind]
         return np.full(tuple(shape), bad)
 
     def elementwise(self, expr: Scalar, args: Sequence[Array], dtype: DType) -> Array:
-        """The table's `meaning` column, in fp64."""
+        """Applies the table's `meaning` column, in fp64."""
         shape = np.broadcast_shapes(*(a.shape for a in args))
         with np.errstate(all="ignore"):
             result = self._carried(self._scalar(expr, args), dtype)
@@ -111,13 +111,13 @@ class Fp64Domain:
         right_axes: Sequence[int],
         out_axes: Sequence[int],
     ) -> Array:
-        """By np.matmul; bools count as 0 and 1."""
+        """Multiplies with np.matmul; bools count as 0 and 1."""
         left, right = (v.astype(np.int64) if v.dtype == np.bool_ else v for v in (left, right))
         with np.errstate(all="ignore"):
             return contract_arrays(np.matmul, left, left_axes, right, right_axes, out_axes)
 
     def reduce(self, monoid: Monoid, v: Array, dims: Sequence[int]) -> Array:
-        """By numpy's reductions; NaN propagates through all four."""
+        """Reduces with numpy; NaN propagates through all four."""
         if v.dtype == np.bool_ and monoid in (Monoid.sum, Monoid.prod):
             v = v.astype(np.int64)
         with np.errstate(all="ignore"):
@@ -125,7 +125,7 @@ class Fp64Domain:
             return np.asarray(_REDUCE[monoid].reduce(v, axis=tuple(dims), initial=start))
 
     def ranked(self, v: Array, numbers: Array, count: int, order: Order) -> tuple[Array, Array]:
-        """By sorting; False is less than True."""
+        """Ranks by sorting; False is less than True."""
         last = worst(order, v.dtype.kind)
         v, numbers = lengthened(v, count, last), lengthened(numbers, count, NOTHING)
         keys = v.astype(np.int64) if v.dtype == np.bool_ else v
@@ -139,11 +139,12 @@ class Fp64Domain:
         return rounded(carried, dtype) if semantic and dtype.is_float else carried
 
     def random(self, shape: Sequence[int], dtype: DType, rng: np.random.Generator) -> Array:
-        """Standard normal floats."""
+        """Draws standard normal floats."""
         return rng.standard_normal(tuple(shape)) if dtype.is_float else random_exact(shape, dtype, rng)
 
     def equal(self, a: Array, b: Array) -> bool:
-        """Same shape; exact for integers and bools; floats within 1e-9 of the largest magnitude.
+        """Tells whether shapes are equal and values too: exactly for integers and bools, floats within 1e-9 of the
+        largest magnitude.
 
         NaN equals NaN. For laws that hold up to rounding; kernels are judged by the error rule.
         """
@@ -171,5 +172,5 @@ class Fp64Domain:
                 assert_never(expr)
 
     def _applied(self, expr: Apply, operands: Sequence[Array]) -> Array:
-        """One operation of a scalar expression on its operands: what domains that round otherwise have otherwise."""
+        """Applies one operation of a scalar expression to its operands; domains that round otherwise override it."""
         return optable.row(expr.op).meaning(*operands)

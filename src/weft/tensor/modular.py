@@ -15,7 +15,7 @@ _LEAST_EXPONENT, _GREATEST_EXPONENT = -1140, 1030
 
 
 def matmul(a: Array, b: Array, p: int) -> Array:
-    """The matrix product of (..., m, k) and (..., k, n) modulo p, by exact float64 products."""
+    """Computes the matrix product of (..., m, k) and (..., k, n) modulo p, by exact float64 products."""
     a, b = a % p, b % p
     total = np.zeros((), np.int64)
     for start in range(0, max(a.shape[-1], 1), _EXACT_TERMS):
@@ -36,7 +36,7 @@ _FEW = 32  # numbers that Python's own powers take less time for than sixty pass
 
 
 def power(base: Array, exponent: Array, p: int) -> Array:
-    """base ** exponent modulo p, for exponents of at least 0; 0 ** 0 is 1."""
+    """Computes base ** exponent modulo p, for exponents of at least 0; 0 ** 0 is 1."""
     result = np.ones(np.broadcast_shapes(base.shape, exponent.shape), np.int64)
     square, rest = base % p, exponent
     while rest.any():
@@ -46,14 +46,14 @@ def power(base: Array, exponent: Array, p: int) -> Array:
 
 
 def inverse(x: Array, p: int) -> Array:
-    """1 / x modulo p; 0 for 0."""
+    """Computes 1 / x modulo p; 0 for 0."""
     if x.size <= _FEW:
         return np.array([pow(int(each), p - 2, p) for each in x.flat], np.int64).reshape(x.shape)
     return power(x, np.asarray(p - 2), p)
 
 
 def product(x: Array, p: int) -> Array:
-    """The product along the last axis, modulo p."""
+    """Computes the product along the last axis, modulo p."""
     while x.shape[-1] > 1:
         half = x.shape[-1] // 2
         folded = x[..., :half] * x[..., half : 2 * half] % p
@@ -67,20 +67,20 @@ def _powers_of_two(p: int) -> Array:
 
 
 def from_floats(values: Array, p: int) -> Array:
-    """Finite floats, which are dyadic rationals n * 2^k, exactly, modulo p."""
+    """Returns finite floats, which are dyadic rationals n * 2ks, exactly, modulo p."""
     mantissa, exponent = np.frexp(values)
     n = (mantissa * 2.0**53).astype(np.int64)
     return n % p * _powers_of_two(p)[exponent.astype(np.int64) - 53 - _LEAST_EXPONENT] % p
 
 
 def exponential_tables(omega: int, p: int) -> tuple[Array, Array]:
-    """Powers of `omega` modulo p at 0 .. 2^16 - 1, and at the multiples of 2^16 below 2^31."""
+    """Returns the powers of `omega` modulo p at 0 .. 216 - 1, and at the multiples of 216 below 231."""
 
     return _powers(omega, 1 << 16, p), _powers(pow(omega, 1 << 16, p), 1 << 15, p)
 
 
 def _powers(base: int, count: int, p: int) -> Array:
-    """base ** 0 .. base ** (count - 1), or as far as the next power of 2, modulo p."""
+    """Computes base ** 0 .. base ** (count - 1), or as far as the next power of 2, modulo p."""
     table = np.ones(1, np.int64)
     while len(table) < count:
         table = np.concatenate([table, table * pow(base, len(table), p) % p])
@@ -88,17 +88,17 @@ def _powers(base: int, count: int, p: int) -> Array:
 
 
 def exponential(tables: tuple[Array, Array], x: Array, p: int) -> Array:
-    """omega ** x modulo p, for x of at most 31 bits, by two look-ups."""
+    """Computes omega ** x modulo p, for x of at most 31 bits, by two look-ups."""
     return tables[0][x & 0xFFFF] * tables[1][x >> 16] % p
 
 
 def key(*parts: object) -> int:
-    """A 64-bit key that depends on all the parts' texts."""
+    """Returns a 64-bit key that depends on all the parts' texts."""
     return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "little")
 
 
 def mixed(state: Array, x: Array) -> Array:
-    """A 64-bit hash of (state, x), elementwise: the finaliser of splitmix64."""
+    """Computes a 64-bit hash of (state, x), elementwise: the finaliser of splitmix64."""
     with np.errstate(over="ignore"):  # arithmetic modulo 2^64 is meant
         z = state ^ (x.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

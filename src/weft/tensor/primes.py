@@ -30,7 +30,7 @@ _RESIDUES = {1: (1, 7, 11, 13, 17, 19, 23, 29), 2: (11, 23, 29), 3: (11, 29)}
 
 
 def chain(count: int, source: random.Random | None = None) -> tuple[int, ...]:
-    """A chain of `count` primes, each as likely as any other; from the system's entropy unless a `source` is given."""
+    """Draws a chain of `count` primes, each as likely as any other; from the system's entropy unless a `source` is given."""
     source = source or random.Random(secrets.randbits(256))
     residues = _RESIDUES[count]
     # The last prime is 2^(count - 1) (first + 1) - 1.
@@ -43,7 +43,7 @@ def chain(count: int, source: random.Random | None = None) -> tuple[int, ...]:
 
 
 def chains(primes: Sequence[int], count: int) -> tuple[tuple[int, ...], ...]:
-    """`primes` cut into chains of `count`.
+    """Cuts `primes` into chains of `count`.
 
     Raises:
         ValueError: they are no such chains.
@@ -58,12 +58,12 @@ def chains(primes: Sequence[int], count: int) -> tuple[tuple[int, ...], ...]:
 
 @lru_cache(maxsize=256)
 def of_seed(seed: int) -> tuple[int, ...]:
-    """Three primes that follow from a seed: for checks whose result is no verdict."""
+    """Returns three primes that follow from a seed: for checks whose result is no verdict."""
     return chain(LONGEST, random.Random(modular.key(seed, "primes")))
 
 
 def is_prime(number: int) -> bool:
-    """Whether a number below 2^31 is a prime: Miller and Rabin's test, which with these witnesses never errs there."""
+    """Tells whether a number below 231 is a prime: Miller and Rabin's test, which with these witnesses never errs there."""
     if number < 2 or number in _SMALL:
         return number in _SMALL
     if gcd(number, _PRODUCT) > 1:

@@ -141,7 +141,7 @@ class Order:
 
     @property
     def worst(self) -> float:
-        """What comes last of all numbers."""
+        """The number that comes after all others."""
         return float("-inf") if self.largest else float("inf")
 
     def __str__(self) -> str:
@@ -176,12 +176,12 @@ class Ranking:
 
     @property
     def count(self) -> int:
-        """How many elements."""
+        """The number of elements that are kept."""
         return 1 if self.rank is None else self.rank.space.size({})
 
     @property
     def both(self) -> Ranking:
-        """The same for both results of one ranking."""
+        """The ranking without its name and its choice of result: equal for both results of one ranking."""
         return replace(self, name="", dtype=DType.int64, places=False, location=None)
 
 
@@ -245,7 +245,7 @@ class Derived:
     times: int = 1
 
     def size(self, source: int) -> int:
-        """The number of elements, where `source` has that many."""
+        """Returns the number of elements, where `source` has that many."""
         return self.times * len(range(*slice(self.start, self.stop, self.step).indices(source)))
 
 
@@ -271,7 +271,7 @@ class TensorProgram:
     derived: tuple[Derived, ...] = ()
 
     def sizes(self, given: Mapping[str, int]) -> dict[str, int]:
-        """The sizes by name of all spaces that are `given`, fixed, or follow from these."""
+        """Returns the sizes by name of all spaces that are `given`, fixed, or follow from these."""
         sizes = dict(given)
         sizes.update({s.name: s.fixed for s in self.spaces() if s.fixed is not None})
         for rule in self.derived:
@@ -281,16 +281,16 @@ class TensorProgram:
         return sizes
 
     def consistent(self, sizes: Mapping[str, int]) -> bool:
-        """Whether `sizes`, of all spaces of the program, agree with the rules in `derived` that speak of these alone."""
+        """Tells whether `sizes`, of all spaces of the program, agree with the rules in `derived` that speak of these alone."""
         rules = [r for r in self.derived if all(s.fixed is not None or s.name in sizes for s in (r.space, r.source))]
         return all(r.space.size(sizes) == r.size(r.source.size(sizes)) for r in rules)
 
     def values(self) -> dict[str, Node]:
-        """Every value by name."""
+        """Returns every value by name."""
         return {n.name: n for n in (*self.inputs, *self.nodes)}
 
     def spaces(self) -> tuple[Space, ...]:
-        """The spaces of all axes, in order of appearance."""
+        """Returns the spaces of all axes, in order of appearance."""
         seen: dict[Space, None] = {}
         for node in (*self.inputs, *self.nodes):
             for axis in axes_of(node):
@@ -306,7 +306,7 @@ class TensorProgram:
 
 
 def uses(node: Node) -> tuple[str, ...]:
-    """The names of the values that `node` reads, one entry per use."""
+    """Returns the names of the values that `node` reads, one entry per use."""
     match node:
         case Input() | Constant() | Iota() | Extent():
             return ()
@@ -325,7 +325,7 @@ def uses(node: Node) -> tuple[str, ...]:
 
 
 def axes_of(node: Node) -> Iterator[Axis]:
-    """The axes that `node` runs over: those of its result, then those it sums over."""
+    """Yields the axes that `node` runs over: those of its result, then those it sums over."""
     yield from node.axes
     if isinstance(node, Contraction | Reduction):
         yield from node.over

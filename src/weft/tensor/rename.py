@@ -25,7 +25,7 @@ from weft.tensor.program import (
 
 
 def with_uses(node: Node, change: Callable[[Use], Use]) -> Node:
-    """`node` with every `Use` changed; values read without a `Use` (by Reindex, Opaque) stay."""
+    """Returns `node` with every `Use` changed; values read without a `Use` (by Reindex, Opaque) stay."""
     match node:
         case Input() | Constant() | Iota() | Extent() | Reindex() | Opaque():
             return node
@@ -40,7 +40,7 @@ def with_uses(node: Node, change: Callable[[Use], Use]) -> Node:
 
 
 def with_values(node: Node, name: Callable[[str], str]) -> Node:
-    """`node` reading `name(v)` wherever it read value v."""
+    """Returns `node` reading `name(v)` wherever it read value v."""
     match node:
         case Reindex():
             return replace(node, source=name(node.source))
@@ -51,7 +51,7 @@ def with_values(node: Node, name: Callable[[str], str]) -> Node:
 
 
 def with_axes(node: Node, axis: Callable[[Axis], Axis]) -> Node:
-    """`node` over `axis(a)` wherever it was over axis a."""
+    """Returns `node` over `axis(a)` wherever it was over axis a."""
     own = tuple(axis(a) for a in node.axes)
     match node:
         case Input():
@@ -74,5 +74,5 @@ def with_axes(node: Node, axis: Callable[[Axis], Axis]) -> Node:
 
 
 def affine_over(index: Affine, axis: Callable[[Axis], Axis]) -> Affine:
-    """`index` over `axis(a)` wherever it was over axis a; no two axes may become one."""
+    """Returns `index` over `axis(a)` wherever it was over axis a; no two axes may become one."""
     return replace(index, terms=tuple((axis(a), c) for a, c in index.terms))

@@ -46,12 +46,12 @@ Scalar: TypeAlias = Arg | Lit | Apply | Convert
 
 
 def apply(op: str, *args: Scalar) -> Apply:
-    """`Apply` with its arguments spelled out."""
+    """Makes an `Apply` with its arguments spelled out."""
     return Apply(op, args)
 
 
 def substitute(expr: Scalar, arg: Callable[[int], Scalar], lit: Callable[[Lit], Scalar] | None = None) -> Scalar:
-    """`expr` with every `Arg(i)` replaced by `arg(i)`, and every number by `lit` of it where that is given."""
+    """Returns `expr` with every `Arg(i)` replaced by `arg(i)`, and every number by `lit` of it if that is given."""
     match expr:
         case Arg(index):
             return arg(index)
@@ -66,7 +66,7 @@ def substitute(expr: Scalar, arg: Callable[[int], Scalar], lit: Callable[[Lit], 
 
 
 def arguments(expr: Scalar) -> frozenset[int]:
-    """The indices of the arguments that `expr` reads."""
+    """Returns the indices of the arguments that `expr` reads."""
     match expr:
         case Arg(index):
             return frozenset((index,))
@@ -81,7 +81,7 @@ def arguments(expr: Scalar) -> frozenset[int]:
 
 
 def occurrences(expr: Scalar) -> tuple[int, ...]:
-    """The indices of the arguments that `expr` reads, each as often as it is read."""
+    """Returns the indices of the arguments that `expr` reads, each as often as it is read."""
     match expr:
         case Arg(index):
             return (index,)
@@ -96,7 +96,7 @@ def occurrences(expr: Scalar) -> tuple[int, ...]:
 
 
 def operations(expr: Scalar) -> int:
-    """How many table operations one evaluation of `expr` performs (casts count as one)."""
+    """Counts the table operations that one evaluation of `expr` performs (casts count as one)."""
     match expr:
         case Arg() | Lit():
             return 0
@@ -109,7 +109,7 @@ def operations(expr: Scalar) -> int:
 
 
 def operation_count(expr: Scalar, op: str) -> int:
-    """How many times `expr` applies the row `op` of the table."""
+    """Counts how many times `expr` applies the row `op` of the table."""
     match expr:
         case Arg() | Lit():
             return 0
@@ -136,7 +136,7 @@ _INFIX = {
 
 
 def show(expr: Scalar, names: tuple[str, ...]) -> str:
-    """`expr` as text, its arguments called `names`, in the style of the paper's listings."""
+    """Writes `expr` as text, its arguments called `names`, in the style of the paper's listings."""
     match expr:
         case Arg(index):
             return names[index]

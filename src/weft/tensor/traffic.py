@@ -92,7 +92,7 @@ class BytesDomain:
         self.ledger = Ledger()
 
     def shape(self, v: TrafficValue) -> tuple[int, ...]:
-        """The layout's shape."""
+        """Return the layout's shape."""
         return tuple(v.layout.shape)
 
     def _made(
@@ -105,7 +105,7 @@ class BytesDomain:
         return result
 
     def lift(self, fn: Structural, *values: TrafficValue) -> TrafficValue:
-        """Free where the result is a view of its one argument."""
+        """Count nothing where the result is a view of its one argument."""
         layout = np.asarray(fn(*(v.layout for v in values)))
         first = values[0]
         if len(values) == 1 and (layout.size == 0 or np.may_share_memory(layout, first.layout)):
@@ -113,33 +113,33 @@ class BytesDomain:
         return self._made("copy", values, layout, first.dtype, 0)
 
     def constant(self, value: float | int | bool, dtype: DType) -> TrafficValue:
-        """Not in memory."""
+        """Return a number that is not in memory."""
         return self.full((), value, dtype)
 
     def full(self, shape: Sequence[int], value: float | int | bool, dtype: DType) -> TrafficValue:
-        """Not in memory."""
+        """Return a value that is not in memory."""
         del value
         return TrafficValue(np.broadcast_to(np.zeros((), np.int8), tuple(shape)), dtype, False)
 
     def iota(self, size: int, dtype: DType) -> TrafficValue:
-        """Written once."""
+        """Count one write."""
         return self._made("iota", (), _blank((size,)), dtype, 0)
 
     def poison(self, shape: Sequence[int], dtype: DType) -> TrafficValue:
-        """Memory, without traffic."""
+        """Return memory, without traffic."""
         return TrafficValue(_blank(shape), dtype)
 
     def random(self, shape: Sequence[int], dtype: DType, rng: np.random.Generator) -> TrafficValue:
-        """An input: memory, without traffic."""
+        """Return an input: memory, without traffic."""
         del rng
         return TrafficValue(_blank(shape), dtype)
 
     def equal(self, a: TrafficValue, b: TrafficValue) -> bool:
-        """Same shape and element type."""
+        """Compare shapes and element types."""
         return (a.layout.shape, a.dtype) == (b.layout.shape, b.dtype)
 
     def elementwise(self, expr: Scalar, args: Sequence[TrafficValue], dtype: DType) -> TrafficValue:
-        """As many flops per element as the expression has operations."""
+        """Count as many flops per element as the expression has operations."""
         layout = _blank(np.broadcast_shapes(*(a.layout.shape for a in args)))
         return self._made("elementwise", args, layout, dtype, layout.size * operations(expr))
 
@@ -151,7 +151,7 @@ class BytesDomain:
         right_axes: Sequence[int],
         out_axes: Sequence[int],
     ) -> TrafficValue:
-        """Two flops per product."""
+        """Count two flops per product."""
         flops = 0
 
         def matmul(a: Array, b: Array) -> Array:
@@ -164,7 +164,7 @@ class BytesDomain:
         return self._made("contract", (left, right), layout, left.dtype, flops)
 
     def reduce(self, monoid: Monoid, v: TrafficValue, dims: Sequence[int]) -> TrafficValue:
-        """One flop per element."""
+        """Count one flop per element."""
         shape = [n for d, n in enumerate(v.layout.shape) if d not in dims]
         counted = v.dtype is DType.bool and monoid in (Monoid.sum, Monoid.prod)
         dtype = DType.int64 if counted else v.dtype
@@ -173,7 +173,7 @@ class BytesDomain:
     def ranked(
         self, v: TrafficValue, numbers: TrafficValue, count: int, order: Order
     ) -> tuple[TrafficValue, TrafficValue]:
-        """One flop per element; the numbers of the elements are not read, the values are written and where they are."""
+        """Count one flop per element; the elements' numbers are not read, the values and their places are written."""
         del numbers, order
         values = TrafficValue(_blank((*v.layout.shape[:-1], count)), v.dtype)
         places = self._made("rank", (v,), _blank(values.layout.shape), DType.int64, v.layout.size)
@@ -182,7 +182,7 @@ class BytesDomain:
         return values, places
 
     def convert(self, v: TrafficValue, dtype: DType, semantic: bool) -> TrafficValue:
-        """Free where nothing changes."""
+        """Count nothing where nothing changes."""
         del semantic
         if v.dtype is dtype:
             return v
@@ -190,7 +190,7 @@ class BytesDomain:
 
 
 def traffic(program: TensorProgram, sizes: Mapping[str, int]) -> Ledger:
-    """What `program` moves and computes where every operation runs by itself: the unfused figure.
+    """Count what `program` moves and computes where every operation runs by itself: the unfused figure.
 
     Args:
         program: without opaque operations.
@@ -208,7 +208,7 @@ def traffic(program: TensorProgram, sizes: Mapping[str, int]) -> Ledger:
 
 
 def _blank(shape: Sequence[int]) -> Array:
-    """Address space of that shape; memory that is never read or written is never given."""
+    """Return address space of that shape; memory that is never read or written is never given."""
     return np.zeros(tuple(shape), np.int8)
 
 

@@ -86,7 +86,7 @@ def _check_use(node: Node, use: Use, values: Mapping[str, Node]) -> None:
 
 
 def _check_cover(node: Node, read: Iterable[Axis], over: tuple[Axis, ...] = ()) -> None:
-    """Every axis that is read is in the result or summed."""
+    """Checks that every axis that is read is in the result or summed."""
     for axis in read:
         if axis not in node.axes and axis not in over:
             what = f"{node.name} reads along {axis}, which is neither in its result nor summed"

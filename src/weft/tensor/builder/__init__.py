@@ -43,7 +43,7 @@ class Builder(Products, Views):
         dtype: DType | None = None,
         location: Location | None = None,
     ) -> Ref:
-        """`ref` combined over `dims`; None, or an empty list, are all.
+        """Combines `ref` over `dims`; None, or an empty list, means all.
 
         dtype: the operand is cast to it first; by default to int64 for sums and products of
         integers and bools, else not at all.
@@ -62,7 +62,7 @@ class Builder(Products, Views):
         dtype: DType | None = None,
         location: Location | None = None,
     ) -> Ref:
-        """The sum over `dims` (none: all) divided by the number of elements, a run-time scalar."""
+        """Returns the sum over `dims` (none: all) divided by the number of elements, a run-time scalar."""
         dtype = ref.dtype if dtype is None else dtype
         if not dtype.is_float:
             raise ShapeError(
@@ -91,7 +91,8 @@ class Builder(Products, Views):
         keepdim: bool = False,
         location: Location | None = None,
     ) -> tuple[Ref, Ref]:
-        """The elements of `ref` along `dim` that come first in `order`, and their indices, int64; the lowest among equal ones.
+        """Returns the elements of `ref` along `dim` that come first in `order`, and their indices, int64; the lowest
+        among equal ones.
 
         count: how many; None for the first one, whose dimension goes unless `keepdim`.
 
@@ -124,7 +125,7 @@ class Builder(Products, Views):
         return self._rounded(made[0], ref.dtype, location), made[1]
 
     def finish(self, outputs: Sequence[Ref]) -> TensorProgram:
-        """The program that returns `outputs`, without merged dimensions (`flatten`).
+        """Finishes the program that returns `outputs`, without merged dimensions (`flatten`).
 
         Spaces are M, K, N, D .. and axes m, k, n, d .., in order of appearance. An output that is
         expanded is copied first; one that is permuted is so in `output_dims`.
@@ -137,7 +138,7 @@ class Builder(Products, Views):
         return made
 
     def resolved(self, axis: Axis) -> Space | None:
-        """The space of the finished program that `axis` runs over; None where that program has none."""
+        """Returns the space of the finished program that `axis` runs over; None where that program has none."""
         return self._resolved.get(self._root(axis))
 
     def _dims(self, ref: Ref, dims: Sequence[int] | None) -> list[int]:
@@ -156,7 +157,7 @@ class Builder(Products, Views):
         keepdim: bool,
         location: Location | None,
     ) -> Ref:
-        """Not rounded."""
+        """Reduces `ref` over `dims`, without rounding the result."""
         gone = set(self._dims(ref, dims))
         if self.merges(ref):
             return self._reduced_apart(monoid, ref, gone, keepdim, location)
@@ -184,7 +185,7 @@ class Builder(Products, Views):
         return replace(made, dims=rest)
 
     def _reduced_apart(self, monoid: Monoid, ref: Ref, gone: set[int], keepdim: bool, location: Location | None) -> Ref:
-        """`_reduced` over each axis of what is merged."""
+        """Reduces, as `_reduced` does, over each axis of merged dimensions."""
         wide, models = self._spread(ref)
         places = [d for d, model in enumerate(models) for _ in self._atoms([model]) or (None,)]
         made = self._reduced(monoid, wide, [i for i, d in enumerate(places) if d in gone], False, location)

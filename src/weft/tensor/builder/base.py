@@ -34,11 +34,11 @@ class Base(Merges):
     """Inputs, constants, elementwise operations and casts; and how nodes are made."""
 
     def mark(self) -> tuple[int, int]:
-        """What has been made and demanded so far, for `made_since` and `undo`."""
+        """Return the numbers of nodes and of demands so far, for `made_since` and `undo`."""
         return len(self._nodes), self._spaces.unified
 
     def made_since(self, mark: tuple[int, int]) -> tuple[str, ...]:
-        """The names of the values made since."""
+        """Return the names of the values made since `mark`."""
         return tuple(n.name for n in self._nodes[mark[0] :])
 
     def undo(self, mark: tuple[int, int]) -> None:
@@ -46,7 +46,7 @@ class Base(Merges):
         self._spaces.undo(mark[1])
 
     def input(self, name: str, shape: Sequence[int], dtype: DType) -> Ref:
-        """A tensor that the program is called with; each dimension is a space of its own.
+        """Add a tensor that the program is called with; each dimension is a space of its own.
 
         `shape` is that of the example.
         """
@@ -57,18 +57,18 @@ class Base(Merges):
         return Ref(name, dims, dtype)
 
     def constant(self, value: Number, dtype: DType) -> Ref:
-        """A number, rank 0."""
+        """Add a number, rank 0."""
         return self._add(Constant(self._name(), (), dtype, value))
 
     def iota(self, size: Size, dtype: DType = DType.int64) -> Ref:
-        """0, 1 .. size - 1, rank 1."""
+        """Add the numbers 0, 1 .. size - 1, rank 1."""
         axis = self.axis(size)
         if axis is None:
             return replace(self.constant(0, dtype), dims=(None,))
         return self._add(Iota(self._name(), (axis,), dtype))
 
     def extent(self, axis: Axis | None, dtype: DType) -> Ref:
-        """The number of elements of the axis's space, rank 0."""
+        """Add the number of elements of the axis's space, rank 0."""
         if axis is None:
             return self.constant(1, dtype)
         return self._add(Extent(self._name(), (), dtype, axis.space))
@@ -85,7 +85,7 @@ class Base(Merges):
         *,
         always: bool = False,
     ) -> Ref:
-        """One result of an operation that runs in PyTorch; ints of `shape` are the example's.
+        """Add one result of an operation that runs in PyTorch; ints of `shape` are the example's.
 
         It reads the values of `refs` as they lie; one that is expanded must have been copied (`dense`).
         """
@@ -95,7 +95,7 @@ class Base(Merges):
         return replace(self._add(node), dims=dims)
 
     def flatten(self, ref: Ref, run: tuple[int, int, Axis], call: str) -> Ref:
-        """`ref` whose value is what PyTorch's `call` makes of it: the axes of one of its `runs` as one."""
+        """Return `ref` read through PyTorch's `call`, which makes one axis of those of one of its `runs`."""
         own, (first, last, merged) = self._own[ref.value], run
         axes: list[Size] = [*own[:first], merged, *own[last + 1 :]]
         made = self.opaque("aten.flatten", call, [ref], axes, ref.dtype, "a view for what reads merged dimensions")
@@ -103,11 +103,11 @@ class Base(Merges):
         return replace(made, dims=tuple(None if d is None else self._over(d, new) for d in ref.dims))
 
     def rank(self, ref: Ref) -> int:
-        """How many axes the value of `ref` has."""
+        """Count the axes that the value of `ref` has."""
         return len(self._own[ref.value])
 
     def axis(self, size: Size, *, shown: bool = False) -> Axis | None:
-        """A fresh axis of that size, None for size 1.
+        """Make a fresh axis of that size, None for size 1.
 
         An int is the size for good, or if `shown` only the example's.
         """
@@ -118,7 +118,7 @@ class Base(Merges):
         return self._spaces.axis(self._spaces.space(size, fixed=not shown, shown=shown))
 
     def shape(self, ref: Ref) -> tuple[int, ...]:
-        """The sizes in the example."""
+        """Return the sizes in the example."""
         return tuple(self._size(d) for d in ref.dims)
 
     def elementwise(
@@ -128,7 +128,7 @@ class Base(Merges):
         dtype: DType | None = None,
         location: Location | None = None,
     ) -> Ref:
-        """`expr` over the broadcast dimensions of `refs`; `Arg(i)` is `refs[i]`.
+        """Apply `expr` over the broadcast dimensions of `refs`; `Arg(i)` is `refs[i]`.
 
         dtype: eager's, by default that to which `refs` promote.
         """
@@ -143,7 +143,7 @@ class Base(Merges):
         semantic: bool | None = None,
         location: Location | None = None,
     ) -> Ref:
-        """Another element type. By default precision between floats, else semantic.
+        """Convert `ref` to another element type. By default precision between floats, else semantic.
 
         To and from float64 it is semantic too: who asks for fp64 wants its digits there, and its cost nowhere else. So it is to and
         from the floats of 8 bits, which are so coarse that their rounding is what a program is about.
@@ -158,18 +158,20 @@ class Base(Merges):
         return replace(made, dims=ref.dims)
 
     def dense(self, ref: Ref) -> Ref:
-        """The tensor as a value that has exactly its axes, in their order: a copy, if a view."""
+        """Return the tensor as a value that has exactly its axes, in their order: a copy, if it is a view."""
         if self._own[ref.value] == self._atoms(ref.dims):
             return ref
         return self._pointwise(Arg(0), (ref,), ref.dtype, None)
 
     def order(self, ref: Ref) -> tuple[int, ...] | None:
-        """Which of its value's axes each dimension of `ref` that is not of size 1 is; None where it has others too."""
+        """Tell which of its value's axes each dimension of `ref` is, leaving out those of size 1; None where a
+        dimension is none of them.
+        """
         own, axes = self._own[ref.value], self._atoms(ref.dims)
         return tuple(own.index(a) for a in axes) if len(own) == len(axes) else None
 
     def packed(self, ref: Ref, memory: str) -> bool:
-        """Whether `ref` is a value as a kernel writes it, row-major: no input, no look at another value, not PyTorch's.
+        """Tell whether `ref` is a value as a kernel writes it, row-major: no input, no look at another value, not PyTorch's.
 
         memory: the value whose memory it is, itself or what it is flattened of.
         """
@@ -180,7 +182,9 @@ class Base(Merges):
         return self.cast(ref, dtype, None, location)
 
     def _in_double(self, ref: Ref, dtype: DType, location: Location | None) -> Ref:
-        """`ref` for an operation of type `dtype`: where one of the two is fp64 it becomes what the other is computed in."""
+        """Return `ref` for an operation of type `dtype`: where one of the two is fp64, it is cast to what the other is
+        computed in.
+        """
         crossing = ref.dtype.is_float and dtype.is_float and DType.float64 in (ref.dtype, dtype)
         return self.cast(ref, dtype.accumulator, None, location) if crossing else ref
 
@@ -197,7 +201,7 @@ class Base(Merges):
         taken: set[Axis],
         location: Location | None,
     ) -> list[Axis | None]:
-        """What `shapes` broadcast to; `bound[i]` gets what the axes of shape i are there."""
+        """Broadcast `shapes` to their common dimensions; `bound[i]` gets the axis there for each axis of shape i."""
         rank = max((len(s) for s in shapes), default=0)
         dims: list[Axis | None] = []
         for position in reversed(range(rank)):  # the dimension that eager complains of is the last
@@ -222,7 +226,7 @@ class Base(Merges):
             )
 
     def _free(self, axis: Axis, taken: set[Axis]) -> Axis:
-        """`axis`, or where the operation has that already, another one over its space."""
+        """Return `axis`, or another one over its space where the operation has that already."""
         axis = self._spaces.axis(axis.space) if axis in taken else axis
         taken.add(axis)
         return axis
@@ -243,7 +247,7 @@ def _place(dim: int) -> int | None:
 
 
 def dim_of(dim: int, rank: int) -> int:
-    """`dim` counted from the front."""
+    """Return `dim` counted from the front."""
     rank = max(rank, 1)
     if not -rank <= dim < rank:
         raise ShapeError(f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {dim})")

@@ -37,7 +37,7 @@ class Ref:
 
 
 def present(dims: Sequence[Axis | None]) -> tuple[Axis, ...]:
-    """The axes among `dims`: all but those of size 1."""
+    """Returns the axes among `dims`: all but those of size 1."""
     return tuple(d for d in dims if d is not None)
 
 
@@ -53,22 +53,26 @@ class Merges:
         self._count = 0
 
     def merge(self, ref: Ref, runs: Sequence[int]) -> Ref:
-        """Per dimension of the result: how many neighbouring dimensions of `ref`, not of size 1, it is merged of; 0: size 1."""
+        """Merges neighbouring dimensions of `ref` that are not of size 1: `runs` says how many make each one of the
+        result; 0: size 1.
+        """
         rest = iter(present(ref.dims))
         dims = [tuple(next(rest) for _ in range(run)) for run in runs]
         return replace(ref, dims=tuple(self._one(each) for each in dims))
 
     def merges(self, ref: Ref) -> bool:
-        """Whether a dimension of `ref` is merged of several axes."""
+        """Tells whether a dimension of `ref` is merged of several axes."""
         return any(d in self._parts for d in present(ref.dims))
 
     def expanded(self, ref: Ref, first: int, count: int) -> bool:
-        """Whether `ref` is expanded along one of `count` dimensions that are not of size 1, from number `first` of these on."""
+        """Tells whether `ref` is expanded along one of `count` dimensions that are not of size 1, from number `first`
+        of these on.
+        """
         dims = present(ref.dims)[first : first + count]
         return not set(self._atoms(dims)) <= set(self._own[ref.value])
 
     def runs(self, ref: Ref) -> list[tuple[int, int, Axis]]:
-        """Per merged dimension of `ref`: the first and last of its value's axes that it is made of, and its own axis.
+        """Lists for each merged dimension of `ref` the first and last of its value's axes that it is made of, and its own axis.
 
         Raises:
             UnsupportedError: they do not lie side by side in the value, or it does not have them all: `dense` makes one that does.
@@ -85,7 +89,7 @@ class Merges:
         return found
 
     def _one(self, axes: tuple[Axis, ...]) -> Axis | None:
-        """The dimension that is merged of `axes`."""
+        """Returns the dimension that is merged of `axes`."""
         if len(axes) < 2:
             return axes[0] if axes else None
         parts = self._atoms(axes)
@@ -100,13 +104,13 @@ class Merges:
         return made
 
     def _atoms(self, dims: Sequence[Axis | None]) -> tuple[Axis, ...]:
-        """The axes that operations on `dims` run over."""
+        """Returns the axes that operations on `dims` run over."""
         return tuple(part for axis in present(dims) for part in self._parts.get(axis, (axis,)))
 
     def _aligned(
         self, refs: Sequence[Ref], places: Sequence[Sequence[int | None]], location: Location | None
     ) -> tuple[list[Ref], list[Axis | None]]:
-        """`refs` with the dimensions split that must be, so that none is merged and each runs beside its like.
+        """Returns `refs` with dimensions split where they must be, so that none is merged and each runs beside its like.
 
         Args:
             refs: operands.
@@ -138,7 +142,7 @@ class Merges:
     def _split(
         self, ref: Ref, axis: Axis | None, model: Axis, location: Location | None
     ) -> tuple[Ref, tuple[Axis | None, ...]]:
-        """What dimension `axis` of `ref` is in axes like those that `model` is merged of, and the value that has these.
+        """Splits dimension `axis` of `ref` into axes like those that `model` is merged of; the value that has these comes second.
 
         Raises:
             ShapeError: it has another size.
@@ -172,12 +176,12 @@ class Merges:
         return replace(ref, value=self._add(node).value), parts
 
     def _spread(self, ref: Ref) -> tuple[Ref, list[Axis | None]]:
-        """`_aligned` of one."""
+        """Splits the merged dimensions of `ref` alone, as `_aligned` does."""
         found, models = self._aligned([ref], [[d] for d in range(len(ref.dims))], None)
         return found[0], models
 
     def _merged(self, dims: Sequence[Axis | None], models: Sequence[Axis | None]) -> tuple[Axis | None, ...]:
-        """The dimensions of a result, those merged again that `_aligned` had split."""
+        """Returns the dimensions of a result, those merged again that `_aligned` had split."""
         rest = iter(dims)
         found: list[Axis | None] = []
         for model in models:
@@ -188,7 +192,7 @@ class Merges:
         return tuple(found)
 
     def _whole(self, model: Axis, parts: tuple[Axis, ...]) -> Axis:
-        """The dimension like `model` that is merged of `parts`."""
+        """Returns the dimension like `model` that is merged of `parts`."""
         axis = next((a for a, known in self._parts.items() if known == parts), None)
         if axis is None:
             axis = self._spaces.axis(model.space)
@@ -196,7 +200,7 @@ class Merges:
         return axis
 
     def _over(self, axis: Axis, new: Mapping[Axis, Axis]) -> Axis:
-        """`axis` where its value's axes are `new` ones."""
+        """Returns `axis` with its value's axes replaced by `new` ones."""
         parts = self._parts.get(axis)
         if axis in new or parts is None:
             return new.get(axis, axis)
@@ -213,5 +217,5 @@ class Merges:
         return Ref(node.name, node.axes, node.dtype)
 
     def _size(self, axis: Axis | None) -> int:
-        """In the example."""
+        """Returns the size in the example."""
         return 1 if axis is None else self._spaces.hint(axis.space)

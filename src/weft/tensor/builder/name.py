@@ -13,7 +13,7 @@ _LETTERS = "MKNDLPQRST"
 
 
 def named(program: TensorProgram, spaces: Spaces) -> tuple[TensorProgram, dict[str, Space]]:
-    """`program` over resolved spaces: M, K, N, D .. as they appear, their axes m, m1 .., k ..; and the spaces by root."""
+    """Returns `program` over resolved spaces, M, K, N, D .. as they appear, with axes m, m1 .., k ..; and the spaces by root."""
     every = (*program.inputs, *program.nodes)
     naming = _Naming(spaces)
     for node in every:
@@ -52,7 +52,7 @@ class _Naming:
         return dict(self._named)
 
     def axis(self, axis: Axis) -> Axis:
-        """The axis with its name for the whole program."""
+        """Returns the axis with its name for the whole program."""
         if axis not in self._axes:
             space = self._space(axis.space)
             number = self._counts[space] = self._counts.get(space, -1) + 1
@@ -60,13 +60,13 @@ class _Naming:
         return self._axes[axis]
 
     def node(self, node: Node) -> Node:
-        """`node` over named axes."""
+        """Returns `node` over named axes."""
         if isinstance(node, Extent):
             return replace(node, space=self._space(node.space))
         return with_axes(node, self.axis)
 
     def input(self, node: Input) -> Input:
-        """`node` over named axes; one that only it has takes the first name that is free in it.
+        """Returns `node` over named axes; an axis that only this input has takes the first name that is free in it.
 
         So the columns of x and the rows of the weight that it is multiplied with print alike.
         """
@@ -99,13 +99,13 @@ class _Naming:
 
 
 def space_name(number: int) -> str:
-    """The name of the space that is first seen after so many others: M, K, N, D .., X1, X2 .."""
+    """Names the space that is first seen after so many others: M, K, N, D .., X1, X2 .."""
     spare = number - len(_LETTERS) + 1
     return _LETTERS[number] if spare <= 0 else f"X{spare}"
 
 
 def axis_name(space: Space, number: int) -> str:
-    """The name of the axis of `space` that is first seen after so many others: m, m1, m2 .."""
+    """Names the axis of `space` that is first seen after so many others: m, m1, m2 .."""
     return space.name.lower() + (str(number) if number else "")
 
 

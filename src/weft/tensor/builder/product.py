@@ -21,25 +21,25 @@ class Products(Base):
     """The methods that make contractions."""
 
     def matmul(self, a: Ref, b: Ref, location: Location | None = None) -> Ref:
-        """As torch.matmul: 1-D, 2-D or batched with broadcasting."""
+        """Multiplies as torch.matmul does: 1-D, 2-D or batched with broadcasting."""
         return self._rounded(self._product(a, b, location), a.dtype, location)
 
     def mm(self, a: Ref, b: Ref, location: Location | None = None) -> Ref:
-        """As torch.mm: 2-D only."""
+        """Multiplies as torch.mm does: 2-D only."""
         return self.matmul(self._ranked(a, 2, "self"), self._ranked(b, 2, "mat2"), location)
 
     def int_mm(self, a: Ref, b: Ref, location: Location | None = None) -> Ref:
-        """As torch._int_mm: 2-D, of bytes, its sums int32, which wrap."""
+        """Multiplies as torch._int_mm does: 2-D, of bytes, with int32 sums, which wrap."""
         made = self._product(self._ranked(a, 2, "self"), self._ranked(b, 2, "mat2"), location)
         return self._rounded(made, DType.int32, location)
 
     def bmm(self, a: Ref, b: Ref, location: Location | None = None) -> Ref:
-        """As torch.bmm: 3-D only, equal batches."""
+        """Multiplies as torch.bmm does: 3-D only, equal batches."""
         self._batched(a, b, location)
         return self.matmul(a, b, location)
 
     def linear(self, x: Ref, weight: Ref, bias: Ref | None = None, location: Location | None = None) -> Ref:
-        """x [..., K] times the transpose of weight [N, K] (or [K]), plus bias [N]; rounded once."""
+        """Multiplies x [..., K] by the transpose of weight [N, K] (or [K]) and adds bias [N]; rounded once."""
         turned = replace(weight, dims=weight.dims[::-1])
         product = self._product(x, turned, location)
         if bias is not None:
@@ -56,7 +56,7 @@ class Products(Base):
         alpha: Number = 1,
         location: Location | None = None,
     ) -> Ref:
-        """beta * bias + alpha * (a @ b) for 2-D a and b; rounded once.
+        """Computes beta * bias + alpha * (a @ b) for 2-D a and b; rounded once.
 
         beta = 0 ignores bias, NaN and all.
         """
@@ -72,7 +72,7 @@ class Products(Base):
         alpha: Number = 1,
         location: Location | None = None,
     ) -> Ref:
-        """beta * bias + alpha * (a @ b) for 3-D a and b; rounded once.
+        """Computes beta * bias + alpha * (a @ b) for 3-D a and b; rounded once.
 
         beta = 0 ignores bias, NaN and all.
         """
@@ -87,7 +87,7 @@ class Products(Base):
         kept: Sequence[str],
         location: Location | None = None,
     ) -> Ref:
-        """The product of `a` and `b`, whose dimensions have `labels`, summed over all labels but those `kept`: an einsum.
+        """Multiplies `a` and `b`, whose dimensions have `labels`, and sums over all labels but those `kept`: an einsum.
 
         Labels are distinct within an operand; one that is not kept is in both. A dimension of size 1 fits any other. Rounded.
 
@@ -127,7 +127,7 @@ class Products(Base):
         return self._rounded(self._contracted((a, b), bound, dims, over, location), a.dtype, location)
 
     def _apart(self, labels: Sequence[str], merged: Mapping[str, Axis | None]) -> list[str]:
-        """The labels of dimensions of which `_aligned` has split those that are `merged`."""
+        """Returns the labels of dimensions after `_aligned` has split those that are `merged`."""
         counts = {n: 1 if axis is None else len(self._atoms([axis])) for n, axis in merged.items()}
         return [n if counts[n] == 1 else f"{n}.{i}" for n in labels for i in range(counts[n])]
 
@@ -139,7 +139,7 @@ class Products(Base):
         over: tuple[Axis, ...],
         location: Location | None,
     ) -> Ref:
-        """The sum over `over` of the product of `refs`, their axes `bound`, with `dims`; not rounded."""
+        """Sums the product of `refs`, their axes `bound`, over `over`; the result has `dims` and is not rounded."""
         axes, dtype = present(dims), refs[0].dtype.accumulator
         if not over:
             back = [{new: old for old, new in own.items()} for own in bound]
@@ -156,7 +156,7 @@ class Products(Base):
         return replace(self._add(node), dims=dims)
 
     def _product(self, a: Ref, b: Ref, location: Location | None) -> Ref:
-        """a @ b, not rounded."""
+        """Computes a @ b, not rounded."""
         self._check_product(a, b, location)
         a, b, models = self._batches(a, b, location)
         left, right, taken = dict[Axis, Axis](), dict[Axis, Axis](), set[Axis]()
@@ -184,7 +184,7 @@ class Products(Base):
         return replace(self._add(node), dims=self._merged(dims, models))
 
     def _batches(self, a: Ref, b: Ref, location: Location | None) -> tuple[Ref, Ref, list[Axis | None]]:
-        """The factors of a product without merged dimensions, and which ones of the result these are.
+        """Returns the factors of a product without merged dimensions, and which dimensions of the result were merged.
 
         Raises:
             UnsupportedError: a dimension is merged that is none of the batch.
@@ -203,7 +203,7 @@ class Products(Base):
         return wide[0], wide[1], [*models, *[None] * free]
 
     def _outer(self, a: Ref, b: Ref, location: Location | None) -> Ref:
-        """a @ b where the inner dimension has size 1: there is nothing to sum."""
+        """Computes a @ b where the inner dimension has size 1: there is nothing to sum."""
         if len(b.dims) == 1:
             a, b = replace(a, dims=a.dims[:-1]), replace(b, dims=())
         elif len(a.dims) == 1:
@@ -259,7 +259,7 @@ class Products(Base):
 
 
 def _product_message(a: tuple[int, ...], b: tuple[int, ...]) -> str:
-    """What eager's matmul says of shapes whose inner sizes differ."""
+    """Returns the message of eager's matmul for shapes whose inner sizes differ."""
     if len(a) == len(b) == 1:
         return (
             f"inconsistent tensor size, expected tensor [{a[0]}] and src [{b[0]}] to have the same"
@@ -278,5 +278,5 @@ def _product_message(a: tuple[int, ...], b: tuple[int, ...]) -> str:
 
 
 def _inner(right: Ref) -> Axis | None:
-    """The dimension of a product's right operand that is summed over."""
+    """Returns the dimension of a product's right operand that is summed over."""
     return right.dims[max(len(right.dims) - 2, 0)]

@@ -27,7 +27,7 @@ Number: TypeAlias = bool | int | float
 
 
 def promote(*operands: Tensor | Number) -> DType:
-    """The type in which eager combines `operands`: tensors, and Python numbers.
+    """Returns the type in which eager combines `operands`: tensors, and Python numbers.
 
     Numbers count less than tensors without dimensions, and those less than tensors with: a lower
     category decides only if it is of a higher kind (bool < int < float). Python floats are float32
@@ -53,12 +53,12 @@ _ORDER = {"bool": 0, "int": 1, "float": 2}
 
 
 def _across(lower: DType, higher: DType) -> DType:
-    """One type of two, where `higher` is of the category that counts more."""
+    """Combines two types, where `higher` is of the category that counts more."""
     return promote_types(lower, higher) if _ORDER[lower.kind] > _ORDER[higher.kind] else higher
 
 
 def promote_types(first: DType, second: DType) -> DType:
-    """The smallest type that holds both, as `torch.promote_types`; of int and float the float."""
+    """Returns the smallest type that holds both, as `torch.promote_types` does; of int and float the float."""
     if first is second:
         return first
     if first.kind != second.kind:

@@ -45,7 +45,7 @@ class Spaces:
 
     @property
     def unified(self) -> int:
-        """How many unifications and pins there have been."""
+        """The number of unifications and pins so far."""
         return len(self._done)
 
     def undo(self, unified: int) -> None:
@@ -56,7 +56,7 @@ class Spaces:
             self._classes[stayed] = before
 
     def space(self, hint: int, *, fixed: bool = False, shown: bool = False, sliced: Sliced | None = None) -> Space:
-        """A fresh space that has `hint` elements in the example.
+        """Make a fresh space that has `hint` elements in the example.
 
         Always so if the program says it (`fixed`), unless a tensor shows its size at run time (`shown`), or it is `sliced`.
         """
@@ -66,23 +66,23 @@ class Spaces:
         return Space(name)
 
     def axis(self, space: Space) -> Axis:
-        """A fresh axis over `space`."""
+        """Make a fresh axis over `space`."""
         self._axes += 1
         return Axis(str(self._axes), space)
 
     def root(self, space: Space) -> str:
-        """The name that all members of a class share."""
+        """Return the name that all members of a class share."""
         name = space.name
         while self._parent[name] != name:
             name = self._parent[name]
         return name
 
     def hint(self, space: Space) -> int:
-        """The size in the example."""
+        """Return the size in the example."""
         return self._of(space).hint
 
     def fixed(self, space: Space) -> bool:
-        """True where the program alone says the size.
+        """Tell whether the program alone says the size.
 
         A number in the program that a tensor's size must equal is no more than that size: where the tensor is of another size,
         PyTorch traces the program anew, with another number.
@@ -97,7 +97,7 @@ class Spaces:
         self._classes[root] = replace(self._classes[root], pinned=True)
 
     def sliced(self, space: Space) -> tuple[Sliced, ...]:
-        """How the size follows from other spaces' sizes."""
+        """Return the rules by which the size follows from other spaces' sizes."""
         return self._of(space).sliced
 
     def unify(self, first: Space, second: Space) -> bool:

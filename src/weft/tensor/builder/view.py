@@ -19,14 +19,14 @@ class Views(Base):
     """The methods that make views."""
 
     def permute(self, ref: Ref, order: Sequence[int]) -> Ref:
-        """The dimensions in another order."""
+        """Puts the dimensions in another order."""
         order = [dim_of(d, len(ref.dims)) for d in order]
         if sorted(order) != list(range(len(ref.dims))):
             raise ShapeError(f"permute(): {list(order)} does not name each of {len(ref.dims)} dimensions once")
         return replace(ref, dims=tuple(ref.dims[d] for d in order))
 
     def transpose(self, ref: Ref, first: int, second: int) -> Ref:
-        """Two dimensions swapped."""
+        """Swaps two dimensions."""
         rank = len(ref.dims)
         order = list(range(rank))
         if rank:
@@ -35,12 +35,12 @@ class Views(Base):
         return self.permute(ref, order)
 
     def unsqueeze(self, ref: Ref, dim: int) -> Ref:
-        """A dimension of size 1 before `dim`."""
+        """Inserts a dimension of size 1 before `dim`."""
         dim = dim_of(dim, len(ref.dims) + 1)
         return replace(ref, dims=(*ref.dims[:dim], None, *ref.dims[dim:]))
 
     def squeeze(self, ref: Ref, dims: int | Sequence[int] | None = None) -> Ref:
-        """Without those of `dims` (None: of all) that have size 1."""
+        """Removes those of `dims` (None: of all) that have size 1."""
         rank = len(ref.dims)
         wanted = range(rank) if dims is None else [dims] if isinstance(dims, int) else dims
         gone = {dim_of(d, rank) for d in wanted} if rank else set[int]()
@@ -48,7 +48,7 @@ class Views(Base):
         return replace(ref, dims=tuple(kept))
 
     def expand(self, ref: Ref, sizes: Sequence[Size], location: Location | None = None) -> Ref:
-        """Dimensions of size 1, and new ones in front, repeated up to `sizes`; -1 keeps one."""
+        """Repeats dimensions of size 1, and new ones in front, up to `sizes`; -1 keeps one."""
         missing = len(sizes) - len(ref.dims)
         dims: list[Axis | None] = []
         for position, size in enumerate(sizes):
@@ -68,7 +68,7 @@ class Views(Base):
         return replace(ref, dims=tuple(dims))
 
     def reshape(self, ref: Ref, shape: Sequence[Size], location: Location | None = None) -> Ref:
-        """Dimensions of size 1 put in and taken out.
+        """Reshapes by putting dimensions of size 1 in and taking them out.
 
         Raises:
             UnsupportedError: other dimensions are split or merged.
@@ -104,7 +104,7 @@ class Views(Base):
         step: int = 1,
         location: Location | None = None,
     ) -> Ref:
-        """`ref[start:stop:step]` along `dim`, clamped as in Python; step > 0.
+        """Slices as `ref[start:stop:step]` along `dim`, clamped as in Python; step > 0.
 
         Where `start` counts from the end, the result is right for every size of at least `-start`.
         """
@@ -131,7 +131,7 @@ class Views(Base):
         return self._reindexed(ref, dim, made, replace(begin, terms=((made, step),)), location)
 
     def flip(self, ref: Ref, dims: Sequence[int], location: Location | None = None) -> Ref:
-        """`dims` in reverse order."""
+        """Reverses the order of elements along `dims`."""
         for dim in sorted({dim_of(d, len(ref.dims)) for d in dims}):
             axis = ref.dims[dim] if ref.dims else None
             if axis is not None:
@@ -139,7 +139,7 @@ class Views(Base):
         return ref
 
     def select(self, ref: Ref, dim: int, index: int, location: Location | None = None) -> Ref:
-        """Without `dim`, at `index` there; below 0 it counts from the end."""
+        """Selects the element at `index` along `dim`, which goes; an index below 0 counts from the end."""
         dim = dim_of(dim, len(ref.dims))
         axis = ref.dims[dim]
         size = self._size(axis)
@@ -157,7 +157,7 @@ class Views(Base):
         return self._spaces.root(axis.space)
 
     def _reindexed(self, ref: Ref, dim: int, axis: Axis | None, index: Affine, location: Location | None) -> Ref:
-        """`ref` with dimension `dim` running over `axis`, at `index` of what it was."""
+        """Returns `ref` with dimension `dim` running over `axis`, read at `index` of the old dimension."""
         old = ref.dims[dim]
         if self.merges(ref):
             wide, models = self._spread(ref)

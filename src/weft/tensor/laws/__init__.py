@@ -50,7 +50,7 @@ __all__ = [
 
 
 def normalize(program: TensorProgram) -> TensorProgram:
-    """`program` under the laws, in the one order that lets each see what it needs.
+    """Applies the laws to `program`, in the one order that lets each see what it needs.
 
     Reindexings go first, so that none stands between a cast and its reader; equal values are merged
     last, when laws have made them alike. A second time changes names at most.

@@ -60,7 +60,7 @@ class _Dropping:
     semantic: set[str] = field(default_factory=set[str])
 
     def rewritten(self, node: Node) -> Node:
-        """`node` reading past the precision casts that it may."""
+        """Returns `node` reading past the precision casts that it may."""
         match node:
             case Elementwise():
                 jumps = _jumps(node.expr) if node.dtype.is_float else arguments(node.expr)
@@ -81,7 +81,7 @@ class _Dropping:
                 return node
 
     def output(self, name: str) -> str:
-        """What is returned for `name`: a semantic cast, or what it would not change."""
+        """Returns the value to give back for `name`: a semantic cast, or the operand that the cast would not change."""
         node = self.values[name]
         operand = self._operand(Use(name, node.axes))
         past = self.values[operand.value]
@@ -92,7 +92,7 @@ class _Dropping:
         return name
 
     def _past(self, use: Use) -> Use:
-        """What `use` reads, without the precision casts that it went through."""
+        """Returns `use` without the precision casts that it went through."""
         node = self.values[use.value]
         while isinstance(node, Cast) and _is_precision(node, self.values):
             bound = dict(zip(node.axes, use.axes, strict=True))
@@ -101,13 +101,13 @@ class _Dropping:
         return use
 
     def _operand(self, use: Use) -> Use:
-        """`use` itself, unless the casts before it give back the type that there was."""
+        """Returns `use` itself, unless the casts before it give back the type that there was."""
         past = self._past(use)
         same = self.values[past.value].dtype is self.values[use.value].dtype
         return past if same else use
 
     def _exact(self, use: Use) -> Use:
-        """As `_operand`; the cast that it reads is semantic."""
+        """Returns what `_operand` does, and notes that the cast that it reads is semantic."""
         use = self._operand(use)
         self.semantic.add(use.value)
         return use
@@ -119,7 +119,7 @@ def _is_precision(cast: Cast, values: dict[str, Node]) -> bool:
 
 
 def _jumps(expr: Scalar) -> frozenset[int]:
-    """The arguments in which `expr`, of a float type, may jump."""
+    """Returns the arguments in which `expr`, of a float type, may jump."""
     match expr:
         case Arg() | Lit():
             return frozenset()

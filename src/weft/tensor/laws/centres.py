@@ -102,7 +102,7 @@ class _Centring:
         return True
 
     def mean(self, node: Elementwise, data: Use, subtracted: Use) -> _Mean | None:
-        """Reads Reads Reads `subtracted` as the mean of `data`; None where it is not."""
+        """Reads `subtracted` as the mean of `data`; None where it is not."""
         divided = self.values[subtracted.value]
         if not isinstance(divided, Elementwise) or divided.dtype is not node.dtype:
             return None
@@ -248,7 +248,7 @@ class _Centring:
 
 
 def _at(index: Affine, bound: Mapping[Axis, Axis | None]) -> Affine:
-    """`index` over the axes that its own are bound to; one bound to none is 0."""
+    """Returns `index` over the axes that its own are bound to; one bound to none is 0."""
     terms: dict[Axis, int] = {}
     for axis, coefficient in index.terms:
         here = bound[axis]
@@ -274,13 +274,13 @@ def _of(space: Space) -> _Count:
 
 
 def _in_example(axes: Sequence[Axis]) -> float | None:
-    """How many elements there are along `axes` in the example; None without one."""
+    """Counts the elements along `axes` in the example; None without one."""
     sizes = [axis.space.fixed or axis.space.example for axis in axes]
     return float(math.prod(size for size in sizes if size)) if all(sizes) else None
 
 
 def _size(axes: Sequence[Axis]) -> _Count:
-    """How many elements there are along `axes`."""
+    """Counts the elements along `axes`."""
     found = _Count(Fraction(1), ())
     for axis in axes:
         found = found.times(_of(axis.space))

@@ -61,7 +61,7 @@ def merge_equal(program: TensorProgram, apart: Collection[str] = ()) -> TensorPr
 
 
 def form_of(node: Node) -> str:
-    """The same text for nodes that compute the same: names and places left out, axes numbered."""
+    """Returns a text that is equal for nodes that compute the same: names and places left out, axes numbered."""
     order: dict[Axis, Axis] = {}
     for axis in axes_of(node):
         order.setdefault(axis, Axis(str(len(order)), axis.space))

@@ -10,7 +10,7 @@ from weft.tensor.scalar import Arg, apply
 
 
 def decays_below_maxima(program: TensorProgram) -> TensorProgram:
-    """The exponential of what lies below its maximum as the cheaper one that only takes numbers up to 0.
+    """Replaces the exponential of what lies below its maximum by the cheaper one that only takes numbers up to 0.
 
         t[m] = max over n of x[m, n]                     t[m] = max over n of x[m, n]
         d[m, n] = x[m, n] - t[m]               ==>       d[m, n] = x[m, n] - t[m]
@@ -29,7 +29,7 @@ def decays_below_maxima(program: TensorProgram) -> TensorProgram:
 
 
 def _below(node: Node, values: Mapping[str, Node]) -> bool:
-    """Whether `node` is a value less its maximum."""
+    """Tells whether `node` is a value less its maximum."""
     if not isinstance(node, Elementwise) or node.expr != apply("sub", Arg(0), Arg(1)):
         return False
     value, top = node.args

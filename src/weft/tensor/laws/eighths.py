@@ -39,7 +39,7 @@ def _narrowed(node: Contraction, values: Mapping[str, Node]) -> Contraction:
 
 
 def _source(use: Use, values: Mapping[str, Node]) -> Use | None:
-    """What `use` was widened from; None where that is no float of 8 bits."""
+    """Returns the value that `use` was widened from; None where that is no float of 8 bits."""
     node = values[use.value]
     while isinstance(node, Cast) and node.dtype.is_float and node.dtype not in _EIGHT_BITS:
         if set(node.arg.axes) != set(node.axes):

@@ -14,7 +14,7 @@ from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, arguments, subs
 
 
 def split_elementwise(program: TensorProgram) -> TensorProgram:
-    """One node for each operation of the table.
+    """Make one node for each operation of the table.
 
         y[m, n] = x[m, n] / (1 + exp(-x[m, n]))     ==>     a = -x;  b = exp(a);  c = b + 1;  y = x / c
 
@@ -40,7 +40,7 @@ class _Splitting:
     made_at: dict[str, int] = field(default_factory=dict[str, int])
 
     def append(self, node: Node) -> None:
-        """The next node of the new program."""
+        """Append the next node of the new program."""
         self.made_at[node.name] = len(self.made_at)
         self.nodes.append(node)
 
@@ -54,7 +54,7 @@ class _Splitting:
         self.append(node)
 
     def part(self, node: Elementwise, expr: Scalar) -> tuple[Scalar, list[Use]]:
-        """An expression over fresh arguments that stands for `expr`, and those arguments."""
+        """Return an expression over fresh arguments that stands for `expr`, and those arguments."""
         read = sorted(arguments(expr))
         if isinstance(expr, Lit) or not read:
             return expr, []
@@ -75,7 +75,7 @@ class _Splitting:
         return Arg(0), [Use(name, axes)]
 
     def made(self, node: Elementwise, name: str, inner: Scalar, own: list[Use], expr: Convert) -> Use:
-        """The use of a node of its own for what a cast converts."""
+        """Make a node of its own for what a cast converts, and return a use of it."""
         value = fresh(name, self.taken)
         axes = tuple(a for a in node.axes if any(a in u.axes for u in own))
         dtype = self.dtype(expr.arg, [self.dtypes[u.value] for u in node.args], node.dtype)
@@ -84,14 +84,14 @@ class _Splitting:
         return Use(value, axes)
 
     def whole(self, node: Elementwise, expr: Apply, uses: list[Use]) -> Elementwise:
-        """`node` with `expr`, whose parts each count their arguments from 0, over `uses`, each once."""
+        """Return `node` with `expr`, whose parts each count their arguments from 0, over `uses`, each once."""
         distinct = list(dict.fromkeys(uses))
         position = iter([distinct.index(u) for u in uses])
         args = tuple(substitute(a, lambda _: Arg(next(position))) for a in expr.args)
         return replace(node, expr=Apply(expr.op, args), args=tuple(distinct))
 
     def dtype(self, expr: Scalar, given: list[DType], computed: DType) -> DType:
-        """The type that `expr` is computed in; `given` are the arguments' types, `computed` that of the whole."""
+        """Return the type that `expr` is computed in; `given` are the arguments' types, `computed` that of the whole."""
         match expr:
             case Apply(op, args) if optable.row(op).result == "same":
                 kinds = [self.dtype(a, given, computed) for a in args[1 if op == "where" else 0 :] if arguments(a)]
@@ -112,7 +112,7 @@ def _over(expr: Scalar, read: list[int]) -> Scalar:
 
 
 def sizes_in_place(program: TensorProgram) -> TensorProgram:
-    """Functions of nothing but sizes, computed where they are read.
+    """Compute functions of nothing but sizes where they are read.
 
         s = sqrt(extent(K));  y[m, n] = x[m, n] / s     ==>     y[m, n] = x[m, n] / sqrt(extent(K))
 

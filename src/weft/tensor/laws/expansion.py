@@ -18,7 +18,7 @@ _LARGEST = 16
 
 
 def expand_sums(program: TensorProgram) -> TensorProgram:
-    """Sums of products of sums, as the terms that can be summed without waiting for another sum.
+    """Expands sums of products of sums into the terms that can be summed without waiting for another sum.
 
         c[m] = (sum over k of x[m, k]) / K                        q[m] = sum over k of x[m, k] * x[m, k]
         v[m] = (sum over k of (x[m, k] - c[m]) ** 2) / K   ==>    v[m] = q[m] / K - c[m] * c[m]
@@ -59,7 +59,7 @@ class _Expansion:
         self.position = {name: i for i, name in enumerate(self.values)}
 
     def expanded(self) -> TensorProgram | None:
-        """The program with its first sum that has something to expand expanded."""
+        """Returns the program with its first sum that has something to expand expanded."""
         for node in self.program.nodes:
             if isinstance(node, Reduction) and node.monoid is Monoid.sum and node.name not in self.done:
                 self.done.add(node.name)
@@ -71,7 +71,7 @@ class _Expansion:
     # From values to polynomials.
 
     def polynomial(self, use: Use, over: frozenset[Axis], depth: int) -> _Polynomial:
-        """`use`, taken apart as far as there are terms that lack the axes `over`."""
+        """Takes `use` apart as far as there are terms that lack the axes `over`."""
         whole: _Polynomial = {((use, 1),): Fraction(1)}
         node = self.values[use.value]
         if not over & set(use.axes) or not isinstance(node, Elementwise) or not node.dtype.is_float or depth > _LARGEST:
@@ -96,7 +96,7 @@ class _Expansion:
         return whole if is_sum and not free else found
 
     def combined(self, expr: Scalar, parts: list[_Polynomial | None]) -> _Polynomial | None:
-        """The polynomial that one operation makes of its operands'; None where it makes none."""
+        """Returns the polynomial that one operation makes of its operands'; None where it makes none."""
         match expr, parts:
             case Apply("add" | "sub" as op, _), [dict() as left, dict() as right]:
                 sign = Fraction(1 if op == "add" else -1)
@@ -113,12 +113,12 @@ class _Expansion:
                 return None
 
     def product(self, left: _Polynomial, right: _Polynomial) -> _Polynomial:
-        """Term by term."""
+        """Multiplies term by term."""
         pairs = ((a, b, f * g) for a, f in left.items() for b, g in right.items())
         return _sum((self.times(a, b), factor) for a, b, factor in pairs)
 
     def times(self, left: _Monomial, right: _Monomial) -> _Monomial:
-        """The product of two monomials."""
+        """Returns the product of two monomials."""
         powers = dict(left)
         for use, power in right:
             powers[use] = powers.get(use, 0) + power
@@ -128,7 +128,9 @@ class _Expansion:
     # Sums.
 
     def replaced(self, node: Reduction, terms: _Polynomial) -> TensorProgram:
-        """The program with the sum `node` of `terms` as a polynomial in simpler sums, divided by what its reader divides by."""
+        """Returns the program with the sum `node` of `terms` as a polynomial in simpler sums, divided by what its
+        reader divides by.
+        """
         over = frozenset(node.over)
         total: _Polynomial = {}
         for monomial, factor in terms.items():
@@ -148,7 +150,7 @@ class _Expansion:
         return replace(self.program, nodes=tuple(nodes))
 
     def sum_of(self, node: Reduction, monomial: _Monomial) -> _Monomial:
-        """The sum of a monomial over `node`'s axes: one that is there, or a new one."""
+        """Returns the sum of a monomial over `node`'s axes: one that is there, or a new one."""
         use = self.multiplied(monomial, (*node.axes, *node.over), node)
         made = replace(node, name=self.fresh(node.name), arg=use)
         found = next((n for n in self.program.nodes if isinstance(n, Reduction) and form_of(n) == form_of(made)), None)
@@ -159,7 +161,7 @@ class _Expansion:
         return ((Use(made.name, made.axes), 1),)
 
     def count(self, over: Iterable[Axis], node: Reduction) -> _Monomial:
-        """The number of elements along `over`."""
+        """Returns the number of elements along `over` as a product of extents."""
         counts: _Monomial = ()
         for axis in over:
             known = (n for n in self.values.values() if isinstance(n, Extent) and n.space == axis.space)
@@ -171,7 +173,7 @@ class _Expansion:
         return counts
 
     def simpler(self, sums: _Monomial, node: Reduction) -> _Monomial:
-        """A sum as so many times its mean, where the program has that before `node`."""
+        """Returns a sum as so many times its mean, where the program has that before `node`."""
         if len(sums) != 1:
             return sums
         ((use, _),) = sums
@@ -187,7 +189,7 @@ class _Expansion:
         return sums
 
     def divisor(self, node: Reduction) -> tuple[Elementwise, _Monomial] | None:
-        """The one reader of `node`, and the numbers of elements that it divides by."""
+        """Returns the one reader of `node`, and the numbers of elements that it divides by."""
         readers = [n for n in self.program.nodes for name in uses(n) if name == node.name]
         if len(readers) != 1 or node.name in self.program.outputs:
             return None
@@ -200,7 +202,7 @@ class _Expansion:
                 return None
 
     def extents(self, use: Use) -> _Monomial | None:
-        """`use` as a product of numbers of elements."""
+        """Returns `use` as a product of numbers of elements."""
         match self.values[use.value]:
             case Extent():
                 return ((use, 1),)
@@ -213,7 +215,7 @@ class _Expansion:
     # From polynomials to nodes.
 
     def spelled(self, root: Reduction | Elementwise, total: _Polynomial) -> Node:
-        """A node named as `root` that computes `total`; the nodes before it are in `made`."""
+        """Makes a node named as `root` that computes `total`; the nodes before it are in `made`."""
         ordered = sorted(total.items(), key=lambda t: (t[1] < 0, sum(p for _, p in t[0]), len(t[0])))
         value: Use | Lit = Lit(0.0)
         for monomial, factor in ordered:
@@ -232,7 +234,7 @@ class _Expansion:
     def multiplied(
         self, monomial: _Monomial, axes: tuple[Axis, ...], root: Reduction | Elementwise, factor: Fraction = Fraction(1)
     ) -> Use:
-        """A use of the product of a monomial and a number, over what it has of `axes`."""
+        """Returns a use of the product of a monomial and a number, over those of `axes` that it has."""
         over = [u for u, p in monomial for _ in range(p)]
         under = [u for u, p in monomial for _ in range(-p)]
         value: Use | Lit = over[0] if over else Lit(float(factor))
@@ -251,7 +253,7 @@ class _Expansion:
         root: Reduction | Elementwise,
         axes: tuple[Axis, ...] | None = None,
     ) -> Use:
-        """A use of a new elementwise node."""
+        """Makes an elementwise node, and returns a use of it."""
         args = list(dict.fromkeys(o for o in operands if isinstance(o, Use)))
         own = tuple(a for a in (root.axes if axes is None else axes) if any(a in u.axes for u in args))
         expr = Apply(op, tuple(o if isinstance(o, Lit) else Arg(args.index(o)) for o in operands))

@@ -73,7 +73,7 @@ class _Chains:
         self.nodes.append(node)
 
     def factors(self, top: Elementwise, over: set[Axis]) -> list[_Factor]:
-        """What `top` is the product of, in the order in which it is written."""
+        """List the factors that `top` is the product of, in the order in which it is written."""
         found: list[_Factor] = []
         pending: list[_Factor] = _operands(top, True, None)
         while pending:
@@ -87,13 +87,13 @@ class _Chains:
         return found
 
     def inner(self, use: Use, over: set[Axis]) -> Elementwise | None:
-        """The product that `use` reads, where it may be taken apart: it has the axes, and nothing else reads it."""
+        """Return the product that `use` reads, where it may be taken apart: it has the axes, and nothing else reads it."""
         node = self.values[use.value]
         fits = isinstance(node, Elementwise) and _is_product(node) and bool(over & set(use.axes))
         return node if fits and self.readers[use.value] == 1 and isinstance(node, Elementwise) else None
 
     def in_order(self, top: Elementwise, rows: Sequence[_Factor], over: set[Axis]) -> bool:
-        """Whether the `rows` are the last that the chain does."""
+        """Tell whether the `rows` are the last factors that the chain multiplies with."""
         left = list(rows)
         node, bound = top, None
         while left:
@@ -109,7 +109,7 @@ class _Chains:
         return True
 
     def rebuilt(self, top: Elementwise, rest: Sequence[_Factor], rows: Sequence[_Factor]) -> list[Node]:
-        """The nodes of the product of `rest`, then `rows`; the last is `top`'s."""
+        """Return the nodes of the product of `rest`, then `rows`; the last is `top`'s."""
         start = next((i for i, (_, multiplies) in enumerate(rest) if multiplies), None)
         made: list[Node] = []
         value: Use | Lit = Lit(1.0) if start is None else rest[start][0]
@@ -143,7 +143,7 @@ def _is_product(node: Elementwise) -> bool:
 
 
 def _operands(node: Elementwise, multiplies: bool, use: Use | None) -> list[_Factor]:
-    """The two factors of `node`, along the axes of `use` where it is read through one."""
+    """Return the two factors of `node`, along the axes of `use` where it is read through one."""
     assert isinstance(node.expr, Apply)
     bound = {a: a for a in node.axes} if use is None else dict(zip(node.axes, use.axes, strict=True))
     found: list[Use | Lit] = []

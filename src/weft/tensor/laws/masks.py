@@ -24,7 +24,7 @@ _LARGEST = 8
 
 
 def masks_in_place(program: TensorProgram) -> TensorProgram:
-    """Masks that are functions of indices alone, computed where they are read.
+    """Computes masks that are functions of indices alone where they are read.
 
         m[i, j] = where(j <= i, 1.0, 0.0)
         a[i, j] = where(m[i, j] == 0.0, -inf, x[i, j])    ==>    a[i, j] = where(j <= i, x[i, j], -inf)
@@ -87,7 +87,7 @@ class _Masks:
             self.masks[made.name] = made
 
     def simplified(self, node: Elementwise) -> Elementwise:
-        """`node` with masks and constants in place of their uses, in the simplest form."""
+        """Returns `node` with masks and constants in place of their uses, in the simplest form."""
         args: list[Use] = []
 
         def place(use: Use) -> Scalar:
@@ -121,7 +121,7 @@ def _position(uses: list[Use], use: Use) -> int:
 
 
 def _is_mask(expr: Scalar) -> bool:
-    """Whether the expression is a condition, or selects one of two literals."""
+    """Tells whether the expression is a condition, or selects one of two literals."""
     match expr:
         case Apply("where", (condition, Lit(), Lit())):
             return _is_mask(condition)
@@ -140,7 +140,7 @@ def _is_condition(expr: Scalar) -> bool:
 
 
 def simplify(expr: Scalar, integers: set[int]) -> Scalar:
-    """The expression with selections of literals folded; arguments in `integers` are integers, never NaN."""
+    """Returns the expression with selections of literals folded; arguments in `integers` are integers, never NaN."""
     match expr:
         case Arg() | Lit():
             return expr
@@ -156,7 +156,7 @@ def simplify(expr: Scalar, integers: set[int]) -> Scalar:
 
 
 def _applied(op: str, args: list[Scalar], integers: set[int]) -> Scalar:
-    """The row `op` applied to simple arguments, in the simplest form."""
+    """Applies the row `op` to simple arguments, in the simplest form."""
     match op, args:
         case "where", (Lit(value), yes, no):
             return yes if value else no
@@ -185,7 +185,7 @@ def _applied(op: str, args: list[Scalar], integers: set[int]) -> Scalar:
 
 
 def _selected(op: str, args: list[Scalar], integers: set[int]) -> Scalar:
-    """The row of a selection of two literals and literals, as a selection of its values; else just the row."""
+    """Applies a row to a selection of two literals and to literals: a selection of its values if it can be, else just the row."""
     places = [i for i, a in enumerate(args) if not isinstance(a, Lit)]
     if len(places) != 1:
         return Apply(op, tuple(args))
@@ -202,7 +202,7 @@ def _selected(op: str, args: list[Scalar], integers: set[int]) -> Scalar:
 
 
 def _folded(expr: Scalar, change: Callable[[Lit], Lit | None]) -> Scalar | None:
-    """A selection of two literals with both changed; None where it is none, or one cannot be changed."""
+    """Returns a selection of two literals with both changed; None where it is none, or one cannot be changed."""
     match expr:
         case Apply("where", (condition, Lit() as yes, Lit() as no)):
             one, other = change(yes), change(no)
@@ -212,7 +212,7 @@ def _folded(expr: Scalar, change: Callable[[Lit], Lit | None]) -> Scalar | None:
 
 
 def _value(op: str, values: Sequence[float]) -> Lit | None:
-    """The row's meaning on numbers; None where that is NaN, or rounded: then no field can tell that it is the same."""
+    """Computes the row's meaning on numbers; None where that is NaN, or rounded: then no field can tell that it is the same."""
     with np.errstate(all="ignore"):
         found = _literal(optable.row(op).meaning(*(np.asarray(v) for v in values)))
     if found is None or not isinstance(found.value, float) or math.isinf(found.value):
@@ -232,7 +232,7 @@ def _literal(value: npt.NDArray[Any]) -> Lit | None:
 
 
 def _is_integer(expr: Scalar, integers: set[int]) -> bool:
-    """Whether the expression is of integers."""
+    """Tells whether the expression is of integers."""
     match expr:
         case Arg(index):
             return index in integers

@@ -16,7 +16,7 @@ _NUMBER = re.compile(r"^t\d+$|[._]\d+$")
 
 
 def numbered(program: TensorProgram, keep: Collection[str]) -> TensorProgram:
-    """`program` with its nodes called t0, t1 .., and its spaces M, K, N .., in order.
+    """Returns `program` with its nodes called t0, t1 .., and its spaces M, K, N .., in order.
 
     The inputs in `keep` keep their names, others get one of theirs with a number, t0 where they are computed. What depends on
     names (the text of a kernel, its key in the cache) then depends on structure alone, and on what the user calls the inputs.
@@ -40,7 +40,7 @@ def _free(stem: str, taken: Collection[str]) -> str:
 
 
 def _over(program: TensorProgram, spaces: dict[Space, Space]) -> TensorProgram:
-    """`program` over other spaces; each one's axes called after it, those of operations first."""
+    """Returns `program` over other spaces, with each one's axes called after it, those of operations first."""
     axes: dict[Axis, Axis] = {}
     counts = dict.fromkeys(spaces, 0)
 
@@ -69,7 +69,7 @@ def _over(program: TensorProgram, spaces: dict[Space, Space]) -> TensorProgram:
 
 
 def fresh(stem: str, taken: set[str]) -> str:
-    """A name that begins with `stem` and is not in `taken`, to which it is added."""
+    """Returns a name that begins with `stem` and is not in `taken`, to which it is added."""
     number = 0
     while f"{stem}_{number}" in taken:
         number += 1

@@ -73,7 +73,7 @@ def narrow_exact_factors(program: TensorProgram) -> TensorProgram:
 
 
 def _narrowed(use: Use, values: Mapping[str, Node], made: dict[str, Cast], nodes: list[Node]) -> Use:
-    """`use` in bfloat16: what it was widened from, or a cast, which is added to `nodes`."""
+    """Returns `use` in bfloat16: what it was widened from, or a cast, which is added to `nodes`."""
     node = values[use.value]
     source = use
     while isinstance(node, Cast) and values[node.arg.value].dtype.is_float and set(node.arg.axes) == set(node.axes):
@@ -104,24 +104,24 @@ class _Known:
     _bounds: dict[str, Interval] = field(default_factory=dict[str, Interval])
 
     def widened(self, node: Contraction) -> bool:
-        """Whether `node` multiplies float32 numbers all of which bfloat16 has."""
+        """Tells whether `node` multiplies float32 numbers all of which bfloat16 has."""
         names = (node.left.value, node.right.value)
         return all(self.values[n].dtype is DType.float32 for n in names) and all(map(self.held, names))
 
     def held(self, name: str) -> bool:
-        """Whether bfloat16 has all numbers of the value."""
+        """Tells whether bfloat16 has all numbers of the value."""
         if name not in self._held:
             self._held[name] = self._holds(self.values[name])
         return self._held[name]
 
     def whole(self, name: str) -> bool:
-        """Whether all are integers."""
+        """Tells whether all numbers of the value are integers."""
         if name not in self._whole:
             self._whole[name] = self._is_whole(self.values[name])
         return self._whole[name]
 
     def bounds(self, name: str) -> Interval:
-        """Between which all lie."""
+        """Returns an interval in which all numbers of the value lie."""
         if name not in self._bounds:
             self._bounds[name] = self._bounded(self.values[name])
         return self._bounds[name]
@@ -229,7 +229,7 @@ class _Known:
 
 
 def _in_type(found: Interval, dtype: DType, *, wrapped: DType, exact: bool = True) -> Interval:
-    """Bounds of numbers rounded to `dtype`, of integers wrapped to the type `wrapped`.
+    """Bounds numbers rounded to `dtype`, integers wrapped to the type `wrapped`.
 
     exact: they were no floats, of which NaN and what is too large become integers that no bounds tell of.
     """
@@ -243,6 +243,6 @@ def _in_type(found: Interval, dtype: DType, *, wrapped: DType, exact: bool = Tru
 
 
 def _has(value: float | int | bool) -> bool:
-    """Whether bfloat16 has the number."""
+    """Tells whether bfloat16 has the number."""
     number = np.asarray(float(value))
     return math.isnan(float(value)) or bool(rounded(number, _NARROW) == number)

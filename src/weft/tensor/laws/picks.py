@@ -14,7 +14,7 @@ from weft.tensor.scalar import Apply, Arg, Lit, apply
 
 
 def pick_first(program: TensorProgram) -> TensorProgram:
-    """Sums over a row that leave one term of an elementwise operation pick its operand instead.
+    """Replace sums over a row that leave one term of an elementwise operation by sums that pick its operand.
 
                                                                   e[m, n] = where(n == i[m], x[m, n], 0)
         y[m, n] = x[m, n] - a[m]                                  p[m] = sum over n of e[m, n]
@@ -63,7 +63,7 @@ class _Picking:
         self.guard(node, picked, place)
 
     def pick(self, node: Reduction) -> tuple[_Place, Use] | None:
-        """The place that a sum leaves, and the value that it is picked of."""
+        """Return the place that a sum leaves, and the value that it is picked of."""
         selected = self.values[node.arg.value]
         if len(node.over) != 1 or not isinstance(selected, Elementwise) or selected.dtype is not node.dtype:
             return None
@@ -77,7 +77,7 @@ class _Picking:
         return None if index is None else (_Place(node.over[0], condition, index), read)
 
     def compared(self, condition: Use, over: Axis) -> Use | None:
-        """What the index along `over` is compared with."""
+        """Return the value that the index along `over` is compared with."""
         node = self.values[condition.value]
         if not isinstance(node, Elementwise) or node.expr != apply("eq", Arg(0), Arg(1)):
             return None
@@ -95,7 +95,7 @@ class _Picking:
         return None
 
     def picked(self, use: Use, place: _Place, whole: Reduction) -> Use:
-        """What `use` is at the place; `use` itself where nothing is won by looking at what it is made of."""
+        """Return the value of `use` at the place, or `use` itself where nothing is won by looking at what it is made of."""
         node = self.values[use.value]
         inner = _varying(node, use, place.over)
         if inner is None or node.dtype is not whole.dtype:
@@ -119,7 +119,7 @@ class _Picking:
         return Use(made.name, axes)
 
     def summed(self, value: Use, place: _Place, whole: Reduction) -> Use:
-        """The sum over the row that leaves `value` at the place."""
+        """Return the sum over the row that leaves `value` at the place."""
         axes = value.axes + tuple(a for a in place.test.axes if a not in value.axes)
         name, total = fresh(whole.name, self.taken), fresh(whole.name, self.taken)
         nothing = 0.0 if whole.dtype.is_float else 0
@@ -148,12 +148,12 @@ class _Picking:
 
 
 def _bound(use: Use, axes: Mapping[Axis, Axis]) -> Use:
-    """A use inside a node, over the axes with which the node is used."""
+    """Return a use inside a node, over the axes with which the node is used."""
     return Use(use.value, tuple(axes[a] for a in use.axes))
 
 
 def _varying(node: Node, use: Use, over: Axis) -> Use | None:
-    """The one operand of `node`, used as `use`, that has the axis `over`; None where there is not just one, or a call."""
+    """Return the one operand of `node`, used as `use`, that has the axis `over`; None where there is not just one, or a call."""
     if not isinstance(node, Elementwise | Cast):
         return None
     bound = dict(zip(node.axes, use.axes, strict=True))
@@ -163,6 +163,6 @@ def _varying(node: Node, use: Use, over: Axis) -> Use | None:
 
 
 def _row(name: str, expr: Apply, args: tuple[Use, ...], node: Reduction) -> Elementwise:
-    """A condition for each row."""
+    """Make a condition for each row."""
     axes = tuple(dict.fromkeys(a for u in args for a in u.axes))
     return Elementwise(name, axes, DType.bool, expr, args, node.location)

@@ -68,7 +68,7 @@ class _Inlining:
     taken: frozenset[str] = frozenset()
 
     def run(self) -> TensorProgram:
-        """The whole law, but for nodes that are dead afterwards."""
+        """Applies the whole law, but for removing the nodes that are dead afterwards."""
         self.values = {node.name: node for node in self.program.inputs}
         self.taken = frozenset(self.program.values())
         for node in self.program.nodes:
@@ -90,18 +90,18 @@ class _Inlining:
         return node
 
     def fresh(self, name: str) -> str:
-        """A name for something made from `name`."""
+        """Makes up a name for something made from `name`."""
         number = len(self.nodes)
         while (made := f"{name}.{number}") in self.taken or made in self.values:
             number += 1
         return made
 
     def read(self, use: Use) -> Use:
-        """`use`, or where it reads a reindexing, what that stands for."""
+        """Returns `use`, or where it reads a reindexing, what that stands for."""
         return self.at(use.value, tuple(Affine.of(a) for a in use.axes))
 
     def at(self, value: str, index: tuple[Affine, ...]) -> Use:
-        """A use of a value that is `value[index...]`, made if need be: operands first, without recursion into them."""
+        """Returns a use of the value `value[index...]`, made if need be: operands first, without recursion into them."""
         if value in self.pending:
             outer = dict(zip(self.pending[value].axes, index, strict=True))
             inner = self.stands_for[value]
@@ -117,20 +117,20 @@ class _Inlining:
         return self.known[value, index]
 
     def found(self, value: str, index: tuple[Affine, ...]) -> Use | None:
-        """`value[index...]`, where that needs no new node."""
+        """Returns `value[index...]`, where that needs no new node."""
         plain = [a for a in (i.axis for i in index) if a is not None]
         same = [a.space for a in plain] == [a.space for a in self.values[value].axes]
         return Use(value, tuple(plain)) if same and _distinct(plain) else self.known.get((value, index))
 
     def needs(self, value: str, index: tuple[Affine, ...]) -> list[_Place]:
-        """What `moved` reads."""
+        """Lists the places that `moved` reads."""
         if isinstance(self.values[value], Ranking):
             return []
         _, bound = _over_index(self.values[value], index)
         return [(use.value, tuple(bound[a] for a in use.axes)) for use in _uses(self.values[value])]
 
     def moved(self, value: str, index: tuple[Affine, ...]) -> Use:
-        """A use of a new node that computes `value[index...]`."""
+        """Makes a node that computes `value[index...]`, and returns a use of it."""
         node, bound = _over_index(self.values[value], index)
         axes, name = _axes_of(index), self.fresh(value)
         match node:
@@ -155,7 +155,7 @@ class _Inlining:
                 assert_never(node)
 
     def covered(self, node: Node, change: Callable[[Use], Use], bound: Mapping[Axis, Affine] | None = None) -> Node:
-        """`node` with its uses changed; a sum still reads along every axis that it did."""
+        """Returns `node` with its uses changed; a sum still reads along every axis that it did."""
 
         def whole(use: Use) -> Use:
             new = change(use)
@@ -167,13 +167,13 @@ class _Inlining:
         return with_uses(node, whole)
 
     def copy(self, use: Use, axes: tuple[Axis, ...], name: str = "") -> str:
-        """The name of an operation that repeats `use` over `axes`."""
+        """Adds an operation that repeats `use` over `axes`, and returns its name."""
         dtype = self.values[use.value].dtype
         made = Elementwise(name or self.fresh(use.value), axes, dtype, Arg(0), (use,))
         return self.add(made).name
 
     def forced(self, name: str) -> str:
-        """The value that is the reindexing `name`: for readers that have no axes to bind."""
+        """Returns the value that is the reindexing `name`, for readers that have no axes to bind."""
         if name not in self.pending:
             return name
         if name not in self.whole:
@@ -186,7 +186,7 @@ class _Inlining:
         return self.whole[name]
 
     def counted(self, node: Iota, index: Affine) -> Use:
-        """`index` as arithmetic on iotas over its own axes."""
+        """Computes `index` as arithmetic on iotas over its own axes."""
         refs = [self.add(Iota(self.fresh(node.name), (a,), node.dtype)) for a, _ in index.terms]
         uses = [Use(r.name, r.axes) for r in refs]
         parts: list[Scalar] = [
@@ -207,7 +207,7 @@ class _Inlining:
         return Use(self.add(Elementwise(name, axes, node.dtype, expr, tuple(uses))).name, axes)
 
     def composed(self, inner: Affine, outer: Mapping[Axis, Affine], source: Space) -> Affine | None:
-        """`inner` where its axes are at `outer`; None where no index of `source` says that."""
+        """Returns `inner` where its axes are at `outer`; None where no index of `source` says that."""
         terms: dict[Axis, int] = {}
         offset, ends = inner.offset, int(inner.from_end)
         for axis, coefficient in inner.terms:
@@ -227,7 +227,7 @@ class _Inlining:
 
 
 def _last(space: Space, source: Space, derived: Iterable[Derived]) -> tuple[int, int] | None:
-    """(a, b): the last index of `space` is a times that of `source`, plus b, for any sizes."""
+    """Returns (a, b): the last index of `space` is a times that of `source`, plus b, for any sizes."""
     if space == source:
         return 1, 0
     if space.fixed is not None:
@@ -244,7 +244,7 @@ def _axes_of(index: Iterable[Affine]) -> tuple[Axis, ...]:
 
 
 def _over_index(node: Node, index: tuple[Affine, ...]) -> tuple[Node, dict[Axis, Affine]]:
-    """`node` with the axes of `index`, its uses as they were, and where its old axes are over the new ones."""
+    """Returns `node` with the axes of `index`, its uses as they were, and the place of its old axes over the new ones."""
     axes, bound = _axes_of(index), dict(zip(node.axes, index, strict=True))
     match node:
         case Contraction() | Reduction():
@@ -273,7 +273,7 @@ def _distinct(axes: Sequence[Axis]) -> bool:
 
 
 def _renamed(over: Iterable[Axis], axes: Iterable[Axis]) -> tuple[Axis, ...]:
-    """Axes over the same spaces as `over` that are not among `axes`."""
+    """Returns axes over the same spaces as `over` that are not among `axes`."""
     taken = set(axes)
     made: list[Axis] = []
     for axis in over:

@@ -34,7 +34,7 @@ from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply, substitu
 
 
 def cancel_shifts(program: TensorProgram, but: Collection[str] = ()) -> TensorProgram:
-    """`program` without the shifts under exponentials whose effect cancels; `program` itself where there is none.
+    """Returns `program` without the shifts under exponentials whose effect cancels; `program` itself where there is none.
 
     Exponentials named in `but`, as `split_elementwise` calls them, keep theirs.
 
@@ -66,7 +66,7 @@ def cancel_shifts(program: TensorProgram, but: Collection[str] = ()) -> TensorPr
 
 
 def lost_shifts(before: TensorProgram, after: TensorProgram) -> frozenset[str]:
-    """The exponentials of `after`, which is `before` with elementwise operations split, that are not the same there."""
+    """Returns the exponentials of `after`, which is `before` with elementwise operations split, that are not the same there."""
     known = split_elementwise(before).values()
     return frozenset(n.name for n in after.nodes if _is_exponential(n) and n != known.get(n.name))
 
@@ -100,7 +100,7 @@ _Degrees: TypeAlias = Mapping[_Binding, _Degree]
 
 
 def _cancelled(program: TensorProgram, but: Collection[str]) -> TensorProgram | None:
-    """`program` without the shifts by one value; None where none cancels."""
+    """Returns `program` without the shifts by one value; None where none cancels."""
     values = program.values()
     position = {name: i for i, name in enumerate(values)}
     raised: dict[str, _Raised] = {}
@@ -124,7 +124,7 @@ def _cancelled(program: TensorProgram, but: Collection[str]) -> TensorProgram | 
 def _harmless(
     program: TensorProgram, raised: Mapping[str, _Raised], shifts: Mapping[_Shift, Fraction]
 ) -> frozenset[_Shift]:
-    """The most of `shifts`, all by one value, that cancel together."""
+    """Returns the largest part of `shifts`, all by one value, that cancels together."""
     kept = frozenset(shifts)
     while kept:
         wrong = _Powers(program.values(), {s: f for s, f in shifts.items() if s in kept}).wrong(program)
@@ -169,7 +169,7 @@ class _Raised:
                 pending[term] = pending.get(term, Fraction(0)) + factor * times
 
     def whole(self, terms: Iterable[Use]) -> bool:
-        """Whether nothing but numbers is left, of what is raised or of a part of it, without `terms`."""
+        """Tells whether without `terms` nothing but numbers is left of what is raised, or of a part of it."""
         gone = set(terms)
         for use, parts in reversed(self.sums.items()):
             if parts and all(part in gone for part, _ in parts):
@@ -179,7 +179,7 @@ class _Raised:
         return self.use in gone
 
     def without(self, terms: Iterable[Use], fresh: _Fresh) -> tuple[Use, list[Node]]:
-        """What is raised without `terms`, and the nodes that it takes."""
+        """Returns the exponent without `terms`, and the nodes that compute it."""
         changed: dict[Use, Use | None] = dict.fromkeys(terms)
         made: list[Node] = []
         for use, parts in reversed(self.sums.items()):
@@ -197,7 +197,7 @@ class _Raised:
 
 
 def _terms(node: Node, use: Use) -> list[tuple[Use, Fraction]]:
-    """The terms that `use` of `node` is the sum of, as far as one node shows, and their factors."""
+    """Returns the terms that `use` of `node` is the sum of, as far as one node shows, and their factors."""
     match node:
         case Elementwise(expr=expr):
             bound = dict(zip(node.axes, use.axes, strict=True))
@@ -209,7 +209,7 @@ def _terms(node: Node, use: Use) -> list[tuple[Use, Fraction]]:
 
 
 def _linear(expr: Scalar) -> list[tuple[int, Fraction]]:
-    """The arguments that `expr` is the sum of, up to a number, with their factors; empty where it is no sum."""
+    """Returns the arguments that `expr` is the sum of, up to a number, with their factors; empty where it is no sum."""
     one = Fraction(1)
     match expr:
         case Arg(i):
@@ -228,7 +228,7 @@ def _linear(expr: Scalar) -> list[tuple[int, Fraction]]:
 
 
 def _has_offset(node: Node) -> bool:
-    """Whether `node` adds a number to its terms."""
+    """Tells whether `node` adds a number to its terms."""
     match node:
         case Elementwise(expr=Apply("add" | "sub", args)):
             return any(isinstance(a, Lit) for a in args)
@@ -237,7 +237,7 @@ def _has_offset(node: Node) -> bool:
 
 
 def _without_terms(node: Node, use: Use, changed: Mapping[Use, Use | None]) -> Elementwise | Cast | Use | None:
-    """`use` of `node` with its terms `changed`, None for a 0: a node over `use`'s axes, a use, or None."""
+    """Returns `use` of `node` with its terms `changed`, None for a 0: a node over `use`'s axes, a use, or None."""
     bound = dict(zip(node.axes, use.axes, strict=True))
     match node:
         case Elementwise():
@@ -264,7 +264,7 @@ def _without_terms(node: Node, use: Use, changed: Mapping[Use, Use | None]) -> E
 
 
 def _plain(expr: Scalar) -> Scalar:
-    """`expr`, of one operation, without what it does to a term that is 0."""
+    """Returns `expr`, of one operation, with what it does to a term that is 0 left out."""
     zero = Lit(0.0)
     match expr:
         case Apply("add", (left, right)) if zero in (left, right):
@@ -324,7 +324,7 @@ class _Powers:
     culprits: set[_Shift] = field(default_factory=set[_Shift])
 
     def wrong(self, program: TensorProgram) -> frozenset[_Shift]:
-        """The shifts that something is left of where nothing may be; empty where all cancel."""
+        """Returns the shifts of which something is left where nothing may be; empty where all cancel."""
         for node in (*program.inputs, *program.nodes):
             self.of[node.name] = self.degrees(node)
         for name in program.outputs:
@@ -332,7 +332,7 @@ class _Powers:
         return frozenset(self.culprits)
 
     def degrees(self, node: Node) -> _Degrees | None:
-        """Of what `node` computes."""
+        """Computes the degrees of a node's value; None for 0."""
         match node:
             case Constant(value=0):
                 return None
@@ -361,7 +361,7 @@ class _Powers:
                 return {}
 
     def at(self, use: Use) -> _Degrees | None:
-        """Of a use."""
+        """Returns the degrees of a use."""
         found = self.of[use.value]
         if not found:
             return found
@@ -369,7 +369,7 @@ class _Powers:
         return {tuple(bound[a] for a in binding): degree for binding, degree in found.items()}
 
     def moved(self, node: Reindex) -> _Degrees | None:
-        """Of a reindexing: g moves along where its axes do, as axes."""
+        """Computes the degrees of a reindexing: g moves along where its axes remain axes."""
         found = self.of[node.source]
         if not found:
             return found
@@ -385,7 +385,7 @@ class _Powers:
         return moved
 
     def scalar(self, expr: Scalar, args: Sequence[_Degrees | None]) -> _Degrees | None:
-        """Of an expression over arguments of these degrees."""
+        """Computes the degrees of an expression over arguments of these degrees."""
         match expr:
             case Arg(index):
                 return args[index]
@@ -413,7 +413,7 @@ class _Powers:
                 return self.none(self.scalar(inner, args))
 
     def alike(self, left: _Degrees | None, right: _Degrees | None) -> _Degrees | None:
-        """Of a sum or a choice: the degrees of both, which must be equal."""
+        """Combines the degrees of the parts of a sum or a choice, which must be equal."""
         if left is None or right is None:
             return right if left is None else left
         both: dict[_Binding, _Degree] = {}
@@ -425,7 +425,7 @@ class _Powers:
         return both
 
     def summed(self, degrees: _Degrees | None, over: Sequence[Axis]) -> _Degrees | None:
-        """Of a sum or extremum over axes, along which no g may vary."""
+        """Computes the degrees of a sum or extremum over axes, along which no g may vary."""
         if degrees is None:
             return None
         along = {binding for binding in degrees if set(binding) & set(over)}
@@ -433,7 +433,7 @@ class _Powers:
         return {binding: degree for binding, degree in degrees.items() if binding not in along}
 
     def none(self, degrees: _Degrees | None) -> _Degrees:
-        """Degree 0, and whatever departs from it is a culprit."""
+        """Demands degree 0: whatever departs from it is a culprit."""
         for degree in (degrees or {}).values():
             self.culprits |= degree.shifts
         return {}
@@ -443,7 +443,7 @@ _NONE = _Degree(Fraction(0), frozenset())
 
 
 def _times(left: _Degrees | None, right: _Degrees | None) -> _Degrees | None:
-    """Of a product: 0 where either is 0."""
+    """Adds the degrees of the factors of a product; it is 0 where either is 0."""
     if left is None or right is None:
         return None
     product = dict(left)
@@ -455,5 +455,5 @@ def _times(left: _Degrees | None, right: _Degrees | None) -> _Degrees | None:
 
 
 def _power(degrees: _Degrees, exponent: int) -> _Degrees:
-    """Of a whole power."""
+    """Multiplies degrees by a whole exponent."""
     return {b: replace(d, power=d.power * exponent) for b, d in degrees.items()} if exponent else {}

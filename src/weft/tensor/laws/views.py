@@ -30,7 +30,7 @@ class View:
     index: tuple[Affine, ...]
 
     def offset(self, shape: Sequence[int], strides: Sequence[int]) -> int:
-        """Elements from `source`'s first to the view's.
+        """Counts the elements from `source`'s first to the view's.
 
         `shape` and `strides` (in elements) are those of `source`, of all its dimensions.
         """
@@ -40,7 +40,7 @@ class View:
         )
 
     def strides(self, strides: Sequence[int]) -> tuple[int, ...]:
-        """Elements from one index of each axis to the next; from `source`'s. Maybe negative or 0."""
+        """Counts the elements from one index of each axis to the next, given `source`'s strides. Maybe negative or 0."""
         steps = dict.fromkeys(self.axes, 0)
         for dim, index in zip(self.dims, self.index, strict=True):
             for axis, coefficient in index.terms:

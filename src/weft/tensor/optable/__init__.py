@@ -46,7 +46,7 @@ MASK_ATEN = {
 
 
 def row(name: str) -> Row:
-    """The primitive called `name`.
+    """Returns the primitive called `name`.
 
     Raises:
         InvalidProgramError: the table has no such row.
@@ -58,20 +58,20 @@ def row(name: str) -> Row:
 
 
 def primitive(aten: str) -> Row | None:
-    """The primitive that the ATen overload packet means, if one does."""
+    """Returns the primitive that the ATen overload packet means, if one does."""
     return _PRIMITIVE_BY_ATEN.get(aten)
 
 
 def derived(aten: str) -> DerivedRow | None:
-    """The derived row that the ATen overload packet means, if one does."""
+    """Returns the derived row that the ATen overload packet means, if one does."""
     return _DERIVED_BY_ATEN.get(aten)
 
 
 def cpp_functions() -> frozenset[str]:
-    """The functions of namespace weft that the C++ spellings call."""
+    """Lists the functions of namespace weft that the C++ spellings call."""
     return frozenset(name for r in PRIMITIVES for name in re.findall(r"weft::(\w+)\(", r.cpp))
 
 
 def triton_functions() -> frozenset[str]:
-    """The functions beside Triton's own that the Triton spellings call."""
+    """Lists the functions beside Triton's own that the Triton spellings call."""
     return frozenset(name for r in PRIMITIVES for name in re.findall(r"\b(weft_\w+)\(", r.triton))

@@ -213,7 +213,7 @@ def _fmin(a: Scalar, b: Scalar) -> Scalar:
 
 
 def _but_nan(op: str, a: Scalar, b: Scalar) -> Scalar:
-    """The extremum, of a NaN and a number the number."""
+    """Returns the extremum; of a NaN and a number, the number."""
     either = apply("where", apply("isnan", b), a, apply(op, a, b))
     return apply("where", apply("isnan", a), b, either)
 

@@ -34,7 +34,7 @@ def _at(function: Callable[[Array], Array], x: float) -> float:
 def increasing(
     function: Callable[[Array], Array], domain: Interval = EVERYTHING, bounds: Interval = EVERYTHING
 ) -> Callable[[Interval], Interval]:
-    """The bounds of a function that never decreases on `domain` and never leaves `bounds`."""
+    """Bounds a function that never decreases on `domain` and never leaves `bounds`."""
 
     def interval(x: Interval) -> Interval:
         if x[1] < domain[0] or x[0] > domain[1]:
@@ -46,39 +46,39 @@ def increasing(
 
 
 def steps(function: Callable[[Array], Array]) -> Callable[[Interval], Interval]:
-    """The bounds of a function that never decreases and is computed exactly."""
+    """Bounds a function that never decreases and is computed exactly."""
     return lambda x: (_at(function, x[0]), _at(function, x[1]))
 
 
 def add(a: Interval, b: Interval) -> Interval:
-    """a + b."""
+    """Bounds a + b."""
     low, high = a[0] + b[0], a[1] + b[1]
     return (-math.inf if math.isnan(low) else low, math.inf if math.isnan(high) else high)
 
 
 def neg(a: Interval) -> Interval:
-    """-a."""
+    """Bounds -a."""
     return (-a[1], -a[0])
 
 
 def sub(a: Interval, b: Interval) -> Interval:
-    """a - b."""
+    """Bounds a - b."""
     return add(a, neg(b))
 
 
 def mul(a: Interval, b: Interval) -> Interval:
-    """a * b; 0 * inf counts as 0, the limit from the side of the finite factor."""
+    """Bounds a * b; 0 * inf counts as 0, the limit from the side of the finite factor."""
     corners = [x * y for x in a for y in b]
     return _hull([0.0 if math.isnan(c) else c for c in corners])
 
 
 def fma(a: Interval, b: Interval, c: Interval) -> Interval:
-    """a * b + c."""
+    """Bounds a * b + c."""
     return add(mul(a, b), c)
 
 
 def div(a: Interval, b: Interval) -> Interval:
-    """a / b; everything where b may be 0."""
+    """Bounds a / b; the result is everything where b may be 0."""
     if b[0] <= 0.0 <= b[1]:
         return EVERYTHING
     corners = [x / y for x in a for y in b]
@@ -86,7 +86,7 @@ def div(a: Interval, b: Interval) -> Interval:
 
 
 def absolute(a: Interval) -> Interval:
-    """|a|."""
+    """Bounds |a|."""
     low, high = _hull([abs(a[0]), abs(a[1])])
     return (0.0 if a[0] <= 0.0 <= a[1] else low, high)
 
@@ -115,17 +115,17 @@ cos = _wave(math.cos, 0.0)
 
 
 def maximum(a: Interval, b: Interval) -> Interval:
-    """max(a, b)."""
+    """Bounds max(a, b)."""
     return (max(a[0], b[0]), max(a[1], b[1]))
 
 
 def minimum(a: Interval, b: Interval) -> Interval:
-    """min(a, b)."""
+    """Bounds min(a, b)."""
     return (min(a[0], b[0]), min(a[1], b[1]))
 
 
 def power(a: Interval, b: Interval) -> Interval:
-    """a ** b: monotone in each argument for bases above 0; else by a whole exponent's parity."""
+    """Bounds a ** b: monotone in each argument for bases above 0; else by a whole exponent's parity."""
 
     def at(x: float, y: float) -> float:
         with np.errstate(all="ignore"):
@@ -142,40 +142,40 @@ def power(a: Interval, b: Interval) -> Interval:
 
 
 def less(a: Interval, b: Interval) -> Interval:
-    """a < b."""
+    """Bounds a < b."""
     return TRUE if a[1] < b[0] else FALSE if a[0] >= b[1] else UNKNOWN
 
 
 def equal(a: Interval, b: Interval) -> Interval:
-    """a == b."""
+    """Bounds a == b."""
     if a[0] == a[1] == b[0] == b[1]:
         return TRUE
     return FALSE if a[1] < b[0] or b[1] < a[0] else UNKNOWN
 
 
 def truth(a: Interval) -> Interval:
-    """a != 0."""
+    """Bounds a != 0."""
     low, high = equal(a, FALSE)
     return (1.0 - high, 1.0 - low)
 
 
 def logical_not(a: Interval) -> Interval:
-    """not a, that is a == 0."""
+    """Bounds not a, that is a == 0."""
     return equal(a, FALSE)
 
 
 def logical_and(a: Interval, b: Interval) -> Interval:
-    """a and b."""
+    """Bounds a and b."""
     return minimum(truth(a), truth(b))
 
 
 def logical_or(a: Interval, b: Interval) -> Interval:
-    """a or b."""
+    """Bounds a or b."""
     return maximum(truth(a), truth(b))
 
 
 def where(mask: Interval, a: Interval, b: Interval) -> Interval:
-    """a where the mask is true, else b."""
+    """Bounds a where the mask is true, else b."""
     match truth(mask):
         case (1.0, _):
             return a

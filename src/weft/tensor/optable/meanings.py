@@ -12,7 +12,7 @@ from weft.tensor.optable.row import Array
 
 
 def arithmetic(ufunc: Callable[..., Any]) -> Callable[..., Array]:
-    """`ufunc` with bool arguments taken as the integers 0 and 1 (numpy has no bool subtraction)."""
+    """Applies `ufunc` with bool arguments taken as the integers 0 and 1 (numpy has no bool subtraction)."""
 
     def meaning(*args: Array) -> Array:
         numbers = [np.asarray(a).astype(np.int64) if np.asarray(a).dtype == np.bool_ else a for a in args]
@@ -22,7 +22,7 @@ def arithmetic(ufunc: Callable[..., Any]) -> Callable[..., Array]:
 
 
 def rounding(ufunc: Callable[..., Any]) -> Callable[..., Array]:
-    """`ufunc` on floats; integers stay as they are."""
+    """Applies `ufunc` to floats; integers stay as they are."""
 
     def meaning(x: Array) -> Array:
         return np.asarray(ufunc(x) if np.asarray(x).dtype.kind == "f" else x)
@@ -31,18 +31,18 @@ def rounding(ufunc: Callable[..., Any]) -> Callable[..., Array]:
 
 
 def sign(x: Array) -> Array:
-    """-1, 0 or 1; 0 for NaN, as torch has it."""
+    """Returns -1, 0 or 1; 0 for NaN, as torch has it."""
     return np.asarray(np.where(np.isnan(x), 0, np.sign(arithmetic(np.positive)(x))))
 
 
 def erf(x: Array) -> Array:
-    """The error function, by the C library."""
+    """Computes the error function, by the C library."""
     values = np.asarray(x, dtype=np.float64)
     return np.fromiter((math.erf(v) for v in values.flat), np.float64, values.size).reshape(values.shape)
 
 
 def power(base: Array, exponent: Array) -> Array:
-    """base ** exponent; of integers an integer that wraps, for a negative exponent 1 / base truncated."""
+    """Computes base ** exponent; of integers an integer that wraps, for a negative exponent 1 / base truncated."""
     if "f" in (np.asarray(base).dtype.kind, np.asarray(exponent).dtype.kind):
         return np.asarray(np.power(np.asarray(base, np.float64), np.asarray(exponent, np.float64)))
     whole, by = np.asarray(base).astype(np.int64), np.asarray(exponent).astype(np.int64)
@@ -51,5 +51,5 @@ def power(base: Array, exponent: Array) -> Array:
 
 
 def where(mask: Array, true: Array, false: Array) -> Array:
-    """`true` where the mask is not 0, else `false`."""
+    """Selects `true` where the mask is not 0, else `false`."""
     return np.asarray(np.where(np.asarray(mask).astype(np.bool_), true, false))

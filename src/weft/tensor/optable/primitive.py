@@ -20,7 +20,7 @@ _Bounds2: TypeAlias = Callable[[Interval, Interval], Interval]
 
 
 def _sympy(name: str) -> Callable[..., Any]:
-    """SymPy's function `name`; imported when called, since few rooms need SymPy."""
+    """Returns SymPy's function `name`; imported when called, since few rooms need SymPy."""
 
     def call(*args: Any) -> Any:
         return getattr(import_module("sympy"), name)(*args)
@@ -29,7 +29,7 @@ def _sympy(name: str) -> Callable[..., Any]:
 
 
 def _sympy_false(_: object) -> Any:
-    """No real number is infinite or NaN."""
+    """Returns false: no real number is infinite or NaN."""
     return import_module("sympy").false
 
 
@@ -39,7 +39,7 @@ def _sympy_trunc(x: Any) -> Any:
 
 
 def _sympy_round(x: Any) -> Any:
-    """Half goes to even: one less than floor(x + 1/2) where x + 1/2 is odd."""
+    """Rounds half to even: one less than floor(x + 1/2) where x + 1/2 is odd."""
     sympy = import_module("sympy")
     up = x + sympy.Rational(1, 2)
     return sympy.floor(up) - sympy.Piecewise((1, sympy.Eq(sympy.Mod(up, 2), 1)), (0, True))
@@ -50,7 +50,7 @@ def _sympy_where(mask: Any, true: Any, false: Any) -> Any:
 
 
 def _fused(a: Array, b: Array, c: Array) -> Array:
-    """a * b + c, as floats."""
+    """Computes a * b + c, as floats."""
     return np.asarray(np.multiply(a, b, dtype=np.float64) + c)
 
 
@@ -78,7 +78,7 @@ def _operator(  # noqa: PLR0913 - the columns
     closed: bool = True,
     second: Samples = "real",
 ) -> Row:
-    """A binary arithmetic operator, spelled alike in C++ and Triton."""
+    """Makes the row of a binary arithmetic operator, spelled alike in C++ and Triton."""
     text = f"({{0}} {symbol} {{1}})"
     aten = (f"aten.{name}",)
     samples: tuple[Samples, ...] = ("real", second)
@@ -114,7 +114,7 @@ def _unary(  # noqa: PLR0913 - the columns
     cpp: str | None = None,
     triton: str | None = None,
 ) -> Row:
-    """A function of one argument; `weft::name` and `tl.name` unless spelled otherwise."""
+    """Makes the row of a function of one argument; `weft::name` and `tl.name` unless spelled otherwise."""
     return Row(
         name,
         (f"aten.{name}",),

@@ -66,7 +66,7 @@ class Row:
 
     @property
     def commutative(self) -> bool:
-        """Whether its two arguments can be swapped, bit for bit."""
+        """True where the two arguments can be swapped, bit for bit."""
         return self.name in _COMMUTATIVE
 
 
@@ -99,7 +99,7 @@ class DerivedRow:
         return len(self.samples)
 
     def expand(self, *args: Scalar, integral: bool = False, **parameters: float | str | None) -> Scalar:
-        """The expression over `args`; parameters that are not named have their defaults.
+        """Returns the expression over `args`; parameters that are not named have their defaults.
 
         integral: the result is an integer.
 

@@ -17,7 +17,7 @@ from weft.tensor.optable.row import Array, Interval, Row, Samples
 
 
 def _whole(meaning: Callable[..., Array]) -> Callable[..., Array]:
-    """`meaning` on int64, whatever integers or bools it is given."""
+    """Applies `meaning` to int64, whatever integers or bools it is given."""
 
     def on_integers(*args: Array) -> Array:
         with np.errstate(all="ignore"):
@@ -47,7 +47,7 @@ def _fmod(a: Array, b: Array) -> Array:
 
 
 def _at_points(meaning: Callable[..., Array]) -> Callable[..., Interval]:
-    """Exact where every argument is one integer; else nothing is said."""
+    """Bounds exactly where every argument is one integer; else says nothing."""
 
     def interval(*args: Interval) -> Interval:
         if all(low == high and low.is_integer() and abs(low) < 2.0**53 for low, high in args):
@@ -59,7 +59,7 @@ def _at_points(meaning: Callable[..., Array]) -> Callable[..., Interval]:
 
 
 def _sympy(name: str, meaning: Callable[..., Array]) -> Callable[..., Any]:
-    """A SymPy function that is known at integers alone."""
+    """Makes a SymPy function that is known at integers alone."""
 
     def call(*args: Any) -> Any:
         sympy = import_module("sympy")
@@ -79,7 +79,7 @@ def _sympy_fmod(a: Any, b: Any) -> Any:
 
 
 def _row(name: str, samples: tuple[Samples, ...], meaning: Callable[..., Array], cpp: str, triton: str) -> Row:
-    """A row that is exact on integers, and a random function of anything else. ATen's name is the row's, where it has one."""
+    """Makes a row that is exact on integers, and a random function of anything else. ATen's name is the row's, where it has one."""
     on_integers = _whole(meaning)
     return Row(
         name,
