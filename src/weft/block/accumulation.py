@@ -30,7 +30,7 @@ class Step:
 
 
 def steps(node: Map) -> Iterator[Step]:
-    """The components of `node`'s state that one operation updates, in which no other has part."""
+    """Yield the components of `node`'s state that one operation updates, in which no other has part."""
     if node.state is None:
         return
     names = [c.name for c in node.state.components]
@@ -47,7 +47,7 @@ def steps(node: Map) -> Iterator[Step]:
 
 
 def _alone(state: State) -> Iterator[tuple[int, Pointwise | Dot]]:
-    """The components that a node combines by a monoid, or a dot adds to, and that only it reads."""
+    """Yield the components that a node combines by a monoid, or a dot adds to, and that only it reads."""
     update = state.update
     reads = Counter([*(n for child in update.nodes for n in operands(child)), *update.outputs])
     made = {n: child for child in update.nodes for n in results(child)}
@@ -66,7 +66,7 @@ def _alone(state: State) -> Iterator[tuple[int, Pointwise | Dot]]:
 
 
 def _inline(node: Map, feed: str, at: int, into: Pointwise) -> Pointwise | Collapse | Dot | None:
-    """The body's node that makes `feed`, where its only use is to be accumulated."""
+    """Return the body's node that makes `feed`, where its only use is to be accumulated."""
     child = node.body.nodes[at]
     if not isinstance(child, Pointwise | Collapse | Dot) or uses(node)[feed] != 1:
         return None
@@ -76,14 +76,14 @@ def _inline(node: Map, feed: str, at: int, into: Pointwise) -> Pointwise | Colla
 
 
 def uses(node: Map) -> Counter[str]:
-    """How often each value of `node`'s body is used."""
+    """Count how often each value of `node`'s body is used."""
     state = () if node.state is None else (*node.state.feeds, *(node.state.resume or ()))
     handed = (o.inner for o in node.outputs if not isinstance(o, Final))
     return Counter([*(n for c in node.body.nodes for n in operands(c)), *handed, *state])
 
 
 def needed(graph: Graph, roots: set[str]) -> list[BlockNode]:
-    """The nodes of `graph` that the values `roots` depend on, in order."""
+    """List the nodes of `graph` that the values `roots` depend on, in order."""
     wanted, found = set(roots), list[BlockNode]()
     for node in reversed(graph.nodes):
         if wanted.intersection(results(node)):

@@ -63,11 +63,11 @@ class Scope:
         object.__setattr__(self, "seen", seen)
 
     def inside(self, node: Map) -> Scope:
-        """The scope of `node`'s body."""
+        """Return the scope of `node`'s body."""
         return Scope({**self.maps, node.axis: node}, self.applied)
 
     def may_be_partial(self, axis: Axis) -> bool:
-        """True where the current block of `axis` can have fewer valid elements than its size."""
+        """Tell whether the current block of `axis` can have fewer valid elements than its size."""
         node = self.maps.get(axis)
         return node is None or node.range.part is not Part.full
 
@@ -104,13 +104,13 @@ def check(program: BlockProgram) -> None:
 
 
 def output_types(program: BlockProgram) -> tuple[BlockType, ...]:
-    """The type of each output of `program`."""
+    """Return the type of each output of `program`."""
     types = infer(program.graph, dict(program.inputs), Scope({}, False))
     return tuple(types[name] for name in program.graph.outputs)
 
 
 def infer(graph: Graph, inputs: Types, scope: Scope) -> dict[str, BlockType]:
-    """The type of every value of `graph` (not of inner graphs), given those of its inputs.
+    """Infer the type of every value of `graph` (not of inner graphs), given those of its inputs.
 
     Raises:
         InvalidProgramError: where `graph`, or an inner graph, is malformed.
@@ -129,12 +129,12 @@ def infer(graph: Graph, inputs: Types, scope: Scope) -> dict[str, BlockType]:
 
 
 def body_types(node: Map, types: Types) -> dict[str, BlockType]:
-    """The types of the inputs of `node`'s body, given those of the graph around it."""
+    """Return the types of the inputs of `node`'s body, given those of the graph around it."""
     return {feed.inner: _fed(node, feed, types[feed.outer]) for feed in node.inputs}
 
 
 def update_types(state: State, inner: Types) -> dict[str, BlockType]:
-    """The types of the inputs of `state`'s update, given those of the values of the loop's body."""
+    """Return the types of the inputs of `state`'s update, given those of the values of the loop's body."""
     count = len(state.components)
     # An accumulating Dot reads the padding of the state, which starts from `init` and is never disturbed.
     start = {c.name: BlockType((), c.dims, c.dtype, c.init) for c in state.components}
@@ -212,7 +212,9 @@ def _dot_type(node: Dot, args: list[BlockType], scope: Scope) -> BlockType:
 
 
 def _rank_types(node: Rank, types: Types, scope: Scope) -> dict[str, BlockType]:
-    """Values and places have one shape; padding of `arg` does not count where its numbers say that nothing is there."""
+    """Check that values and places have one shape, and type them; padding of `arg` does not count if its numbers mark
+    it as absent.
+    """
     args = [types[name] for name in operands(node)]
     for name, kind in zip(operands(node), args, strict=True):
         if kind.buffered:
@@ -240,7 +242,7 @@ def _demand_padding(name: str, kind: BlockType, over: Axis, identity: float, sco
 
 
 def _pad(node: Pointwise, args: list[BlockType]) -> float | None:
-    """What the padding of a pointwise result holds: known only where every argument has every axis and a known padding."""
+    """Return the padding of a pointwise result: known only where every argument has every axis and a known padding."""
     pads = [kind.pad for kind in args]
     if any(p is None for p in pads) or any(set(kind.dims) != set(node.dims) for kind in args):
         return None
@@ -248,7 +250,7 @@ def _pad(node: Pointwise, args: list[BlockType]) -> float | None:
 
 
 def _fold(expr: Scalar, values: list[float]) -> float | None:
-    """`expr` at constants, for the few operations that keep a zero; None where it is not worth knowing."""
+    """Evaluate `expr` at constants, for the few operations that keep a zero; None where it is not worth knowing."""
     match expr:
         case Arg(index):
             return values[index]
@@ -344,7 +346,7 @@ def _inferred(node: Map, types: Types, scope: Scope) -> dict[str, BlockType]:
 
 
 def _once(node: Map, kind: BlockType) -> BlockType:
-    """The value of the only iteration; it must be the same whichever iteration that is."""
+    """Type the value of the only iteration; it must be the same whichever iteration that is."""
     _demand(isinstance(node.range, First), node.name, "only a map over the first block hands a value out as it is", "")
     _demand(
         _own_axes(node).isdisjoint((*kind.lists, *kind.dims)),
@@ -356,7 +358,7 @@ def _once(node: Map, kind: BlockType) -> BlockType:
 
 
 def _joined(node: Join, first: BlockType, rest: BlockType) -> BlockType:
-    """The whole list has the axes of `rest`."""
+    """Type the list of two parts, which has the axes of `rest`."""
     new = dict(node.axes)
     alike = all(a.space == b.space for a, b in node.axes) and len(set(new.values())) == len(node.axes) == len(new)
     for one, other in ((first.lists, rest.lists), (first.dims, rest.dims)):
@@ -371,7 +373,9 @@ def _joined(node: Join, first: BlockType, rest: BlockType) -> BlockType:
 
 
 def _stacked(node: Map, kind: BlockType) -> BlockType:
-    """The list over the map's axis; but stacking the sub-blocks of a block's list gives the whole list, not a list of lists."""
+    """Type the list over the map's axis; but stacking the sub-blocks of a block's list gives the whole list, not a list
+    of lists.
+    """
     _demand(not isinstance(node.range, Band), node.name, "a list is stacked over all blocks of its axis", "")
     nested = {m.axis for m in maps(node.body) if isinstance(m.range, Within) and m.range.outer == node.axis}
     if nested & set(kind.lists):
@@ -449,7 +453,7 @@ def _check_range(node: Map, scope: Scope) -> None:
 
 
 def _check_peeled(graph: Graph) -> None:
-    """What maps over `First` and `Rest`, and lists of two parts, demand of each other: they share a graph and its blocks."""
+    """Check what maps over `First` and `Rest`, and lists of two parts, demand of each other: they share a graph and its blocks."""
     firsts = {n.axis: n for n in graph.nodes if isinstance(n, Map) and isinstance(n.range, First)}
     parts = {o.outer: n for n in graph.nodes if isinstance(n, Map) and isinstance(n.range, First | Rest)
              for o in n.outputs if isinstance(o, Stacked)}  # fmt: skip
@@ -481,7 +485,7 @@ def _same_blocks(first: Map, rest: Map) -> bool:
 
 
 def _own_axes(node: Map) -> set[Axis]:
-    """The axis of `node`, and those of the maps inside that run over its sub-blocks."""
+    """Return the axis of `node`, and those of the maps inside that run over its sub-blocks."""
     return {node.axis} | {m.axis for m in maps(node.body) if isinstance(m.range, Within) and m.range.outer == node.axis}
 
 

@@ -27,13 +27,13 @@ from weft.tensor.scalar import Arg, substitute
 
 
 def loop_names(program: BlockProgram) -> Callable[[str], str]:
-    """A maker of names that no loop or axis of `program` has."""
+    """Return a maker of names that no loop or axis of `program` has."""
     taken = {m.name for m in maps(program.graph)} | {m.axis.name for m in maps(program.graph)}
     return fresh(taken)
 
 
 def fresh_loops(node: Map, make: Callable[[str], str]) -> Map:
-    """A copy of `node` in which it and every map inside have new names and axes; values keep theirs."""
+    """Copy `node` so that it and every map inside have new names and axes; values keep theirs."""
     renamed = {m.axis: Axis(make(m.axis.name), m.axis.space) for m in (node, *maps(node.body))}
 
     def rename(of: Map) -> Map:
@@ -45,7 +45,9 @@ def fresh_loops(node: Map, make: Callable[[str], str]) -> Map:
 
 
 def merging(state: State) -> Graph:
-    """The update of a loop that is fed whole states of `state`'s components, one by one: the merge, with the loop's own left."""
+    """Return the update of a loop that is fed whole states of `state`'s components, one by one: the merge, with the
+    loop's own left.
+    """
     names = tuple(c.name for c in state.components)
     make = fresh(values_of(state.merge) | set(names))
     new = {n: make(n) for n in sorted(values_of(state.merge)) if n in names}
@@ -53,7 +55,7 @@ def merging(state: State) -> Graph:
 
 
 def continued(before: Map, after: Map, make: Callable[[str], str]) -> tuple[Map, Map]:
-    """Two loops with one state, `after` going on where `before` stopped; maps without state stay as they are.
+    """Join two loops with one state, so that `after` goes on where `before` stopped; maps without state stay as they are.
 
     Args:
         before: keeps the outputs that are no projections of the state.
@@ -75,7 +77,7 @@ def continued(before: Map, after: Map, make: Callable[[str], str]) -> tuple[Map,
 
 
 def without_unread(graph: Graph) -> Graph:
-    """`graph` without the projections of states that nothing reads."""
+    """Return `graph` without the projections of states that nothing reads."""
     nodes: list[BlockNode] = []
     for node in graph.nodes:
         if isinstance(node, Map):
@@ -87,7 +89,7 @@ def without_unread(graph: Graph) -> Graph:
 
 
 def canonical(program: BlockProgram) -> BlockProgram:
-    """The same program with names that depend on its structure alone.
+    """Rename `program` so that its names depend on its structure alone.
 
     Loops are named after their spaces in the order of the listing (m, n, k, k1 ...), the axes of inputs after the inputs, and
     every value of an inner graph has a name that no other value of the program has. Expressions number their arguments in the
@@ -112,7 +114,7 @@ def _with_axes(kind: BlockType, axes: dict[Axis, Axis]) -> BlockType:
 
 
 def _in_order(graph: Graph) -> Graph:
-    """`graph` with the arguments of each expression in the order in which it reads them."""
+    """Return `graph` with the arguments of each expression in the order in which it reads them."""
     return replace(graph, nodes=tuple(_as_read(n) if isinstance(n, Pointwise) else n for n in graph.nodes))
 
 

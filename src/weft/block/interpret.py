@@ -70,7 +70,7 @@ class Traffic:
     on_chip: int = 0
 
     def rename(self, old: str, new: str) -> None:
-        """An inner list turned out to be part of the list `new`."""
+        """Rename an inner list that turned out to be part of the list `new`."""
         for counter in (self.loaded, self.stored):
             if old in counter and old != new:
                 counter[new] += counter.pop(old)
@@ -86,7 +86,7 @@ class _Step:
 
     @property
     def lanes(self) -> int:
-        """How many elements items have along the axis: one of padding is enough to see who reads it."""
+        """The number of elements that items have along the axis: one of padding is enough to see who reads it."""
         return min(self.tile, self.valid + 1)
 
 
@@ -191,7 +191,7 @@ class _Interpreter(Generic[V]):
     memory: Memory = field(default_factory=Memory)
 
     def graph(self, graph: Graph, values: _Values[V], scope: _Scope, frame: Frame) -> _Values[V]:
-        """Every value of `graph`; `frame` accounts for those that live in it."""
+        """Compute every value of `graph`; `frame` accounts for those that live in it."""
         values = dict(values)
         for number, node in enumerate(graph.nodes):
             if isinstance(node, Map):
@@ -213,14 +213,14 @@ class _Interpreter(Generic[V]):
         return values
 
     def bytes(self, values: Mapping[str, _Item[V]] | _Values[V], scope: _Scope) -> dict[str, int]:
-        """Of the valid elements of the items among `values`, where what is alive is counted."""
+        """Count the bytes of the valid elements of the items among `values`, if what is alive is counted."""
         if not self.on_chip:
             return {}
         items = ((name, v) for name, v in values.items() if isinstance(v, _Item))
         return {name: prod(scope[a].valid for a in item.dims) * item.dtype.bytes for name, item in items}
 
     def operator(self, node: BlockNode, values: _Values[V], scope: _Scope) -> _Item[V]:
-        """One functional operator on one item each."""
+        """Apply one functional operator to one item each."""
         domain = self.domain
         match node:
             case Pointwise():
@@ -271,7 +271,7 @@ class _Interpreter(Generic[V]):
                 assert_never(node)
 
     def ranking(self, node: Rank, values: _Values[V], scope: _Scope) -> tuple[_Item[V], _Item[V]]:
-        """The two results of a ranking."""
+        """Return the two results of a ranking."""
         kept = tuple(a for a in node.dims if a != node.rank)
         lanes = tuple(scope[a].lanes for a in kept)
 
@@ -294,13 +294,13 @@ class _Interpreter(Generic[V]):
         return made(first, node.dtype), made(second, DType.int64)
 
     def item(self, values: _Values[V], name: str) -> _Item[V]:
-        """The item called `name`; the checker has made sure that it is one."""
+        """Return the item called `name`; the checker has made sure that it is one."""
         value = values[name]
         assert isinstance(value, _Item), name
         return value
 
     def aligned(self, item: _Item[V], dims: tuple[Axis, ...]) -> V:
-        """The item's array with one dimension per axis of `dims`, of size 1 where the item lacks it."""
+        """Return the item's array with one dimension per axis of `dims`, of size 1 where the item lacks it."""
         if item.dims == dims:
             return item.array
         order = tuple(item.dims.index(a) for a in dims if a in item.dims)
@@ -309,7 +309,7 @@ class _Interpreter(Generic[V]):
         return self.domain.lift(at(present), array)
 
     def filled(self, item: _Item[V], scope: _Scope, padding: V) -> _Item[V]:
-        """`item` with its padding replaced by that of `padding`, an array of the same lanes."""
+        """Return `item` with its padding replaced by that of `padding`, an array of the same lanes."""
         if all(scope[a].valid == scope[a].lanes for a in item.dims):
             return item
         window = tuple(slice(0, scope[a].valid) for a in item.dims)
@@ -318,7 +318,7 @@ class _Interpreter(Generic[V]):
         return _Item(self.domain.lift(written(window), padding, valid), item.dims, item.dtype)
 
     def steps(self, node: Map, scope: _Scope) -> list[_Step]:
-        """The iterations of `node`, in order."""
+        """Return the iterations of `node`, in order."""
         size = node.axis.space.size(self.sizes)
         blocks = size if node.axis in self.ranks else self.blocks.get(node.axis.space.name, size)
         tile = node.tile if node.tile is not None else 1 if node.unit else blocks
@@ -335,7 +335,7 @@ class _Interpreter(Generic[V]):
                 return [s for s in steps if s.valid < tile]
 
     def bounds(self, node: Map, size: int, tile: int, scope: _Scope) -> tuple[int, int]:
-        """Where the iterations of `node` begin and end; of a part of a band, just that part."""
+        """Return the elements between which the iterations of `node` run; for a part of a band, just that part."""
         start, stop = 0, size
         match node.range:
             case All():
@@ -357,7 +357,7 @@ class _Interpreter(Generic[V]):
         return start, stop
 
     def loop(self, node: Map, values: _Values[V], scope: _Scope) -> tuple[_Values[V], dict[str, int]]:
-        """The outputs of a map, and how many bytes of each are alive now."""
+        """Run a map, and return its outputs and how many bytes of each are alive now."""
         results: _Values[V] = {}
         stacked: dict[str, list[tuple[_Step, _Item[V] | _List[V]]]] = {
             o.outer: [] for o in node.outputs if isinstance(o, Stacked)
@@ -397,14 +397,14 @@ class _Interpreter(Generic[V]):
     def updated(
         self, state: State, items: Mapping[str, _Item[V]], body: _Values[V], scope: _Scope, frame: Frame
     ) -> dict[str, _Item[V]]:
-        """The components after an iteration whose body has these values."""
+        """Compute the components after an iteration whose body has these values."""
         names = state.update.inputs[len(items) :]
         given: _Values[V] = {**items, **{n: body[f] for n, f in zip(names, state.feeds, strict=True)}}
         after = self.graph(state.update, given, scope, frame)
         return {c: self.item(after, out) for c, out in zip(items, state.update.outputs, strict=True)}
 
     def first_state(self, node: Map, state: State, values: _Values[V], scope: _Scope) -> dict[str, _Item[V]]:
-        """What the loop `node` begins with."""
+        """Return the state that the loop `node` begins with."""
         resumed = {f.inner: f.outer for f in node.inputs}
         start = dict(zip((c.name for c in state.components), state.resume or (), strict=False))
         first: dict[str, _Item[V]] = {}
@@ -417,14 +417,14 @@ class _Interpreter(Generic[V]):
         return first
 
     def once(self, name: str, value: _Item[V] | _List[V]) -> _Item[V] | _List[V]:
-        """What the only iteration of a map hands out as `name`."""
+        """Return the value that the only iteration of a map hands out as `name`."""
         if isinstance(value, _Item):
             return value
         self.traffic.rename(value.name, name)
         return replace(value, name=name)
 
     def join(self, node: Join, values: _Values[V]) -> _List[V]:
-        """The list of two parts, of which the second is not there where the first block is all."""
+        """Join the list of two parts, of which the second is not there where the first block is all."""
         first = values[node.first]
         assert isinstance(first, _List)
         self.traffic.rename(first.name, node.name)
@@ -445,7 +445,7 @@ class _Interpreter(Generic[V]):
     def access(
         self, node: Map, access: Iterate | Broadcast | Grouped, value: _Item[V] | _List[V], step: _Step, scope: _Scope
     ) -> _Item[V] | _List[V]:
-        """What one iteration sees of `value`."""
+        """Return the part of `value` that one iteration sees."""
         match access:
             case Broadcast():
                 return value
@@ -473,7 +473,7 @@ class _Interpreter(Generic[V]):
         return part if lists else self.load(part, scope)
 
     def load(self, part: _List[V], scope: _Scope) -> _Item[V]:
-        """The one item that is left, padded to its axes' lanes."""
+        """Load the one item that is left, padded to its axes' lanes."""
         shape = self.domain.shape(part.array)
         self.traffic.loaded[part.name] += int(np.prod(shape, dtype=np.int64)) * part.dtype.bytes
         lanes = tuple(scope[a].lanes for a in part.dims)
@@ -485,7 +485,7 @@ class _Interpreter(Generic[V]):
         return _Item(padded, part.dims, part.dtype)
 
     def stack(self, node: Map, name: str, parts: list[tuple[_Step, _Item[V] | _List[V]]], scope: _Scope) -> _List[V]:
-        """The list that a map stacks: valid elements only, flat."""
+        """Stack the list of a map: valid elements only, flat."""
         lists = [self.as_list(name, {**scope, node.axis: step}, value) for step, value in parts]
         first, base = lists[0], parts[0][0]
         inner = _nested_axis(node, first.lists)
@@ -504,7 +504,7 @@ class _Interpreter(Generic[V]):
         )
 
     def as_list(self, name: str, scope: _Scope, value: _Item[V] | _List[V]) -> _List[V]:
-        """`value` as part of the list `name`: an item's valid elements are stored now, a list was stored before."""
+        """Return `value` as part of the list `name`: an item's valid elements are stored now, a list was stored before."""
         if isinstance(value, _List):
             self.traffic.rename(value.name, name)
             return value
@@ -516,16 +516,16 @@ class _Interpreter(Generic[V]):
 
 
 def _nested_axis(node: Map, lists: tuple[Axis, ...]) -> Axis | None:
-    """The axis among `lists` whose map runs within the blocks of `node`'s: stacking then joins parts of one list."""
+    """Return the axis among `lists` whose map runs within the blocks of `node`'s: stacking then joins parts of one list."""
     inside = {m.axis for m in maps(node.body) if isinstance(m.range, Within) and m.range.outer == node.axis}
     return next((a for a in lists if a in inside), None)
 
 
 def _blocks(start: int, stop: int, tile: int) -> list[_Step]:
-    """Elements `start` to before `stop`, block by block."""
+    """Cut the elements from `start` to before `stop` into blocks."""
     return [_Step(base, min(tile, stop - base), tile) for base in range(start, stop, tile)]
 
 
 def ceil_div(a: int, b: int) -> int:
-    """a / b, rounded up."""
+    """Compute a / b, rounded up."""
     return -(-a // b)

@@ -57,7 +57,7 @@ from weft.tensor.scalar import Apply
 
 
 def listing(program: BlockProgram, *, numbered: bool = False) -> str:
-    """`program` as a listing; `numbered` puts a number in front of each line.
+    """Prints `program` as a listing; `numbered` puts a number in front of each line.
 
     Temporaries, intermediates and loop variables are named in the order of the text, which so
     depends on the structure of the program and on the names of its inputs and spaces alone. It does
@@ -71,7 +71,7 @@ def listing(program: BlockProgram, *, numbered: bool = False) -> str:
 
 
 def signature(program: BlockProgram) -> str:
-    """The listing of `program` in normal form: equal where only the writing differs.
+    """Returns the listing of `program` in normal form: equal where only the writing differs.
 
     `weft.block.normal` says what is made alike (names, and every order that means nothing), and
     what is not.
@@ -118,7 +118,7 @@ class _Frame:
     stores: dict[str, list[_Buffer]] = field(default_factory=dict[str, list[_Buffer]])
 
     def item(self, name: str) -> _Item:
-        """The value as an item. A list is malformed here, and seen as if it were loaded whole."""
+        """Returns the value as an item. A list is malformed here, and seen as if it were loaded whole."""
         value = self.values[name]
         return value if isinstance(value, _Item) else _Item(value.dims, source=value)
 
@@ -154,7 +154,7 @@ class _Printer:
         self.lines.append("  " * len(frame.around) + text)
 
     def _use(self, item: _Item, frame: _Frame) -> str:
-        """The text of `item`; prints its load before its first use."""
+        """Returns the text of `item`, and prints its load before its first use."""
         if item.text is None:
             self._temporaries += 1
             item.text = f"t{self._temporaries}"
@@ -164,7 +164,7 @@ class _Printer:
         return item.text
 
     def _place(self, buffer: _Buffer, bound: Mapping[Axis, str]) -> str:
-        """One item of `buffer`: at `bound`, else at the current iterations."""
+        """Names one item of `buffer`: at `bound`, else at the current iterations."""
         if buffer.name is None:
             self._intermediates += 1
             buffer.name = f"I{self._intermediates}"
@@ -181,7 +181,7 @@ class _Printer:
             self._line(frame, f"store({text},{self._place(buffer, {})})")
 
     def _store_inputs(self, graph: Graph, frame: _Frame) -> None:
-        """The stores of what `graph` hands on unchanged."""
+        """Prints the stores of what `graph` hands on unchanged."""
         for name in graph.inputs:
             self._store(name, frame)
 
@@ -198,7 +198,7 @@ class _Printer:
                 frame.stores[node.first] = frame.stores[node.rest] = buffers
 
     def _buffer(self, frame: _Frame, lists: tuple[Axis, ...]) -> _Buffer:
-        """Memory for a list over `lists`, for each iteration of the loops around."""
+        """Returns memory for a list over `lists`, for each iteration of the loops around."""
         slots = (*(m.axis for m in frame.around), *lists)
         # Where a loop runs within the block of another, its index says all.
         whole = {self._inside.get(a) for a in slots}
@@ -231,7 +231,7 @@ class _Printer:
         self._store(node.name, frame)
 
     def _ranking(self, node: Rank, frame: _Frame) -> None:
-        """`t1,t2 = largest8(t1,t2,t3,index(n))`: a ranking goes on under the names that it has."""
+        """Prints `t1,t2 = largest8(t1,t2,t3,index(n))`: a ranking goes on under the names that it has."""
         texts = [self._use(frame.item(n), frame) for n in (*node.acc, node.arg, node.numbers)]
         name = f"{str(node.order).replace(', ', '_').replace(' ', '_').lower()}{node.count}"
         self._line(frame, f"{texts[0]},{texts[1]} = {name}({','.join(texts)})")
@@ -239,7 +239,7 @@ class _Printer:
             frame.values[result] = _Item(node.dims, texts[node.acc.index(before)])
 
     def _text(self, node: Pointwise | Collapse | Dot | Index | Fill | Stage, frame: _Frame) -> str:
-        """The right-hand side of `node`; the loads of what it reads are printed."""
+        """Returns the right-hand side of `node`, and prints the loads of what it reads."""
         match node:
             case Pointwise() | Collapse():
                 return self._call(node, frame)
@@ -267,12 +267,12 @@ class _Printer:
         return expression(node.expr, texts)
 
     def _turned(self, item: _Item, dims: tuple[Axis, ...], frame: _Frame) -> str:
-        """The text of a block in the order of `dims`; of any other item as it is."""
+        """Returns the text of a block in the order of `dims`; of any other item as it is."""
         text = self._use(item, frame)
         return f"{text}.T" if len(dims) == 2 and item.dims == dims[::-1] else text
 
     def _aligned(self, item: _Item, dims: tuple[Axis, ...], frame: _Frame) -> str:
-        """The text of an item in an expression over `dims`."""
+        """Returns the text of an item in an expression over `dims`."""
         if len(dims) == 2 and item.dims == dims[:1]:
             return f"{self._use(item, frame)}[:,newaxis]"
         return self._turned(item, dims, frame)
@@ -329,7 +329,7 @@ class _Printer:
         return f"{word}({self._spaces[node.axis.space]}{text})"
 
     def _band(self, outer: str, low: Diagonal | None, high: Diagonal | None) -> str:
-        """`from n-3 to n+0`: the elements beside element n of `outer`."""
+        """Prints a band as `from n-3 to n+0`: the elements beside element n of `outer`."""
 
         def end(word: str, diagonal: Diagonal | None) -> str:
             if diagonal is None:
@@ -342,7 +342,7 @@ class _Printer:
     def _stacked(
         self, node: Map, frame: _Frame, inner: _Frame
     ) -> dict[Stacked | Once, tuple[tuple[Axis, ...], _Buffer]]:
-        """The list axes and the buffer of each list that `node` hands out; says so in `inner.stores`."""
+        """Returns the list axes and the buffer of each list that `node` hands out, and notes them in `inner.stores`."""
         found: dict[Stacked | Once, tuple[tuple[Axis, ...], _Buffer]] = {}
         around = {n: v.lists for n, v in frame.values.items() if isinstance(v, _List)}
         for out in node.outputs:
@@ -357,7 +357,7 @@ class _Printer:
     # State.
 
     def _start(self, state: State, inner: _Frame, frame: _Frame) -> list[_Item]:
-        """The components as items; prints what each starts from, where that is not zero."""
+        """Returns the components as items, and prints what each starts from if that is not zero."""
         items = [_Item(c.dims) for c in state.components]
         for i, (item, component) in enumerate(zip(items, state.components, strict=True)):
             if state.resume is not None:
@@ -368,7 +368,7 @@ class _Printer:
         return items
 
     def _body(self, node: Map, components: list[_Item], frame: _Frame) -> None:
-        """The body's statements, each accumulation right after what it accumulates."""
+        """Prints the body's statements, each accumulation right after what it accumulates."""
         self._joins(node.body, frame)
         simple = list(steps(node))
         inlined = {s.inline.name for s in simple if s.inline is not None}
@@ -402,7 +402,7 @@ class _Printer:
         self._line(frame, f"{name} {sign} {text}" if sign else f"{name} = {op}({name},{text})")
 
     def _update(self, state: State, done: set[int], components: list[_Item], frame: _Frame) -> None:
-        """The statements of the components that move together.
+        """Prints the statements of the components that move together.
 
         A component is overwritten at once where nothing reads its old value later, else at the end.
         """
@@ -433,7 +433,7 @@ class _Printer:
             self._line(frame, f"{', '.join(names)} = {', '.join(texts)}")
 
     def _finish(self, node: Map, state: State, components: list[_Item], frame: _Frame) -> None:
-        """The statements after the loop, for the projections that the map hands out."""
+        """Prints the statements after the loop, for the projections that the map hands out."""
         finals = [o for o in node.outputs if isinstance(o, Final)]
         inner = _Frame(frame.around)
         inner.values.update(zip(state.finish.inputs, components, strict=True))
@@ -465,7 +465,7 @@ def _result_dims(node: Pointwise | Collapse | Dot | Index | Fill | Stage, frame:
 
 
 def _fed(feed: Feed, value: _Value, node: Map, index: str) -> _Value:
-    """What an iteration of `node`, whose variable is `index`, sees of `value`."""
+    """Returns what an iteration of `node`, whose variable is `index`, sees of `value`."""
     match feed.access:
         case Broadcast():
             return value
@@ -484,13 +484,13 @@ def _fed(feed: Feed, value: _Value, node: Map, index: str) -> _Value:
 
 
 def _stacked_lists(node: Map, value: str, outer: Mapping[str, tuple[Axis, ...]]) -> tuple[Axis, ...]:
-    """The list axes of what `node` stacks from its body's `value`; `outer` has those around it."""
+    """Returns the list axes of what `node` stacks from its body's `value`; `outer` has those around it."""
     lists = _lists_inside(node, value, outer)
     return lists if _sub_blocks(node) & set(lists) else (node.axis, *lists)
 
 
 def _lists_inside(node: Map, value: str, outer: Mapping[str, tuple[Axis, ...]]) -> tuple[Axis, ...]:
-    """The list axes of the body's `value`."""
+    """Returns the list axes of the body's `value`."""
     inner: dict[str, tuple[Axis, ...]] = {}
     for feed in node.inputs:
         gone = None if isinstance(feed.access, Broadcast) else feed.access.over
@@ -506,12 +506,12 @@ def _lists_inside(node: Map, value: str, outer: Mapping[str, tuple[Axis, ...]]) 
 
 
 def _sub_blocks(node: Map) -> set[Axis]:
-    """The axes of the maps in `node`'s body that run over sub-blocks of its block."""
+    """Returns the axes of the maps in `node`'s body that run over sub-blocks of its block."""
     return {m.axis for m in maps(node.body) if isinstance(m.range, Within) and m.range.outer == node.axis}
 
 
 def _comment(node: Map) -> str:
-    """What a schedule has said of `node`."""
+    """Writes what a schedule has said of `node` as a comment."""
     parts = [] if node.place is None else [node.place.value]
     parts += [] if node.tile is None else [f"{node.tile} a block"]
     return f"  # {', '.join(parts)}" if parts else ""

@@ -61,7 +61,7 @@ from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, substitute
 
 
 def lower(program: TensorProgram, folds: Sequence[Fold] = (), lengths: Mapping[str, int] | None = None) -> BlockProgram:
-    """The block program of `program`, by a look-up per operation (Blockbuster, section 2.2 and Table 2).
+    """Lowers `program` to a block program, by a look-up per operation (Blockbuster, section 2.2 and Table 2).
 
     Args:
         program: to lower.
@@ -87,7 +87,7 @@ def lower(program: TensorProgram, folds: Sequence[Fold] = (), lengths: Mapping[s
 
 
 def _in_order(program: TensorProgram, folds: Sequence[Fold], at_products: Mapping[str, Cast]) -> Iterator[Node | Fold]:
-    """What there is to lower, each after what it reads."""
+    """Yields what there is to lower, each after what it reads."""
     if not folds:
         yield from (n for n in program.nodes if n.name not in at_products)
         return
@@ -132,7 +132,9 @@ class _LoopAxes:
         return self.root[axis] in self.unit
 
     def order(self, axes: Sequence[Axis]) -> list[Axis]:
-        """Outermost first: one order for the whole program, so that maps that could be fused meet. Ranks have one block: last."""
+        """Sorts axes outermost first: one order for the whole program, so that maps that could be fused meet. Ranks
+        have one block: last.
+        """
         return sorted(axes, key=self._key)
 
     def _key(self, axis: Axis) -> tuple[bool, bool, int, int]:
@@ -141,7 +143,7 @@ class _LoopAxes:
 
 
 def _loop_axes(program: TensorProgram, lengths: Mapping[str, int] | None) -> _LoopAxes:
-    """Classes of axes by the bindings of uses; batch axes of contractions, and all but two free axes, become unit loops.
+    """Groups axes into classes by the bindings of uses; batch axes of contractions, and all but two free axes, become unit loops.
 
     Given `lengths` of spaces, all free axes go by blocks, and reduced ones come last, the longest first.
     """
@@ -185,7 +187,7 @@ def _loop_axes(program: TensorProgram, lengths: Mapping[str, int] | None) -> _Lo
 
 
 def _roles(node: Node) -> tuple[list[Axis], list[Axis]]:
-    """The axes that `node` needs blocks of, and those that it can only run over one element at a time."""
+    """Returns the axes that `node` needs blocks of, and those that it can only run over one element at a time."""
     match node:
         case Contraction():
             left, right = set(node.left.axes), set(node.right.axes)
@@ -204,7 +206,7 @@ def _roles(node: Node) -> tuple[list[Axis], list[Axis]]:
 
 
 def _at_products(program: TensorProgram, indices: Container[str]) -> dict[str, Cast]:
-    """Roundings that only products read: made where these read their operands, so that rules see what comes before them.
+    """Finds roundings that only products read: made where these read their operands, so that rules see what comes before them.
 
     Not those of what `indices` decide, which no list holds: they are values like others.
     """
@@ -222,7 +224,8 @@ def _at_products(program: TensorProgram, indices: Container[str]) -> dict[str, C
 
 
 def _indices(program: TensorProgram) -> dict[str, Node]:
-    """What indices and sizes alone decide, masks say: made again where it is read, since no memory holds it more cheaply.
+    """Finds what indices and sizes alone decide, such as masks: made again where it is read, since no memory holds it
+    more cheaply.
 
     Of floating-point numbers only those that a few comparisons choose between, not what a function computes.
     """
@@ -280,7 +283,7 @@ class _Lowering:
         self.listed = {name for n in readers for name in uses(n)}.union(self.program.outputs)
 
     def blocked(self, axes: Sequence[Axis]) -> tuple[Axis, ...]:
-        """The axes of `axes` that items have."""
+        """Returns the axes of `axes` that items have."""
         return tuple(a for a in axes if not self.axes.is_unit(a))
 
     def add(self, node: Node) -> None:
@@ -349,7 +352,7 @@ class _Lowering:
         return here[use].name
 
     def _source(self, node: Node, made: dict[Axis, Axis], name: str) -> BlockNode:
-        """The operator that gives a number of the program, or the indices along an axis."""
+        """Returns the operator that gives a number of the program, or the indices along an axis."""
         match node:
             case Constant(_, _, dtype, value):
                 return Literal(name, value, dtype)
@@ -437,7 +440,7 @@ class _Lowering:
     def _folded(
         self, fold: Fold, made: dict[Axis, Axis], lists: Mapping[str, dict[Axis, Axis]]
     ) -> tuple[BlockNode, ...]:
-        """The loop of `fold`, in its nest, and what follows it."""
+        """Returns the loop of `fold`, in its nest, and what follows it."""
         read = {n for node in fold.body for n in operands(node)} | set(fold.state.feeds)
         inside = self._made_again(fold, made, read)
         finished = {n for node in fold.after for n in operands(node)}
@@ -467,13 +470,13 @@ class _Lowering:
         return (*body.nodes, *outside, *self._realised(fold.after, made))
 
     def _named(self, fold: Fold, nodes: tuple[BlockNode, ...], names: tuple[str, ...]) -> tuple[BlockNode, ...]:
-        """`nodes` with what the fold makes called `names`."""
+        """Returns `nodes` with the values that the fold makes called `names`."""
         new = dict(zip((made for _, made in fold.makes), names, strict=True))
         assert len(new) == len(names), "a fold makes each value once"
         return tuple(rename_node(n, new) for n in nodes)
 
     def _made_again(self, fold: Fold, made: dict[Axis, Axis], read: Collection[str]) -> list[BlockNode]:
-        """What of `read` indices and sizes alone decide, made where it is read."""
+        """Makes those values of `read` that indices and sizes alone decide where they are read."""
         nodes: list[BlockNode] = []
         for name, use in fold.args:
             if use.value in self.indices and name in read:
@@ -483,7 +486,7 @@ class _Lowering:
         return nodes
 
     def _realised(self, nodes: Sequence[BlockNode], made: dict[Axis, Axis]) -> tuple[BlockNode, ...]:
-        """Operators of a fold over the axes that were made for its own; items lack those that go by single elements."""
+        """Returns the operators of a fold over the axes that were made for its own; items lack those that go by single elements."""
         return tuple(
             rename_axes(
                 Graph((), (replace(n, dims=self.blocked(n.dims)) if isinstance(n, Pointwise | Dot) else n,), ()), made
@@ -492,7 +495,7 @@ class _Lowering:
         )
 
     def _ranking(self, node: Ranking) -> None:
-        """Both results of a ranking come of one loop: maps over what is free and over the ranks, the loop inside."""
+        """Lowers both results of a ranking to one loop: maps over what is free and over the ranks, the loop inside."""
         if node.name in self.lists:
             return
         names = {n.places: n.name for n in self.program.nodes if isinstance(n, Ranking) and n.both == node.both}
@@ -530,7 +533,9 @@ class _Lowering:
         return Axis(f"{axis.space.name.lower()}.{self.count}", axis.space)
 
     def _nest(self, leaf: _Leaf) -> None:
-        """Maps over the leaf's axes, operands iterated where they have the axis; then over `over`, each with its reduction."""
+        """Makes maps over the leaf's axes, operands iterated where they have the axis; then over `over`, each with its
+        reduction.
+        """
         free = self.axes.order(leaf.axes)
         made = {a: self._fresh(a) for a in (*free, *leaf.over)}
         names = tuple(f"%{i}" for i in range(len(leaf.args)))
@@ -552,7 +557,7 @@ class _Lowering:
         self.lists[leaf.name] = tuple(made[a] for a in leaf.axes)
 
     def _reduce(self, part: Map, parts: str, result: str, leaf: _Leaf, made: dict[Axis, Axis]) -> Map:
-        """The reduction operator: combines the list `parts` that `part` stacks into one item."""
+        """Makes the reduction operator: it combines the list `parts` that `part` stacks into one item."""
         loop = self._fresh(part.axis)
         state = State.of_monoid(leaf.monoid, "%p", self._dims(made, leaf.axes), leaf.carried, "%s")
         feed = Feed(parts, "%p", Iterate(part.axis))
@@ -564,7 +569,7 @@ def _converted(cast: Cast) -> Scalar:
 
 
 def _through(cast: Cast, use: Use) -> Use:
-    """What `use` of `cast` reads, before the cast."""
+    """Returns what `use` of `cast` reads, as it is before the cast."""
     bound = dict(zip(cast.axes, use.axes, strict=True))
     return Use(cast.arg.value, tuple(bound[a] for a in cast.arg.axes))
 

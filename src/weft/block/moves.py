@@ -10,7 +10,7 @@ from weft.tensor.domain import Array
 
 
 def transposed(order: tuple[int, ...]) -> Callable[[Array], Array]:
-    """Dimensions in that order."""
+    """Put dimensions in that order."""
 
     def transpose(array: Array) -> Array:
         return np.transpose(array, order)
@@ -19,7 +19,7 @@ def transposed(order: tuple[int, ...]) -> Callable[[Array], Array]:
 
 
 def taken(index: int | slice, axis: int) -> Callable[[Array], Array]:
-    """One element, which drops the dimension, or a run of them; an index out of bounds is an error."""
+    """Take one element, which drops the dimension, or a run of them; an index out of bounds is an error."""
 
     def take(array: Array) -> Array:
         first, last = (index.start, index.stop - 1) if isinstance(index, slice) else (index, index)
@@ -31,7 +31,7 @@ def taken(index: int | slice, axis: int) -> Callable[[Array], Array]:
 
 
 def written(window: tuple[slice, ...]) -> Callable[[Array, Array], Array]:
-    """A copy of the first array with the second in `window`."""
+    """Copy the first array with the second in `window`."""
 
     def write(into: Array, block: Array) -> Array:
         out = into.copy()
@@ -42,7 +42,7 @@ def written(window: tuple[slice, ...]) -> Callable[[Array, Array], Array]:
 
 
 def joined(axis: int | None) -> Callable[..., Array]:
-    """Parts one after the other along `axis`, or stacked along a new first one."""
+    """Join parts one after the other along `axis`, or stack them along a new first one."""
 
     def join(*parts: Array) -> Array:
         return np.stack(parts) if axis is None else np.concatenate(parts, axis=axis)

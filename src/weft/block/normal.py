@@ -56,7 +56,7 @@ from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, substitute
 
 
 def normal_form(program: BlockProgram) -> BlockProgram:
-    """`program` in normal form, as the module's docstring says; computes the same as `program`."""
+    """Put `program` in normal form, as the module's docstring says; it computes the same as before."""
     walk = _Walk(_space_ids(program))
     known = {
         name: _Known(_Key(False, (i,), 0, _digest("input", str(i), str(kind.dtype))), kind.lists)
@@ -89,7 +89,7 @@ def _digest(*parts: str) -> str:
 
 
 def _key(of: Iterable[_Key], *parts: str) -> _Key:
-    """The key of what `parts` make of the values `of`, in this order."""
+    """Return the key of what `parts` make of the values `of`, in this order."""
     given = list(of)
     inputs = tuple(sorted({i for k in given for i in k.inputs}))
     height = 1 + max((k.height for k in given), default=-1)
@@ -97,7 +97,7 @@ def _key(of: Iterable[_Key], *parts: str) -> _Key:
 
 
 def _space_ids(program: BlockProgram) -> Callable[[Space], str]:
-    """Spaces by where the inputs first have them, or by their fixed size."""
+    """Identify spaces by where the inputs first have them, or by their fixed size."""
     first: dict[Space, str] = {}
     for i, (_, kind) in enumerate(program.inputs):
         for p, axis in enumerate(kind.lists):
@@ -113,7 +113,7 @@ class _Walk:
     loops: dict[Axis, str] = field(default_factory=dict[Axis, str])
 
     def nodes(self, graph: Graph, known: dict[str, _Known]) -> list[BlockNode]:
-        """The nodes of `graph` in normal form, in their order; adds their results to `known`."""
+        """Return the nodes of `graph` in normal form, in their order, and add their results to `known`."""
         return [self._node(node, known) for node in graph.nodes]
 
     def _node(self, node: BlockNode, known: dict[str, _Known]) -> BlockNode:
@@ -234,7 +234,7 @@ class _Walk:
     # State.
 
     def _state(self, state: State, inner: Mapping[str, _Known]) -> tuple[State, dict[str, _Known]]:
-        """`state` in normal form, and its projections."""
+        """Return `state` in normal form, and its projections."""
         old = range(len(state.components))
         starts: list[_Key] = []
         for i, c in enumerate(state.components):
@@ -278,7 +278,7 @@ def _literal(value: float | int | bool) -> _Key:
 
 
 def _expression(expr: Scalar, leaves: Sequence[_Key]) -> tuple[Scalar, _Key]:
-    """`expr` with the operands of commutative operations in the order of their keys."""
+    """Return `expr` with the operands of commutative operations in the order of their keys."""
     match expr:
         case Arg(index):
             return expr, leaves[index]
@@ -297,7 +297,7 @@ def _expression(expr: Scalar, leaves: Sequence[_Key]) -> tuple[Scalar, _Key]:
 
 
 def _reads(expr: Scalar) -> list[int]:
-    """The arguments that `expr` reads, in the order in which it is written."""
+    """Return the arguments that `expr` reads, in the order in which it is written."""
     match expr:
         case Arg(index):
             return [index]
@@ -312,7 +312,7 @@ def _reads(expr: Scalar) -> list[int]:
 
 
 def _ordered(nodes: Sequence[BlockNode], roots: Sequence[str], known: Mapping[str, _Known]) -> tuple[BlockNode, ...]:
-    """`nodes` in the order in which `roots` need them; what no root needs comes last."""
+    """Return `nodes` in the order in which `roots` need them; what no root needs comes last."""
     made = {name: node for node in nodes for name in results(node)}
     unread = sorted(set(made) - {n for node in nodes for n in operands(node)}, key=lambda n: known[n].key)
     done: dict[int, BlockNode] = {}
@@ -331,7 +331,7 @@ def _ordered(nodes: Sequence[BlockNode], roots: Sequence[str], known: Mapping[st
 
 
 def _renamed(program: BlockProgram) -> BlockProgram:
-    """`program` with inputs X1, X2 ... and spaces A, B ... in order, fixed sizes in the name."""
+    """Return `program` with inputs X1, X2 ... and spaces A, B ... in order, fixed sizes in the name."""
     names = {n: f"%{i}" for i, n in enumerate(n for node in program.graph.nodes for n in results(node))}
     names |= {n: f"X{i}" for i, (n, _) in enumerate(program.inputs, 1)}
     new: dict[Space, Space] = {}
@@ -351,7 +351,7 @@ def _renamed(program: BlockProgram) -> BlockProgram:
 
 
 def _with_spaces(graph: Graph, new: Mapping[Space, Space]) -> Graph:
-    """`graph` with the sizes that it mentions being those of the `new` spaces."""
+    """Return `graph` with the sizes that it mentions replaced by those of the `new` spaces."""
 
     def node(of: BlockNode) -> BlockNode:
         match of:

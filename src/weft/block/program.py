@@ -144,7 +144,7 @@ class Rank:
 
     @property
     def count(self) -> int:
-        """How many elements."""
+        """The number of elements that are kept."""
         return 1 if self.rank is None else self.rank.space.size({})
 
 
@@ -287,7 +287,7 @@ class State:
 
     @staticmethod
     def of_monoid(monoid: Monoid, feed: str, dims: tuple[Axis, ...], dtype: DType, name: str) -> State:
-        """The plain reduction of the body's value `feed`: one component, combined by `monoid`."""
+        """Make the plain reduction of the body's value `feed`: one component, combined by `monoid`."""
         part, left, right, out = f"{name}_part", f"{name}_left", f"{name}_right", f"{name}_next"
         combine = Apply(monoid.value, (Arg(0), Arg(1)))
 
@@ -299,7 +299,7 @@ class State:
 
     @staticmethod
     def of_ranking(first: Rank, index: Index) -> State:
-        """The ranking `first` of the body's value that it reads: values and places, which move together.
+        """Make the ranking `first` of the body's value that it reads: values and places, which move together.
 
         The update makes the numbers of the elements by itself, as `index`.
         """
@@ -398,14 +398,14 @@ class BlockProgram:
     output_axes: tuple[tuple[Axis, ...], ...]
 
     def __str__(self) -> str:
-        """Its listing."""
+        """Return the listing."""
         from weft.block.listing import listing
 
         return listing(self)
 
 
 def results(node: BlockNode) -> tuple[str, ...]:
-    """The names of the values that `node` defines in its graph."""
+    """Return the names of the values that `node` defines in its graph."""
     match node:
         case Map():
             return tuple(o.outer for o in node.outputs)
@@ -416,7 +416,7 @@ def results(node: BlockNode) -> tuple[str, ...]:
 
 
 def operands(node: BlockNode) -> tuple[str, ...]:
-    """The names of the values that `node` reads in its graph, one entry per edge."""
+    """Return the names of the values that `node` reads in its graph, one entry per edge."""
     match node:
         case Pointwise():
             return node.args
@@ -437,7 +437,7 @@ def operands(node: BlockNode) -> tuple[str, ...]:
 
 
 def maps(graph: Graph) -> Iterator[Map]:
-    """Every map of `graph` and of its inner graphs, outermost first, in order."""
+    """Yield every map of `graph` and of its inner graphs, outermost first, in order."""
     for node in graph.nodes:
         if isinstance(node, Map):
             yield node
@@ -445,7 +445,7 @@ def maps(graph: Graph) -> Iterator[Map]:
 
 
 def ranks(graph: Graph) -> frozenset[Axis]:
-    """The axes of the rankings in `graph`: a loop over one has a single block."""
+    """Return the axes of the rankings in `graph`: a loop over one has a single block."""
     found: set[Axis] = set()
     for node in graph.nodes:
         if isinstance(node, Rank) and node.rank is not None:
@@ -457,19 +457,19 @@ def ranks(graph: Graph) -> frozenset[Axis]:
 
 
 def exports(node: Map) -> tuple[str, ...]:
-    """The values of the body that leave it: handed out by an output or contributed to the state, each once."""
+    """Return the values of the body that leave it: handed out by an output or contributed to the state, each once."""
     stacked = (o.inner for o in node.outputs if not isinstance(o, Final))
     return tuple(dict.fromkeys((*stacked, *(() if node.state is None else node.state.feeds))))
 
 
 def sealed(node: Map) -> Map:
-    """`node` with its body's outputs and inputs set to what its outputs, state and feeds say."""
+    """Return `node` with its body's outputs and inputs set to what its outputs, state and feeds say."""
     body = Graph(tuple(f.inner for f in node.inputs), node.body.nodes, exports(node))
     return replace(node, body=body)
 
 
 def in_order(nodes: Sequence[BlockNode], given: Iterable[str]) -> tuple[BlockNode, ...]:
-    """`nodes` in a topological order that departs from theirs only where it must.
+    """Return `nodes` in a topological order that departs from theirs only where it must.
 
     Raises:
         InvalidProgramError: where they depend on each other in a circle, or on a value that is not there.
@@ -488,12 +488,12 @@ def in_order(nodes: Sequence[BlockNode], given: Iterable[str]) -> tuple[BlockNod
 
 
 def consumers(graph: Graph, name: str) -> int:
-    """How many edges leave value `name` of `graph`, counting one for each time it is an output of the graph."""
+    """Count the edges that leave value `name` of `graph`, one more for each time it is an output of the graph."""
     return sum(operands(n).count(name) for n in graph.nodes) + graph.outputs.count(name)
 
 
 def spaces(program: BlockProgram) -> tuple[Space, ...]:
-    """The spaces of all inputs, of all loops, and those whose size alone is asked for, in order of appearance."""
+    """Return the spaces of all inputs, of all loops, and those whose size alone is asked for, in order of appearance."""
     seen: dict[Space, None] = {}
     for _, kind in program.inputs:
         for axis in (*kind.lists, *kind.dims):

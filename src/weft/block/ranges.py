@@ -54,7 +54,7 @@ class Diagonal:
     sizes: tuple[tuple[Space, int], ...] = ()
 
     def at(self, sizes: Mapping[str, int]) -> int:
-        """The number, given sizes by space name."""
+        """Return the number, given sizes by space name."""
         return self.constant + sum(times * space.size(sizes) for space, times in self.sizes)
 
 
@@ -73,7 +73,7 @@ class Band:
     part: Part = Part.all
 
     def limits(self, base: int, valid: int, size: int, tile: int, sizes: Mapping[str, int]) -> tuple[int, int]:
-        """Where this part of the band begins and ends.
+        """Return the elements at which this part of the band begins and ends.
 
         Args:
             base, valid: the current block of `outer`: its first element, and how many there are.

@@ -41,7 +41,7 @@ Axes = Mapping[Axis, Axis]
 
 
 def rename_values(graph: Graph, names: Values) -> Graph:
-    """`graph` with its own values renamed (defined and used); inner graphs have names of their own and stay."""
+    """Return `graph` with its own values renamed (defined and used); inner graphs have names of their own and stay."""
     return Graph(
         tuple(names.get(n, n) for n in graph.inputs),
         tuple(rename_node(n, names) for n in graph.nodes),
@@ -50,7 +50,7 @@ def rename_values(graph: Graph, names: Values) -> Graph:
 
 
 def rename_node(node: BlockNode, names: Values) -> BlockNode:
-    """`node` with what it defines and reads in its own graph renamed."""
+    """Return `node` with the names that it defines and reads in its own graph replaced."""
 
     def new(name: str) -> str:
         return names.get(name, name)
@@ -79,7 +79,7 @@ def rename_node(node: BlockNode, names: Values) -> BlockNode:
 
 
 def rename_body(node: Map, names: Values) -> Map:
-    """`node` with the values of its body renamed, wherever the map speaks of them."""
+    """Return `node` with the values of its body renamed, wherever the map speaks of them."""
 
     def new(name: str) -> str:
         return names.get(name, name)
@@ -101,20 +101,20 @@ def rename_body(node: Map, names: Values) -> Map:
 
 
 def rename_axes(graph: Graph, axes: Axes) -> Graph:
-    """`graph` with axes replaced everywhere, inner graphs included; the very same where none of them occurs."""
+    """Replace axes everywhere in `graph`, inner graphs included; the result is the very same object where none of them occurs."""
     nodes = tuple(_axes_in(n, axes) for n in graph.nodes)
     same = all(a is b for a, b in zip(nodes, graph.nodes, strict=True))
     return graph if same else replace(graph, nodes=nodes)
 
 
 def rename_program_axes(program: BlockProgram, axes: Axes) -> BlockProgram:
-    """`program` with axes replaced in its graph and in what it says of its outputs."""
+    """Replace axes in `program`'s graph and in what it says of its outputs."""
     outputs = tuple(tuple(axes.get(a, a) for a in out) for out in program.output_axes)
     return replace(program, graph=rename_axes(program.graph, axes), output_axes=outputs)
 
 
 def rename_map_axes(node: Map, axes: Axes) -> Map:
-    """`node` with axes replaced in all that it holds, its own axis too."""
+    """Replace axes in all that `node` holds, its own axis too."""
 
     def dims(of: tuple[Axis, ...]) -> tuple[Axis, ...]:
         return tuple(axes.get(a, a) for a in of)
@@ -206,7 +206,7 @@ def _range(of: Range, axes: Axes) -> Range:
 
 
 def fresh(taken: frozenset[str] | set[str]) -> Callable[[str], str]:
-    """A maker of names that are not in `taken` and not given before: `make("t")` is t, t1, t2 ..."""
+    """Return a maker of names that are not in `taken` and not given before: `make("t")` is t, t1, t2 ..."""
     used = set(taken)
 
     def make(stem: str) -> str:
@@ -221,5 +221,5 @@ def fresh(taken: frozenset[str] | set[str]) -> Callable[[str], str]:
 
 
 def values_of(graph: Graph) -> set[str]:
-    """The names of all values of `graph`, its inputs included, those of inner graphs not."""
+    """Return the names of all values of `graph`, its inputs included, those of inner graphs not."""
     return {*graph.inputs, *(name for node in graph.nodes for name in results(node))}

@@ -41,16 +41,18 @@ class Memory:
     _last: dict[int, dict[str, int]] = field(default_factory=dict[int, dict[str, int]])
 
     def take(self, size: int) -> None:
-        """`size` bytes more."""
+        """Add `size` bytes."""
         self.held += size
         self.peak = max(self.peak, self.held)
 
     def give(self, size: int) -> None:
-        """`size` bytes less."""
+        """Subtract `size` bytes."""
         self.held -= size
 
     def last_reads(self, graph: Graph) -> dict[str, int]:
-        """The number of the operator that reads each value last; for what leaves, beyond them all. Worked out once a graph."""
+        """Return the number of the operator that reads each value last; for values that leave, a number beyond them
+        all. Worked out once a graph.
+        """
         found = self._last.get(id(graph))
         if found is None:
             found = {name: number for number, node in enumerate(graph.nodes) for name in operands(node)}
@@ -60,7 +62,7 @@ class Memory:
 
     @contextmanager
     def repeated(self, count: int) -> Generator[None]:
-        """What is done within is done `count` times: what it leaves behind is there so often, and so is the most then."""
+        """Count what is done within `count` times: both what it leaves behind, and the most that is alive."""
         before, most, self.peak = self.held, self.peak, self.held
         yield
         again = (self.held - before) * (count - 1)
@@ -77,7 +79,7 @@ class Place:
 
 
 def global_lists(program: BlockProgram) -> frozenset[str]:
-    """The lists of an applied program, by name in whichever graph they are made, that lie in global memory."""
+    """Return the lists of an applied program, by name in whichever graph they are made, that lie in global memory."""
     return frozenset(_global(program.graph, {n for node in program.graph.nodes for n in results(node)}))
 
 
@@ -108,7 +110,7 @@ class Frame:
         self._drop([name for name in self.held if name not in self.last])
 
     def made(self, at: int, node: BlockNode, sizes: Mapping[str, int]) -> None:
-        """Operator number `at` gave results of these sizes."""
+        """Note that operator number `at` gave results of these sizes."""
         self._load(node)
         for name, size in sizes.items():
             if isinstance(node, Fill) and node.arg in self.held:
@@ -121,19 +123,19 @@ class Frame:
         self._after(at, node)
 
     def joined(self, at: int, node: Join) -> None:
-        """A list of two parts is both."""
+        """Hold a list of two parts as both together."""
         self.held[node.name] = Place(self.demand(node.first) + self.demand(node.rest))
         self._after(at, node)
 
     def enter(self, at: int, node: Map) -> None:
-        """Before the map that is operator number `at`: it goes on with the state that it resumes, in its place."""
+        """Note the start of the map that is operator number `at`: it goes on with the state that it resumes, in its place."""
         self._load(node)
         resumed = () if node.state is None else node.state.resume or ()
         outer = {f.inner: f.outer for f in node.inputs}
         self._drop([n for n in dict.fromkeys(outer[r] for r in resumed) if self._ends(n, at)])
 
     def leave(self, at: int, node: Map, sizes: Mapping[str, int]) -> None:
-        """After it: its results are held by now."""
+        """Note the end of the map: its results are held by now."""
         self.held |= {name: Place(size) for name, size in sizes.items()}
         self._after(at, node)
 
@@ -175,7 +177,7 @@ class Frame:
 
 
 def _overwritten(node: BlockNode) -> tuple[str, ...]:
-    """The operands whose place the result may take."""
+    """Return the operands whose place the result may take."""
     match node:
         case Pointwise():
             return node.args
@@ -206,11 +208,11 @@ class LoopFrame:
         self.memory.take(sum(self.state.values()))
 
     def body(self, loads: Mapping[str, int]) -> Frame:
-        """An iteration that may load these items."""
+        """Open an iteration that may load these items."""
         return Frame(self.memory, self.node.body, {}, loads)
 
     def update(self, body: Frame) -> Frame:
-        """The update of the state, which takes over what only it reads."""
+        """Open the update of the state, which takes over what only it reads."""
         state = self.node.state
         assert state is not None
         handed = {o.inner for o in self.node.outputs if _hands_out(o)}
@@ -223,7 +225,7 @@ class LoopFrame:
         return Frame(self.memory, state.update, held, loads)
 
     def end(self, body: Frame, update: Frame | None, count: int = 1) -> None:
-        """After an iteration: the state is the new one, and what was stacked is in its list; `count` iterations alike are one."""
+        """Close an iteration: the state is the new one, and what was stacked is in its list; `count` iterations alike are one."""
         if update is not None and self.node.state is not None:
             new = self.node.state.update.outputs
             self.state = {c: update.demand(out) for c, out in zip(self.state, new, strict=True)}
@@ -238,13 +240,13 @@ class LoopFrame:
         body.clear()
 
     def finish(self) -> Frame:
-        """What makes the results of the state."""
+        """Open what makes the results of the state."""
         state = self.node.state
         assert state is not None
         return Frame(self.memory, state.finish, self._places(), {})
 
     def results(self, finish: Frame | None) -> dict[str, int]:
-        """Bytes of each result, held from now on by who runs the loop."""
+        """Return the bytes of each result, held from now on by who runs the loop."""
         sizes = dict(self.lists)
         if finish is not None:
             sizes |= {o.outer: finish.demand(o.inner) for o in self.node.outputs if isinstance(o, Final)}
@@ -262,16 +264,16 @@ class NoFrame(Frame):
         super().__init__(Memory(), Graph((), (), ()), {}, {})
 
     def made(self, at: int, node: BlockNode, sizes: Mapping[str, int]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def joined(self, at: int, node: Join) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def enter(self, at: int, node: Map) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def leave(self, at: int, node: Map, sizes: Mapping[str, int]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 NO_FRAME = NoFrame()
@@ -281,23 +283,23 @@ class NoLoopFrame(LoopFrame):
     """Accounts for nothing."""
 
     def body(self, loads: Mapping[str, int]) -> Frame:
-        """Nothing."""
+        """Do nothing."""
         del loads
         return NO_FRAME
 
     def update(self, body: Frame) -> Frame:
-        """Nothing."""
+        """Do nothing."""
         del body
         return NO_FRAME
 
     def end(self, body: Frame, update: Frame | None, count: int = 1) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def finish(self) -> Frame:
-        """Nothing."""
+        """Do nothing."""
         return NO_FRAME
 
     def results(self, finish: Frame | None) -> dict[str, int]:
-        """Nothing."""
+        """Do nothing."""
         del finish
         return {}

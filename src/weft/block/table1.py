@@ -140,7 +140,7 @@ class Call:
 
 
 def operator(node: Pointwise | Collapse | Dot, dims: Dims) -> Call | None:
-    """The row that `node` applies, given its operands' axes; None for a general expression."""
+    """Return the row that `node` applies, given its operands' axes; None for a general expression."""
     match node:
         case Pointwise(_, Apply("add" | "mul" as op, (Arg(i), Arg(j))), args, result):
             return _binary(op, args[i], args[j], result, dims)
@@ -155,7 +155,7 @@ def operator(node: Pointwise | Collapse | Dot, dims: Dims) -> Call | None:
 
 
 def name_of(node: Pointwise | Collapse | Dot, types: Mapping[str, BlockType]) -> str | None:
-    """Table 1's name of `node`, given the types of its operands; None for a general expression.
+    """Return Table 1's name of `node`, given the types of its operands; None for a general expression.
 
     It is derived from the expression and the axes, so commuted operands have the same name.
     """
@@ -164,7 +164,7 @@ def name_of(node: Pointwise | Collapse | Dot, types: Mapping[str, BlockType]) ->
 
 
 def _binary(op: str, first: str, second: str, result: tuple[Axis, ...], dims: Dims) -> Call | None:
-    """The sum or product of two items, by which of the result's axes each has."""
+    """Name the sum or product of two items, by which of the result's axes each has."""
     for a, b in ((first, second), (second, first)):
         match dims[a], dims[b]:
             case left, right if result and set(left) == set(right) == set(result):
@@ -190,7 +190,7 @@ def _collapse(monoid: Monoid, over: Axis, dims: tuple[Axis, ...]) -> str:
 
 
 def flops(node: BlockNode, extents: Mapping[Axis, int], types: Mapping[str, BlockType]) -> int:
-    """Arithmetic operations of one application of `node`; a multiplication with addition is two.
+    """Count the arithmetic operations of one application of `node`; a multiplication with addition is two.
 
     Args:
         node: any operator but a map, whose operations are its body's, once an iteration.

@@ -20,13 +20,13 @@ _COMPARISON, _NEGATION, _POWER, _ATOM = 1, 4, 5, 6
 
 
 def number(value: float | int | bool) -> str:
-    """A number as the listings write it: 1 for 1.0, inf, -inf."""
+    """Write a number as the listings do: 1 for 1.0, inf, -inf."""
     whole = isinstance(value, float) and abs(value) < 1e16 and value.is_integer()
     return str(int(value)) if whole else repr(value)
 
 
 def expression(expr: Scalar, names: Sequence[str]) -> str:
-    """`expr` with argument i written as `names[i]`, each a name or a number."""
+    """Write `expr` with argument i as `names[i]`, each a name or a number."""
     return _write(expr, names)[0]
 
 
@@ -61,12 +61,12 @@ def _atom(text: str) -> tuple[str, int]:
 
 
 def _binding(written: tuple[str, int], least: int) -> str:
-    """The text, in parentheses where it binds less tightly than `least`."""
+    """Return the text, in parentheses where it binds less tightly than `least`."""
     return written[0] if written[1] >= least else f"({written[0]})"
 
 
 def space_names(spaces: Iterable[Space]) -> dict[Space, str]:
-    """The spaces' names as the listings write sizes: upper case, and distinct."""
+    """Name the spaces as the listings write sizes: upper case, and distinct."""
     names: dict[Space, str] = {}
     for space in spaces:
         names[space] = _distinct(re.sub(r"\W", "_", space.name).upper(), set(names.values()))
@@ -74,7 +74,7 @@ def space_names(spaces: Iterable[Space]) -> dict[Space, str]:
 
 
 def extent_names(names: Mapping[Space, str]) -> dict[Space, str]:
-    """Numbers of elements of the spaces with these names: KK, as in the paper, or len(SEQ)."""
+    """Name the numbers of elements of the spaces with these names: KK, as in the paper, or len(SEQ)."""
     taken = set(names.values())
     return {
         space: 2 * name if len(name) == 1 and 2 * name not in taken else f"len({name})" for space, name in names.items()
@@ -82,7 +82,7 @@ def extent_names(names: Mapping[Space, str]) -> dict[Space, str]:
 
 
 def input_names(names: Iterable[str]) -> list[str]:
-    """Inputs as the listings write them: KT for kt, Bias for bias; never like an I1 or an O."""
+    """Name inputs as the listings do: KT for kt, Bias for bias; never like an I1 or an O."""
     found: list[str] = []
     for name in names:
         stem = re.sub(r"\W", "_", name)
@@ -101,7 +101,7 @@ def _distinct(stem: str, taken: set[str]) -> str:
 
 
 def variable(space: str, taken: set[str]) -> str:
-    """A loop variable over the space with this name: m, and m1 inside of m; never like a t1."""
+    """Name a loop variable over the space with this name: m, and m1 inside of m; never like a t1."""
     stem = space.lower()
     name, count = stem, 0
     while name in taken or re.fullmatch(r"t\d+", name):

@@ -12,7 +12,7 @@ from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply
 
 
 def coarse_where_kept_in_16_bits(program: BlockProgram) -> BlockProgram:
-    """`program` with less exact, cheaper operations where all floats that it reads and gives have 16 bits.
+    """Replace operations of `program` by less exact, cheaper ones where all floats that it reads and gives have 16 bits.
 
     - `decay`, a significand's power of e, becomes `coarse_decay` (right to 2^-18) where its readers round it to 16 bits, for a
       product, or sum it up. Its terms are positive: the sum is right to 2^-18 too, and no reader sees a difference of two.
@@ -67,7 +67,7 @@ def _cheaper(expr: Scalar, *, decays: bool) -> Scalar:
 
 
 def _only_rounded_and_summed(graph: Graph, node: Pointwise) -> bool:
-    """Whether products read `node` in 16 bits, and nothing else but sums reads it."""
+    """Tell whether products read `node` in 16 bits, and nothing else but sums reads it."""
     readers = [n for n in graph.nodes if node.name in operands(n)]
     rounded = [n for n in readers if isinstance(n, Pointwise) and _rounds(n)]
     summed = [n for n in readers if isinstance(n, Collapse) and n.monoid is Monoid.sum]

@@ -137,7 +137,7 @@ def fuse(
 
 
 def _fuse_all(program: BlockProgram, rules: Sequence[Rule], steps: list[Step], checked: bool) -> BlockProgram:
-    """Section 4.1's bfs_fuse_no_extend."""
+    """Apply the rules as section 4.1's bfs_fuse_no_extend does."""
     queue: deque[Path] = deque([()])
     while queue:
         path = queue.popleft()
@@ -148,7 +148,7 @@ def _fuse_all(program: BlockProgram, rules: Sequence[Rule], steps: list[Step], c
 
 
 def _extensible(program: BlockProgram, extend: Sequence[Rule]) -> Path | None:
-    """Section 4.2's bfs_extend: the first graph in which a map can be extended, or None where there is none."""
+    """Return the first graph in which a map can be extended, found as by section 4.2's bfs_extend; None where there is none."""
     queue: deque[Path] = deque([()])
     while queue:
         path = queue.popleft()

@@ -41,7 +41,7 @@ def _rewrite(site: Site) -> Rewrite | None:
 
 
 def extensible(graph: Graph) -> tuple[Map, Graph, tuple[BlockNode, ...]] | None:
-    """The map of `graph` that can be extended and then meets another: the condition of rules 6 and 7.
+    """Find the map of `graph` that can be extended and then meets another: the condition of rules 6 and 7.
 
     With it come `graph` without the operators on items that only follow the map, and these.
     """
@@ -57,7 +57,7 @@ def extensible(graph: Graph) -> tuple[Map, Graph, tuple[BlockNode, ...]] | None:
 
 
 def _behind(graph: Graph, node: Map) -> list[BlockNode]:
-    """The operators on items that read nothing but what `node` makes, and one another."""
+    """List the operators on items that read nothing but what `node` makes, and one another."""
     made, found = set(results(node)), list[BlockNode]()
     for other in graph.nodes:
         if isinstance(other, Pointwise) and other.args and made.issuperset(other.args):
@@ -67,7 +67,7 @@ def _behind(graph: Graph, node: Map) -> list[BlockNode]:
 
 
 def _is_last(graph: Graph, node: Map, behind: list[BlockNode]) -> bool:
-    """Whether `graph` gives, and its other operators read, nothing of `node` but through `behind`."""
+    """Tell whether `graph` gives, and its other operators read, nothing of `node` but through `behind`."""
     own = {name for n in (node, *behind) for name in results(n)}
     unread = all(own.isdisjoint(operands(n)) for n in graph.nodes if n not in behind)
     return unread and set(graph.outputs) <= own
@@ -79,7 +79,7 @@ def _sees_wholes(graph: Graph, node: Map) -> bool:
 
 
 def extended(graph: Graph, node: Map) -> tuple[Map, dict[str, str]]:
-    """`node` with every other operator of `graph` in front of its body, and the names there of what they make and read."""
+    """Put every other operator of `graph` in front of `node`'s body; returned with the names there of what they make and read."""
     others = [n for n in graph.nodes if n is not node]
     made = dict.fromkeys(name for n in others for name in results(n))
     make = fresh(values_of(node.body))
@@ -110,7 +110,7 @@ def _read(nodes: list[BlockNode]) -> Iterator[str]:
 
 
 def exposes(body: Graph, inside: set[str]) -> bool:
-    """True where a map that came from outside can be fused with one that was `inside`."""
+    """Tell whether a map that came from outside can be fused with one that was `inside`."""
     loops = [n for n in body.nodes if isinstance(n, Map)]
     pairs = ((a, b) for a in loops if a.name not in inside for b in loops if b.name in inside)
     return any(feeds_only_by_iteration(body, a, b) or are_siblings(body, a, b) for a, b in pairs)

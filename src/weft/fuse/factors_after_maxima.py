@@ -31,7 +31,7 @@ Factor: TypeAlias = tuple[str, float]
 
 
 def factors_after_maxima(program: BlockProgram) -> BlockProgram:
-    """`program` with exponents of running states in the units of what was multiplied.
+    """Return `program` with exponents of running states in the units of what was multiplied.
 
         t = s * q                                    m = row_max(s)
         m = row_max(t)                     ==>       z' = max(z, m)
@@ -61,7 +61,7 @@ def _in(graph: Graph) -> Graph:
 
 
 def _loop(node: Map, state: State) -> Map:
-    """`node` with its exponents in other units, where that can be."""
+    """Return `node` with its exponents in other units, if that can be."""
     names = {n for g in (node.body, state.update, state.merge) for n in _names(g)}
     body = _Graph(fresh(names))
     for each in node.body.nodes:
@@ -75,7 +75,7 @@ def _loop(node: Map, state: State) -> Map:
 
 
 def _rewritten(node: Map, state: State, body: _Graph, factor: Factor) -> Map | None:
-    """`node` where its exponents that have `factor` are without it; None where something else reads them."""
+    """Return `node` where its exponents that have `factor` are without it; None where something else reads them."""
     if state.resume is not None or state.finish.nodes:
         return None
     feeds = tuple(body.without[f] if body.factor.get(f) == factor else f for f in state.feeds)
@@ -105,7 +105,9 @@ def _rewritten(node: Map, state: State, body: _Graph, factor: Factor) -> Map | N
 
 
 def _in_other_units(graph: Graph, inputs: tuple[bool, ...], factor: Factor) -> tuple[Graph, tuple[bool, ...]] | None:
-    """`graph` where the inputs that `inputs` says come without `factor`, and which outputs do; None where one is read otherwise."""
+    """Return `graph` with those inputs that `inputs` marks coming without `factor`, and which outputs do; None if one
+    is read otherwise.
+    """
     bare = {n for n, is_bare in zip(graph.inputs, inputs, strict=True) if is_bare}
     nodes: list[BlockNode] = []
     for node in graph.nodes:
@@ -129,7 +131,7 @@ def _in_other_units(graph: Graph, inputs: tuple[bool, ...], factor: Factor) -> t
 
 
 def _is_maximum(expr: Scalar) -> bool:
-    """Whether it is one of its arguments, the largest or the only one."""
+    """Tell whether the value is one of its arguments, the largest or the only one."""
     match expr:
         case Arg():
             return True
@@ -140,7 +142,7 @@ def _is_maximum(expr: Scalar) -> bool:
 
 
 def _is_least(expr: Scalar) -> bool:
-    """Whether it is a number below all others, which no factor changes: what maxima begin with."""
+    """Tell whether the expression is a number below all others, which no factor changes: what maxima begin with."""
     return isinstance(expr, Lit) and float(expr.value) in (-math.inf, DType.float32.lowest)
 
 
@@ -182,7 +184,7 @@ class _Graph:
 
 
 def _divided(expr: Scalar, known: Mapping[int, Factor]) -> tuple[Scalar, Factor] | None:
-    """An expression and a factor that together are `expr`; `known` are factors that arguments are to come without."""
+    """Return an expression and a factor that together are `expr`; `known` are factors that arguments are to come without."""
     match expr:
         case Arg(index) if index in known:
             return expr, known[index]
@@ -204,12 +206,12 @@ def _divided(expr: Scalar, known: Mapping[int, Factor]) -> tuple[Scalar, Factor]
 
 
 def _moderate(value: float) -> bool:
-    """Whether a positive factor leaves a product with it far from what is too large or too small."""
+    """Tell whether a positive factor leaves a product with it far from what is too large or too small."""
     return 2.0**-40 < value < 2.0**40
 
 
 def _alive(graph: Graph) -> Graph:
-    """`graph` without the operators of elements that nothing reads."""
+    """Return `graph` without the operators of elements that nothing reads."""
     read = set(graph.outputs)
     nodes: list[BlockNode] = []
     for node in reversed(graph.nodes):

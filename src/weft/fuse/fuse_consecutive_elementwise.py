@@ -38,7 +38,7 @@ def _chained(graph: Graph, first: Pointwise, second: Pointwise, constants: set[s
 
 
 def _composed(first: Pointwise, second: Pointwise) -> Pointwise:
-    """`second` with `first` in place of its one item."""
+    """Return `second` with `first` in place of its one item."""
     rest = [n for n in second.args if n != first.name]
 
     def argument(index: int) -> Scalar:

@@ -29,7 +29,7 @@ Elementwise: TypeAlias = Pointwise | Index | Literal | Extent
 
 
 def inside_the_only_loop(program: BlockProgram) -> BlockProgram:
-    """`program` with what parallel loops compute beside the one parallel loop that they hold computed in that one.
+    """Compute what stands beside the one parallel loop within parallel loops in that loop.
 
         forall m:                                   forall m:
           t = f(load(A[m]))                           forall k:
@@ -50,7 +50,7 @@ def _in(graph: Graph) -> Graph:
 
 
 def _filled(outer: Map) -> Map:
-    """`outer` and the parallel loops that are all that it holds, with nothing beside them where that can be."""
+    """Return `outer` and the parallel loops that are all that it holds, with nothing beside them where that can be."""
     if outer.state is not None:
         return outer
     outer = nothing_beside(outer)
@@ -58,7 +58,7 @@ def _filled(outer: Map) -> Map:
 
 
 def nothing_beside(outer: Map) -> Map:
-    """`outer`, a parallel loop, with nothing beside the one loop that it holds, where that can be; that one stays as it is."""
+    """Return `outer`, a parallel loop, with nothing beside the one loop in it, if that can be; that one stays as it is."""
     loops = [n for n in outer.body.nodes if isinstance(n, Map)]
     beside = [n for n in outer.body.nodes if not isinstance(n, Map)]
     if len(loops) == 1 and beside and _may_go_inside(outer, loops[0], beside):
@@ -77,7 +77,7 @@ def _may_go_inside(outer: Map, inner: Map, beside: Sequence[BlockNode]) -> bool:
 
 
 def _with(inner: Map, beside: Sequence[BlockNode]) -> Map:
-    """`inner`, which computes `beside` itself."""
+    """Return `inner`, computing `beside` itself."""
     make = fresh(values_of(inner.body))
     made = {name for n in beside for name in results(n)}
     # What the body calls what it was given so far.

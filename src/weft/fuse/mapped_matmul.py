@@ -90,7 +90,7 @@ class MappedMatmul:
 
 
 def mapped_rows(site: Site, ops: Sequence[str]) -> Iterator[MappedRows]:
-    """The mapped row operations of `site`'s graph, in order, by one of `ops`."""
+    """Yield the mapped row operations of `site`'s graph, in order, by one of `ops`."""
     types: Types | None = None
     if not any(isinstance(n, Dot) for n in _every(site.graph)):
         return
@@ -103,7 +103,7 @@ def mapped_rows(site: Site, ops: Sequence[str]) -> Iterator[MappedRows]:
 
 
 def _every(graph: Graph) -> Iterator[BlockNode]:
-    """The operators of `graph` and of all graphs in it."""
+    """Yield the operators of `graph` and of all graphs in it."""
     for node in graph.nodes:
         yield node
         if isinstance(node, Map):
@@ -131,7 +131,7 @@ def _operation(loop: Map) -> tuple[Pointwise, Apply]:
 
 
 def _rows(site: Site, loop: Map, types: Types) -> MappedRows | None:
-    """`loop` where it does nothing but scale or shift an item."""
+    """Match `loop` where it does nothing but scale or shift an item."""
     node, expr = _operation(loop)
     feeds = {f.inner: f for f in loop.inputs}
     match expr.args:
@@ -153,7 +153,7 @@ def _rows(site: Site, loop: Map, types: Types) -> MappedRows | None:
 
 
 def _split(site: Site, loop: Map, types: Types) -> MappedRows | None:
-    """`loop` where the last that it does to an item is to scale or shift it: that, and the rest in a map before it."""
+    """Match `loop` where the last that it does to an item is to scale or shift it: that, and the rest in a map before it."""
     node, expr = _operation(loop)
     feeds = {f.inner: f for f in loop.inputs}
     vectors = {f.inner for f in loop.inputs if isinstance(f.access, Broadcast)}
@@ -192,7 +192,9 @@ def _split(site: Site, loop: Map, types: Types) -> MappedRows | None:
 
 
 def matmuls_of(rows: MappedRows) -> Iterator[MappedMatmul]:
-    """The matrix products of the graph whose left matrix is what `rows` stacks, contracted over the axis that it is mapped over."""
+    """Yield the matrix products of the graph whose left matrix is the list of `rows`, contracted over the axis that it
+    is mapped over.
+    """
     for loop in rows.graph.nodes:
         if isinstance(loop, Map) and rows.result in operands(loop):
             found = _matmul(loop, rows)
@@ -237,7 +239,9 @@ def _matmul(loop: Map, rows: MappedRows) -> MappedMatmul | None:
 
 
 def _rounding(nodes: Sequence[BlockNode], item: str, dot: Dot) -> tuple[Pointwise, ...] | None:
-    """What of `nodes` rounds `item` on its way to `dot`; None where it does not get there, or by other operators too."""
+    """Return those of `nodes` that round `item` on its way to `dot`; None where it does not get there, or by other
+    operators too.
+    """
     found: list[Pointwise] = []
     for node in nodes:
         if isinstance(node, Pointwise) and node.expr == Arg(0) and node.args == (item,):
@@ -247,7 +251,7 @@ def _rounding(nodes: Sequence[BlockNode], item: str, dot: Dot) -> tuple[Pointwis
 
 
 def _sums(reduction: Map, parts: Map, total: str) -> bool:
-    """True where `reduction` is the sum `total` of the list that `parts` stacks, and nothing else."""
+    """Tell whether `reduction` is the sum `total` of the list that `parts` stacks, and nothing else."""
     state = reduction.state
     if state is None or state.monoids != (Monoid.sum,) or state.resume is not None or reduction.body.nodes:
         return False
@@ -263,5 +267,5 @@ def _sums(reduction: Map, parts: Map, total: str) -> bool:
 
 
 def read_once(rows: MappedRows) -> bool:
-    """True where one edge leaves what `rows` makes."""
+    """Tell whether just one edge leaves what `rows` makes."""
     return consumers(rows.graph, rows.result) == 1

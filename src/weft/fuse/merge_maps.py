@@ -24,7 +24,7 @@ from weft.fuse.rule import Rewrite
 
 
 def feeds_only_by_iteration(graph: Graph, first: Map, second: Map) -> bool:
-    """True where the only paths from `first` to `second` are edges on which `second` iterates what `first` stacks.
+    """Tell whether the only paths from `first` to `second` are edges on which `second` iterates what `first` stacks.
 
     That is the condition of rules 1 and 3: same range and kind of loop, at least one such edge, no other access to anything
     that `first` makes, and no way from `first` to `second` through a third operator, which merging would turn into a loop.
@@ -38,7 +38,7 @@ def feeds_only_by_iteration(graph: Graph, first: Map, second: Map) -> bool:
 
 
 def are_siblings(graph: Graph, first: Map, second: Map) -> bool:
-    """True where `first` and `second` read one value in one way, and neither needs anything that the other makes.
+    """Tell whether `first` and `second` read one value in one way, and neither needs anything that the other makes.
 
     That is the condition of rule 2, with the same range and kind of loop.
     """
@@ -54,7 +54,7 @@ def _alike(first: Map, second: Map) -> bool:
 
 
 def _reached(graph: Graph, first: Map, second: Map) -> set[str]:
-    """What `first` makes, and what other operators than `second` make of that."""
+    """Return the values that `first` makes, and those that other operators than `second` make of them."""
     reached = set(results(first))
     for node in graph.nodes:
         if node is not first and node is not second and reached.intersection(operands(node)):
@@ -63,7 +63,7 @@ def _reached(graph: Graph, first: Map, second: Map) -> set[str]:
 
 
 def merge_maps(graph: Graph, first: Map, second: Map) -> Rewrite:
-    """`graph` with `first` and `second` merged; the caller has checked `feeds_only_by_iteration` or `are_siblings`."""
+    """Merge `first` and `second` in `graph`; the caller has checked `feeds_only_by_iteration` or `are_siblings`."""
     stacked = {o.outer: o.inner for o in first.outputs if isinstance(o, Stacked)}
     shared = {(f.outer, f.access): f.inner for f in first.inputs}
     make = fresh(values_of(first.body) | values_of(second.body) | _state_names(first) | _state_names(second))
@@ -97,7 +97,7 @@ def _only_for(graph: Graph, name: str, reader: Map) -> bool:
 
 
 def _state_names(node: Map) -> set[str]:
-    """Every name that lives in the graphs of `node`'s state."""
+    """Return every name that lives in the graphs of `node`'s state."""
     if node.state is None:
         return set()
     state = node.state
@@ -120,7 +120,7 @@ def _with_fresh_state(node: Map, names: Mapping[str, str]) -> Map:
 
 
 def _joint(first: State | None, second: State | None) -> State | None:
-    """The two states carried side by side."""
+    """Carry the two states side by side."""
     if first is None or second is None:
         return first if second is None else second
     a, b = len(first.components), len(second.components)

@@ -17,7 +17,7 @@ Names = Callable[[str], str]
 
 
 def plain_product(rows: MappedRows, product: MappedMatmul, result: str, loops: Names) -> Map:
-    """`product` of what `rows` reads instead of what it makes, as `result`; not rounded to the type that it has."""
+    """Return `product` as `result`, reading what `rows` reads instead of what it makes; not rounded to the type that it has."""
     feed = replace(product.rows, outer=rows.block.outer)
     inner = replace(product.inner_rows, access=rows.block.access)
     parts = replace(product.parts, inputs=_exchanged(product.parts, product.inner_rows, inner))
@@ -33,7 +33,7 @@ def plain_product(rows: MappedRows, product: MappedMatmul, result: str, loops: N
 
 
 def column_sums(rows: MappedRows, product: MappedMatmul, result: str, loops: Names) -> Map:
-    """The sums of the right matrix along the contracted axis, one for each column of the product, as the list `result`."""
+    """Sum the right matrix along the contracted axis: one number for each column of the product, as the list `result`."""
     old = product.reduction
     total, listed, part = product.dot.name, old.inputs[0].outer, old.inputs[0].inner
     rounded = product.rounded_columns
@@ -60,7 +60,7 @@ def column_sums(rows: MappedRows, product: MappedMatmul, result: str, loops: Nam
 def over_columns(
     product: MappedMatmul, axis: Axis, expr: Scalar, args: tuple[tuple[str, Axis | None], ...], result: str
 ) -> Map:
-    """`forall axis: store(expr(args), result)` in the shape of `product`.
+    """Make `forall axis: store(expr(args), result)` in the shape of `product`.
 
     Args:
         product: what it comes after.
@@ -80,13 +80,13 @@ def over_columns(
 
 
 def reading(product: MappedMatmul, old: MappedRows, new: MappedRows) -> Map:
-    """`product`'s map reading what `new` makes instead of what `old` makes."""
+    """Return `product`'s map, reading what `new` makes instead of what `old` makes."""
     loop = replace(product.loop, inputs=_exchanged(product.loop, product.rows, replace(product.rows, outer=new.result)))
     return rename_map_axes(loop, {old.loop.axis: new.loop.axis})
 
 
 def _without(graph: Graph, casts: tuple[Pointwise, ...], item: str) -> Graph:
-    """`graph` with its operators reading `item` instead of what `casts` make of it."""
+    """Return `graph` with its operators reading `item` instead of what `casts` make of it."""
     nodes = (rename_node(n, {casts[-1].name: item}) for n in graph.nodes if n not in casts)
     return replace(graph, nodes=tuple(nodes))
 

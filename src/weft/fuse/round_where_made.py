@@ -23,7 +23,7 @@ from weft.tensor.scalar import Arg
 
 
 def round_where_made(program: BlockProgram) -> BlockProgram:
-    """`program` with each such rounding where the list is made, instead of wherever it is read.
+    """Round lists that every reader rounds to one type where they are made, instead of wherever they are read.
 
         forall k: store(f(load(A[k])), I[k])                      forall k: store(bfloat16(f(load(A[k]))), I[k])
         forall n: for k: s += dot(bfloat16(load(I[k])), ..)  ==>  forall n: for k: s += dot(load(I[k]), ..)
@@ -62,7 +62,7 @@ def _is_rounding(node: BlockNode, name: str) -> bool:
 
 
 def _readers(graph: Graph, name: str) -> frozenset[DType] | None:
-    """The types that readers of `name` round it to; None where one of them does something else."""
+    """Return the types that readers of `name` round it to; None where one of them does something else."""
     found: frozenset[DType] = frozenset()
     if name in graph.outputs:
         return None
@@ -85,7 +85,7 @@ def _readers(graph: Graph, name: str) -> frozenset[DType] | None:
 
 
 def _making(node: Map, output: Stacked, kind: BlockType, dtype: DType) -> Map:
-    """`node` with what it stacks as `output` rounded."""
+    """Return `node` with the list that it stacks as `output` rounded."""
     name = fresh(values_of(node.body))(f"{output.inner}.rounded")
     rounding = Pointwise(name, Arg(0), (output.inner,), kind.dims, dtype)
     body = replace(node.body, nodes=(*node.body.nodes, rounding))
@@ -94,7 +94,7 @@ def _making(node: Map, output: Stacked, kind: BlockType, dtype: DType) -> Map:
 
 
 def _without(graph: Graph, name: str) -> Graph:
-    """`graph` without the roundings of `name`, which is rounded already."""
+    """Return `graph` without the roundings of `name`, which is rounded already."""
     gone = {n.name: name for n in graph.nodes if _is_rounding(n, name)}
     nodes: list[BlockNode] = []
     for node in graph.nodes:

@@ -56,7 +56,7 @@ class Site:
         return graph_at(self.program.graph, self.path)
 
     def types(self) -> Types:
-        """The types of the graph's values: worked out once for all rules that look here."""
+        """Return the types of the graph's values: worked out once for all rules that look here."""
         if not self._types:
             self._types.append(self._inferred())
         return self._types[0]
@@ -101,19 +101,19 @@ class Step:
         return f"{self.rule} in {'the top level' if not self.place else ' > '.join(self.place)}"
 
     def __repr__(self) -> str:
-        """Without the programs, which are pages."""
+        """Leave out the programs, which are pages."""
         return f"<Step: {self}>"
 
 
 def graph_at(graph: Graph, path: Path) -> Graph:
-    """The inner graph that `path` leads to."""
+    """Return the inner graph that `path` leads to."""
     for name in path:
         graph = next(n.body for n in graph.nodes if isinstance(n, Map) and n.name == name)
     return graph
 
 
 def replace_graph(graph: Graph, path: Path, new: Graph) -> Graph:
-    """`graph` with the inner graph at `path` replaced."""
+    """Return `graph` with the inner graph at `path` replaced."""
     if not path:
         return new
     nodes = tuple(
@@ -124,6 +124,6 @@ def replace_graph(graph: Graph, path: Path, new: Graph) -> Graph:
 
 
 def apply_at(program: BlockProgram, path: Path, rewrite: Rewrite) -> BlockProgram:
-    """`program` with the graph at `path` rewritten, and the axes that the rewrite identified renamed everywhere."""
+    """Rewrite the graph at `path` in `program`, and rename the axes that the rewrite identified everywhere."""
     made = replace(program, graph=replace_graph(program.graph, path, rewrite.graph))
     return rename_program_axes(made, rewrite.axes) if rewrite.axes else made

@@ -42,7 +42,7 @@ class Safe:
 
 
 def make_safe(program: BlockProgram, share: Share = Share.row) -> Safe:
-    """`program` with significand-exponent pairs for the exponentials whose factors cancel.
+    """Put significand-exponent pairs in `program` for the exponentials whose factors cancel.
 
     exp(x) is the pair (1, x); products, quotients, sums and contractions work on pairs; where elements are added up, they
     share an exponent: their maximum. A loop's state carries the largest so far. Where a plain value is wanted and the
@@ -78,7 +78,7 @@ def make_safe(program: BlockProgram, share: Share = Share.row) -> Safe:
 
 
 def _named(work: Work, before: Graph) -> Graph:
-    """What `before` has become, its outputs called as before: who runs it knows them by name.
+    """Return the rewritten `before`, its outputs called as before: who runs it knows them by name.
 
     A number that is made after all loops, of a significand and its exponent, has a name of its own until here.
     """
@@ -96,7 +96,7 @@ def _named(work: Work, before: Graph) -> Graph:
 
 
 def _headroom(program: BlockProgram) -> float:
-    """How far exponents stay below the maximum: a narrow type underflows where it has range to spare above 1.
+    """Return how far exponents stay below the maximum: a narrow type underflows where it has range to spare above 1.
 
     Where nothing narrow is made, there is none: a difference of about 10 has less exact digits than one of about 0.
     """
@@ -104,13 +104,13 @@ def _headroom(program: BlockProgram) -> float:
 
 
 def _real(program: BlockProgram) -> DType:
-    """What exponents are computed in: fp64 where anything is."""
+    """Return the type in which exponents are computed: fp64 where anything is."""
     read = {kind.dtype for _, kind in program.inputs}
     return DType.float64 if DType.float64 in read | _made(program) else DType.float32
 
 
 def _made(program: BlockProgram) -> set[DType]:
-    """The element types of what the program computes."""
+    """Return the element types of what the program computes."""
     return {n.dtype for m in maps(program.graph) for n in m.body.nodes if isinstance(n, Pointwise)}
 
 

@@ -17,7 +17,7 @@ _HARMLESS = 30.0
 
 
 def rewritten(work: Work, node: Pointwise) -> Pair:
-    """What `node` has become; its operators are added to `work`."""
+    """Rewrites `node` on pairs; its operators are added to `work`."""
     if isinstance(node.expr, Arg) and len(node.args) == 1:
         return _cast(work, node)
     expression = Expression(work, node)
@@ -34,7 +34,7 @@ def rewritten(work: Work, node: Pointwise) -> Pair:
 
 
 def _cast(work: Work, node: Pointwise) -> Pair:
-    """A copy, or a rounding to another type: of the significand, when there is one."""
+    """Copies, or rounds to another type: the significand, when there is one."""
     pair = work.values[node.args[0]]
     if pair.significand is None:
         return Pair(None, pair.terms, node.dtype)
@@ -64,7 +64,9 @@ def _pair(of: Expression, expr: Scalar) -> Sym:
 
 
 def _exponential(of: Expression, inner: Sym) -> Sym:
-    """exp(x) is the pair (1, x), unless x is known to stay where nothing overflows: an exponent would be work for nothing."""
+    """Returns exp(x) as the pair (1, x), unless x is known to stay where nothing overflows: an exponent would be work
+    for nothing.
+    """
     policy, power = of.work.policy, of.plain(inner)
     number = policy.count
     policy.count += 1
@@ -101,13 +103,13 @@ def _applied(of: Expression, op: str, args: tuple[Sym, ...]) -> Sym:
 
 
 def _harmless(policy: Policy, power: Scalar) -> bool:
-    """Whether exp(power), and sums of any length of it, are ordinary numbers whatever the arguments are."""
+    """Tells whether exp(power), and sums of any length of it, are ordinary numbers whatever the arguments are."""
     low, high = _bounds(power)
     return not arguments(power) or (not policy.headroom and low >= -_HARMLESS and high <= _HARMLESS)
 
 
 def _bounds(expr: Scalar) -> Interval:
-    """Bounds of an expression over arguments of which nothing is known."""
+    """Bounds an expression over arguments of which nothing is known."""
     match expr:
         case Arg():
             return EVERYTHING

@@ -46,7 +46,7 @@ from weft.tensor.program import Monoid
 def graph_of(
     policy: Policy, graph: Graph, types: dict[str, BlockType], scope: Scope, given: Inputs, plain: frozenset[str]
 ) -> Work:
-    """`graph` on pairs.
+    """Rewrite `graph` on pairs.
 
     Args:
         policy: for the whole program.
@@ -164,7 +164,7 @@ def _map(work: Work, node: Map, scope: Scope, plain: frozenset[str]) -> None:
 
 
 def _fed(work: Work, node: Map) -> tuple[list[Feed], Inputs, dict[str, BlockType]]:
-    """The feeds of `node` for what its inputs have become, and what its body starts from."""
+    """Return the feeds of `node` after its inputs were rewritten, and what its body starts from."""
     feeds: list[Feed] = []
     given = Inputs()
     resumed = () if node.state is None else node.state.resume or ()
@@ -201,7 +201,7 @@ def _fed(work: Work, node: Map) -> tuple[list[Feed], Inputs, dict[str, BlockType
 
 
 def _stacked(work: Work, node: Map, body: Work, output: Stacked) -> list[Stacked | Final]:
-    """The outputs for one list: its significands, and its exponents."""
+    """Return the outputs for one list: its significands, and its exponents."""
     pair, kind = body.values[output.inner], body.types[output.inner]
     if not pair.terms:
         assert pair.significand is not None
@@ -230,7 +230,7 @@ def _stacked(work: Work, node: Map, body: Work, output: Stacked) -> list[Stacked
 
 
 def _for_a_list(body: Work, pair: Pair, dims: tuple[Axis, ...]) -> Pair:
-    """`pair` with one exponent for all elements along axes where nothing that reads the list can miss what is lost by it."""
+    """Return `pair` with one exponent for all elements along axes where nothing that reads the list can miss what is lost by it."""
     if len(pair.terms) != 1:
         return pair
     source = body.sources[pair.terms[0][0]]
@@ -239,7 +239,7 @@ def _for_a_list(body: Work, pair: Pair, dims: tuple[Axis, ...]) -> Pair:
 
 
 def _once(work: Work, body: Work, output: Once) -> list[Once]:
-    """The outputs for one value of the only iteration: its significand, and its exponents."""
+    """Return the outputs for one value of the only iteration: its significand, and its exponents."""
     pair = body.values[output.inner]
     exponents = [Once(work.make(n), n) for n, _ in pair.terms]
     for each in exponents:
@@ -272,7 +272,7 @@ def _finals(work: Work, node: Map, body: Work, safe: SafeState, fixed: Mapping[s
 
 
 def pruned(node: Map) -> Map:
-    """`node` without operators and feeds that nothing reads."""
+    """Remove operators and feeds that nothing reads from `node`."""
     needed = set(node.body.outputs) | set(() if node.state is None else node.state.resume or ())
     kept: list[BlockNode] = []
     for each in reversed(node.body.nodes):

@@ -34,15 +34,15 @@ class Source:
     axes: tuple[Axis | None, ...]
 
     def renamed(self, old: Axis, new: Axis | None) -> Source:
-        """The same where axis `old` is called `new`, or has been added up."""
+        """Rename axis `old` to `new`, or mark it as added up."""
         return replace(self, axes=tuple(new if a == old else a for a in self.axes))
 
     def shared(self, over: Collection[Axis]) -> Source:
-        """Of an exponent that stands for all elements along `over`."""
+        """Return the source of an exponent that stands for all elements along `over`."""
         return replace(self, axes=tuple(None if a in over else a for a in self.axes))
 
     def added(self, over: Collection[Axis]) -> frozenset[int]:
-        """The positions in `axes` along which a sum over `over` has been taken then."""
+        """Return the positions in `axes` along which a sum over `over` has been taken then."""
         return frozenset(i for i, a in enumerate(self.axes) if a is None or a in over)
 
 
@@ -73,7 +73,7 @@ class Pair:
 
 
 def combined(left: Terms, right: Terms, sign: int = 1) -> Terms:
-    """`left` + `sign` * `right`."""
+    """Compute `left` + `sign` * `right`."""
     total = dict(left)
     for name, count in right:
         total[name] = total.get(name, 0) + sign * count
@@ -81,7 +81,7 @@ def combined(left: Terms, right: Terms, sign: int = 1) -> Terms:
 
 
 def degree_of(terms: Terms, sources: Mapping[str, Source]) -> Degree:
-    """How often each exponential is a factor of exp(terms)."""
+    """Count how often each exponential is a factor of exp(terms)."""
     total: dict[int, int] = {}
     for name, count in terms:
         source = sources[name]
@@ -90,7 +90,7 @@ def degree_of(terms: Terms, sources: Mapping[str, Source]) -> Degree:
 
 
 def cancelling(terms: Terms, sources: Mapping[str, Source]) -> tuple[tuple[tuple[Terms, int], ...], Terms]:
-    """`terms` as differences, each of two exponents of one exponential and so many times, and what is left over."""
+    """Split `terms` into differences, each of two exponents of one exponential and so many times, and what is left over."""
     left, found = dict(terms), list[tuple[Terms, int]]()
     for name, _ in terms:
         own = sources[name]
@@ -110,7 +110,7 @@ def _unlike(one: Source, other: Source) -> int:
 
 
 def exponent(terms: Terms, sources: Mapping[str, Source], arg: Callable[[str], Scalar]) -> Scalar:
-    """The value of `terms`, as a sum of differences.
+    """Return the value of `terms`, as a sum of differences.
 
     2 t - 2 u is (t - u) twice: twice t may be infinite where t - u is 0. And t + v - u - w has fewer digits than (t - u) + (v - w).
     """
@@ -121,7 +121,7 @@ def exponent(terms: Terms, sources: Mapping[str, Source], arg: Callable[[str], S
 
 
 def sum_of(counted: Iterable[tuple[Scalar, int]]) -> Scalar:
-    """The sum of expressions times whole numbers, as few operations as that takes; positive ones first."""
+    """Sum expressions times whole numbers, in as few operations as that takes; positive ones first."""
     total: Scalar | None = None
     for expr, count in sorted(counted, key=lambda t: t[1] < 0):
         part = expr if abs(count) == 1 else apply("mul", Lit(float(abs(count))), expr)
@@ -131,29 +131,29 @@ def sum_of(counted: Iterable[tuple[Scalar, int]]) -> Scalar:
 
 
 def product(left: Scalar, right: Scalar) -> Scalar:
-    """left * right, where a factor 1 is left out."""
+    """Multiply, leaving a factor 1 out."""
     if left == Lit(1.0):
         return right
     return left if right == Lit(1.0) else apply("mul", left, right)
 
 
 def quotient(left: Scalar, right: Scalar) -> Scalar:
-    """left / right, where a divisor 1 is left out."""
+    """Divide, leaving a divisor 1 out."""
     return left if right == Lit(1.0) else apply("div", left, right)
 
 
 def times(count: int, expr: Scalar) -> Scalar:
-    """`expr` times a whole number."""
+    """Multiply `expr` by a whole number."""
     return expr if count == 1 else apply("mul", Lit(float(count)), expr)
 
 
 def scaled_down(significand: Scalar, old: Scalar, new: Scalar, count: int = 1) -> Scalar:
-    """The significand that goes with `count` times the exponent `new` where `significand` goes with `count` times `old`."""
+    """Return the significand that goes with `count` times the exponent `new` where `significand` goes with `count` times `old`."""
     return product(significand, apply("decay", times(count, apply("sub", old, new))))
 
 
 def is_zero(expr: Scalar) -> bool:
-    """Whether `expr` is a literal 0."""
+    """Tell whether `expr` is a literal 0."""
     return expr in (Lit(0.0), Lit(0))
 
 

@@ -43,7 +43,7 @@ class _Group:
 
 
 def safe_state(body: Work, stacked: frozenset[str], state: State, axis: Axis, fixed: Collection[str]) -> SafeState:
-    """`state` for what the values that it is fed have become.
+    """Rewrite `state` for the rewritten values that it is fed.
 
         l = l + sum(e)              becomes      z' = max(z, t);  l = l * exp(z - z') + s * exp(t - z');  z = z'
 
@@ -79,7 +79,7 @@ def _plain(body: Work, feed: str) -> Pair:
 
 
 def _to_add_up(body: Work, feed: str, axis: Axis, fixed: Collection[str]) -> Pair:
-    """The pair of `feed`, with one exponent at most that is another in each iteration along `axis`."""
+    """Return the pair of `feed`, with at most one exponent that differs between iterations along `axis`."""
     pair = body.values[feed]
     if len(_moving(pair, fixed)) > 1:
         return _plain(body, feed)
@@ -131,7 +131,7 @@ class _Builder:
         return SafeState(state, left, terms_of, {g.name: g.source for g in self.groups})
 
     def _update(self, names: tuple[str, ...]) -> tuple[Graph, tuple[str, ...], tuple[BlockNode, ...]]:
-        """The update graph, what it is fed, and the operators that stay in the body."""
+        """Return the update graph, what it is fed, and the operators that stay in the body."""
         nodes: list[BlockNode] = []
         inputs: dict[str, str] = {}  # from the body to the update
         left = list(self.body.nodes)
@@ -181,7 +181,7 @@ class _Builder:
         ends: tuple[str, str],
         make: Callable[[str], str] | None = None,
     ) -> str:
-        """`value`, a significand, with the second of two exponents instead of the first: one factor for all that share it."""
+        """Bring `value`, a significand, from the first of two exponents to the second: one factor for all that share it."""
         make, group, component = make or self.make, self.group_of[place], self.state.components[place]
         expr = scaled_down(Lit(1.0), FIRST, SECOND, group.members[place])
         factor = Pointwise(make("f"), expr, ends, group.dims, self.real)
@@ -194,7 +194,7 @@ class _Builder:
         return name
 
     def _followers(self, group: _Group) -> list[BlockNode]:
-        """The body's operators that depend on the exponent, where all that they make is for the group; else none."""
+        """List the body's operators that depend on the exponent, where all that they make is for the group; else none."""
         found: list[BlockNode] = []
         made = {group.source}
         for each in self.body.nodes:
@@ -213,7 +213,7 @@ class _Builder:
         return found
 
     def _merge(self, names: tuple[str, ...]) -> Graph:
-        """The state of two runs of iterations together: the greater exponent, and both parts brought to it."""
+        """Combine the states of two runs of iterations: the greater exponent, and both parts brought to it."""
         make = fresh(set())
         left, right = tuple(make(f"{n}_left") for n in names), tuple(make(f"{n}_right") for n in names)
         nodes: list[BlockNode] = []

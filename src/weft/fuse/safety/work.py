@@ -95,11 +95,11 @@ class Work:
         self.make = fresh(values_of(self.graph) | set(self.types))
 
     def dims(self, name: str) -> tuple[Axis, ...]:
-        """The axes of an item."""
+        """Returns the axes of an item."""
         return self.types[name].dims
 
     def pointwise(self, wish: str, expr: Scalar, args: Sequence[str], dims: Sequence[Axis], dtype: DType) -> str:
-        """A new elementwise operator, or the one of the same meaning that is there."""
+        """Adds an elementwise operator, or returns the one of the same meaning that is there."""
         key = (expr, tuple(args), tuple(dims), dtype)
         if key not in self.made:
             name = self.made[key] = self.make(wish)
@@ -108,7 +108,7 @@ class Work:
         return self.made[key]
 
     def whole(self, terms: Terms) -> str:
-        """The exponent `terms` as one value."""
+        """Returns the exponent `terms` as one value."""
         if len(terms) == 1 and terms[0][1] == 1:
             return terms[0][0]
         names = [n for n, _ in terms]
@@ -116,7 +116,9 @@ class Work:
         return self.pointwise("e", expr, names, _joined([self.dims(n) for n in names]), self.policy.real)
 
     def positive(self, name: str, count: int) -> tuple[str, int]:
-        """The exponent `count` times `name` as a value, how often it counts: at least once, and not less than never."""
+        """Returns the exponent `count` times `name` as a value and a positive count of it: the value is negated where
+        `count` is below 0.
+        """
         if count > 0:
             return name, count
         made = self.pointwise("e", apply("neg", FIRST), (name,), self.dims(name), self.policy.real)
@@ -124,11 +126,13 @@ class Work:
         return made, -count
 
     def degree(self, terms: Terms) -> Degree:
-        """How often each exponential is a factor of exp(terms)."""
+        """Counts how often each exponential is a factor of exp(terms)."""
         return degree_of(terms, self.sources)
 
     def combined(self, left: Terms, right: Terms, sign: int = 1) -> Terms:
-        """`left` + `sign` * `right`; of exponents that cancel, the one that is divided by says how the exponential was added up."""
+        """Computes `left` + `sign` * `right`; of exponents that cancel, the one that is divided by says how the
+        exponential was added up.
+        """
         for name, count in left:
             for other, times in right:
                 one, two = self.sources[name], self.sources[other]
@@ -146,7 +150,7 @@ class Work:
                 self.policy.runs(source, source.added(over))
 
     def shared(self, pair: Pair, over: frozenset[Axis], dims: tuple[Axis, ...]) -> Pair:
-        """`pair`, an item of axes `dims`, with an exponent that does not vary along `over`.
+        """Returns `pair`, an item of axes `dims`, with an exponent that does not vary along `over`.
 
         Two exponents are never added: of their sum, fewer digits are left than of the product of their exponentials. What has
         several that vary and do not cancel is a plain value.
@@ -164,17 +168,18 @@ class Work:
         return self.moved(replace(pair, terms=((name, count),)), self.maximum(name, over, count), dims, rest)
 
     def settled(self, pair: Pair, dims: tuple[Axis, ...]) -> Pair:
-        """`pair` with the differences of its exponents in its significand: they are of numbers that the program computes."""
+        """Moves the differences of `pair`'s exponents into its significand: they are of numbers that the program computes."""
         gone, left = self.settling(pair.terms)
         return Pair(self.plain(Pair(pair.significand, gone, pair.dtype), dims), left) if gone else pair
 
     def settling(self, terms: Terms) -> tuple[Terms, Terms]:
-        """The exponents of `terms` that cancel, and the other ones."""
+        """Splits `terms` into the exponents that cancel, and the other ones."""
         left = cancelling(terms, self.sources)[1]
         return combined(terms, left, -1), left
 
     def maximum(self, name: str, over: frozenset[Axis], count: int = 1) -> str:
-        """An exponent for all elements of `name` that differ along `over` alone: their maximum, less the headroom, and finite.
+        """Returns an exponent for all elements of `name` that differ along `over` alone: their maximum, less the
+        headroom, and finite.
 
         Where all are -inf the differences to it are -inf, and the significands 0. Powers have no headroom: it would be theirs too.
         """
@@ -199,7 +204,7 @@ class Work:
         return result
 
     def moved(self, pair: Pair, target: str, dims: tuple[Axis, ...], rest: Terms) -> Pair:
-        """`pair`, of one exponent, with exponent `target` in its place, and with `rest`."""
+        """Returns `pair`, of one exponent, with exponent `target` in its place, and with `rest`."""
         ((own, count),) = pair.terms
         if pair.significand is None:
             expr = scaled_down(Lit(1.0), FIRST, SECOND, count)
@@ -210,17 +215,17 @@ class Work:
         return Pair(self.rounded(name, pair.dtype, dims), combined(((target, count),), rest))
 
     def rounded(self, name: str, dtype: DType | None, dims: tuple[Axis, ...]) -> str:
-        """`name` in `dtype`."""
+        """Returns `name` in `dtype`."""
         return name if dtype in (None, self.types[name].dtype) else self.pointwise("s", FIRST, (name,), dims, dtype)
 
     def significand(self, pair: Pair, dims: tuple[Axis, ...]) -> str:
-        """The significand as a value."""
+        """Returns the significand as a value."""
         if pair.significand is not None:
             return pair.significand
         return self.rounded(self.pointwise("s", Lit(1.0), (), dims, self.policy.real), pair.dtype, dims)
 
     def plain(self, pair: Pair, dims: tuple[Axis, ...]) -> str:
-        """The item itself, for a reader that knows no pairs."""
+        """Returns the item itself, for a reader that knows no pairs."""
         if not pair.terms:
             assert pair.significand is not None
             return pair.significand
@@ -235,7 +240,7 @@ class Work:
 
 
 def _joined(dims: Sequence[tuple[Axis, ...]]) -> tuple[Axis, ...]:
-    """All axes of several items, those of the largest first."""
+    """Returns all axes of several items, those of the largest first."""
     return tuple(dict.fromkeys(a for d in sorted(dims, key=len, reverse=True) for a in d))
 
 
@@ -256,13 +261,13 @@ class Expression:
     args: list[str] = field(default_factory=list[str])
 
     def arg(self, name: str) -> Arg:
-        """`name` as an argument of the new operator."""
+        """Returns `name` as an argument of the new operator."""
         if name not in self.args:
             self.args.append(name)
         return Arg(self.args.index(name))
 
     def value(self, sym: Sym, wish: str) -> str:
-        """The expression of `sym` as a value of its own."""
+        """Returns the expression of `sym` as a value of its own."""
         if isinstance(sym.expr, Arg):
             return self.args[sym.expr.index]
         used = sorted(arguments(sym.expr))
@@ -272,19 +277,19 @@ class Expression:
         return self.work.pointwise(wish, expr, args, dims, self.work.policy.real)
 
     def plain(self, sym: Sym) -> Scalar:
-        """`sym` for an operation that knows no pairs."""
+        """Returns `sym` for an operation that knows no pairs."""
         if not sym.terms:
             return sym.expr
         self.work.policy.exposed.update(origin for origin, _ in self.work.degree(sym.terms))
         return product(sym.expr, apply("exp", self.arg(self.work.whole(sym.terms))))
 
     def settled(self, sym: Sym) -> Sym:
-        """`sym` with the differences of its exponents in its significand."""
+        """Moves the differences of `sym`'s exponents into its significand."""
         gone, left = self.work.settling(sym.terms)
         return Sym(self.plain(Sym(sym.expr, gone)), left) if gone else sym
 
     def together(self, left: Sym, right: Sym) -> tuple[Scalar, Scalar, Terms]:
-        """The significands of both, with one exponent: the greater of the two, where they differ."""
+        """Returns the significands of both, with one exponent: the greater of the two, where they differ."""
         for one, other in ((left, right), (right, left)):
             if is_zero(one.expr):
                 return left.expr, right.expr, other.terms
@@ -302,7 +307,7 @@ class Expression:
         return scaled_down(left.expr, one, top, count), scaled_down(right.expr, other, top, count), terms
 
     def chosen(self, condition: Scalar, left: Sym, right: Sym) -> Sym:
-        """One or the other, with its own exponent: of what is not chosen, be it NaN, nothing is left."""
+        """Chooses one or the other, with its own exponent: of what is not chosen, be it NaN, nothing is left."""
         for zero, other in ((left, right), (right, left)):
             if is_zero(zero.expr) and other.terms:
                 return self._or_zero(condition, other, chosen_first=other is left)
@@ -318,7 +323,7 @@ class Expression:
         return Sym(expr, combined(common, ((made, count),)))
 
     def _or_zero(self, condition: Scalar, sym: Sym, *, chosen_first: bool) -> Sym:
-        """`sym` or 0, whose exponent is -inf."""
+        """Returns `sym` or 0, whose exponent is -inf."""
 
         def where(value: Scalar, otherwise: Lit) -> Scalar:
             return apply("where", condition, *((value, otherwise) if chosen_first else (otherwise, value)))
@@ -336,7 +341,9 @@ class Expression:
         return made
 
     def _apart(self, left: Sym, right: Sym) -> tuple[Terms, int, tuple[str, ...]] | None:
-        """What two exponents have in common, and what else each is, so many times; None where neither can stand for the other."""
+        """Compares two exponents: what they have in common, and the rest of each, so many times; None where neither can
+        stand for the other.
+        """
         work = self.work
         if left.terms == right.terms:
             return left.terms, 0, ()
