@@ -8,17 +8,17 @@ ONE, ZERO = Lit(1.0), Lit(0.0)
 
 
 def is_one(expr: Scalar) -> bool:
-    """Whether `expr` is the number 1."""
+    """Tells whether `expr` is the number 1."""
     return isinstance(expr, Lit) and expr.value == 1
 
 
 def is_zero(expr: Scalar) -> bool:
-    """Whether `expr` is the number 0."""
+    """Tells whether `expr` is the number 0."""
     return isinstance(expr, Lit) and expr.value == 0
 
 
 def product(left: Scalar, right: Scalar) -> Scalar:
-    """left * right."""
+    """Multiplies left by right, numbers at once."""
     match left, right:
         case Lit(a), Lit(b):
             return Lit(float(a) * float(b))
@@ -35,14 +35,14 @@ def product(left: Scalar, right: Scalar) -> Scalar:
 
 
 def quotient(left: Scalar, right: Scalar) -> Scalar:
-    """left / right."""
+    """Divides left by right, numbers at once."""
     if isinstance(left, Lit) and isinstance(right, Lit) and right.value != 0:
         return Lit(float(left.value) / float(right.value))
     return left if is_one(right) else apply("div", left, right)
 
 
 def inverse(expr: Scalar) -> Scalar:
-    """1 / expr."""
+    """Computes 1 / expr."""
     match expr:
         case Apply("div", (above, below)):
             return quotient(below, above)
@@ -51,7 +51,7 @@ def inverse(expr: Scalar) -> Scalar:
 
 
 def total(left: Scalar, right: Scalar) -> Scalar:
-    """left + right."""
+    """Adds left and right, numbers at once."""
     match left, right:
         case Lit(a), Lit(b):
             return Lit(float(a) + float(b))
@@ -66,7 +66,7 @@ def total(left: Scalar, right: Scalar) -> Scalar:
 
 
 def difference(left: Scalar, right: Scalar) -> Scalar:
-    """left - right."""
+    """Subtracts right from left, numbers at once."""
     match left, right:
         case Lit(a), Lit(b):
             return Lit(float(a) - float(b))
@@ -81,7 +81,7 @@ def difference(left: Scalar, right: Scalar) -> Scalar:
 
 
 def negative(expr: Scalar) -> Scalar:
-    """-expr."""
+    """Negates `expr`."""
     match expr:
         case Lit(value):
             return Lit(-float(value))
@@ -94,7 +94,7 @@ def negative(expr: Scalar) -> Scalar:
 
 
 def power(base: Scalar, exponent: int) -> Scalar:
-    """base to a whole power, as products."""
+    """Raises base to a whole power, as products."""
     if exponent < 0:
         return quotient(ONE, power(base, -exponent))
     result: Scalar = ONE
@@ -104,14 +104,14 @@ def power(base: Scalar, exponent: int) -> Scalar:
 
 
 def repeatedly(factor: Scalar, times: int, of: Scalar) -> Scalar:
-    """`of` multiplied by `factor` so many times, one after the other: 0 stays 0 where a power of the factor is infinite."""
+    """Multiplies `of` by `factor` so many times, one after the other: 0 stays 0 where a power of the factor is infinite."""
     for _ in range(times):
         of = product(factor, of)
     return of
 
 
 def never_negative(expr: Scalar) -> bool:
-    """Whether `expr` is known to be at least 0, or NaN."""
+    """Tells whether `expr` is known to be at least 0, or NaN."""
     match expr:
         case Lit(value):
             return value >= 0
@@ -132,12 +132,12 @@ def never_negative(expr: Scalar) -> bool:
 
 
 def finite_or(value: Scalar, other: Scalar) -> Scalar:
-    """`value` where it is a finite number, else `other`."""
+    """Selects `value` where it is a finite number, else `other`."""
     return apply("where", apply("logical_or", apply("isnan", value), apply("isinf", value)), other, value)
 
 
 def infinite_or(value: Scalar, other: Scalar) -> Scalar:
-    """`value` where it is infinite, else `other`."""
+    """Selects `value` where it is infinite, else `other`."""
     return apply("where", apply("isinf", value), value, other)
 
 
@@ -146,7 +146,7 @@ _SIGN = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 
 
 def text(expr: Scalar, names: tuple[str, ...], level: int = 0) -> str:
-    """`expr` as text, its arguments called `names`, with as few parentheses as it takes inside an expression of `level`.
+    """Writes `expr` as text, its arguments called `names`, with as few parentheses as it takes inside an expression of `level`.
 
     Levels: 0 for none, 1 a sum, 2 a product, 3 a power. Exponentials of what is never positive are called as others are.
     """
@@ -170,6 +170,6 @@ def text(expr: Scalar, names: tuple[str, ...], level: int = 0) -> str:
 
 
 def where_invertible(of: Scalar, value: Scalar, other: Scalar) -> Scalar:
-    """`value` where `of` is a finite number and not 0, else `other`."""
+    """Selects `value` where `of` is a finite number and not 0, else `other`."""
     irregular = apply("logical_or", apply("isnan", of), apply("isinf", of))
     return apply("where", apply("logical_or", apply("eq", of, ZERO), irregular), other, value)

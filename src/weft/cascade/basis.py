@@ -53,17 +53,17 @@ class Carried:
 
     @property
     def scaled(self) -> tuple[Scaling, ...]:
-        """What is rounded at a running scale."""
+        """The scalings by running values at which factors are rounded."""
         return tuple(f.scaled for f in self.factors if f.scaled is not None)
 
     @property
     def moving(self) -> bool:
-        """Whether it is relative to anything that moves."""
+        """True where the sum is relative to anything that moves."""
         return bool(self.shifts or self.raised or self.scaled)
 
 
 def carried(term: Term, rounded: tuple[DType | None, ...]) -> Carried:
-    """What `term` sums up; a side that is 1 is left out, and with it the product."""
+    """Returns the sum that carries `term`; a side that is 1 is left out, and with it the product."""
     kept = [(f, r) for f, r in zip(term.factors, rounded, strict=True) if not f.trivial]
     kept = kept or [(Factor(), None)]
     if len(kept) == 1:
@@ -72,12 +72,12 @@ def carried(term: Term, rounded: tuple[DType | None, ...]) -> Carried:
 
 
 def squared(of: Carried) -> bool:
-    """Whether a sum is of products of differences, which may be infinite where these are numbers."""
+    """Tells whether a sum is of products of differences, which may be infinite where these are numbers."""
     return sum(p for _, p in of.shifts) > 1
 
 
 def expansion(of: Carried, moved: frozenset[Shift]) -> Iterator[tuple[int, tuple[tuple[Shift, int], ...], Carried]]:
-    """`of` relative to other centres, as a sum: (coefficient, moves, carried sum).
+    """Expands `of` relative to other centres, as a sum: (coefficient, moves, carried sum).
 
     With c' = c + m, (g - c') ** p = sum over r of binomial(p, r) * (-m) ** (p - r) * (g - c) ** r. Moves say which shift of
     `moved` has which power of m. The first summand is `of` itself.
@@ -96,7 +96,7 @@ def expansion(of: Carried, moved: frozenset[Shift]) -> Iterator[tuple[int, tuple
 
 
 def closure(wanted: list[Carried]) -> list[Carried]:
-    """`wanted` and every sum that it takes to move them, each once, lowest powers first."""
+    """Returns `wanted` and every sum that it takes to move them, each once, lowest powers first."""
     found: dict[Carried, None] = {}
     for each in wanted:
         every = frozenset(shift for shift, _ in each.shifts)
@@ -106,7 +106,7 @@ def closure(wanted: list[Carried]) -> list[Carried]:
 
 
 def factor_axes(chain: Chain, factor: Factor) -> frozenset[Axis]:
-    """The axes of a factor: of its data, and of the running values that it is relative to."""
+    """Returns the axes of a factor: of its data, and of the running values that it is relative to."""
     exprs = [factor.data, *(e for s, _ in factor.powers for e in (s.data, s.result))]
     if factor.raised is not None:
         exprs.append(factor.raised.data)
@@ -116,5 +116,5 @@ def factor_axes(chain: Chain, factor: Factor) -> frozenset[Axis]:
 
 
 def expr_axes(chain: Chain, expr: Scalar) -> frozenset[Axis]:
-    """The axes of an expression over the chain's operands."""
+    """Returns the axes of an expression over the chain's operands."""
     return frozenset(a for i in arguments(expr) for a in chain.axes_of(i))

@@ -107,21 +107,21 @@ class Chain:
         return any(self.over in self.axes_of(i) for i in arguments(expr))
 
     def axes_of(self, operand: int) -> tuple[Axis, ...]:
-        """The axes of an operand."""
+        """Returns the axes of an operand."""
         found = self.operands[operand]
         return found.axes if isinstance(found, Use) else self.links[found.index].axes
 
     def names(self) -> tuple[str, ...]:
-        """The operands' names, for a reader: values of the program."""
+        """Returns the operands' names, for a reader: values of the program."""
         return tuple(str(o) if isinstance(o, Use) else self.links[o.index].node for o in self.operands)
 
     def show(self, expr: Scalar) -> str:
-        """`expr` as text."""
+        """Writes `expr` as text."""
         return text(expr, self.names())
 
 
 def argument(operand: int) -> str:
-    """What graphs call the chain's operand number `operand`."""
+    """Names the chain's operand number `operand` as graphs call it."""
     return f"%{operand}"
 
 
@@ -162,7 +162,9 @@ class Gathering:
                     self.inlined[node.name] = count
 
     def _operations(self, node: Elementwise | Cast) -> int:
-        """How many operations `expression` would write for `node`, told from those before it: nothing is written to count them."""
+        """Counts the operations that `expression` would write for `node`, told from those before it: nothing is written
+        to count them.
+        """
         if isinstance(node, Cast):
             count = 1 + self.inlined.get(node.arg.value, 0)
         else:
@@ -171,7 +173,7 @@ class Gathering:
         return min(count, MOST_OPERATIONS + 1)
 
     def link(self, node: Reducing, axes: tuple[Axis, ...]) -> int:
-        """The number of the reduction `node` with its result's axes bound to `axes`.
+        """Returns the number of the reduction `node` with its result's axes bound to `axes`.
 
         Raises:
             NoChainError: it runs along other axes too, or its result would vary along the chain's axis.
@@ -196,14 +198,14 @@ class Gathering:
         return len(self.links) - 1
 
     def _unrounded(self, use: Use) -> tuple[Use, DType | None]:
-        """What a product's operand is before it is rounded for the product, and what it is rounded to."""
+        """Returns a product's operand as it is before it is rounded for the product, and the type that it is rounded to."""
         node = self.values[use.value]
         if isinstance(node, Cast) and not node.semantic and node.dtype.is_float:
             return bound_to(node.arg, dict(zip(node.axes, use.axes, strict=True))), node.dtype
         return use, None
 
     def expression(self, use: Use) -> Scalar:
-        """What `use` reads, in terms of operands: elementwise work between the reductions is inlined."""
+        """Expresses what `use` reads in terms of operands: elementwise work between the reductions is inlined."""
         node = self.values[use.value]
         if use.value not in self.after and use.value not in self.inlined:
             return self._operand(use)
@@ -238,7 +240,7 @@ class Gathering:
         )
 
     def _fixed(self, node: Elementwise) -> frozenset[int]:
-        """The arguments of `node` that do not vary along the chain's space."""
+        """Returns the arguments of `node` that do not vary along the chain's space."""
         spaces = ({a.space for a in use.axes} for use in node.args)
         return frozenset(i for i, own in enumerate(spaces) if self.over.space not in own)
 
@@ -252,7 +254,9 @@ _SEEN = frozenset(("add", "sub", "mul", "div", "neg"))
 
 
 def _arithmetic(expr: Scalar, seen: frozenset[str], fixed: frozenset[int]) -> bool:
-    """Whether `expr` is made by the operations `seen`, of arguments and of what is `fixed` along the axis, however that is made."""
+    """Tells whether `expr` is made by the operations `seen`, of arguments and of parts `fixed` along the axis, however
+    these are made.
+    """
     if arguments(expr) <= fixed:
         return True
     match expr:
@@ -265,12 +269,12 @@ def _arithmetic(expr: Scalar, seen: frozenset[str], fixed: frozenset[int]) -> bo
 
 
 def bound_to(use: Use, bound: Mapping[Axis, Axis]) -> Use:
-    """`use` in the axes that those of its reader are bound to."""
+    """Returns `use` in the axes that those of its reader are bound to."""
     return Use(use.value, tuple(bound[a] for a in use.axes))
 
 
 def depending(program: TensorProgram, on: frozenset[str]) -> frozenset[str]:
-    """The values that depend on any of `on`, and these."""
+    """Returns the values that depend on any of `on`, and these."""
     found = set(on)
     for node in program.nodes:
         if found.intersection(uses(node)):
@@ -279,7 +283,7 @@ def depending(program: TensorProgram, on: frozenset[str]) -> frozenset[str]:
 
 
 def scales_made_of(program: TensorProgram) -> frozenset[str]:
-    """The values that scales in `program` are made of, these among them: factors of fewer axes than what they scale.
+    """Returns the values that scales in `program` are made of, these among them: factors of fewer axes than what they scale.
 
     A matrix product is made of nothing but itself here: what it is the size of is not the size of either side. Scales of numbers of
     few bits, which are ordinary without them, do not count.
@@ -296,7 +300,7 @@ def scales_made_of(program: TensorProgram) -> frozenset[str]:
 
 
 def _scales(values: Mapping[str, Node], node: Elementwise, expr: Scalar) -> Iterator[str]:
-    """The values in factors of `expr` that lack an axis of `node`."""
+    """Yields the values in factors of `expr` that lack an axis of `node`."""
     match expr:
         case Apply(op, parts):
             read = [[node.args[i] for i in arguments(part)] for part in parts]

@@ -81,7 +81,7 @@ class Chains:
 
 @functools.lru_cache(maxsize=256)
 def chains(program: TensorProgram, *, running: bool = False) -> Chains:
-    """The chains of `program`, sums within sums the other way round where that makes one; worked out once for each program.
+    """Finds the chains of `program`, sums within sums the other way round where that makes one; worked out once for each program.
 
     Args:
         running: with roundings at the scale so far, where they are at a scale that is a result of the chain.
@@ -98,7 +98,7 @@ def chains(program: TensorProgram, *, running: bool = False) -> Chains:
 
 
 def folds(program: TensorProgram, *, running: bool = False) -> Found:
-    """The folds of `program`: one for each chain, and for each set of free axes that its results have.
+    """Finds the folds of `program`: one for each chain, and for each set of free axes that its results have.
 
     Every value that a fold makes is what `program` says it is, over the reals; only where it is computed changes. With `running`
     that is so but for roundings (`weft.cascade.rounding`).
@@ -140,7 +140,7 @@ def decompose(
     *,
     running: bool = False,
 ) -> Decomposition:
-    """The chain of `members` that ends in `wanted`, and what of its results is to follow the loop, taken apart.
+    """Takes apart the chain of `members` that ends in `wanted`, and those uses of its results that are to follow the loop.
 
     Raises:
         NoChainError, NotSeparableError: with the condition that does not hold.
@@ -199,7 +199,7 @@ def _terms(chain: Chain, index: int, scaling: frozenset[str]) -> tuple[Term, ...
 
 
 def _chains(program: TensorProgram, refused: list[Refused], running: bool) -> list[frozenset[str]]:
-    """The reductions of `program` in chains: each joins those whose results it uses, where they can be one loop."""
+    """Groups the reductions of `program` into chains: each joins those whose results it uses, where they can be one loop."""
     groups: list[frozenset[str]] = []
     for node in program.nodes:
         if not isinstance(node, Reduction | Contraction) or not _may_join(node):
@@ -226,7 +226,7 @@ def _space(program: TensorProgram, group: frozenset[str]) -> Space:
 def _joined(
     program: TensorProgram, used: list[frozenset[str]], node: Reducing, refused: list[Refused], running: bool
 ) -> frozenset[str]:
-    """The chain of `node`: with all of `used`, or the last of them, or none; why not all is noted."""
+    """Returns the chain of `node`: with all of `used`, or the last of them, or none; why not all is noted."""
     alone = frozenset((node.name,))
     reason = ""
     for parts in dict.fromkeys((tuple(used), tuple(used[-1:]))):
@@ -247,7 +247,7 @@ _Wanted = tuple[list[Reducing], Ends | None]
 
 
 def _wanted(program: TensorProgram, members: frozenset[str], ends: Sequence[Elementwise] = ()) -> list[_Wanted]:
-    """The reductions whose results something else than the chain and `ends` reads, in groups with the same free axes."""
+    """Returns the reductions whose results something else than the chain and `ends` reads, in groups with the same free axes."""
     seen = _seen(program, members.union(n.name for n in ends))
     groups: dict[tuple[str, ...], list[Reducing]] = {}
     for node in program.nodes:
@@ -258,7 +258,9 @@ def _wanted(program: TensorProgram, members: frozenset[str], ends: Sequence[Elem
 
 
 def _with_ends(program: TensorProgram, members: frozenset[str]) -> list[_Wanted]:
-    """As `_wanted`; results of fewer axes that are only read beside those of more, as scales are, are read where the loop ends."""
+    """Groups as `_wanted` does; results of fewer axes only read beside those of more, as scales are, are read where the
+    loop ends.
+    """
     groups = _wanted(program, members)
     if len(groups) != 2:
         return groups
@@ -273,7 +275,9 @@ def _with_ends(program: TensorProgram, members: frozenset[str]) -> list[_Wanted]
 def _ends(
     program: TensorProgram, members: frozenset[str], results: Sequence[str], axes: tuple[str, ...]
 ) -> list[Elementwise]:
-    """The elementwise operations over `axes` that all readers of `results` outside the chain come to; none where some do not."""
+    """Returns the elementwise operations over `axes` that all readers of `results` outside the chain come to; none
+    where some do not.
+    """
     seen, found, todo = _seen(program, members), list[Elementwise](), list(results)
     while todo:
         name = todo.pop()
@@ -296,7 +300,7 @@ def _free(node: Reducing | Elementwise) -> tuple[str, ...]:
 
 
 def _seen(program: TensorProgram, until: frozenset[str]) -> set[str]:
-    """The values that outputs are made of, as far as `until`."""
+    """Returns the values that outputs are made of, as far as `until`."""
     values: Mapping[str, Node] = program.values()
     seen: set[str] = set()
     todo = list(program.outputs)

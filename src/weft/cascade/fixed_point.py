@@ -43,7 +43,7 @@ class Product:
 
 
 def one_product(chain: Chain, link: Link) -> Product | None:
-    """The one product that the element of `link` is; None where the identity does not hold at any point tried.
+    """Returns the one product that the element of `link` is; None where the identity does not hold at any point tried.
 
     Any point gives G and H up to a constant that one has and the other lacks: the shortest are given.
     """
@@ -75,7 +75,7 @@ def _divided(data: Scalar, by: Scalar) -> Scalar:
 
 
 def _points(data: list[int], results: list[int]) -> Iterator[tuple[Mapping[int, Lit], Mapping[int, Lit]]]:
-    """Where F may be invertible: each argument 1 or 0, 1 first."""
+    """Yields points at which F may be invertible: each argument 1 or 0, 1 first."""
     count = len(data) + len(results)
     for values in itertools.islice(itertools.product((1.0, 0.0), repeat=count), _MOST_POINTS):
         lits = [Lit(v) for v in values]
@@ -90,7 +90,7 @@ def _same(
     of_results: Scalar,
     used: list[int],
 ) -> bool:
-    """Whether F(x, d) * F(x0, d0) = F(x, d0) * F(x0, d) at random elements."""
+    """Tells whether F(x, d) * F(x0, d0) = F(x, d0) * F(x0, d) at random elements."""
     domain = FieldDomain(0)
     rng = np.random.default_rng(0)
     values = {i: domain.random((_SAMPLES,), DType.float64, rng) for i in used}

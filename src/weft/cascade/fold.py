@@ -63,13 +63,13 @@ class Decomposition:
 
     @property
     def scaled(self) -> tuple[Scaling, ...]:
-        """What is rounded at a running scale."""
+        """The scalings by running values at which terms are rounded."""
         factors = (f for terms in self.terms for term in terms for f in term.factors)
         return tuple(dict.fromkeys(f.scaled for f in factors if f.scaled is not None))
 
 
 def fold(found: Decomposition, values: Mapping[str, Node]) -> Fold:
-    """The loop that computes what the chain wants.
+    """Makes the loop that computes what the chain wants.
 
     Args:
         found: the chain, decomposed.
@@ -79,7 +79,7 @@ def fold(found: Decomposition, values: Mapping[str, Node]) -> Fold:
 
 
 def _computed_in(chain: Chain, values: Mapping[str, Node]) -> DType:
-    """What a chain is computed in as it is written: float64 where anything in it is.
+    """Returns the type that a chain is computed in as it is written: float64 where anything in it is.
 
     Not where anything else in the program is: its elements would be others than those that are read outside the loop, which are
     rounded, and a maximum of them none of those.
@@ -105,7 +105,7 @@ _COUNT = Carried((Factor(),), (None,))
 
 
 def _factors(found: Decomposition, index: int) -> tuple[Logarithms | None, Multiplied | None]:
-    """What is carried of a product of what depends on earlier results: nothing where all factors are the same."""
+    """Returns what is carried of a product of what depends on earlier results: nothing where all factors are the same."""
     (factor,) = found.terms[index][0].factors
     data = None if is_one(factor.data) else factor.data
     raised = None if factor.raised is None else factor.raised.data
@@ -114,7 +114,9 @@ def _factors(found: Decomposition, index: int) -> tuple[Logarithms | None, Multi
 
 
 def _magnified(chain: Chain, index: int) -> bool:
-    """Whether a reduction is a product of what depends on earlier results: their errors come n times into it, for n elements."""
+    """Tells whether a reduction is a product of what depends on earlier results: their errors come n times into it, for
+    n elements.
+    """
     link = chain.links[index]
     return link.monoid is Monoid.prod and chain.dependent(link.element.expr)
 
@@ -130,7 +132,7 @@ def _wider(found: Decomposition, index: int) -> bool:
 
 
 def _keys(found: Decomposition, index: int) -> list[Key]:
-    """What is carried for a reduction, the first time that it is met."""
+    """Lists what is carried for a reduction, the first time that it is met."""
     link, terms = found.chain.links[index], found.terms[index]
     if link.monoid is Monoid.sum:
         return [carried(t, link.element.rounded) for t in terms]
@@ -140,7 +142,7 @@ def _keys(found: Decomposition, index: int) -> list[Key]:
 
 
 def _centres(found: Decomposition, values: Mapping[str, Node]) -> dict[Shift, Reference]:
-    """A running value for each difference to be relative to, near what it subtracts wherever its terms have weight.
+    """Chooses a running value for each difference to be relative to, near what it subtracts wherever its terms have weight.
 
     That is what it subtracts, where that is a mean; or the running exponent, where the same data are under the term's exponential
     and what it subtracts is not less.
@@ -187,7 +189,7 @@ def _not_below_the_greatest(chain: Chain, shift: Shift) -> bool:
 
 
 def _degree(term: Term) -> int:
-    """How many differences a term multiplies."""
+    """Counts the differences that a term multiplies."""
     return sum(exponent for factor in term.factors for _, exponent in factor.powers)
 
 
@@ -205,7 +207,7 @@ def _counts_all_alike(term: Term, side: int) -> bool:
 
 
 def _mean(found: Decomposition, shift: Shift, values: Mapping[str, Node]) -> Centre | None:
-    """What `shift` subtracts as one sum by another, sum(w * g) / sum(w), or sum(g) / the number of elements.
+    """Matches what `shift` subtracts with one sum by another, sum(w * g) / sum(w), or sum(g) / the number of elements.
 
     Weights that may be negative may add up to about 0, above all those so far, and put their mean anywhere. So the centre then is
     that by their sizes, which is among the data.
@@ -234,7 +236,7 @@ def _mean(found: Decomposition, shift: Shift, values: Mapping[str, Node]) -> Cen
 
 
 def _plain_sum(found: Decomposition, operand: int) -> Carried | None:
-    """What a result sums up, where that is data alone."""
+    """Returns the sum that a result is, if it is of data alone."""
     result = found.chain.operands[operand]
     if not isinstance(result, Result) or found.chain.links[result.index].monoid is not Monoid.sum:
         return None
@@ -245,14 +247,14 @@ def _plain_sum(found: Decomposition, operand: int) -> Carried | None:
 
 
 def _below(found: Decomposition, divisor: Arg | Lit, values: Mapping[str, Node]) -> Carried | None:
-    """What a mean divides by; a number is taken for the length, which may have been known when the program was written."""
+    """Returns what a mean divides by; a number is taken for the length, which may have been known when the program was written."""
     if isinstance(divisor, Lit):
         return _COUNT
     return _count(found, divisor.index, values) or _plain_sum(found, divisor.index)
 
 
 def _count(found: Decomposition, operand: int, values: Mapping[str, Node]) -> Carried | None:
-    """The sum of 1 over the axis, where that is what the operand is: the number of its elements."""
+    """Returns the sum of 1 over the axis, if the operand is the number of its elements."""
     use = found.chain.operands[operand]
     node = values.get(use.value) if isinstance(use, Use) else None
     if isinstance(node, Extent) and node.space == found.chain.over.space:
@@ -287,7 +289,7 @@ class _Folding:
                 self.after.dims[argument(i)] = frozenset(operand.axes)
 
     def fold(self) -> Fold:
-        """The loop, its state, and what comes after; only what the results take is carried."""
+        """Makes the loop, its state, and what comes after; only what the results take is carried."""
         makes: list[tuple[str, str]] = []
         for value, index in self.chain.wanted:
             makes.append((value, self._made(value, self._plain(self._result(index)))))
@@ -307,14 +309,16 @@ class _Folding:
         return Fold(self.chain.axes, (self.chain.over,), args, body, state, tuple(self.after.nodes), tuple(makes))
 
     def _made(self, value: str, expr: Scalar) -> str:
-        """A result, in the type and with all the axes that its value has, also those along which it is the same."""
+        """Makes a result, in the type and with all the axes that its value has, also those along which it is the same."""
         dtype = self.values[value].dtype.accumulator
         name = self.after.point("t", expr, self.args, None if dtype is self.real else dtype)
         axes = frozenset(self.chain.axes)
         return name if self.after.dims[name] == axes else self.after.point("t", Arg(0), (name,), dtype, axes)
 
     def _by_axes(self, expr: Scalar) -> Scalar:
-        """`expr` after the loop, where what has fewer axes than its reader is a value of its own: made once for all of these."""
+        """Writes `expr` after the loop, with any part of fewer axes than its reader as a value of its own: made once
+        for all of these.
+        """
         match expr:
             case Apply(op, args):
                 own = expr_axes(self.chain, expr)
@@ -331,7 +335,7 @@ class _Folding:
                 return self._plain(self._value(expr))
 
     def _locations(self) -> dict[Key, Location | None]:
-        """The users' lines that sums and extrema come from."""
+        """Returns the users' lines that sums and extrema come from."""
         found: dict[Key, Location | None] = {}
         for index, link in enumerate(self.chain.links):
             for key in _keys(self.found, index):
@@ -339,7 +343,7 @@ class _Folding:
         return found
 
     def _component(self, key: Key) -> Arg:
-        """A component of the state, after the loop."""
+        """Returns a component of the state, after the loop."""
         if key not in self.names:
             self.names[key] = self.make(LETTERS[type(key)])
             self.after.dims[self.names[key]] = axes_of(self.chain, key)
@@ -351,7 +355,7 @@ class _Folding:
         return Arg(self.args.index(name))
 
     def _result(self, index: int) -> _Scaled:
-        """The result of a reduction."""
+        """Returns the result of a reduction."""
         if index not in self.known:
             link = self.chain.links[index]
             if link.monoid is Monoid.sum:
@@ -365,7 +369,7 @@ class _Folding:
         return self.known[index]
 
     def _product(self, index: int) -> Scalar:
-        """The product of n factors data * H * exp(g - h): of their signs, and of their geometric mean n times.
+        """Computes the product of n factors data * H * exp(g - h) from their signs, and their geometric mean n times.
 
         The mean is a number wherever most factors are; to the power of n it is 0 or infinite where the product is. What is
         multiplied with 0 or with infinity need only have the right sign: the power itself could make NaN of it.
@@ -415,7 +419,7 @@ class _Folding:
         return _Scaled(result)
 
     def _about_exponent(self, index: int, key: Carried, scale: _Scaled) -> list[_Scaled]:
-        """The summands of a sum with a difference that is relative to the exponent of the same data.
+        """Returns the summands of a sum with a difference that is relative to the exponent of the same data.
 
         Each is brought back before it is multiplied by how far the exponent is from what is subtracted, which may be very far where
         the exponential of that is 0.
@@ -439,7 +443,7 @@ class _Folding:
         )
 
     def _unbounded(self, index: int, key: Carried, value: _Scaled) -> _Scaled:
-        """A sum of exponentials whose shift is not their maximum: where one is infinite the sum may be so too, not NaN.
+        """Sums exponentials whose shift is not their maximum: where one is infinite the sum may be so too, not NaN.
 
         Relative to the running exponent such an element is inf - inf; the sum of exp(g - h) is what the greatest gives. And
         what the least does where h is -inf: infinite, or NaN if that is -inf too.
@@ -458,11 +462,11 @@ class _Folding:
         return _Scaled(apply("where", apply("eq", below, Lit(-math.inf)), least, found))
 
     def _exponential(self, index: int, shift: Shift) -> str:
-        """An exponential of a reduction's element, for a reader."""
+        """Describes an exponential of a reduction's element, for a reader."""
         return f"{self.chain.links[index].node}: exp({self.chain.show(shift.data)} - {self.chain.show(shift.result)})"
 
     def _lost(self, scaling: Scaling, value: _Scaled) -> _Scaled:
-        """A sum of what is rounded at a running scale; where nothing can be divided by the last one, as what is rounded then.
+        """Sums what is rounded at a running scale; where nothing can be divided by the last one, what it is rounded to then.
 
         That is R(0 / 0) of a row of zeros, R(inf / inf) of an infinity and R(NaN): the row's largest element by the scale.
         """
@@ -474,11 +478,11 @@ class _Folding:
         return _multiplied(value, _Scaled(self._arg(name)))
 
     def _factor(self, shift: Shift) -> Scalar:
-        """exp(z - h): what a sum relative to the running exponent is short of."""
+        """Computes exp(z - h), the factor that a sum relative to the running exponent is short of."""
         return apply("exp", negative(self._apart(shift, self._component(Exponent(shift.data)))))
 
     def _apart(self, shift: Shift, running: Scalar) -> Scalar:
-        """What `shift` subtracts, less its running value: one summand after the other, for the first is near that value.
+        """Computes what `shift` subtracts, less its running value: one summand after the other, for the first is near that value.
 
         The logarithm of a sum of exponentials is m + log(t): rounded as one number it has lost log(t) where m is large.
         """
@@ -489,7 +493,7 @@ class _Folding:
         return result
 
     def _settled(self, key: Carried) -> Scalar:
-        """The carried sum relative to what its differences subtract, in place of the running means.
+        """Computes the carried sum relative to what its differences subtract, in place of the running means.
 
         A sum that is infinite since squares of numbers are stays so; where a mean is infinite, so are data, and that makes NaN.
         """
@@ -508,7 +512,7 @@ class _Folding:
         return apply("where", overflowed, self._component(key), result) if squared(key) else result
 
     def _from_centre(self, shift: Shift, parts: Collection[Carried]) -> Scalar:
-        """How far what `shift` subtracts lies from its running value; `parts` is what is carried beside it.
+        """Computes how far what `shift` subtracts lies from its running value; `parts` is what is carried beside it.
 
         A mean lies from any centre as far as the mean of the differences to it, sum(w * (g - c)) / sum(w): small numbers. The mean
         less the centre is two large ones, and the first has lost as much as a long sum of numbers far from 0 loses.
@@ -522,7 +526,7 @@ class _Folding:
         return self._apart(shift, self._component(centre))
 
     def _plain(self, of: _Scaled) -> Scalar:
-        """The value itself: brought back from what it is relative to."""
+        """Returns the value itself: brought back from what it is relative to."""
         expr = of.expr
         for shift, exponent in of.relative:
             apart = self._arg(self.after.point("by", self._factor(shift), self.args))
@@ -530,7 +534,7 @@ class _Folding:
         return expr
 
     def _value(self, expr: Scalar) -> _Scaled:
-        """An expression of results and of what is fixed."""
+        """Computes an expression of results and of what is fixed."""
         match expr:
             case Lit():
                 return _Scaled(expr)
@@ -559,7 +563,7 @@ def _multiplied(left: _Scaled, right: _Scaled, *, inverse: bool = False) -> _Sca
 
 
 def _order(chain: Chain) -> tuple[Axis, ...]:
-    """The order of axes in items: as in the values that are read."""
+    """Returns the order of axes in items: as in the values that are read."""
     read = (a for o in chain.operands if isinstance(o, Use) for a in o.axes)
     return tuple(dict.fromkeys((*read, *chain.axes, chain.over)))
 

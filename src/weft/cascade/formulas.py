@@ -65,7 +65,9 @@ class Formula:
 
 
 def formulas(found: Decomposition, names: Mapping[str, str] | None = None) -> tuple[Formula, ...]:
-    """One formula for each reduction of the chain, in order; values of the program are called by `names`, where these have them."""
+    """Write one formula for each reduction of the chain, in order; values of the program are called by `names`, where
+    these have them.
+    """
     printing = _Printing(found, names or {})
     return tuple(printing.formula(i) for i in range(len(found.chain.links)))
 
@@ -76,18 +78,18 @@ class _Printing:
     called: Mapping[str, str]
 
     def name(self, value: str) -> str:
-        """What a value is called."""
+        """Return the name by which a value is called."""
         return self.called.get(value, value)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What each operand is called."""
+        """The name of each operand."""
         own = (o.value if isinstance(o, Use) else self.chain.links[o.index].node for o in self.chain.operands)
         return tuple(map(self.name, own))
 
     @property
     def results(self) -> frozenset[str]:
-        """What the results are called."""
+        """The names of the results."""
         return frozenset(self.name(link.node) for link in self.chain.links)
 
     @property
@@ -115,12 +117,12 @@ class _Printing:
         return Formula(self.name(link.node), element, data, result, terms, keep, correction, update, merge, rounded)
 
     def _reads(self, later: int, index: int) -> bool:
-        """Whether the element of `later` reads the result `index`."""
+        """Tell whether the element of `later` reads the result `index`."""
         operands = (self.chain.operands[i] for i in arguments(self.chain.links[later].element.expr))
         return any(o == Result(index) for o in operands)
 
     def _data(self, factors: tuple[Factor, ...]) -> str:
-        """The product of the factors of a term, or of a carried sum."""
+        """Write the product of the factors of a term, or of a carried sum."""
         parts: list[str] = []
         for factor in factors:
             if not is_one(factor.data):
@@ -139,7 +141,7 @@ class _Printing:
         return self.text(substitute(scaling.around, lambda _: inner), rename)
 
     def _ratio(self, result: Scalar, old: Callable[[str], str], new: Callable[[str], str], level: int) -> str:
-        """H(new) by H(old)."""
+        """Write H(new) by H(old)."""
         names = self.names
         count = len(names)
         every = tuple(map(old, names)) + tuple(map(new, names))
@@ -150,7 +152,7 @@ class _Printing:
         return isinstance(self.chain.operands[operand], Result)
 
     def _correction(self, index: int, apart: Product, old: Callable[[str], str]) -> str:
-        """What H has changed by since `old`, once for each element in a product."""
+        """Write how H has changed since `old`, once for each element in a product."""
         if self.chain.links[index].monoid is Monoid.sum:
             return self._ratio(apart.result, old, self._primed, 2)
         return f"{self._ratio(apart.result, old, self._primed, 3)}**{old('count')}"
@@ -182,7 +184,7 @@ class _Printing:
         return f"{own}' = {joined} + sum of the block's F(x, d')", f"{own}' = the same of both segments, added"
 
     def _moved(self, term: Term, rounded: tuple[DType | None, ...]) -> str:
-        """A term's sum so far, of new results: its own and lower powers of its differences, moved by the binomial theorem."""
+        """Write a term's sum so far, of new results: its own and lower powers of its differences, moved by the binomial theorem."""
         key = carried(term, rounded)
         summands: list[str] = []
         for coefficient, moves, part in expansion(key, frozenset(shift for shift, _ in key.shifts)):
@@ -201,12 +203,12 @@ class _Printing:
         return " * ".join([*outside, f"({joined})" if outside and len(summands) > 1 else joined])
 
     def text(self, expr: Scalar, rename: Callable[[str], str] = lambda n: n, level: int = 0) -> str:
-        """`expr` with the names of values."""
+        """Write `expr` with the names of values."""
         return text(expr, tuple(map(rename, self.names)), level)
 
 
 def _of_one_term(terms: tuple[Term, ...]) -> Product | None:
-    """The one product that an element is which was separated into one term without differences."""
+    """Return the one product that an element is, if it was separated into one term without differences."""
     if len(terms) != 1 or any(f.powers or f.scaled for f in terms[0].factors):
         return None
     data, result = terms[0].factors[0].data, terms[0].scale
@@ -223,7 +225,7 @@ _REDUCED = {Monoid.sum: "sum", Monoid.prod: "product", Monoid.max: "max", Monoid
 
 
 def _both(monoid: Monoid, left: str, right: str) -> str:
-    """Two parts combined, as text."""
+    """Combine two parts, as text."""
     match monoid:
         case Monoid.sum:
             return f"{left} + {right}"

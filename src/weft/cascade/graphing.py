@@ -43,7 +43,7 @@ class Graphing:
         dims: frozenset[Axis] | None = None,
         location: Location | None = None,
     ) -> str:
-        """`expr` over the values `args`, as a value; `args` not read are left out."""
+        """Makes `expr` over the values `args` a value; `args` that are not read are left out."""
         if isinstance(expr, Arg) and dtype is None:
             return args[expr.index]
         names = list(dict.fromkeys(args[i] for i in _in_order(expr)))
@@ -57,7 +57,7 @@ class Graphing:
         return self.made[key]
 
     def collapse(self, wish: str, monoid: Monoid, arg: str, over: Axis) -> str:
-        """`arg` combined along `over`."""
+        """Combines `arg` along `over`."""
         arg = self.along(arg, over)
         key = ("collapse", monoid, arg, over)
         if key not in self.made:
@@ -67,7 +67,7 @@ class Graphing:
         return self.made[key]
 
     def extent(self, wish: str, axis: Axis) -> str:
-        """The number of elements of the current block of `axis`."""
+        """Returns the number of elements of the current block of `axis`."""
         key = ("extent", axis)
         if key not in self.made:
             name = self.made[key] = self.make(wish)
@@ -76,7 +76,7 @@ class Graphing:
         return self.made[key]
 
     def dot(self, wish: str, left: str, right: str, over: Axis) -> str:
-        """The product of two items, summed over `over`."""
+        """Multiplies two items, summed over `over`."""
         name = self.make(wish)
         found = (self.dims[left] | self.dims[right]) - {over}
         if self.ordered(found)[:1] and self.ordered(found)[0] not in self.dims[left]:
@@ -86,18 +86,18 @@ class Graphing:
         return name
 
     def along(self, arg: str, over: Axis) -> str:
-        """`arg` with one element for each of `over`: itself, or copies of what is the same for all of them."""
+        """Returns `arg` with one element for each of `over`: itself, or copies if it is the same for all of them."""
         if over in self.dims[arg]:
             return arg
         return self.point("x", Arg(0), (arg,), self.real, self.dims[arg] | {over})
 
     def ordered(self, dims: frozenset[Axis]) -> tuple[Axis, ...]:
-        """`dims` in the order that all items have."""
+        """Sorts `dims` into the order that all items have."""
         return tuple(a for a in self.order if a in dims)
 
 
 def _in_order(expr: Scalar) -> Iterator[int]:
-    """The arguments that `expr` reads, from left to right."""
+    """Yields the arguments that `expr` reads, from left to right."""
     match expr:
         case Arg(index):
             yield index

@@ -13,7 +13,7 @@ from weft.tensor.scalar import Apply, Arg
 
 
 def sums_outside(program: TensorProgram) -> TensorProgram:
-    """`program` with a sum over k of a factor times a sum over d as the sum over d of sums over k.
+    """Rewrites a sum over k of a factor times a sum over d as the sum over d of sums over k.
 
         p[k] = sum over d of f[k, d]                     q[k, d] = w[k] * f[k, d]
         t = sum over k of w[k] * p[k]         ==>        r[d] = sum over k of q[k, d];  t = sum over d of r[d]
@@ -45,7 +45,7 @@ def _readers(program: TensorProgram) -> dict[str, int]:
 def _interchanged(
     program: TensorProgram, outer: Node, values: Mapping[str, Node], readers: Mapping[str, int]
 ) -> tuple[Node, ...] | None:
-    """What takes the place of `outer`, where it is such a sum."""
+    """Returns the nodes that take the place of `outer`, if it is such a sum."""
     if not isinstance(outer, Reduction) or outer.monoid is not Monoid.sum or len(outer.over) != 1:
         return None
     factor = values[outer.arg.value]

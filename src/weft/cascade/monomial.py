@@ -24,7 +24,7 @@ class Monomial:
     exponent: tuple[tuple[Scalar, int], ...] = ()
 
     def times(self, other: Monomial, sign: int = 1) -> Monomial:
-        """The product with `other`, or for sign -1 the quotient."""
+        """Multiplies by `other`, or for sign -1 divide by it."""
         number = self.number * other.number if sign > 0 else self.number / other.number
         return Monomial(
             number, _joined(self.factors, other.factors, sign), _joined(self.exponent, other.exponent, sign)
@@ -32,7 +32,7 @@ class Monomial:
 
     @property
     def expr(self) -> Scalar:
-        """As an expression: what is in the numerator first."""
+        """An expression of the product: what is in the numerator first."""
         above: Scalar = ONE if self.number == 1 else Lit(self.number)
         below: Scalar = ONE
         for factor, exponent in self.factors:
@@ -48,7 +48,7 @@ class Monomial:
 
 
 def monomial(expr: Scalar) -> Monomial:
-    """`expr` as a product; what is no product is one factor."""
+    """Reads `expr` as a product; anything else is one factor."""
     match expr:
         case Lit(value) if value != 0:
             return Monomial(float(value))
@@ -88,7 +88,7 @@ def _joined(
 
 
 def simplified(expr: Scalar, given: Callable[[int], Scalar]) -> Scalar:
-    """`expr` with its arguments replaced, and worked out as far as numbers go."""
+    """Returns `expr` with its arguments replaced, and worked out as far as numbers go."""
     match expr:
         case Arg(index):
             return given(index)

@@ -48,7 +48,7 @@ class Scaling:
 
 
 def peeled(expr: Scalar) -> tuple[Scalar, Scalar] | None:
-    """(R, what it rounds), where `expr` is casts, roundings to whole numbers and clamps around something."""
+    """Returns (R, what it rounds) if `expr` is casts, roundings to whole numbers and clamps around something."""
     shell: Scalar
     match expr:
         case Convert(dtype, inner) if dtype is not DType.bool:
@@ -66,7 +66,7 @@ def peeled(expr: Scalar) -> tuple[Scalar, Scalar] | None:
 
 
 def misfit(chain: Chain, scaling: Scaling) -> str | None:
-    """Why roundings at the running scale say little of those at the last one; None where they are a fair approximation."""
+    """Says why roundings at the running scale say little of those at the last one; None where they are a fair approximation."""
     most = _largest(chain, scaling)
     what = chain.show(scaling.data)
     if most is None:
@@ -77,7 +77,7 @@ def misfit(chain: Chain, scaling: Scaling) -> str | None:
 
 
 def _largest(chain: Chain, scaling: Scaling) -> float | None:
-    """A bound of |G * H|, where H is a number by something that only grows, and that is at least |G| times a number."""
+    """Bounds |G * H|, where H is a number by something that only grows, and that is at least |G| times a number."""
     data, scale = monomial(scaling.data), monomial(scaling.result)
     if scale.exponent or len(scale.factors) != 1:
         return None
@@ -87,7 +87,9 @@ def _largest(chain: Chain, scaling: Scaling) -> float | None:
 
 
 def _multiple(chain: Chain, expr: Scalar, data: Monomial) -> float:
-    """How many times |data|, its number aside, `expr` is at least, for each element; 0 where that is not known or it may shrink."""
+    """Returns how many times |data|, its number aside, `expr` is at least, for each element; 0 where that is not known
+    or may shrink.
+    """
     match expr:
         case Arg(index):
             operand = chain.operands[index]
@@ -116,7 +118,7 @@ def _multiple(chain: Chain, expr: Scalar, data: Monomial) -> float:
 
 
 def _cuts(around: Scalar, most: float) -> bool:
-    """Whether a number of size `most` may be more than a step of `around` leaves."""
+    """Tells whether a number of size `most` may be cut by more than a step of `around`."""
     match around:
         case Convert(dtype, inner):
             if dtype.is_float:
@@ -148,7 +150,7 @@ class Approximation:
     roundings: tuple[Scalar, ...]
 
     def without(self, applied: BlockProgram) -> BlockProgram:
-        """`applied` without the roundings in the updates of its loops."""
+        """Returns `applied` without the roundings in the updates of its loops."""
         return replace(applied, graph=self._graph(applied.graph))
 
     def _graph(self, graph: Graph) -> Graph:
@@ -166,7 +168,7 @@ class Approximation:
 
 
 def without(roundings: Sequence[Scalar], expr: Scalar) -> Scalar:
-    """`expr` with what each of `roundings` is applied to in its place."""
+    """Replaces each application of `roundings` in `expr` by what it is applied to."""
     for around in roundings:
         inner = _inside(around, expr)
         if inner is not None:
@@ -181,7 +183,7 @@ def without(roundings: Sequence[Scalar], expr: Scalar) -> Scalar:
 
 
 def _inside(around: Scalar, expr: Scalar) -> Scalar | None:
-    """What `around` is applied to in `expr`, if it is."""
+    """Returns what `around` is applied to in `expr`, if it is."""
     match around, expr:
         case Arg(), _:
             return expr
@@ -194,7 +196,9 @@ def _inside(around: Scalar, expr: Scalar) -> Scalar | None:
 
 
 def approximation(program: TensorProgram, chains: Sequence[tuple[Chain, Sequence[Scaling]]]) -> Approximation | None:
-    """What a loop for `chains` is checked against; each has the scalings that its terms have. None where there are none."""
+    """Returns the program that a loop for `chains` is checked against; each chain has the scalings of its terms. None
+    where there are none.
+    """
     for chain, scalings in chains:
         links = frozenset(link.node for link in chain.links)
         if scalings and links <= program.values().keys():
@@ -223,7 +227,7 @@ class _Removal:
         self.make = fresh(set(self.values))
 
     def program_without(self) -> TensorProgram:
-        """The program whose reductions read what was to be rounded."""
+        """Returns the program with its reductions reading what was to be rounded."""
         nodes: list[Node] = []
         for node in self.program.nodes:
             made = with_uses(node, self._read) if node.name in self.links else node
@@ -232,7 +236,7 @@ class _Removal:
         return remove_dead(replace(self.program, nodes=tuple(nodes)))
 
     def _read(self, use: Use) -> Use:
-        """`use` of the same value without its roundings."""
+        """Returns `use` of the same value without its roundings."""
         node = self.values[use.value]
         if use.value not in self.after or all(a.space != self.along for a in node.axes):
             return use

@@ -55,7 +55,7 @@ class Factor:
 
     @property
     def trivial(self) -> bool:
-        """Whether it is 1."""
+        """True where the factor is 1."""
         return self == Factor()
 
 
@@ -72,7 +72,7 @@ class NotSeparableError(Exception):
 
 
 def separated(chain: Chain, sides: tuple[Scalar, ...]) -> tuple[Term, ...]:
-    """The terms whose sum is the product of `sides`.
+    """Return the terms whose sum is the product of `sides`.
 
     Raises:
         NotSeparableError: some part mixes data and earlier results for good, or there are too many terms.
@@ -92,7 +92,8 @@ def _few(chain: Chain, expr: Scalar, count: int) -> None:
 
 
 def factored(chain: Chain, expr: Scalar) -> Term:
-    """The one term H(d) * G(x) * exp(g(x) - h(d)) that `expr` is: n of these multiplied are data by the n-th power of results.
+    """Return the one term H(d) * G(x) * exp(g(x) - h(d)) that `expr` is: n of these multiplied are data by the n-th
+    power of results.
 
     Raises:
         NotSeparableError: it is no such product.
@@ -111,7 +112,7 @@ def factored(chain: Chain, expr: Scalar) -> Term:
 
 
 def overflowing(chain: Chain, term: Term) -> str | None:
-    """Why what `term` says of a sum is no way to compute it; None where it is.
+    """Say why `term` is no way to compute its sum; None where it is one.
 
     H is applied after the sum. Where it makes elements small that are not, or ordinary ones of those that are tiny, the sum without
     it is infinite or 0. That is what dividing by an extremum is for, and what powers of H amount to.
@@ -129,7 +130,7 @@ def overflowing(chain: Chain, term: Term) -> str | None:
 
 
 def freed_of_both(chain: Chain, sides: tuple[Scalar, ...], scaling: Collection[str]) -> str | None:
-    """Why the product of two sides without what scales one of them is no way to compute it; None where it is.
+    """Say why the product of two sides without the scale of one of them is no way to compute it; None where it is one.
 
     A scale, a norm say, brings data of any size to about 1. Times ordinary numbers, the data may go without it until all is
     added up; times other data of any size, scaled or not, their product may be of the size of a square.
@@ -149,7 +150,7 @@ def freed_of_both(chain: Chain, sides: tuple[Scalar, ...], scaling: Collection[s
 
 
 def _leaves(chain: Chain, expr: Scalar) -> frozenset[str]:
-    """The values outside of the chain that `expr` is made of."""
+    """Return the values outside of the chain that `expr` is made of."""
     found: set[str] = set()
     for index in arguments(expr):
         operand = chain.operands[index]
@@ -161,7 +162,7 @@ def _leaves(chain: Chain, expr: Scalar) -> frozenset[str]:
 
 
 def far_apart(chain: Chain, term: Term) -> bool:
-    """Whether elements are brought into range by several factors, one of them a result: data times data by two lengths.
+    """Tell whether elements are brought into range by several factors, one of them a result: data times data by two lengths.
 
     The sum without them is of another size than any of the data, and may be infinite where the elements are ordinary numbers.
     """
@@ -170,7 +171,7 @@ def far_apart(chain: Chain, term: Term) -> bool:
 
 
 def _counting(chain: Chain, expr: Scalar) -> bool:
-    """Whether `expr` is a sum of exponentials: relative to the greatest, from 1 to the number of elements."""
+    """Tell whether `expr` is a sum of exponentials: relative to the greatest, from 1 to the number of elements."""
     found = chain.operands[expr.index] if isinstance(expr, Arg) else None
     if not isinstance(found, Result):
         return False
@@ -186,7 +187,7 @@ def _extremum(chain: Chain, operand: int) -> bool:
 
 
 def _dividing(expr: Scalar, below: bool) -> Iterator[int]:
-    """The arguments that `expr` divides by, or the other ones: what is under an exponential is neither."""
+    """Yield the arguments that `expr` divides by, or the other ones: what is under an exponential is neither."""
     match expr:
         case Arg(index):
             if below:
@@ -206,7 +207,7 @@ def _dividing(expr: Scalar, below: bool) -> Iterator[int]:
 
 
 def summands(chain: Chain, expr: Scalar) -> list[Scalar]:
-    """What `expr` is the sum of, as far apart as addition, subtraction and scaling by what is fixed take it."""
+    """Split `expr` into summands, as far apart as addition, subtraction and scaling by what is fixed take it."""
     return _Separation(chain).additive(expr)
 
 
@@ -221,11 +222,11 @@ class _Separation:
     chain: Chain
 
     def fixed(self, expr: Scalar) -> bool:
-        """Whether `expr` is the same all along the axis."""
+        """Tell whether `expr` is the same all along the axis."""
         return not self.chain.varying(expr)
 
     def parts(self, expr: Scalar) -> list[_Part]:
-        """The terms of one side."""
+        """Return the terms of one side."""
         if not self.chain.dependent(expr):
             return [_Part(expr) if self.fixed(expr) else _Part(ONE, Factor(expr))]
         if self.fixed(expr):
@@ -255,7 +256,7 @@ class _Separation:
                 raise NotSeparableError(f"{self.chain.show(expr)} mixes data with an earlier result")
 
     def _rounded(self, expr: Scalar, around: Scalar, inner: Scalar) -> _Part:
-        """A product, rounded."""
+        """Return a product, rounded, as a part."""
         parts = self.parts(inner)
         if len(parts) > 1 or not _plain(parts[0]):
             raise NotSeparableError(f"{self.chain.show(expr)} rounds more than a product of data and earlier results")
@@ -266,14 +267,14 @@ class _Separation:
         return _Part(ONE, Factor(scaled=scaling))
 
     def _divisor(self, expr: Scalar, divisor: Scalar) -> _Part:
-        """What dividing by `divisor` multiplies by."""
+        """Return the part that dividing by `divisor` multiplies by."""
         below = self.parts(divisor)
         if len(below) > 1 or below[0].factor.powers or below[0].factor.scaled:
             raise NotSeparableError(f"{self.chain.show(expr)} divides by a sum of data and an earlier result")
         return _inverse(below[0])
 
     def _product(self, expr: Scalar, left: list[_Part], right: list[_Part]) -> list[_Part]:
-        """The terms of the product `expr` of two sums."""
+        """Return the terms of the product `expr` of two sums."""
         _few(self.chain, expr, len(left) * len(right))
         return [_times(a, b) for a in left for b in right]
 
@@ -305,7 +306,7 @@ class _Separation:
         return parts
 
     def _shift(self, left: list[_Part], right: list[_Part]) -> _Part | None:
-        """The one difference of data and an earlier result that the two make, if they do."""
+        """Return the one difference of data and an earlier result that the two make, if they do."""
         if len(left) != 1 or len(right) != 1:
             return None
         one, other = left[0], right[0]
@@ -319,7 +320,7 @@ class _Separation:
         return _Part(one.scale, Factor(ONE, ((Shift(one.factor.data, moved), 1),)))
 
     def _raised(self, expr: Scalar, inner: Scalar) -> _Part:
-        """exp of a sum of data and earlier results."""
+        """Return exp of a sum of data and earlier results as a part."""
         data: Scalar = ZERO
         result: Scalar = ZERO
         for part in self.additive(inner):
@@ -334,7 +335,7 @@ class _Separation:
         return _Part(ONE, Factor(ONE, (), Shift(data, result)))
 
     def additive(self, expr: Scalar) -> list[Scalar]:
-        """Summands of `expr`, as far apart as addition, subtraction and scaling by what is fixed take them."""
+        """Split `expr` into summands, as far apart as addition, subtraction and scaling by what is fixed take them."""
         match expr:
             case Apply("add", (left, right)):
                 return [*self.additive(left), *self.additive(right)]
@@ -352,11 +353,11 @@ class _Separation:
                 return [expr]
 
     def _outer(self, expr: Scalar) -> bool:
-        """Whether `expr` neither varies nor comes from the chain."""
+        """Tell whether `expr` neither varies nor comes from the chain."""
         return self.fixed(expr) and not self.chain.dependent(expr)
 
     def _chosen(self, expr: Scalar, condition: Scalar, yes: list[_Part], no: list[_Part]) -> list[_Part]:
-        """A choice that the data make: each side's data, or 0 where the other is chosen."""
+        """Return a choice that the data make: each side's data, or 0 where the other is chosen."""
         if not all(map(_plain, (*yes, *no))):
             raise NotSeparableError(
                 f"{self.chain.show(expr)} leaves out elements, which a running value would still see"

@@ -50,7 +50,7 @@ class Joined:
     sizes: Mapping[str, tuple[str, ...]]
 
     def apart(self, use: Use) -> Use:
-        """`use`, of a value of `program`, as one of the same value as written."""
+        """Returns `use`, of a value of `program`, as a use of that value as written."""
         own = self.program.values()[use.value].axes
         bound = dict(zip(own, use.axes, strict=True))
         places = {a: (whole, i) for whole in own for i, a in enumerate(self.axes.get(whole, ()))}
@@ -65,7 +65,7 @@ class Joined:
 
 
 def joined(program: TensorProgram) -> Joined:
-    """`program` with the axes that its reductions run along at once as one axis each, where they can be."""
+    """Joins the axes of `program` that its reductions run along at once into one axis each, where they can be."""
     classes = _Classes(program)
     joining = _Joining(program, classes, tuple(classes.groups()))
     if not joining.groups:
@@ -90,14 +90,14 @@ class _Classes:
                     self.parent[self.root(own)] = self.root(axis)
 
     def root(self, axis: Axis) -> Axis:
-        """The class of `axis`, by one of them."""
+        """Returns one axis that stands for the class of `axis`."""
         self.parent.setdefault(axis, axis)
         while self.parent[axis] != axis:
             axis = self.parent[axis]
         return axis
 
     def groups(self) -> Iterator[tuple[Axis, ...]]:
-        """Classes that a reduction runs along together, and that every value has together."""
+        """Yields classes that a reduction runs along together, and that every value has together."""
         seen: dict[Axis, list[tuple[str, bool]]] = {}
         barred: set[Axis] = set()
         for node in (*self.program.inputs, *self.program.nodes):
@@ -138,7 +138,7 @@ class _Joining:
             self.spaces[group] = Space(name)
 
     def over(self, axes: Sequence[Axis]) -> tuple[Axis, ...]:
-        """`axes` with each group's as one, where its first stands."""
+        """Replaces the axes of each group among `axes` by one, where its first stands."""
         found: list[Axis] = []
         for axis in axes:
             group = next((g for g in self.groups if self.classes.root(axis) in g), None)
@@ -154,7 +154,7 @@ class _Joining:
         return tuple(found)
 
     def node(self, node: Node) -> Node:
-        """`node` over these axes; where it is the number of elements of one, that."""
+        """Returns `node` over the joined axes; a number of elements along one is replaced by the product that it is."""
         count = self._count(node)
         if count is not None:
             return count
@@ -179,7 +179,7 @@ class _Joining:
 
 
 def _multiplied(expr: Scalar, known: Callable[[int], tuple[str, ...] | None]) -> tuple[str, ...] | None:
-    """The values that `expr` is the product of; None where it is more than that."""
+    """Returns the values that `expr` is the product of; None where it is more than that."""
     match expr:
         case Arg(index):
             return known(index)
@@ -202,7 +202,9 @@ def _uses(node: Node) -> tuple[Use, ...]:
 
 
 def over_each(fold: Fold, whole: Joined) -> Fold | None:
-    """`fold`, of the program of `whole`, over the axes that its own stand for; None where it has a product along one of these."""
+    """Puts `fold`, of the program of `whole`, over the axes that its own stand for; None where it has a product along
+    one of these.
+    """
     (axis,) = fold.over
     if axis not in whole.axes:
         return fold
@@ -251,7 +253,7 @@ class _Expanding:
     make: Callable[[str], str]
 
     def __call__(self, node: BlockNode) -> Iterator[BlockNode]:
-        """`node` over the axes that its own stands for."""
+        """Yields the nodes for `node` over the axes that its own stands for."""
         match node:
             case Collapse(name, monoid, arg, over) if over == self.axis:
                 for each in self.own[::-1][:-1]:
@@ -270,5 +272,5 @@ class _Expanding:
                 yield node
 
     def graph(self, graph: Graph) -> Graph:
-        """The same of a graph."""
+        """Expands all nodes of a graph."""
         return replace(graph, nodes=tuple(n for node in graph.nodes for n in self(node)))

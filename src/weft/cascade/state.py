@@ -145,7 +145,9 @@ def layout(
     names: dict[Key, str],
     make: Callable[[str], str],
 ) -> Layout:
-    """The components that carry `sums` and `single`, with all that it takes to move them; `names` has those of some of them."""
+    """Lays out the components that carry `sums` and `single`, with all that it takes to move them; `names` has those of
+    some of them.
+    """
     sums = tuple(sums)
     references = dict.fromkeys(centres[shift] for each in sums for shift, _ in each.shifts)
     used = tuple(r for r in references if isinstance(r, Centre))
@@ -163,7 +165,7 @@ def layout(
 
 
 def axes_of(chain: Chain, key: Key) -> frozenset[Axis]:
-    """The free axes of a component."""
+    """Returns the free axes of a component."""
     match key:
         case Carried():
             found = frozenset(a for f in key.factors for a in factor_axes(chain, f))
@@ -179,12 +181,12 @@ def axes_of(chain: Chain, key: Key) -> frozenset[Axis]:
 
 
 def scale_of(scaling: Scaling) -> Scale:
-    """The running value that `scaling` is at."""
+    """Returns the running value that `scaling` is at."""
     return Scale(inverse(scaling.result))
 
 
 def extrema(chain: Chain, scale: Scale) -> dict[int, Combined]:
-    """The running values that a scale is made of, by operand."""
+    """Returns the running values that a scale is made of, by operand."""
     found: dict[int, Combined] = {}
     for i in arguments(scale.of):
         operand = chain.operands[i]
@@ -195,7 +197,7 @@ def extrema(chain: Chain, scale: Scale) -> dict[int, Combined]:
 
 
 def _monoid(key: Single) -> Monoid:
-    """What two parts are combined with."""
+    """Returns the operation that combines two parts."""
     match key:
         case Combined():
             return key.monoid
@@ -236,7 +238,7 @@ class StateWriter:
         return Graphing(self.order, self.real, self.make)
 
     def state(self) -> tuple[tuple[BlockNode, ...], State]:
-        """The operators of an iteration, and the state."""
+        """Returns the operators of an iteration, and the state."""
         names = self.layout.names
         components = tuple(
             Component(names[k], self.update.ordered(self.layout.axes[k]), self.real, self._initial(k))
@@ -262,14 +264,14 @@ class StateWriter:
     # One iteration.
 
     def _take(self, name: str) -> str:
-        """A value of the body, in the update."""
+        """Returns a value of the body, in the update."""
         if name not in self.fed:
             self.fed[name] = self.make(name.strip("%") if not name.startswith("%") else "x")
             self.update.dims[self.fed[name]] = self.body.dims[name]
         return self.fed[name]
 
     def _data(self, expr: Scalar, wish: str = "x") -> str:
-        """Data in the body: elements, or what is the same for all of them."""
+        """Makes data in the body: elements, or one value that is the same for all of them."""
         names = [argument(i) for i in range(len(self.chain.operands))]
         if not arguments(expr):
             return self.body.point(wish, expr, names, dims=frozenset((self.chain.over,)))
@@ -314,17 +316,17 @@ class StateWriter:
         return Graph(inputs, tuple(write.nodes), tuple(new[k] for k in self.layout.keys))
 
     def _greatest(self, key: Exponent) -> str:
-        """The greatest data of a block, and finite."""
+        """Finds the greatest data of a block, and finite."""
         self.body.location = None
         most = self.body.collapse("top", Monoid.max, self._data(key.data), self.chain.over)
         return self.body.point("top", apply("maximum", Arg(0), Lit(self.real.lowest)), (most,))
 
     def _both(self, write: Graphing, key: Single, left: str, right: str) -> str:
-        """What two parts make together."""
+        """Combines two parts."""
         return write.point(LETTERS[type(key)], apply(_monoid(key).value, Arg(0), Arg(1)), (left, right))
 
     def _part(self, key: Single) -> str:
-        """A block's part."""
+        """Computes a block's part."""
         self.body.location = self.locations.get(key)
         match key:
             case Combined():
@@ -335,7 +337,7 @@ class StateWriter:
                 return self._multiplied(key)
 
     def _logarithms(self, key: Logarithms) -> str:
-        """A block's part of the sum of logarithms and exponents."""
+        """Computes a block's part of the sum of logarithms and exponents."""
         parts: list[str] = []
         if key.data is not None:
             logs, _ = self._sizes(key.data)
@@ -345,7 +347,7 @@ class StateWriter:
         return parts[0] if len(parts) == 1 else self.body.point("part", apply("add", Arg(0), Arg(1)), parts)
 
     def _multiplied(self, key: Multiplied) -> str:
-        """The product of a block's data, each by the geometric mean of those that have a logarithm."""
+        """Multiplies a block's data, each by the geometric mean of those that have a logarithm."""
         body, over = self.body, self.chain.over
         logs, there = self._sizes(key.data)
         mean = apply("div", Arg(0), apply("maximum", Arg(1), ONE))
@@ -356,7 +358,7 @@ class StateWriter:
         return body.collapse("part", Monoid.prod, scaled, over)
 
     def _sizes(self, data: Scalar) -> tuple[str, str]:
-        """The logarithms of a block's data, 0 where there is none; and 1 where there is one, else 0.
+        """Returns the logarithms of a block's data, 0 where there is none; and 1 where there is one, else 0.
 
         In float32: any numbers near them would do.
         """
@@ -367,11 +369,11 @@ class StateWriter:
         return write.point("log", finite_or(Arg(0), ZERO), (log,), narrow), write.point("there", there, (log,), narrow)
 
     def _count(self) -> str:
-        """The number of elements of a block."""
+        """Counts the elements of a block."""
         return self.body.extent("count", self.chain.over)
 
     def _still(self, key: Carried) -> str:
-        """A block's part of a sum that is relative to nothing."""
+        """Computes a block's part of a sum that is relative to nothing."""
         self.body.location = self.locations.get(key)
         if all(f.trivial for f in key.factors):
             return self._count()
@@ -380,7 +382,7 @@ class StateWriter:
         return self._summed(self.body, sides)
 
     def _relative(self, key: Carried, new: Mapping[Key, str]) -> str:
-        """A block's part of a sum relative to the new running values."""
+        """Computes a block's part of a sum relative to the new running values."""
         self.update.location = self.locations.get(key)
         sides: list[str] = []
         for factor, dtype in zip(key.factors, key.rounded, strict=True):
@@ -415,7 +417,8 @@ class StateWriter:
         return write.point("y", result, args)
 
     def _scale(self, write: Graphing, key: Scale, new: Mapping[Key, str], other: str) -> str:
-        """A scale of the extrema in `new`; where one cannot divide by it, `other`: any would do, what is divided is 0 or lost.
+        """Computes a scale of the extrema in `new`; where one cannot divide by it, `other`: any would do, what is
+        divided is 0 or lost.
 
         That is the repair of A.1: its H has an inverse.
         """
@@ -435,7 +438,7 @@ class StateWriter:
     def _moved(
         self, write: Graphing, key: Carried, sums: Mapping[Key, str], old: Mapping[Key, str], new: Mapping[Key, str]
     ) -> str:
-        """The carried sum `key`, relative to the running values `old`, relative to `new`."""
+        """Moves the carried sum `key`, relative to the running values `old`, so that it is relative to `new`."""
         args: list[str] = []
 
         def add(name: str) -> Arg:
@@ -462,7 +465,7 @@ class StateWriter:
         return write.point("kept", result, args)
 
     def _by(self, write: Graphing, reference: Reference, old: Mapping[Key, str], new: Mapping[Key, str]) -> str:
-        """By how much a running value has moved; of an exponent that nothing has been relative to yet, by nothing.
+        """Computes by how much a running value has moved; an exponent that nothing has been relative to yet moves by nothing.
 
         Nor by any number where an exponent moves so far that what was relative to it is 0: times a sum, that could be infinite,
         and NaN times 0. An infinite move makes NaN there, as the difference times its exponential does.
@@ -477,13 +480,13 @@ class StateWriter:
         return write.point("by", by, (new[reference], old[reference], factor))
 
     def _fallen(self, write: Graphing, exponent: Exponent, old: Mapping[Key, str], new: Mapping[Key, str]) -> str:
-        """What is relative to an exponent, as a share of what it was."""
+        """Computes the share that is left, after a move, of what is relative to an exponent."""
         return write.point("f", apply("decay", apply("sub", Arg(0), Arg(1))), (old[exponent], new[exponent]))
 
     # Two parts.
 
     def _merge(self) -> Graph:
-        """The state of the elements of two parts together."""
+        """Merges the states of the elements of two parts."""
         write = self._graphing()
         sides: list[dict[Key, str]] = []
         for side in ("left", "right"):

@@ -76,7 +76,7 @@ class Correcting:
 
 
 def correcting(state: State) -> Correcting:
-    """Which operators of `state`'s update correct.
+    """Finds the operators of `state`'s update that correct.
 
     The new value of a component combines, by a monoid or in an accumulating product, what there was with what is new:
 
@@ -103,7 +103,7 @@ def correcting(state: State) -> Correcting:
 
 
 def corrected(program: BlockProgram, counted: Counted) -> Corrections:
-    """The corrections of one run of an applied `program`, of which `counted` says what it did."""
+    """Counts the corrections of one run of an applied `program`, of which `counted` says what it did."""
     total = Corrections()
     for node in maps(program.graph):
         if node.state is None:
@@ -117,12 +117,12 @@ def corrected(program: BlockProgram, counted: Counted) -> Corrections:
 
 
 def dependents(state: State) -> int:
-    """How many components of `state` have something to correct: the dependent reductions of its chain."""
+    """Counts the components of `state` that have something to correct: the dependent reductions of its chain."""
     return len(correcting(state).running)
 
 
 def in_levels(size: int, levels: Sequence[Level], dependent: int) -> Corrections:
-    """The corrections of a loop, for each of the items that it runs for, in closed form.
+    """Counts the corrections of a loop, for each of the items that it runs for, in closed form.
 
     A loop of n iterations over elements corrects the running value n - 1 times; one over results of the level inside it
     corrects each of these too. Segments are such loops apart, and one more over their results.
@@ -143,7 +143,7 @@ def in_levels(size: int, levels: Sequence[Level], dependent: int) -> Corrections
 
 
 def fused_at(lengths: Sequence[int], level: int, dependent: int) -> Corrections:
-    """The corrections that fusing a chain at a level of its reduction tree takes, a row (RedFuser, section 5.3).
+    """Counts the corrections that fusing a chain at a level of its reduction tree takes, a row (RedFuser, section 5.3).
 
     Up to `level` each output has a reference of its own; its L_k outputs are then combined. At the top there is one output, and
     no correction.
@@ -162,7 +162,7 @@ def _tile(level: Level, size: int) -> int:
 
 
 def _in_loops(size: int, tiles: Sequence[int]) -> Corrections:
-    """Those of nested loops with these tiles over `size` elements, for one component."""
+    """Counts those of nested loops with these tiles over `size` elements, for one component."""
     if not size:
         return Corrections()
     tile, *inner = tiles
@@ -175,7 +175,9 @@ def _in_loops(size: int, tiles: Sequence[int]) -> Corrections:
 
 
 def _sides(node: BlockNode) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The operands that `node` combines: which value each is, or for a part of its own expression `node`, and what it reads."""
+    """Yields the operands that `node` combines: which value each is, or for a part of its own expression `node`, and
+    what it reads.
+    """
     match node:
         case Pointwise(name, Apply(op, pair), args) if op in {m.value for m in Monoid}:
             for side in pair:
@@ -188,7 +190,7 @@ def _sides(node: BlockNode) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _depends(graph: Graph) -> dict[str, frozenset[str]]:
-    """For each value of `graph`, the inputs of the graph that it depends on."""
+    """Maps each value of `graph` to the inputs of the graph that it depends on."""
     found = {name: frozenset((name,)) for name in graph.inputs}
     for node in graph.nodes:
         reach = frozenset[str]().union(*(found[name] for name in operands(node)))
@@ -197,11 +199,11 @@ def _depends(graph: Graph) -> dict[str, frozenset[str]]:
 
 
 def _is_merge(state: State) -> bool:
-    """Whether an iteration is fed a whole state, and merges it."""
+    """Tells whether an iteration is fed a whole state, and merges it."""
     return _numbered(state.update) == _numbered(merging(state))
 
 
 def _numbered(graph: Graph) -> Graph:
-    """`graph` with its values numbered in order of appearance."""
+    """Numbers the values of `graph` in order of appearance."""
     names = dict.fromkeys((*graph.inputs, *(name for node in graph.nodes for name in results(node))))
     return rename_values(graph, {name: str(i) for i, name in enumerate(names)})

@@ -60,7 +60,7 @@ _NONE: Mapping[str, float] = {}
 
 
 def estimate(program: BlockProgram, sizes: Mapping[str, int], machine: Machine) -> tuple[Cost, ...]:
-    """The cost of each kernel of an applied program, in the order of `weft.schedule.kernels`.
+    """Estimates the cost of each kernel of an applied program, in the order of `weft.schedule.kernels`.
 
     Args:
         program: with places.
@@ -72,7 +72,7 @@ def estimate(program: BlockProgram, sizes: Mapping[str, int], machine: Machine) 
 
 
 def _along(graph: Graph) -> Iterator[str]:
-    """The operators that are computed along with others, in their loops.
+    """Yields the operators that are computed along with others, in their loops.
 
     Those are what is a number a row beside whole rows, what runs over the elements of the one before, and sums of what is made.
     """
@@ -95,7 +95,7 @@ def _along(graph: Graph) -> Iterator[str]:
 
 
 def _heavy(graph: Graph) -> Iterator[tuple[str, float]]:
-    """For each elementwise operator the average cost of its operations, in flops, beyond 1."""
+    """Yields for each elementwise operator the average cost of its operations, in flops, beyond 1."""
     for node in graph.nodes:
         if isinstance(node, Map):
             yield from _heavy(node.body)
@@ -108,7 +108,7 @@ def _heavy(graph: Graph) -> Iterator[tuple[str, float]]:
 
 
 def total(costs: Iterable[Cost]) -> Cost:
-    """Kernels that run one after the other."""
+    """Adds up kernels that run one after the other."""
     costs = tuple(costs)
     return Cost(
         sum(c.bytes_read for c in costs),
@@ -123,7 +123,7 @@ def total(costs: Iterable[Cost]) -> Cost:
 def cost_of(
     part: Traffic, machine: Machine, heavy: Mapping[str, float] = _NONE, along: Collection[str] = frozenset()
 ) -> Cost:
-    """The cost of one kernel that moves and does `part`.
+    """Estimates the cost of one kernel that moves and does `part`.
 
     Args:
         part, machine: what, and where.
@@ -154,7 +154,7 @@ def cost_of(
 
 
 def _working_seconds(part: Traffic, machine: Machine) -> float:
-    """Arithmetic at full rates: products in the matrix units, all else in vectors of fp32."""
+    """Computes the seconds of arithmetic at full rates: products in the matrix units, all else in vectors of fp32."""
     products = sum(work / machine.matrix_rate(d) for d, work in part.matrix_flops.items())
     rest = sum(part.flops.values()) - sum(part.matrix_flops.values())
     return products + rest / machine.vector_flops
@@ -171,7 +171,7 @@ def _local_seconds(part: Traffic, machine: Machine) -> float:
 
 
 def _copying_seconds(part: Traffic, machine: Machine) -> float:
-    """Staged panels and filled edges: written to and read from the second level, beside the work."""
+    """Computes the seconds of staged panels and filled edges: written to and read from the second level, beside the work."""
     near = machine.levels[min(1, len(machine.levels) - 1)]
     return 2 * sum(part.copied.values()) / near.bytes_per_second
 

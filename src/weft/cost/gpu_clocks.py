@@ -34,7 +34,7 @@ CONVERT = 2.0
 
 
 def clocks_of(expr: Scalar, args: Sequence[tuple[Axis, ...]]) -> list[tuple[frozenset[Axis], float]]:
-    """(axes, clocks for each element) of every operation of `expr`, whose arguments have axes `args`; numbers cost nothing.
+    """Lists (axes, clocks for each element) of every operation of `expr`, whose arguments have axes `args`; numbers cost nothing.
 
     An operation on numbers of rows is one for each row, wherever it stands.
     """

@@ -65,7 +65,7 @@ class Resources:
 def resources(
     applied: BlockProgram, part: KernelNodes, sizes: Mapping[str, int], gpu: Gpu, warps: int = 4, stages: int = 1
 ) -> Resources:
-    """What the launch `part` of `applied` takes as a Triton kernel on `gpu`.
+    """Estimates what the launch `part` of `applied` takes as a Triton kernel on `gpu`.
 
     Args:
         applied: with places (a schedule was applied).
@@ -78,7 +78,7 @@ def resources(
 
 
 def resources_of(work: ProgramWork, gpu: Gpu, warps: int, stages: int) -> Resources:
-    """The same, of what a program is known to do."""
+    """Estimates what a launch takes, from what its program is known to do."""
     threads = warps * gpu.warp
     shared = shared_bytes(work.body, gpu, warps, stages)
     registers = _registers(work, gpu, warps, stages)
@@ -105,7 +105,7 @@ def resources_of(work: ProgramWork, gpu: Gpu, warps: int, stages: int) -> Resour
 
 
 def unfit(found: Resources, gpu: Gpu) -> str | None:
-    """Why a launch that takes this does not fit `gpu`; None where it does."""
+    """Says why a launch that takes this does not fit `gpu`; None where it does."""
     if found.shared_bytes > gpu.program_bytes:
         return f"{found.shared_bytes} bytes of shared memory, where a program of {gpu.name} has {gpu.program_bytes}"
     if found.registers > _FAR_BEYOND * _REGISTERS_OF_A_THREAD:
@@ -118,12 +118,14 @@ def unfit(found: Resources, gpu: Gpu) -> str | None:
 
 
 def pipelined(region: Region, stages: int) -> bool:
-    """Whether the compiler has several iterations of the loop under way: an innermost one that multiplies blocks it loads."""
+    """Tells whether the compiler has several iterations of the loop under way: an innermost one that multiplies blocks it loads."""
     return region.loop and stages > 1 and not region.inner and any(load.products for load in region.loads)
 
 
 def copied_ahead(region: Region, gpu: Gpu, stages: int) -> bool:
-    """Whether Triton, being told to, has several iterations under way of an innermost loop that loads and multiplies no blocks."""
+    """Tells whether Triton, being told to, has several iterations under way of an innermost loop that loads and
+    multiplies no blocks.
+    """
     lone = gpu.copies_ahead and region.loop and not region.inner and region.together == 1
     return lone and stages > 1 and bool(region.loads) and not any(load.products for load in region.loads)
 
@@ -137,14 +139,14 @@ class Unit(Enum):
 
 
 def unit_of(product: Product, gpu: Gpu, warps: int) -> Unit:
-    """What a product of blocks runs on."""
+    """Returns the unit that a product of blocks runs on."""
     if product.dtype not in gpu.flops:
         return Unit.vector
     return Unit.warpgroup if gpu.warpgroups and warps % 4 == 0 and product.rows >= 64 else Unit.warp
 
 
 def shared_bytes(region: Region, gpu: Gpu, warps: int, stages: int) -> int:
-    """Bytes of shared memory that `region` and what it holds need at once."""
+    """Counts the bytes of shared memory that `region` and what it holds need at once."""
     made = max((_passed(p, gpu, warps) for p in region.products), default=0)
     stored = _stored(region, gpu, warps)
     if pipelined(region, stages):
@@ -165,12 +167,12 @@ def shared_bytes(region: Region, gpu: Gpu, warps: int, stages: int) -> int:
 
 
 def _buffers(load: Load, units: Collection[Unit], gpu: Gpu, stages: int) -> int:
-    """How many blocks of a load are there at once: one more where the unit still reads what the next iteration replaces."""
+    """Counts the blocks of a load that are there at once: one more where the unit still reads what the next iteration replaces."""
     return stages if units == {Unit.warpgroup} and (gpu.tensor_memory or not load.others) else stages - 1
 
 
 def _arriving(product: Product, gpu: Gpu, warps: int) -> int:
-    """Bytes of operands that are loaded for one product alone; to the warps' own units some go in pieces."""
+    """Counts the bytes of operands that are loaded for one product alone; to the warps' own units some go in pieces."""
     pairs = zip(product.loaded, product.turned, strict=True)
     operands = [(o.bytes, turned or o.others) for o, turned in pairs if o is not None and not o.within]
     if gpu.operands_in_registers:
@@ -183,12 +185,12 @@ def _arriving(product: Product, gpu: Gpu, warps: int) -> int:
 
 
 def _stored(region: Region, gpu: Gpu, warps: int) -> int:
-    """Bytes that a block passes through on its way to memory, in pieces."""
+    """Counts the bytes that a block passes through on its way to memory, in pieces."""
     return max((min(lanes * t.bytes, _PIECE_BYTES * warps * gpu.warp) for lanes, t in region.stores), default=0)
 
 
 def _passed(product: Product, gpu: Gpu, warps: int) -> int:
-    """Bytes of computed operands that go through shared memory: rows stay where they are if every warp has its own."""
+    """Counts the bytes of computed operands that go through shared memory: rows stay where they are if every warp has its own."""
     rows, columns = product.made
     unit = unit_of(product, gpu, warps)
     stays = unit is not Unit.vector and product.rows >= LEAST_OF_PRODUCTS * warps
@@ -209,7 +211,7 @@ def _registers(work: ProgramWork, gpu: Gpu, warps: int, stages: int) -> int:
 
 
 def _beside(region: Region, gpu: Gpu, warps: int, stages: int) -> int:
-    """Bytes of registers of what is no block of the program: addresses, and operands of the warps' own units."""
+    """Counts the bytes of registers of what is no block of the program: addresses, and operands of the warps' own units."""
     threads = warps * gpu.warp
     found = sum(8 * threads * accesses(load, threads) for load in region.loads)
     units = {p: unit_of(p, gpu, warps) for p in region.products}
@@ -223,5 +225,5 @@ def _beside(region: Region, gpu: Gpu, warps: int, stages: int) -> int:
 
 
 def accesses(load: Load, threads: int) -> int:
-    """How many loads one thread makes for a block."""
+    """Counts the loads that one thread makes for a block."""
     return max(1, load.bytes // (_ACCESS_BYTES * threads))

@@ -48,7 +48,7 @@ def estimate_gpu(
     schedule: Schedule,
     innermost: Mapping[str, int | None] | None = None,
 ) -> tuple[Cost, ...]:
-    """The cost of each launch of an applied program as Triton kernels, in the order of `weft.schedule.kernels`.
+    """Estimates the cost of each launch of an applied program as Triton kernels, in the order of `weft.schedule.kernels`.
 
     Args:
         applied: with places (a schedule was applied).
@@ -73,23 +73,23 @@ class Launch:
     merges: bool
 
     def cost(self, chip: Gpu, warps: int, stages: int) -> Cost:
-        """Its cost on `chip`."""
+        """Estimates the cost on `chip`."""
         return _cost(self.work, self.counted, chip, warps, stages)
 
     def pipelines(self, chip: Gpu) -> bool:
-        """Whether there can be a pipeline on `chip`: a loop of several iterations loads, and has not several under way."""
+        """Tells whether there can be a pipeline on `chip`: a loop of several iterations loads, and has not several under way."""
         loops = (r for r in self.work.body.all() if r.runs > r.entries)
         return any(pipelined(r, 2) or copied_ahead(r, chip, 2) for r in loops)
 
     def unfit(self, chip: Gpu, warps: int, stages: int) -> str | None:
-        """Why it does not fit `chip`; None where it does."""
+        """Says why the launch does not fit `chip`; None where it does."""
         return unfit(resources_of(self.work, chip, warps, stages), chip)
 
 
 def launches_of(
     applied: BlockProgram, sizes: Mapping[str, int], innermost: Mapping[str, int | None] | None = None
 ) -> tuple[Launch, ...]:
-    """The launches of an applied program, in the order of `weft.schedule.kernels`; `innermost` as in `estimate_gpu`."""
+    """Lists the launches of an applied program, in the order of `weft.schedule.kernels`; `innermost` as in `estimate_gpu`."""
     parts = zip(kernels(applied), by_kernel(applied, sizes), strict=True)
     return tuple(
         Launch(work_of(applied, part, counted, sizes, innermost), counted, part.merges) for part, counted in parts
@@ -158,7 +158,7 @@ class _Model:
     shares: Mapping[str, float]
 
     def waves(self, work: ProgramWork) -> float:
-        """Seconds of all rounds of the grid."""
+        """Computes the seconds of all waves of the grid."""
         alone, use = self.region(work.body)
         spilled = self.found.spilled * _SPILL_BYTES * self.found.threads
         steps = sum(r.runs for r in work.body.all() if not r.inner)
@@ -169,7 +169,7 @@ class _Model:
         return clocks / self.chip.clock
 
     def region(self, region: Region) -> tuple[float, _Use]:
-        """Clocks that all runs of `region` in one program take when it is alone, and what they use."""
+        """Computes the clocks that all runs of `region` in one program take when it is alone, and what they use."""
         chip = self.chip
         use = self.once(region)
         moving, memory = use.moving, self.memory * chip.clock if region.loads else 0.0
@@ -187,7 +187,7 @@ class _Model:
         return clocks, total
 
     def once(self, region: Region) -> _Use:
-        """What one run of `region` keeps busy, without the loops inside."""
+        """Computes what one run of `region` keeps busy, without the loops inside."""
         products = [(self.product(p), unit_of(p, self.chip, self.warps)) for p in region.products]
         vectors = sum(clocks for clocks, unit in products if unit is Unit.vector)
         slots = self.warps_each * (self.vectors(region) + self.copies(region))
@@ -198,7 +198,7 @@ class _Model:
         )
 
     def alone(self, region: Region) -> float:
-        """Clocks of one run of `region` in a program that is alone, without waiting for memory."""
+        """Computes the clocks of one run of `region` in a program that is alone, without waiting for memory."""
         chip, each = self.chip, self.warps_each
         products = [(self.product(p), unit_of(p, chip, self.warps)) for p in region.products]
         # Warps of one scheduler wait for their own products; those of the others are done meanwhile.
@@ -227,18 +227,18 @@ class _Model:
         return max(1.0, self.warps / chip.schedulers) * chip.schedulers * chip.warp / chip.lanes
 
     def vectors(self, region: Region) -> float:
-        """Clocks of elementwise work, for each warp."""
+        """Computes the clocks of elementwise work, for each warp."""
         return sum(clocks * max(1.0, lanes / self.found.threads) for lanes, clocks in region.vectors)
 
     def copies(self, region: Region) -> float:
-        """Clocks of loads and stores, for each warp."""
+        """Computes the clocks of loads and stores, for each warp."""
         threads = self.found.threads
         loads = sum(accesses(load, threads) for load in region.loads)
         stores = sum(max(1, lanes * dtype.bytes // (16 * threads)) for lanes, dtype in region.stores)
         return _ACCESS_CLOCKS * (loads + stores)
 
     def product(self, product: Product) -> float:
-        """Clocks of the units that multiply, for one product of blocks."""
+        """Computes the clocks of the units that multiply, for one product of blocks."""
         chip = self.chip
         work = product.rows * product.columns * product.depth
         rate = chip.products_a_clock * chip.flops.get(product.dtype, 0.0) / chip.flops[DType.bfloat16]

@@ -71,7 +71,7 @@ class Load:
 
     @property
     def bytes(self) -> int:
-        """Of the block, padding included."""
+        """Bytes of the block, padding included."""
         return self.elements * self.dtype.bytes
 
 
@@ -122,7 +122,7 @@ class Region:
     strips: bool = False
 
     def all(self) -> list[Region]:
-        """This region and those inside."""
+        """List this region and those inside."""
         return [self, *(r for inner in self.inner for r in inner.all())]
 
 
@@ -150,7 +150,7 @@ def work_of(
     sizes: Mapping[str, int],
     innermost: Mapping[str, int | None] | None = None,
 ) -> ProgramWork:
-    """What a program of the launch `part` of `applied` does, on average.
+    """Find out what a program of the launch `part` of `applied` does, on average.
 
     Args:
         counted: of this launch, one of `weft.cost.by_kernel(applied, sizes)`.
@@ -176,7 +176,7 @@ def work_of(
 
 
 def _in_products(nodes: Sequence[BlockNode]) -> set[Axis]:
-    """The axes of blocks that are multiplied: rows, columns, and what is contracted."""
+    """Return the axes of blocks that are multiplied: rows, columns, and what is contracted."""
     found: set[Axis] = set()
     for node in nodes:
         if isinstance(node, Dot) and len(node.dims) == 2:
@@ -235,7 +235,7 @@ class _Walk:
         frame: Frame,
         known: Mapping[str, BlockType] | None = None,
     ) -> _Values:
-        """The values of `graph`, its work added to `region` and its blocks held in `frame`.
+        """Compute the values of `graph`, its work added to `region` and its blocks held in `frame`.
 
         `known` are the types of its values, where it is part of a graph: the rest of a loop may follow a first block elsewhere.
         """
@@ -258,7 +258,9 @@ class _Walk:
         return values
 
     def registers(self, values: _Values, name: str, kind: BlockType, lanes: _Lanes) -> int:
-        """Bytes of registers that an item takes, all threads together: what products alone read stays in shared memory."""
+        """Count the bytes of registers that an item takes, all threads together: what products alone read stays in
+        shared memory.
+        """
         if kind.lists or (name in values and values[name].raw):
             return 0
         return _elements(kind.dims, lanes) * max(4, kind.dtype.bytes) if kind.dims else 0
@@ -303,7 +305,7 @@ class _Walk:
                 assert_never(node)
 
     def dot(self, node: Dot, values: _Values, lanes: _Lanes, region: Region) -> None:
-        """A product of blocks, or one of a block and a vector, which is a sum."""
+        """Add a product of blocks, or of a block and a vector, which is a sum."""
         left, right = values[node.left], values[node.right]
         values[node.name] = _Value(node.name, (), node.dims, node.dtype.accumulator)
         if len(node.dims) < 2:
@@ -385,7 +387,7 @@ class _Walk:
     def fed(
         self, node: Map, given: Mapping[str, BlockType], values: _Values, lanes: _Lanes, region: Region
     ) -> tuple[_Values, dict[str, int]]:
-        """What the body of `node` sees of its inputs; what it loads takes so many bytes of registers.
+        """Return what the body of `node` sees of its inputs, and how many bytes of registers each takes that it loads.
 
         What no loop around moves is loaded before it, once.
         """
@@ -414,7 +416,7 @@ class _Walk:
         return seen, loaded
 
     def span(self, node: Map) -> int:
-        """The most elements that one iteration of `node` has."""
+        """Return the most elements that one iteration of `node` has."""
         size = node.axis.space.size(self.sizes)
         if node.tile is not None and node.place is not Place.whole:
             return node.tile
@@ -429,14 +431,14 @@ class _Walk:
                 assert_never(node.range)
 
     def runs(self, node: Map, region: Region) -> float:
-        """How often a program runs an iteration of the loop `node`, in all."""
+        """Count how often a program runs an iteration of the loop `node`, in all."""
         counted = self.iterations(node)
         if counted is not None:
             return counted / self.counted.iterations
         return region.runs * -(-node.axis.space.size(self.sizes) // max(1, node.tile or self.span(node)))
 
     def iterations(self, node: Map) -> int | None:
-        """The same of all programs, as counted for an operator of its body; None where it has none of its own."""
+        """Count the iterations of all programs, as counted for an operator of the body; None where it has none of its own."""
         nodes = [*node.body.nodes, *(node.state.update.nodes if node.state is not None else ())]
         own = [n.name for n in nodes if not isinstance(n, Map | Join)]
         if own:
@@ -446,19 +448,19 @@ class _Walk:
         return max(found) if found else None
 
     def lanes_of(self, dims: Sequence[Axis], lanes: _Lanes) -> int:
-        """Lanes of a block, which may be the largest."""
+        """Count the lanes of a block, which may be the largest."""
         count = _elements(dims, lanes)
         self.largest = max(self.largest, count)
         return count
 
 
 def _is_one(node: Map) -> bool:
-    """True for a map that is no loop: its one iteration covers its space, or is the first block."""
+    """Tell whether a map is no loop: its one iteration covers its space, or is the first block."""
     return (node.place is Place.whole and isinstance(node.range, All)) or isinstance(node.range, First)
 
 
 def _uses(node: Map, name: str) -> tuple[bool, bool, bool]:
-    """Whether what `node`'s body loads as `name` is read by products of blocks, by other code, and inside inner loops."""
+    """Tell whether what `node`'s body loads as `name` is read by products of blocks, by other code, and inside inner loops."""
     products, others, within = _read(node.body, name)
     others = others or any(isinstance(o, Stacked) and o.inner in _aliases(node.body, name) for o in node.outputs)
     if node.state is not None:
@@ -472,7 +474,7 @@ def _uses(node: Map, name: str) -> tuple[bool, bool, bool]:
 
 
 def _aliases(graph: Graph, name: str) -> list[str]:
-    """`name`, and what `graph` calls the same block."""
+    """List `name`, and the other names of the same block in `graph`."""
     found = [name]
     found += [n.name for n in graph.nodes if isinstance(n, Stage) and n.arg in found]
     found += [n.name for n in graph.nodes if isinstance(n, Fill) and n.arg in found and n.value == 0.0]

@@ -80,7 +80,7 @@ class Gpu:
     launch_seconds: float = 2.2e-6
 
     def machine(self) -> Machine:
-        """What the model of bytes and rates needs of it."""
+        """Returns what the model of bytes and rates needs of the GPU."""
         return Machine(
             self.multiprocessors,
             self.vector_flops,
@@ -96,7 +96,7 @@ class Gpu:
 
 
 def _tensor_cores(half: float, byte: float | None) -> dict[DType, float]:
-    """Rates of products by the operands' type; `byte`: of 8 bits, None where bytes run as half precision."""
+    """Returns the rates of products by the operands' type; `byte`: of 8 bits, None where bytes run as half precision."""
     wide = dict.fromkeys((DType.bfloat16, DType.float16), half)
     narrow = dict.fromkeys((DType.float8_e4m3fn, DType.float8_e5m2, DType.int8, DType.uint8), byte or half)
     return {**wide, **narrow}
@@ -132,7 +132,7 @@ _LIKE = {
 
 
 def gpu(target: Target) -> Gpu:
-    """The GPU that `target` is taken to be: of an architecture without rates of its own, the one that it is like.
+    """Returns the GPU that `target` is taken to be: for an architecture without rates of its own, the one that it is like.
 
     Raises:
         TargetError: weft makes no kernels for it.
@@ -151,5 +151,5 @@ def gpu(target: Target) -> Gpu:
 
 
 def machine_of(target: Target, threads: int) -> Machine:
-    """The machine that kernels for `target` run on; `threads` are those of a CPU."""
+    """Returns the machine that kernels for `target` run on; `threads` are those of a CPU."""
     return gpu(target).machine() if target.is_gpu else Machine.here(threads)

@@ -11,7 +11,8 @@ from weft.tensor.program import Contraction, Iota, Reindex, TensorProgram, axes_
 
 
 def least_seconds(program: TensorProgram, sizes: Mapping[str, int], machine: Machine, *, cached: bool) -> float:
-    """The seconds that the inputs and outputs of `program`, or its products, take at full rate, whichever is longer; no launch.
+    """Bounds from below the seconds of `program`: the longer of its inputs and outputs, and its products, at full rate;
+    no launch.
 
     Comparisons of indices may leave out parts of inputs and of products: with indices, only what is written counts.
 

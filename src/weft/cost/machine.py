@@ -56,7 +56,7 @@ class Processor:
 
     @staticmethod
     def here() -> Processor:
-        """This machine's.
+        """Describes this machine's processor.
 
         Caches come from the system's description of its first core, the width of vectors from
         PyTorch, the clock and the tile unit from the processor's. What is not described is taken
@@ -96,25 +96,25 @@ class Machine:
 
     @property
     def near_bytes(self) -> float:
-        """Of one core's second-level cache."""
+        """Bytes of one core's second-level cache."""
         return self.levels[min(1, len(self.levels) - 1)].bytes / self.cores
 
     def holding(self, size: float) -> Level:
-        """The fastest level that holds `size` bytes."""
+        """Returns the fastest level that holds `size` bytes."""
         return next((level for level in self.levels if size <= level.bytes), self.levels[-1])
 
     def matrix_rate(self, dtype: DType) -> float:
-        """Operations per second of products of `dtype`; types without an entry go by vectors."""
+        """Returns the operations per second of products of `dtype`; types without an entry go by vectors."""
         return self.matrix_flops.get(dtype, self.vector_flops)
 
     @staticmethod
     def here(cores: int | None = None) -> Machine:
-        """This machine's CPU, for `cores` threads (default: as many as PyTorch uses now)."""
+        """Describes this machine's CPU, for `cores` threads (default: as many as PyTorch uses now)."""
         return Machine.of(Processor.here(), torch.get_num_threads() if cores is None else cores)
 
     @staticmethod
     def of(processor: Processor, cores: int) -> Machine:
-        """`cores` cores of such a processor."""
+        """Describes `cores` cores of such a processor."""
         clock = cores * processor.hertz
         vector = processor.vector_bytes
         flops = 4.0 * vector / 4 * clock  # two units, each one multiplication and one addition
@@ -150,7 +150,7 @@ def _vector_bytes() -> int:
 
 @functools.cache
 def _cpu_description() -> Mapping[str, str]:
-    """The first processor's fields, where the system lists them."""
+    """Reads the first processor's fields, where the system lists them."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -160,7 +160,7 @@ def _cpu_description() -> Mapping[str, str]:
 
 
 def _hertz() -> float:
-    """The clock that the processor is sold with (its current one would change by the second)."""
+    """Returns the clock that the processor is sold with, in Hz (its current one would change by the second)."""
     named = re.search(r"@ ([\d.]+)GHz", _cpu_description().get("model name", ""))
     if named:
         return float(named[1]) * 1e9
@@ -176,7 +176,7 @@ def _hertz() -> float:
 
 @functools.cache
 def _cache_bytes() -> Mapping[int, int]:
-    """Sizes of the first core's data caches, by level."""
+    """Reads the sizes of the first core's data caches, by level."""
     found: dict[int, int] = {}
     for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
@@ -190,7 +190,7 @@ def _cache_bytes() -> Mapping[int, int]:
 
 
 def _number(path: Path) -> int:
-    """The number in a file, with the system's K, M and G; 0 where there is none."""
+    """Reads the number in a file, with the system's K, M and G; 0 where there is none."""
     try:
         match = re.fullmatch(r"(\d+)([KMG]?)", path.read_text().strip())
     except OSError:

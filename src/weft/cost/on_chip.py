@@ -24,7 +24,8 @@ _WHOLE = LoopSchedule((Level(LevelPlace.whole),))
 
 
 def on_chip_bytes(program: BlockProgram, sizes: Mapping[str, int]) -> int:
-    """The most bytes of items, and of lists of its own, that an iteration of the grid has at once; of kernels the greatest.
+    """Counts the most bytes of items, and of lists of its own, that an iteration of the grid has at once; of kernels
+    the greatest.
 
     Equal to `on_chip` of the interpreter's traffic.
 
@@ -39,12 +40,12 @@ def on_chip_bytes(program: BlockProgram, sizes: Mapping[str, int]) -> int:
 
 
 def held_whole(schedule: Schedule, loop: str) -> Schedule:
-    """`schedule` with one block that covers the range of `loop`: the form without corrections."""
+    """Returns `schedule` with one block that covers the range of `loop`: the form without corrections."""
     return replace(schedule, loops=tuple((n, _WHOLE if n == loop else levels) for n, levels in schedule.loops))
 
 
 def fits_whole(program: BlockProgram, schedule: Schedule, loop: str, sizes: Mapping[str, int], capacity: float) -> bool:
-    """Whether all that the range of `loop` makes in one iteration of the grid fits into `capacity` bytes.
+    """Tells whether all that the range of `loop` makes in one iteration of the grid fits into `capacity` bytes.
 
     Args:
         program: without places.
@@ -62,7 +63,7 @@ def fits_whole(program: BlockProgram, schedule: Schedule, loop: str, sizes: Mapp
 def longest_whole(
     program: BlockProgram, schedule: Schedule, loop: str, sizes: Mapping[str, int], capacity: float
 ) -> int:
-    """The most elements of the space of `loop` that fit whole, as `fits_whole` has it, at the given other sizes.
+    """Finds the most elements of the space of `loop` that fit whole, as `fits_whole` has it, at the given other sizes.
 
     0 where not even one does; `LONGEST` where nothing grows with the space.
 
@@ -92,7 +93,7 @@ class _Walk:
     def graph(
         self, graph: Graph, inputs: dict[str, BlockType], scope: Scope, steps: Steps, frame: Frame
     ) -> dict[str, BlockType]:
-        """The types of the values of `graph`, whose bytes `frame` accounts for."""
+        """Infers the types of the values of `graph`, whose bytes `frame` accounts for."""
         types = infer(graph, inputs, scope)
         for number, node in enumerate(graph.nodes):
             if isinstance(node, Map):
@@ -105,7 +106,7 @@ class _Walk:
         return types
 
     def loop(self, node: Map, types: dict[str, BlockType], scope: Scope, steps: Steps) -> dict[str, int]:
-        """How many bytes of each result of `node` are alive after it."""
+        """Counts the bytes of each result of `node` that are alive after it."""
         state = node.state
         components = () if state is None else state.components
         kinds = {c.name: BlockType((), c.dims, c.dtype) for c in components}
@@ -132,5 +133,5 @@ class _Walk:
 
 
 def _bytes(kind: BlockType, steps: Steps) -> int:
-    """Of the valid elements of an item."""
+    """Counts the bytes of the valid elements of an item."""
     return elements(kind.dims, steps) * kind.dtype.bytes

@@ -87,7 +87,7 @@ class Traffic:
 
 
 def traffic(program: BlockProgram, sizes: Mapping[str, int]) -> Traffic:
-    """What one run of `program` moves and does, all kernels together.
+    """Count what one run of `program` moves and does, all kernels together.
 
     Args:
         program: with places (a schedule was applied); a loop without a tile covers its range.
@@ -127,7 +127,7 @@ def _join(graph: Graph, counter: Counter[str]) -> None:
 
 
 def by_kernel(program: BlockProgram, sizes: Mapping[str, int]) -> tuple[Traffic, ...]:
-    """The same, for each of `weft.schedule.kernels(program)`.
+    """Count what one run moves and does for each of `weft.schedule.kernels(program)`.
 
     Inputs, outputs and values between kernels that are a single number are left out here: a kernel
     takes them as arguments.
@@ -162,7 +162,7 @@ Steps: TypeAlias = Mapping[Axis, Step]
 
 
 def _walked(program: BlockProgram, sizes: Mapping[str, int]) -> tuple[tuple[Traffic, ...], _Values]:
-    """The traffic of each kernel, and the values at the top when all have run."""
+    """Return the traffic of each kernel, and the values at the top when all have run."""
     values = {n: _Value(n, kind.lists, kind.dims, kind.dtype) for n, kind in program.inputs}
     lists = {name: prod(a.space.size(sizes) for a in kind.lists) * kind.dtype.bytes for name, kind in program.inputs}
     numbered = numbered_axes(program.graph)
@@ -181,7 +181,7 @@ def _walked(program: BlockProgram, sizes: Mapping[str, int]) -> tuple[tuple[Traf
 
 
 def numbered_axes(graph: Graph) -> frozenset[Axis]:
-    """The axes whose iterations differ by where they begin: other ranges are measured from there.
+    """Return the axes whose iterations differ by where they begin: other ranges are measured from there.
 
     All others fall into classes; these are walked one by one.
     """
@@ -217,7 +217,7 @@ class _Walk:
     iterations: int = 0
 
     def result(self, lists: Mapping[str, int], shared: frozenset[str]) -> Traffic:
-        """What was counted, without zeros, for a kernel that shares the edges `shared`."""
+        """Return what was counted, without zeros, for a kernel that shares the edges `shared`."""
         loaded, stored = +self.loaded, +self.stored
         return Traffic(
             loaded=loaded,
@@ -233,7 +233,7 @@ class _Walk:
         )
 
     def graph(self, graph: Graph, values: _Values, scope: Steps, times: int) -> _Values:
-        """Every value of `graph`, which runs `times` times in this scope."""
+        """Compute every value of `graph`, which runs `times` times in this scope."""
         values = dict(values)
         for node in graph.nodes:
             if isinstance(node, Map):
@@ -251,7 +251,7 @@ class _Walk:
         return values
 
     def operator(self, node: BlockNode, values: _Values, scope: Steps, times: int) -> _Value:
-        """The item that an operator gives; counts its work."""
+        """Return the item that an operator gives, and count its work."""
         match node:
             case Pointwise(name, expr, _, dims, dtype):
                 self.flops[name] += times * elements(dims, scope) * _scalar_operations(expr)
@@ -280,7 +280,7 @@ class _Walk:
                 assert_never(node)
 
     def loop(self, node: Map, values: _Values, scope: Steps, times: int) -> _Values:
-        """The outputs of a map, all its iterations counted."""
+        """Return the outputs of a map, with all its iterations counted."""
         state: _Values = {}
         if node.state is not None:
             resumed = {f.inner: values[f.outer].initial for f in node.inputs}
@@ -318,7 +318,7 @@ class _Walk:
     def access(
         self, node: Map, access: Iterate | Broadcast | Grouped, value: _Value, scope: Steps, times: int
     ) -> _Value:
-        """What an iteration sees of `value`; an item that is left of a list is loaded now."""
+        """Return what an iteration sees of `value`; an item that is left of a list is loaded now."""
         match access:
             case Broadcast():
                 return value
@@ -332,7 +332,7 @@ class _Walk:
         return _Value(value.name, lists, dims, value.dtype)
 
     def stack(self, node: Map, name: str, value: _Value, scope: Steps, times: int) -> _Value:
-        """The list `name` of a body's value: an item is stored now, a list becomes part of it."""
+        """Stack a body's value into the list `name`: an item is stored now, a list becomes part of it."""
         if not value.lists:
             self.stored[name] += times * elements(value.dims, scope) * value.dtype.bytes
             return _Value(name, (node.axis,), value.dims, value.dtype)
@@ -343,7 +343,7 @@ class _Walk:
         return _Value(name, lists, value.dims, value.dtype)
 
     def named(self, name: str, value: _Value) -> _Value:
-        """`value`, where it is a list, as (part of) the list `name`; an item has no name."""
+        """Return `value`, where it is a list, as (part of) the list `name`; an item has no name."""
         if not value.lists:
             return value
         for counter in (self.loaded, self.stored):
@@ -353,7 +353,7 @@ class _Walk:
 
 
 def classes(node: Map, scope: Steps, sizes: Mapping[str, int], numbered: frozenset[Axis]) -> list[tuple[int, Step]]:
-    """(how many, alike in what) for the iterations of `node`; one class of none if there are none."""
+    """Group the iterations of `node` as (how many, alike in what); one class of none if there are none."""
     size = node.axis.space.size(sizes)
     tile = node.tile if node.tile is not None else 1 if node.unit else size
     start, stop = 0, size
@@ -395,12 +395,12 @@ def _item(dims: tuple[Axis, ...], dtype: DType) -> _Value:
 
 
 def elements(dims: tuple[Axis, ...], scope: Steps) -> int:
-    """Valid elements of an item."""
+    """Count the valid elements of an item."""
     return prod(scope[a].valid for a in dims)
 
 
 def _is_grid(body: Graph) -> bool:
-    """True where the body is another map of the grid: one iteration there is one here."""
+    """Tell whether the body is another map of the grid: one iteration there is one here."""
     return any(isinstance(n, Map) and n.place is Place.grid for n in body.nodes)
 
 

@@ -32,11 +32,11 @@ class Linear:
 
     @staticmethod
     def index(axis: Axis) -> Linear:
-        """The element number along `axis`."""
+        """Returns the element number along `axis`."""
         return Linear(((axis, 1),))
 
     def plus(self, other: Linear, times: int = 1) -> Linear:
-        """The sum with so many times `other`."""
+        """Adds `other`, so many times."""
         indices, sizes = dict(self.indices), dict(self.sizes)
         for axis, factor in other.indices:
             indices[axis] = indices.get(axis, 0) + times * factor
@@ -49,11 +49,11 @@ class Linear:
         )
 
     def negated(self) -> Linear:
-        """What is at least 0 exactly where this is less: -1 - this."""
+        """Returns the number that is at least 0 exactly where this is less: -1 - this."""
         return Linear(constant=-1).plus(self, -1)
 
     def along(self, old: Axis, new: Axis) -> Linear:
-        """The same with index `old` called `new`."""
+        """Renames index `old` to `new`."""
         if old not in dict(self.indices):
             return self
         return replace(self, indices=tuple((new if a == old else a, f) for a, f in self.indices))
@@ -91,7 +91,7 @@ class Facts:
     asked: dict[Linear, None] = field(default_factory=dict[Linear, None])
 
     def decide(self, linear: Linear) -> bool | None:
-        """Whether `linear` is at least 0; None where that is not the same everywhere."""
+        """Tells whether `linear` is at least 0; None where that is not the same everywhere."""
         if not linear.indices and not linear.sizes:
             return linear.constant >= 0
         for fact in self.hold:
@@ -110,7 +110,7 @@ _NEVER_FLOAT = (DType.int32, DType.int64)
 
 
 def of_expression(expr: Scalar, args: Sequence[Value], facts: Facts) -> Value:
-    """What is known of `expr`, whose arguments are `args`.
+    """Says what is known of `expr`, whose arguments are `args`.
 
     An operand that a number makes irrelevant counts as finite: 0 x is 0, and -inf + x is -inf. A mask that excludes an operand
     this way does not let its NaN through (design.md, decision 6). So does a state that is subtracted from itself: 0.
@@ -184,7 +184,7 @@ def _compared(op: str, left: Value, right: Value, facts: Facts) -> Value:
 
 
 def _linear(value: Value) -> Linear | None:
-    """`value` as an integer; masks and fractions are none."""
+    """Reads `value` as an integer; masks and fractions are none."""
     match value:
         case Linear():
             return value
@@ -197,7 +197,7 @@ def _linear(value: Value) -> Linear | None:
 
 
 def _sum(op: str, left: Value, right: Value) -> Value:
-    """The sum, difference or product of two integers."""
+    """Computes the sum, difference or product of two integers."""
     a, b = _linear(left), _linear(right)
     assert a is not None
     assert b is not None
@@ -222,12 +222,12 @@ def _computed(op: str, numbers: list[float | int | bool]) -> Value:
 
 
 def _in_between(number: float) -> bool:
-    """Whether a number is neither 0 nor infinite; a condition is in between."""
+    """Tells whether a number is neither 0 nor infinite; a condition is in between."""
     return isinstance(number, bool) or (number != 0 and abs(number) < float("inf"))
 
 
 def _partly(op: str, values: list[Value]) -> Value:
-    """What one operand decides."""
+    """Returns the result where one operand decides it alone; None where none does."""
     numbers = [v.value for v in values if isinstance(v, Number)]
     if len(values) == 1:
         return None
@@ -261,7 +261,7 @@ def _partly(op: str, values: list[Value]) -> Value:
 
 
 def renamed(value: Value, old: Axis, new: Axis) -> Value:
-    """`value` as it is seen where the axis `old` is called `new`."""
+    """Returns `value` as it is seen where the axis `old` is called `new`."""
     return value.along(old, new) if isinstance(value, Linear) else value
 
 

@@ -17,7 +17,7 @@ _FARTHEST = 512
 
 
 def limit(program: BlockProgram) -> BlockProgram:
-    """`program` with each loop that carries a state limited to the band where its iterations change that state.
+    """Limits each loop of `program` that carries a state to the band where its iterations change that state.
 
         forall i: for j in range(N): s += f(where(j <= i, x, -inf))          where f(-inf) adds nothing, becomes
         forall i: for j in range(N to i+0): s += f(where(j <= i, x, -inf))
@@ -65,7 +65,7 @@ def _loop(node: Map, known: Values, types: Types, scope: Scope) -> Map:
 
 
 def _conditions(node: Map, known: Values, scope: Scope) -> Iterator[tuple[Axis, Linear]]:
-    """What is at least 0 wherever `node` changes its state: j - i + c or i - j + c, with i the index of a map around it."""
+    """Yields what is at least 0 wherever `node` changes its state: j - i + c or i - j + c, with i the index of a map around it."""
     facts = Facts()
     unchanged(node, known, facts)
     for asked in facts.asked:
@@ -82,13 +82,17 @@ def _conditions(node: Map, known: Values, scope: Scope) -> Iterator[tuple[Axis, 
 
 
 def _tighter(known: Diagonal | None, end: Diagonal, side: int) -> Diagonal:
-    """The end of a band (its beginning, `side` 1, or its end, -1) that leaves less of it, where that is the same for all sizes."""
+    """Chooses the end of a band (its beginning, `side` 1, or its end, -1) that leaves less of it, if that is the same
+    for all sizes.
+    """
     if known is None or known.sizes != end.sizes:
         return known or end
     return max(known, end, key=lambda d: side * d.constant)
 
 
 def _blocks_begin_anywhere(node: Map, types: Types) -> bool:
-    """False where the loop goes through a list that has one item for each block of another loop."""
+    """Tells whether blocks may begin anywhere; not where the loop goes through a list with one item for each block of
+    another loop.
+    """
     accesses = [(f.outer, f.access) for f in node.inputs if not isinstance(f.access, Broadcast)]
     return node.unit or all(access.over in types[name].dims for name, access in accesses)

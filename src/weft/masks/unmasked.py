@@ -18,12 +18,12 @@ Known = Values
 
 
 def known_values(graph: Graph, given: Known) -> Known:
-    """What is known of every value of `graph`, of whose inputs `given` is known."""
+    """Says what is known of every value of `graph`, of whose inputs `given` is known."""
     return values_of(graph, given, Facts())
 
 
 def unmasked(node: Map, known: Known) -> Map:
-    """`node`, a loop over a band, as it is in the blocks that lie wholly in the band.
+    """Rewrites `node`, a loop over a band, for the blocks that lie wholly in the band.
 
         where(j <= i, x, -inf)        becomes        x
 
@@ -43,7 +43,7 @@ def unmasked(node: Map, known: Known) -> Map:
 
 
 def _holding(band: Band, axis: Axis) -> list[Linear]:
-    """What is at least 0 for all elements of the two blocks."""
+    """Lists what is at least 0 for all elements of the two blocks."""
     found: list[Linear] = []
     across = Linear.index(axis).plus(Linear.index(band.outer), -1)
     if band.low is not None:
@@ -54,7 +54,7 @@ def _holding(band: Band, axis: Axis) -> list[Linear]:
 
 
 def _simplified(graph: Graph, given: Known, facts: Facts) -> Graph:
-    """`graph` without what `facts` decide, and without what nothing reads then."""
+    """Removes from `graph` what `facts` decide, and what nothing reads then."""
     known = values_of(graph, given, facts)
     nodes = [_decided(n, known, facts) for n in graph.nodes]
     kept: list[BlockNode] = []
@@ -78,7 +78,7 @@ def _decided(node: BlockNode, known: Known, facts: Facts) -> BlockNode:
 
 
 def _pointwise(node: Pointwise, known: Known, facts: Facts) -> Pointwise:
-    """`node` with its masks decided; other numbers stay where they are, since arithmetic with them may round."""
+    """Returns `node` with its masks decided; other numbers stay where they are, since arithmetic with them may round."""
     values = [known[a] for a in node.args]
     expr = _folded(node.expr, values, facts)
     if expr == node.expr:
@@ -89,7 +89,7 @@ def _pointwise(node: Pointwise, known: Known, facts: Facts) -> Pointwise:
 
 
 def _folded(expr: Scalar, values: Sequence[Value], facts: Facts) -> Scalar:
-    """`expr` with each mask that is the same everywhere as a literal, and what it selects in place of the selection."""
+    """Replaces each mask of `expr` that is the same everywhere by a literal, and its selections by what they select."""
     known = of_expression(expr, values, facts)
     if isinstance(known, Number) and isinstance(known.value, bool):
         return Lit(known.value)

@@ -32,7 +32,7 @@ from weft.tensor.scalar import Apply, Arg
 
 
 def values_of(graph: Graph, given: Values, facts: Facts) -> dict[str, Value]:
-    """What is known of each value of `graph`, of whose inputs `given` is known."""
+    """Says what is known of each value of `graph`, of whose inputs `given` is known."""
     known: dict[str, Value] = {name: given.get(name) for name in graph.inputs}
     for node in graph.nodes:
         if isinstance(node, Map):
@@ -45,7 +45,7 @@ def values_of(graph: Graph, given: Values, facts: Facts) -> dict[str, Value]:
 
 
 def values_inside(node: Map, known: Values) -> dict[str, Value]:
-    """What is known of the inputs of the body of `node`, a map in a graph of whose values `known` is known."""
+    """Says what is known of the inputs of the body of `node`, a map in a graph of whose values `known` is known."""
     found: dict[str, Value] = {}
     for feed in node.inputs:
         value = known.get(feed.outer)
@@ -58,7 +58,7 @@ def values_inside(node: Map, known: Values) -> dict[str, Value]:
 
 
 def unchanged(node: Map, known: Values, facts: Facts) -> bool:
-    """Whether an iteration of `node`, a loop with state, leaves the state as it is wherever `facts` hold."""
+    """Tells whether an iteration of `node`, a loop with state, leaves the state as it is wherever `facts` hold."""
     state = node.state
     assert state is not None
     body = values_of(node.body, values_inside(node, known), facts)
@@ -68,7 +68,7 @@ def unchanged(node: Map, known: Values, facts: Facts) -> bool:
 
 
 def _least(state: State, component: Component) -> float:
-    """What `component` is at least before any iteration: its beginning, where each update takes the greater of it and another."""
+    """Bounds `component` from below before any iteration: by its beginning, if each update takes the greater of it and another."""
     out = state.update.outputs[state.components.index(component)]
     made = next((n for n in state.update.nodes if isinstance(n, Pointwise) and n.name == out), None)
     grows = made is not None and made.expr == Apply("maximum", (Arg(0), Arg(1))) and component.name in made.args
@@ -123,7 +123,7 @@ def _of_operator(node: BlockNode, known: Values, facts: Facts) -> Value:
 
 
 def _collapsed(monoid: Monoid, value: Value) -> Value:
-    """The elements of an item, of which there is at least one, that are all `value`."""
+    """Reduces the elements of an item, of which there is at least one, that are all `value`."""
     match value:
         case Number(number) if monoid in (Monoid.max, Monoid.min) or number == monoid.identity:
             return value

@@ -27,7 +27,7 @@ from weft.tensor.scalar import Apply, Arg
 
 
 def stage_operands(program: BlockProgram, schedule: Schedule) -> BlockProgram:
-    """`program` with copies to dense local memory of what `schedule` names, in the layout in which it is read.
+    """Copy to dense local memory what `schedule` names, in the layout in which it is read.
 
     t3 = dot(t1,t2)         becomes         t4 = stage(t2, panel);  t3 = dot(t1,t4)
     """
@@ -59,7 +59,7 @@ def _staged(graph: Graph, inputs: dict[str, BlockType], scope: Scope, schedule: 
 
 
 def _staged_map(node: Map, inputs: dict[str, BlockType], scope: Scope, schedule: Schedule) -> Map:
-    """`node` with what its body is fed, and the operands of products there and in what updates its state, staged."""
+    """Stage what `node`'s body is fed, and the operands of products there and in what updates its state."""
     node = _transposed(node, inputs, schedule)
     body, state = _staged(node.body, inputs, scope, schedule), node.state
     if state is not None:
@@ -69,7 +69,7 @@ def _staged_map(node: Map, inputs: dict[str, BlockType], scope: Scope, schedule:
 
 
 def _transposed(node: Map, inputs: dict[str, BlockType], schedule: Schedule) -> Map:
-    """`node` with copies of the items that `schedule` transposes, read instead of what its body is fed.
+    """Return `node` with copies of the items that `schedule` transposes, read instead of what its body is fed.
 
     A loop of several levels has the name on each: only the innermost sees an item.
     """
@@ -91,7 +91,7 @@ def _transposed(node: Map, inputs: dict[str, BlockType], schedule: Schedule) -> 
 
 
 def accumulate(graph: Graph) -> Graph:
-    """`graph` with every `s = s + dot(a,b)` of a loop's state turned into one accumulating `dot(a,b,acc=s)`.
+    """Turn every `s = s + dot(a,b)` of a loop's state into one accumulating `dot(a,b,acc=s)`.
 
     The product of a block goes straight into the accumulator, in its precision; nothing in between is stored.
     """
@@ -115,7 +115,7 @@ def _accumulating(node: Map) -> Map:
 
 
 def _onto_addends(update: Graph) -> Graph:
-    """`update` with every sum of something and a product of its own turned into one accumulating product."""
+    """Turn every sum of something and a product of `update`'s own into one accumulating product."""
     plus = Apply("add", (Arg(0), Arg(1)))
     for node in update.nodes:
         if not isinstance(node, Pointwise) or node.expr != plus:
@@ -135,7 +135,7 @@ def _without(body: Graph, dot: Dot) -> Graph:
 
 
 def _into_state(state: State, place: int, dot: Dot) -> State | None:
-    """`state` fed the operands of `dot` instead of its result, where the update just adds it to a component."""
+    """Feed `state` the operands of `dot` instead of its result, where the update just adds it to a component."""
     count = len(state.components)
     name = state.update.inputs[count + place]
     plus = Apply("add", (Arg(0), Arg(1)))

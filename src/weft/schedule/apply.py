@@ -23,7 +23,7 @@ from weft.tensor.axes import Axis
 
 
 def apply(program: BlockProgram, schedule: Schedule) -> BlockProgram:
-    """`program` as `schedule` says: split, placed, peeled, padded, staged and accumulating; checked.
+    """Apply `schedule` to `program`: split, placed, peeled, padded, staged and accumulating; checked.
 
     Args:
         program: a block program without places, with canonical names.
@@ -57,7 +57,7 @@ def apply(program: BlockProgram, schedule: Schedule) -> BlockProgram:
 
 
 def _extended(schedule: Schedule, done: Split, alike: frozenset[str], wanted: Mapping[str, LoopSchedule]) -> Schedule:
-    """`schedule` with levels for the loops that a split made: those of the loop they are a copy of, or its own.
+    """Extend `schedule` by levels for the loops that a split made: those of the loop they are a copy of, or its own.
 
     Args:
         schedule: with levels for all loops of before.
@@ -80,7 +80,7 @@ def _extended(schedule: Schedule, done: Split, alike: frozenset[str], wanted: Ma
 
 
 def _finer(loop: LoopSchedule, size: int) -> LoopSchedule:
-    """`loop` with blocks of at most `size` elements on the grid."""
+    """Return `loop` with blocks of at most `size` elements on the grid."""
     return replace(
         loop,
         levels=tuple(
@@ -91,7 +91,9 @@ def _finer(loop: LoopSchedule, size: int) -> LoopSchedule:
 
 
 def under_way(node: Map) -> int:
-    """How many iterations of a loop are printed as one for a GPU, so that what they load comes at once: of a merge of segments."""
+    """Count the iterations of a loop that are printed as one for a GPU, so that what they load comes at once: of a
+    merge of segments.
+    """
     single = node.unit and node.place is Place.loop and node.range == All() and node.state is not None
     fixed = node.axis.space.fixed
     if not single or fixed is None or any(isinstance(n, Map) for n in node.body.nodes):
@@ -116,7 +118,9 @@ class KernelNodes:
 
 
 def kernels(program: BlockProgram) -> tuple[KernelNodes, ...]:
-    """The launches of an applied `program`, in order: each grid nest is one, and so is each run of operators between them."""
+    """Return the launches of an applied `program`, in order: each grid nest is one, and so is each run of operators
+    between them.
+    """
     groups: list[list[BlockNode]] = []
     serial = False
     for node in program.graph.nodes:
@@ -134,7 +138,7 @@ def kernels(program: BlockProgram) -> tuple[KernelNodes, ...]:
 
 
 def tensor_of(part: KernelNodes, name: str) -> tuple[str, dict[Axis, Axis]]:
-    """The tensor that the list `name` of `part` lies in, by name, and what that calls the axes of the list, where it differs."""
+    """Name the tensor that the list `name` of `part` lies in, and what it calls the axes of the list if that differs."""
     for join in part.joins:
         if name == join.first:
             return join.name, dict(join.axes)

@@ -15,7 +15,7 @@ from weft.masks import Known, known_values, unmasked, values_inside
 
 
 def peel(graph: Graph, loops: frozenset[str], make: Callable[[str], str], given: Known | None = None) -> Graph:
-    """`graph` with each loop of `loops` parted into one over whole blocks and one over the rest.
+    """Part each loop of `loops` into one over whole blocks and one over the rest.
 
         for k in range(K): s = update(s, ...)
     becomes
@@ -56,7 +56,7 @@ def _peeled(node: Map, known: Known, make: Callable[[str], str], used: Callable[
 
 
 def fill_edges(program: BlockProgram) -> BlockProgram:
-    """`program` with a `Fill` before each operator that combines elements whose padding does not hold the identity."""
+    """Put a `Fill` before each operator that combines elements whose padding does not hold the identity."""
     return replace(program, graph=_fill(program.graph, dict(program.inputs), Scope({}, applied=False)))
 
 
@@ -95,7 +95,7 @@ def _fill(graph: Graph, inputs: dict[str, BlockType], scope: Scope) -> Graph:
 
 
 def _filled(node: Map, inputs: dict[str, BlockType], scope: Scope) -> Map:
-    """`node` with fills in its body and in what updates its state."""
+    """Return `node` with fills in its body and in what updates its state."""
     body, state = _fill(node.body, inputs, scope), node.state
     if state is not None:
         fed = update_types(state, infer(body, inputs, scope))

@@ -2,5 +2,5 @@
 
 
 def power_of_two(number: int) -> int:
-    """The least power of two that is at least `number`: blocks have no other sizes there."""
+    """Return the least power of two that is at least `number`: blocks have no other sizes there."""
     return 1 << max(0, number - 1).bit_length()

@@ -16,7 +16,7 @@ _PLACES = {LevelPlace.grid: Place.grid, LevelPlace.loop: Place.loop, LevelPlace.
 
 
 def place_loops(graph: Graph, schedule: Schedule, make: Callable[[str], str]) -> Graph:
-    """`graph` with every map, inside out, given the places and tiles of its levels."""
+    """Give every map of `graph`, inside out, the places and tiles of its levels."""
     nodes = tuple(
         _placed(replace(n, body=place_loops(n.body, schedule, make)), schedule.of(n.name).levels, make)
         if isinstance(n, Map)
@@ -27,7 +27,7 @@ def place_loops(graph: Graph, schedule: Schedule, make: Callable[[str], str]) ->
 
 
 def _placed(node: Map, levels: tuple[Level, ...], make: Callable[[str], str]) -> Map:
-    """Nested maps for `levels`; the innermost is `node` itself, and each refers to the one around it by its range."""
+    """Nest maps for `levels`; the innermost is `node` itself, and each refers to the one around it by its range."""
     *outer, last = [level for level in levels if level.place is not LevelPlace.split]
     original = node.range
     tile = None if last.place is LevelPlace.whole else last.size
@@ -43,7 +43,7 @@ def _placed(node: Map, levels: tuple[Level, ...], make: Callable[[str], str]) ->
 
 
 def _around(inner: Map, shell: Map) -> Map:
-    """`shell`, with the whole of `inner` as its body: every list is passed on, since ranges speak of absolute elements."""
+    """Put `shell` around the whole of `inner`: every list is passed on, since ranges speak of absolute elements."""
     outers = tuple(dict.fromkeys(f.outer for f in inner.inputs))
     feeds = tuple(Feed(name, name, Broadcast()) for name in outers)
     if inner.state is None:
@@ -97,7 +97,7 @@ def _hoisted(outer: Map) -> Map:
 
 
 def grid_maps(graph: Graph) -> Iterator[str]:
-    """The names of the maps that can be on the grid: parallel, and each all that the grid map around it holds."""
+    """Yield the names of the maps that can be on the grid: parallel, and each all that the grid map around it holds."""
     for node in graph.nodes:
         while isinstance(node, Map) and node.state is None:
             yield node.name

@@ -76,11 +76,11 @@ class Schedule:
     merging_warps: int = 0
 
     def warps_of(self, *, merges: bool) -> int:
-        """The warps of each program of a kernel that merges segments, or of one that does not."""
+        """Count the warps of each program of a kernel that merges segments, or of one that does not."""
         return self.merging_warps or self.warps if merges else self.warps
 
     def of(self, name: str) -> LoopSchedule:
-        """The levels of the loop `name`.
+        """Return the levels of the loop `name`.
 
         Raises:
             ScheduleError: where it has none.
@@ -145,7 +145,7 @@ def _validate_ties(program: BlockProgram, schedule: Schedule) -> None:
 
 
 def _alike(one: tuple[Level, ...], other: tuple[Level, ...]) -> bool:
-    """True where both go by the same blocks, wherever these run."""
+    """Tell whether both go by the same blocks, wherever these run."""
     return [(v.size, v.place is LevelPlace.whole) for v in one] == [
         (v.size, v.place is LevelPlace.whole) for v in other
     ]

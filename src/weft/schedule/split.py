@@ -94,7 +94,7 @@ class _Splitter:
         self.by_blocks: list[str] = []
 
     def part(self, graph: Graph, path: tuple[str, ...]) -> Graph:
-        """`graph` with the map that `path` begins with replaced by its two parts."""
+        """Replace the map of `graph` that `path` begins with by its two parts."""
         if any(isinstance(n, Map) and isinstance(n.range, First) for n in graph.nodes):
             raise ScheduleError(f"loop {path[-1]!r} cannot be split: it is in or beside a first iteration on its own")
         node = next(n for n in graph.nodes if isinstance(n, Map) and n.name == path[0])
@@ -103,7 +103,7 @@ class _Splitter:
         return replace(graph, nodes=in_order(nodes, graph.inputs))
 
     def segments(self, graph: Graph, loop: Map) -> tuple[Map, Map]:
-        """The map over segments and the merge map that stand for `loop`."""
+        """Return the map over segments and the merge map that stand for `loop`."""
         state = loop.state
         if state is None or any(isinstance(o, Stacked) for o in loop.outputs):
             raise ScheduleError(f"loop {loop.name!r} cannot be split: it stacks outputs or carries no state")
@@ -135,7 +135,7 @@ class _Splitter:
         return sealed(segment), sealed(merge)
 
     def around(self, graph: Graph, node: Map, path: tuple[str, ...]) -> tuple[Map, Map]:
-        """The two parts of `node`, a map around the loop: the first is parallel, a state stays with what its iterations feed."""
+        """Part `node`, a map around the loop, in two: the first is parallel, a state stays with what its iterations feed."""
         fed = () if node.state is None else node.state.feeds
         if node.state is not None and (node.state.resume is not None or node.range != All()):
             raise ScheduleError(
@@ -164,14 +164,14 @@ class _Splitter:
         return first, second
 
     def _copy(self, name: str) -> str:
-        """A new name for the first part of the loop `name`, which takes its levels from it."""
+        """Make up a name for the first part of the loop `name`, which takes its levels from it."""
         new = self.make(name)
         self.levels_of.append((new, name))
         return new
 
 
 def _needed(nodes: Iterable[BlockNode], target: BlockNode) -> tuple[BlockNode, ...]:
-    """`target` and the nodes it depends on, in order."""
+    """Return `target` and the nodes it depends on, in order."""
     nodes = tuple(nodes)
     wanted, found = set(operands(target)), {id(target)}
     for node in reversed(nodes):
@@ -182,7 +182,9 @@ def _needed(nodes: Iterable[BlockNode], target: BlockNode) -> tuple[BlockNode, .
 
 
 def _rest(body: Graph, first: tuple[BlockNode, ...], leaving: set[str]) -> tuple[BlockNode, ...]:
-    """The operators of `body` that are not of its `first` part, and the elementwise ones of this that they need: made again."""
+    """Return the operators of `body` that are not of its `first` part, and the elementwise ones of this that they need:
+    made again.
+    """
     alone: set[str] = set(body.inputs)
     again: list[BlockNode] = []
     for node in first:

@@ -11,12 +11,14 @@ from weft.tensor.axes import Axis
 
 
 def begins_where(program: BlockProgram) -> dict[Axis, Axis]:
-    """For each loop over a rest, by axis, the loop over the first block that it goes on after: their outermost blocks are alike."""
+    """Maps each loop over a rest, by axis, to the loop over the first block that it goes on after: their outermost
+    blocks are alike.
+    """
     return {m.axis: m.range.after for m in maps(program.graph) if isinstance(m.range, Rest)}
 
 
 def tied(program: BlockProgram) -> Iterator[tuple[Axis, Axis]]:
-    """Pairs of loops, by axis, that go by the same blocks on every level.
+    """Yields pairs of loops, by axis, that go by the same blocks on every level.
 
     A list of items that do not have its axis (a sum of each block, say) has as many items as its maker has blocks; who
     iterates it must have as many. Elements are shared out anew wherever items have the axis.

@@ -33,7 +33,7 @@ class _Side(Flag):
 
 
 def merging_together(state: State, axis: Axis) -> Graph | None:
-    """The update of a loop over `axis` that is fed blocks of whole states of `state`'s components, items with that axis.
+    """Return the update of a loop over `axis` that is fed blocks of whole states of `state`'s components, items with that axis.
 
     Args:
         state: the state whose parts are merged.
@@ -86,7 +86,7 @@ class _Writer:
         return True
 
     def _combined(self, node: Pointwise) -> bool:
-        """What is of the whole: one operation of something of the left side and of the block's parts together."""
+        """Tell whether `node` is one operation on something of the left side and of all the block's parts, and add it if so."""
         match node.expr:
             case Apply(op, (one, other)) if op in _MONOIDS and (node.name in self.wanted or _MONOIDS[op] in _EXTREMA):
                 pass
@@ -107,7 +107,7 @@ class _Writer:
         return True
 
     def _of_parts(self, expr: Scalar, node: Pointwise) -> str:
-        """The name of `expr`, of arguments of `node`, for each part."""
+        """Return the name of `expr`, of arguments of `node`, for each part."""
         if isinstance(expr, Arg):
             return node.args[expr.index]
         name, kept = self.make(f"{node.name}_part"), sorted(arguments(expr))
