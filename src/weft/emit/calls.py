@@ -17,7 +17,7 @@ Dims = Mapping[str, tuple[Axis | None, ...]]
 
 
 def size_names(program: BlockProgram, kernel: KernelNodes) -> tuple[str, ...]:
-    """The run-time sizes that `kernel` is called with: names of spaces, in order of appearance."""
+    """Name the run-time sizes that `kernel` is called with: names of spaces, in order of appearance."""
     types = infer(program.graph, dict(program.inputs), Scope({}, applied=True))
     spaces: dict[Space, None] = {}
     for name in kernel.reads:
@@ -34,7 +34,7 @@ def size_names(program: BlockProgram, kernel: KernelNodes) -> tuple[str, ...]:
 
 
 def list_dims(kind: BlockType) -> tuple[Axis, ...]:
-    """The dimensions in memory of a list that goes from one launch to another: items lie together.
+    """Return the dimensions in memory of a list that goes from one launch to another: items lie together.
 
     A list axis that items do not have is as long as its space, whatever the blocks: an item lies at its first element.
     """
@@ -42,7 +42,7 @@ def list_dims(kind: BlockType) -> tuple[Axis, ...]:
 
 
 def all_nodes(nodes: Sequence[BlockNode]) -> list[BlockNode]:
-    """`nodes` and all that their loops hold."""
+    """List `nodes` and all that their loops hold."""
     found: list[BlockNode] = []
     for node in nodes:
         found.append(node)
@@ -53,7 +53,7 @@ def all_nodes(nodes: Sequence[BlockNode]) -> list[BlockNode]:
 
 
 def grid_chain(first: Map) -> list[Map]:
-    """The grid maps, each all that the one before holds."""
+    """List the grid maps, each all that the one before holds."""
     chain = [first]
     while len(chain[-1].body.nodes) == 1:
         inner = chain[-1].body.nodes[0]
@@ -64,14 +64,14 @@ def grid_chain(first: Map) -> list[Map]:
 
 
 def row_major(dims: Sequence[Axis], extents: Sequence[str]) -> dict[Axis, str]:
-    """Strides of a dense array, the last dimension innermost."""
+    """Return the strides of a dense array, the last dimension innermost."""
     return {a: times(*extents[place + 1 :]) for place, a in enumerate(dims)}
 
 
 def written_strides(
     name: str, kind: BlockType, dims: Sequence[Axis | None], size: Callable[[Space], str]
 ) -> dict[Axis, str]:
-    """Strides of the tensor `name` that a kernel writes, which is contiguous; `size` spells how long a space is.
+    """Return the strides of the tensor `name` that a kernel writes, which is contiguous; `size` spells how long a space is.
 
     Raises:
         InvalidProgramError: its dimensions are not the axes of its list.

@@ -13,19 +13,19 @@ Kind: TypeAlias = Literal["float", "double", "int", "bool"]
 
 
 def kind_of(dtype: DType) -> Kind:
-    """What values of `dtype` are computed as."""
+    """Return the kind that values of `dtype` are computed as."""
     if dtype is DType.float64:
         return "double"
     return "float" if dtype.is_float else "bool" if dtype is DType.bool else "int"
 
 
 def kind_of_literal(value: float | int | bool) -> Kind:
-    """What a number that stands in an expression is computed as by itself."""
+    """Return the kind that a number in an expression is computed as by itself."""
     return "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "float"
 
 
 def promoted(row: Row, kinds: Sequence[Kind]) -> tuple[tuple[Kind, ...], Kind]:
-    """What each argument of an operation is made, and what the result is.
+    """Return the kinds to which an operation converts its arguments, and that of the result.
 
     As in eager: what an operation does not do on integers it does in float.
     """

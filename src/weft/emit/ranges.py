@@ -16,23 +16,23 @@ class Language(Protocol):
     """How the language of a kernel spells what ranges need."""
 
     def size(self, space: Space) -> str:
-        """The number of elements of `space`."""
+        """Return the number of elements of `space`."""
         ...
 
     def at_most(self, left: str, right: str) -> str:
-        """The smaller of two sizes."""
+        """Return the smaller of two sizes."""
         ...
 
     def at_least(self, left: str, right: str) -> str:
-        """The larger of two sizes."""
+        """Return the larger of two sizes."""
         ...
 
     def blocks_of(self, size: str, tile: str) -> str:
-        """How many blocks of `tile` elements `size` elements make."""
+        """Count the blocks of `tile` elements that `size` elements make."""
         ...
 
     def whole_blocks(self, size: str, tile: str) -> str:
-        """The elements of `size` that lie in whole blocks of `tile`."""
+        """Count the elements of `size` that lie in whole blocks of `tile`."""
         ...
 
 
@@ -61,7 +61,7 @@ class Bounds:
 
 
 def bounds(language: Language, node: Map, scope: Scope) -> Bounds:
-    """What `node` runs over, given the blocks of the loops around it (the interpreter's `steps`)."""
+    """Return the range that `node` runs over, given the blocks of the loops around it (the interpreter's `steps`)."""
     size = language.size(node.axis.space)
     match node.range:
         case All():
@@ -89,18 +89,18 @@ def bounds(language: Language, node: Map, scope: Scope) -> Bounds:
 
 
 def tile(node: Map, most: str) -> str:
-    """The most elements that one iteration can have."""
+    """Return the most elements that one iteration can have."""
     return str(node.tile) if node.tile is not None and node.place is not Place.whole else most
 
 
 def part_of(node: Map) -> Part:
-    """Which of the iterations between its bounds run; a loop over the whole has but one."""
+    """Tell which of the iterations between its bounds run; a loop over the whole has but one."""
     within_bounds = node.place is Place.whole or (isinstance(node.range, Band) and node.range.part is not Part.full)
     return Part.all if within_bounds else node.range.part
 
 
 def describe(node: Map) -> str:
-    """What a loop runs over, in words."""
+    """Say in words what a loop runs over."""
     size = (
         "all of it at once"
         if node.place is Place.whole
@@ -119,7 +119,7 @@ def describe(node: Map) -> str:
 
 
 def _band(language: Language, node: Map, band: Band, outer: Step) -> Bounds:
-    """The part of a band that `node` runs over, beside one block of the loop around (`Band.limits`)."""
+    """Return the part of a band that `node` runs over, beside one block of the loop around (`Band.limits`)."""
     size, low, high = language.size(node.axis.space), band.low, band.high
 
     def beside(text: str, diagonal: Diagonal, more: int = 0) -> str:
@@ -156,7 +156,7 @@ def _band(language: Language, node: Map, band: Band, outer: Step) -> Bounds:
 
 
 def _segment(language: Language, node: Map, size: str, count: int) -> str:
-    """The elements of one segment: a whole number of blocks."""
+    """Count the elements of one segment: a whole number of blocks."""
     block = size if node.place is Place.whole or node.tile is None else str(node.tile)
     blocks = "1" if block == size else language.blocks_of(size, block)
     return times(language.blocks_of(blocks, str(count)), block)

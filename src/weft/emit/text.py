@@ -15,7 +15,7 @@ class Names:
         self._taken: set[str] = set(reserved.split())
 
     def make(self, wish: str) -> str:
-        """`wish`, or what comes nearest to it: an identifier that nothing else has."""
+        """Make an identifier that nothing else has: `wish`, or what comes nearest to it."""
         stem = re.sub(r"\W+", "_", wish, flags=re.ASCII).strip("_") or "v"
         stem = re.sub(r"__+", "_", f"v{stem}" if stem[0].isdigit() else stem)
         name, number = stem, 0
@@ -27,12 +27,12 @@ class Names:
 
 
 def factor(text: str) -> str:
-    """`text` as it can stand in a product."""
+    """Return `text` as it can stand in a product."""
     return text if _PRODUCT.fullmatch(text) or _is_call(text) else f"({text})"
 
 
 def times(*factors: str) -> str:
-    """The product, with constants folded."""
+    """Spell the product, with constants folded."""
     number, rest = 1, list[str]()
     for each in factors:
         if each.isdigit():
@@ -45,7 +45,7 @@ def times(*factors: str) -> str:
 
 
 def plus(*terms: str) -> str:
-    """The sum, with constants folded."""
+    """Spell the sum, with constants folded."""
     number, rest = 0, list[str]()
     for each in terms:
         if each.isdigit():
@@ -56,7 +56,7 @@ def plus(*terms: str) -> str:
 
 
 def minus(left: str, right: str) -> str:
-    """The difference."""
+    """Spell the difference."""
     if left == right:
         return "0"
     if right == "0":
@@ -67,12 +67,12 @@ def minus(left: str, right: str) -> str:
 
 
 def stripped(text: str) -> str:
-    """`text` without the parentheses around all of it."""
+    """Return `text` without the parentheses around all of it."""
     return text[1:-1] if text.startswith("(") and _closes(text, 0) == len(text) - 1 else text
 
 
 def is_word(text: str) -> bool:
-    """True for an identifier or a number."""
+    """Tell whether the text is an identifier or a number."""
     return _WORD.fullmatch(text) is not None
 
 

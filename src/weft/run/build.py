@@ -68,7 +68,7 @@ def build(
     emit: Callable[[], KernelSource],
     folder: CacheFolder | None = None,
 ) -> Binary:
-    """The kernel that `parts` describe: from the cache, else emitted, compiled and stored.
+    """Gets the kernel that `parts` describe: from the cache, else emitted, compiled and stored.
 
     Args:
         parts: all that the kernel depends on in the program, by name: its text, schedule, dtypes,
@@ -102,7 +102,7 @@ def build(
 
 
 def restored(signature: KernelSignature, text: str, library: bytes, key: str) -> Binary:
-    """The kernel that was compiled before, elsewhere, from `text` to `library`.
+    """Restores the kernel that was compiled before, elsewhere, from `text` to `library`.
 
     Raises:
         CompilerError: the library has no such function.
@@ -116,7 +116,7 @@ def restored(signature: KernelSignature, text: str, library: bytes, key: str) ->
 
 
 def _known(folder: CacheFolder, key: str) -> Binary | None:
-    """The kernel from the cache. None where it is not there, cannot be loaded from there, or is not the entry of a kernel."""
+    """Reads the kernel from the cache. None where it is not there, cannot be loaded from there, or is not the entry of a kernel."""
     entry = folder.lookup(key, counted=False)
     if entry is None:
         return None

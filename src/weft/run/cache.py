@@ -94,7 +94,7 @@ class CacheFolder:
         _make_folder(self.path)
 
     def lookup(self, key: str, *, counted: bool = True) -> Entry | None:
-        """The entry of `key` if it is there and every byte of it is what was written, else None.
+        """Returns the entry of `key` if it is there and every byte of it is what was written, else None.
 
         Args:
             key: 64 hex digits.
@@ -112,7 +112,9 @@ class CacheFolder:
         return None
 
     def alone(self, key: str) -> AbstractContextManager[None]:
-        """`with folder.alone(key):` look again, build, store: others who ask for `key` wait, for a while, where that can be."""
+        """Holds the lock of `key`, as in `with folder.alone(key):` look again, build, store; others who ask wait, for a
+        while, if possible.
+        """
         _demand_key(key)
         return on_disk.alone(self.path, key)
 
@@ -161,19 +163,19 @@ class CacheFolder:
         return _entry(self._private, manifest, persistent=False)
 
     def entries(self) -> Iterator[Entry]:
-        """Every whole entry of the persistent folder, in the order of keys; counts no hits."""
+        """Yields every whole entry of the persistent folder, in the order of keys; no hits are counted."""
         for _, found in self.examine():
             if isinstance(found, Entry):
                 yield found
 
     def examine(self) -> Iterator[tuple[str, Entry | str]]:
-        """Each key of the persistent folder, in order, with its entry, or with what is wrong with it."""
+        """Yields each key of the persistent folder, in order, with its entry, or with what is wrong with it."""
         if self.persistent:
             for folder in on_disk.entry_folders(self.path):
                 yield folder.name, _read(self.path, folder.name, persistent=True)
 
     def size(self) -> int:
-        """Bytes under the persistent folder's entries, damaged and half-written ones included."""
+        """Counts the bytes under the persistent folder's entries, damaged and half-written ones included."""
         total = 0
         for folder in on_disk.entry_folders(self.path):
             try:
@@ -227,7 +229,7 @@ def _say_not_kept(why: str) -> None:
 
 
 def _chosen_folder(path: Path | str | None) -> Path | None:
-    """The folder that is asked for, else the platform's; None where nothing is asked for and the user has no home."""
+    """Returns the folder that is asked for, else the platform's; None where nothing is asked for and the user has no home."""
     stated = path or current().cache_dir
     try:
         return Path(stated or _platform_folder()).expanduser().absolute()
@@ -311,7 +313,7 @@ def _write_once(root: Path, manifest: Manifest, files: Mapping[str, bytes]) -> N
 
 
 def _read(root: Path, key: str, *, persistent: bool) -> Entry | str:
-    """The entry if it is there, ours and whole; else what is wrong. Whatever is wrong is a miss, and is written anew."""
+    """Reads the entry if it is there, ours and whole; else says what is wrong. Whatever is wrong is a miss, and is written anew."""
     folder = root / key
     try:
         if not on_disk.is_ours(folder):

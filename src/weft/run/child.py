@@ -55,7 +55,7 @@ def ends_well(work: Callable[[], object], seconds: float) -> str | None:
 
 
 def _be_the_child(work: Callable[[], object]) -> None:
-    """Never returns: what this process would do when it ends is the parent's to do."""
+    """Runs `work` and ends without returning: what this process would do when it ends is the parent's to do."""
     code = _EXCEPTION
     try:
         for each in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGINT):
@@ -68,7 +68,7 @@ def _be_the_child(work: Callable[[], object]) -> None:
 
 
 def _wait(pid: int, seconds: float) -> bool:
-    """Whether the child ended in time."""
+    """Waits for the child, and tells whether it ended in time."""
     handle = os.pidfd_open(pid)
     try:
         return bool(select.select([handle], [], [], seconds)[0])

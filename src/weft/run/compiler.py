@@ -46,7 +46,7 @@ class Compiler:
 
 
 def find_compiler() -> Compiler:
-    """The compiler that the option `compiler` (WEFT_CXX, then CXX) names, else one on PATH.
+    """Finds the compiler that the option `compiler` (WEFT_CXX, then CXX) names, else one on PATH.
 
     One that was named is used or is an error, never silently replaced.
 
@@ -93,7 +93,7 @@ LEVEL = "-O3"
 
 
 def flags() -> tuple[str, ...]:
-    """All flags, in the order they follow the source; the one place that states them.
+    """Lists all flags, in the order they follow the source; the one place that states them.
 
     NaN and inf keep their meaning and sums their order (no -ffast-math), and x * x - x * x is 0 as
     in eager (no contraction); only errno and floating-point traps, which no kernel reads, are given
@@ -114,7 +114,7 @@ def flags() -> tuple[str, ...]:
 
 @functools.cache
 def _openmp() -> tuple[Path, ...]:
-    """PyTorch's OpenMP runtime; none where -fopenmp finds the one it uses."""
+    """Finds PyTorch's OpenMP runtime; none where -fopenmp finds the one it uses."""
     package = Path(torch.__path__[0])
     # Wheels carry the runtime in one of these, sometimes under a name of their own; a PyTorch built
     # on this machine uses the system's, and then so does -fopenmp.
@@ -154,7 +154,7 @@ def compile_shared_library(
 
 
 def compiler_works() -> bool:
-    """Whether the compiler in use compiles the least there is: where it does, a kernel that it refuses is at fault."""
+    """Tells whether the compiler in use compiles the least there is: where it does, a kernel that it refuses is at fault."""
     try:
         _probe(find_compiler(), flags())
     except CompilerError:
@@ -204,7 +204,7 @@ def _run(command: Sequence[str], folder: Path, seconds: float) -> None:
 
 
 def shorten(output: str) -> str:
-    """The first lines, where the first mistake is, and the last, where the linker speaks."""
+    """Keeps the first lines, where the first mistake is, and the last, where the linker speaks."""
     lines = output.splitlines()
     left_out = len(lines) - _HEAD_LINES - _TAIL_LINES
     if left_out <= 0:

@@ -49,7 +49,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def read_file(path: Path, most: int) -> bytes:
-    """The content of a plain file of this user's.
+    """Reads a plain file of this user's.
 
     Raises OSError for anything else: a link or a pipe in its place, another user's file, one that is longer than `most` bytes.
     """
@@ -82,7 +82,7 @@ def claim(folder: Path) -> None:
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether only this user can have put there what lies in `folder`. Raises OSError."""
+    """Tells whether only this user can have put there what lies in `folder`. Raises OSError."""
     # What others put here while the folder stood open to them stays theirs after `chmod 700`.
     found = folder.lstat()
     safe = found.st_uid == os.geteuid() and not found.st_mode & OTHERS_MAY_WRITE
@@ -90,7 +90,7 @@ def is_ours(folder: Path) -> bool:
 
 
 def entry_folders(root: Path) -> Iterator[Path]:
-    """The folders in `root` that have the name of an entry, in the order of names."""
+    """Yields the folders in `root` that have the name of an entry, in the order of names."""
     for child in _children(root):
         if KEY.fullmatch(child.name) and child.is_dir() and not child.is_symlink():
             yield child
@@ -119,7 +119,7 @@ def forget_sweep(root: Path) -> None:
 
 @contextmanager
 def alone(root: Path, key: str, seconds: float = WAIT_SECONDS) -> Generator[None]:
-    """While this lasts, no other process or thread that asks is here for `key`; for speed alone, nothing relies on it.
+    """Keeps other processes and threads that ask here for `key` waiting while this lasts; for speed alone, nothing relies on it.
 
     The system takes the lock away from a process that dies. Where there can be no lock (a folder that is read-only, a file system
     without), and where the other takes longer than `seconds`, this one goes on all the same.
@@ -159,7 +159,7 @@ def _lock(path: Path, seconds: float) -> int | None:
 
 
 def sweep_daily(root: Path) -> None:
-    """`sweep`, unless that was done here within a day. Whatever goes wrong, the next process tries again."""
+    """Runs `sweep`, unless that was done here within a day. Whatever goes wrong, the next process tries again."""
     stamp = root / _SWEPT
     with suppress(OSError):
         if _age(stamp) < _SWEEP_SECONDS:
@@ -222,7 +222,9 @@ def _remove_stale(path: Path) -> bool:
 
 
 def _age(path: Path) -> float:
-    """Seconds since it was written. A date in the future says that the clock was wrong then or is now: as old as it is far off."""
+    """Returns the seconds since it was written. A date in the future says that the clock was wrong then or is now: as
+    old as it is far off.
+    """
     return abs(time.time() - path.lstat().st_mtime)
 
 

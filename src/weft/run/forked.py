@@ -25,7 +25,7 @@ _launchers: WeakSet[FunctionType] = WeakSet()
 
 
 def threads_are_gone() -> bool:
-    """Whether this process was forked off one that had threads: kernels take one."""
+    """Tells whether this process was forked off one that had threads: kernels take one."""
     return _state.threads_gone
 
 

@@ -57,7 +57,7 @@ class Guarded:
     def allocate(
         self, sizes: Sequence[int], strides: Sequence[int], *, dtype: torch.dtype, device: torch.device | None = None
     ) -> torch.Tensor:
-        """A poisoned tensor, as `torch.empty_strided` makes it; MemoryError where there is no room left."""
+        """Allocates a poisoned tensor, as `torch.empty_strided` does; MemoryError where there is no room left."""
         assert device is None or device.type == "cpu"
         reach = _reach(sizes, strides)
         guarded, begin, end = self._take(reach * dtype.itemsize, _BESIDE_OUTPUTS)
@@ -65,7 +65,7 @@ class Guarded:
         return self._view(begin, end, dtype).as_strided(tuple(sizes), tuple(strides))
 
     def holding(self, values: Array, dtype: torch.dtype, strides: Sequence[int], offset: int = 0) -> torch.Tensor:
-        """A tensor that nothing may write to, with these strides, its first element so many elements behind 64 bytes.
+        """Makes a tensor that nothing may write to, with these strides, its first element so many elements behind 64 bytes.
 
         What lies between its elements is poison.
 
@@ -92,7 +92,7 @@ class Guarded:
         return None
 
     def _take(self, count: int, guard: int) -> tuple[int, int, int]:
-        """Where the guards of a piece of so many bytes begin, the piece, and its end."""
+        """Takes a piece of so many bytes: returned are where its guards begin, where it begins, and its end."""
         guarded = self.used
         begin = -(-(guarded + _GUARD) // 64) * 64
         end = begin + count
@@ -124,12 +124,12 @@ class GuardedOnGpu:
     )
 
     def allocate(self, sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """A poisoned tensor, as `torch.empty_strided` makes it; OutOfMemoryError where there is no room left."""
+        """Allocates a poisoned tensor, as `torch.empty_strided` does; OutOfMemoryError where there is no room left."""
         flat = self._take(_reach(sizes, strides) * dtype.itemsize, None)
         return flat.view(dtype).as_strided(tuple(sizes), tuple(strides))
 
     def holding(self, values: Array, dtype: torch.dtype, strides: Sequence[int]) -> torch.Tensor:
-        """A tensor that nothing may write to, with these strides; `values` are the bits of its elements."""
+        """Makes a tensor that nothing may write to, with these strides; `values` are the bits of its elements."""
         count = _reach(values.shape, strides)
         flat = np.full(count * values.itemsize, POISON, np.uint8)
         if values.size:
@@ -161,7 +161,7 @@ class GuardedOnGpu:
 
 
 def _reach(sizes: Sequence[int], strides: Sequence[int]) -> int:
-    """How many elements a tensor spans."""
+    """Counts the elements that a tensor spans."""
     if 0 in sizes:
         return 0
     return 1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))

@@ -51,13 +51,13 @@ _INSTRUCTIONS = (
 
 
 def cache_key(parts: Mapping[str, str]) -> str:
-    """64 hex digits: SHA-256 over the canonical JSON (sorted names, ASCII) of `parts`."""
+    """Returns 64 hex digits: SHA-256 over the canonical JSON (sorted names, ASCII) of `parts`."""
     text = json.dumps(dict(parts), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def environment_parts() -> dict[str, str]:
-    """The parts of a key that are the same for every kernel of this process's weft.
+    """Returns the parts of a key that are the same for every kernel of this process's weft.
 
     Raises CompilerError where there is no compiler: its identity is part of every key.
     """
@@ -73,7 +73,7 @@ def environment_parts() -> dict[str, str]:
 
 @functools.cache
 def source_hash(package: Path = _PACKAGE) -> str:
-    """SHA-256 over the names and bytes of the package's .py and .h files: 64 hex digits.
+    """Returns SHA-256 over the names and bytes of the package's .py and .h files: 64 hex digits.
 
     By content, not by version or date, so that an edited checkout never meets its old binaries.
     """
@@ -88,7 +88,7 @@ def source_hash(package: Path = _PACKAGE) -> str:
 
 @functools.cache
 def toolchain_identity(compiler: Compiler) -> str:
-    """Which compiler this is, without running it: each program of its command by path, date, size.
+    """Tells which compiler this is, without running it: each program of its command by path, date, size.
 
     Asking the compiler for its version takes milliseconds of every warm start; a package manager
     that replaces a compiler changes the date or size of its driver. Wrappers (`ccache g++`) count.
@@ -107,7 +107,7 @@ def toolchain_identity(compiler: Compiler) -> str:
 
 @functools.cache
 def cpu_identity() -> str:
-    """The machine and a hash of its CPU's features, so that unlike machines may share a cache."""
+    """Returns the machine and a hash of its CPU's features, so that unlike machines may share a cache."""
     try:
         with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
             features = _first_cpu(lines)
@@ -119,7 +119,7 @@ def cpu_identity() -> str:
 
 @functools.cache
 def cpu_features() -> frozenset[str]:
-    """What instructions this machine's CPU has beyond the least, by the names x86 and Arm kernels give them; empty if unknown."""
+    """Returns the instructions that this CPU has beyond the least, by the names of x86 and Arm kernels; empty if unknown."""
     try:
         with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
             fields = dict(line.split(":", 1) for line in _first_cpu(lines).splitlines())
@@ -130,7 +130,7 @@ def cpu_features() -> frozenset[str]:
 
 
 def _first_cpu(lines: Iterable[str]) -> str:
-    """The fields of the first CPU only: the file is long and slow on machines with many."""
+    """Reads the fields of the first CPU only: the file is long and slow on machines with many."""
     kept: list[str] = []
     for line in lines:
         if not line.strip():

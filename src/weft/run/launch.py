@@ -90,7 +90,7 @@ class KernelSignature(NamedTuple):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What each word of a call holds, in order.
+        """The meaning of each word of a call, in order.
 
         `input N`, `output I`, `scratch I`, `size N`, `stride N D`, `threads`, where N is a
         name, I and D count from 0.
@@ -105,7 +105,7 @@ class KernelSignature(NamedTuple):
         )
 
     def to_json(self) -> Json:
-        """The signature as JSON, for the meta of a cache entry."""
+        """Returns the signature as JSON, for the meta of a cache entry."""
         return {
             "name": self.name,
             "inputs": [[each.name, each.ndim, each.dtype.name] for each in self.inputs],
@@ -117,7 +117,7 @@ class KernelSignature(NamedTuple):
 
     @staticmethod
     def from_json(text: Json) -> KernelSignature:
-        """The signature that `to_json` wrote. KeyError, TypeError or ValueError otherwise."""
+        """Reads the signature that `to_json` wrote. KeyError, TypeError or ValueError otherwise."""
         found = cast("dict[str, Any]", text)
         return KernelSignature(
             name=found["name"],
@@ -135,7 +135,7 @@ def make_launcher(
     threads: int | None = None,
     allocate: Callable[..., torch.Tensor] = torch.empty_strided,
 ) -> Launcher:
-    """A launcher for `function`: straight-line Python, written for this signature.
+    """Makes a launcher for `function`: straight-line Python, written for this signature.
 
     Args:
         signature: the kernel's interface.
@@ -172,7 +172,7 @@ def _outputs(found: Iterable[tuple[Sequence[str | int], str]]) -> tuple[Output, 
 
 
 def check(signature: KernelSignature) -> None:
-    """ValueError where the signature reads what is not there."""
+    """Raises ValueError where the signature reads what is not there."""
     for name, index, dim in signature.sizes:
         if index is not None and not (0 <= index < len(signature.inputs) and 0 <= dim < signature.inputs[index].ndim):
             raise ValueError(f"size {name} is read from dimension {dim} of input {index}: not there")
@@ -188,7 +188,7 @@ def check(signature: KernelSignature) -> None:
 
 
 def _launcher_text(signature: KernelSignature, *, threads_vary: bool) -> str:
-    """The source of `launch`. Its variables are numbered, so that any name of a size will do."""
+    """Writes the source of `launch`. Its variables are numbered, so that any name of a size will do."""
     inputs = [f"x{index}" for index in range(len(signature.inputs))]
     size_of = {name: f"n{index}" for index, (name, _, _) in enumerate(signature.sizes)}
     given = [f"y{index}" for index in signature.given]
@@ -212,7 +212,9 @@ def _launcher_text(signature: KernelSignature, *, threads_vary: bool) -> str:
 
 
 def sizes_and_strides(signature: KernelSignature, size_of: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Lines that read the sizes that inputs show and all strides; the strides' variables. Inputs are x0, x1, ..."""
+    """Writes lines that read the sizes that inputs show and all strides; returned with the strides' variables. Inputs
+    are x0, x1, ...
+    """
     lines: list[str] = []
     strides: list[str] = []
     for index, (_, ndim, _) in enumerate(signature.inputs):
@@ -227,17 +229,17 @@ def sizes_and_strides(signature: KernelSignature, size_of: Mapping[str, str]) ->
 
 
 def unpacked(names: Sequence[str], value: str) -> str:
-    """The line that gives `names` the items of `value`."""
+    """Writes the line that gives `names` the items of `value`."""
     return f"    {tuple_of(names)} = {value}"
 
 
 def tuple_of(items: Sequence[str]) -> str:
-    """The tuple of `items`."""
+    """Writes the tuple of `items`."""
     return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
 
 
 def allocation(dims: Sequence[str | int], size_of: Mapping[str, str], rest: str) -> str:
-    """A call of `allocate` (`torch.empty_strided`, 0.4 us faster than `torch.empty`) with a contiguous tensor's strides and `rest`.
+    """Writes a call of `allocate` (`torch.empty_strided`, 0.4 us faster than `torch.empty`) with contiguous strides and `rest`.
 
     PyTorch's contiguous strides step over a dimension of size 0 as over one of size 1.
     """

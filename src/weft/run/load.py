@@ -19,7 +19,7 @@ _lock = threading.Lock()
 
 
 def load(path: Path, symbol: str) -> NativeFunction:
-    """The function `symbol` of the library at `path`.
+    """Loads the function `symbol` of the library at `path`.
 
     A library is opened once per path and stays open for the life of the process, so a function
     stays good whatever happens to the file: an open library holds its inode, not its name.

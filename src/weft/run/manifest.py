@@ -43,7 +43,7 @@ class Manifest(TypedDict):
 
 
 def describe(key: str, files: Mapping[str, bytes], meta: Mapping[str, Json], parts: Mapping[str, str]) -> Manifest:
-    """The manifest of an entry that is to be written. ValueError for a payload whose name is no word with an extension."""
+    """Makes the manifest of an entry that is to be written. ValueError for a payload whose name is no word with an extension."""
     for name in files:
         if _PAYLOAD.fullmatch(name) is None:
             raise ValueError(f"not the name of a payload (a word and an extension): {name!r}")
@@ -62,13 +62,13 @@ def describe(key: str, files: Mapping[str, bytes], meta: Mapping[str, Json], par
 
 
 def text_of(manifest: Manifest) -> bytes:
-    """The manifest as it is written. ValueError where `meta` holds what JSON cannot say."""
+    """Writes the manifest as text. ValueError where `meta` holds what JSON cannot say."""
     body = {**manifest, "checksum": _checksum(manifest)}
     return json.dumps(body, indent=1, sort_keys=True, allow_nan=False).encode()
 
 
 def parse(text: bytes) -> Manifest | None:
-    """The manifest, if it is as weft wrote it: its checksum holds and everything in it has its form. Never raises."""
+    """Reads the manifest, if it is as weft wrote it: its checksum holds and everything in it has its form. Never raises."""
     try:
         body: object = json.loads(text)
         if not isinstance(body, dict):
@@ -83,13 +83,13 @@ def parse(text: bytes) -> Manifest | None:
 
 
 def stored_name(name: str, sha256: str) -> str:
-    """The name under which a payload lies: it says the content."""
+    """Returns the name under which a payload lies: it says the content."""
     stem, _, extension = name.partition(".")
     return f"{stem}.{sha256[:16]}.{extension}"
 
 
 def is_stored_name(name: str) -> bool:
-    """Whether `stored_name` gives such names."""
+    """Tells whether `stored_name` gives such names."""
     return _STORED.fullmatch(name) is not None
 
 

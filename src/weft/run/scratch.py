@@ -31,7 +31,7 @@ _lock = threading.Lock()
 
 
 def scratch_base() -> Path:
-    """A writable folder with room: the platform's for temporary files, else one in memory.
+    """Finds a writable folder with room: the platform's for temporary files, else one in memory.
 
     Raises OSError where neither will do.
     """
@@ -54,7 +54,7 @@ def _bases() -> list[Path]:
 
 @contextmanager
 def compile_folder() -> Generator[Path]:
-    """A folder (mode 0700) for one run of the compiler, removed afterwards. Raises OSError."""
+    """Makes a folder (mode 0700) for one run of the compiler, removed afterwards. Raises OSError."""
     base = scratch_base()
     _sweep_once(base)
     with tempfile.TemporaryDirectory(prefix=_COMPILE, dir=base, ignore_cleanup_errors=True) as name:
@@ -62,7 +62,7 @@ def compile_folder() -> Generator[Path]:
 
 
 def private_folder() -> Path:
-    """A folder (mode 0700) of this process, removed when it ends. Raises OSError.
+    """Returns a folder (mode 0700) of this process, removed when it ends. Raises OSError.
 
     A forked child gets one of its own; one that was removed from outside (by what tidies up folders for temporary files) is
     replaced, under another name.

@@ -52,7 +52,7 @@ class Counters:
             self._stats = replace(self._stats, **{counter: now + times})
 
     def snapshot(self) -> Stats:
-        """The counts at this moment, all read together."""
+        """Returns the counts at this moment, all read together."""
         with self._lock:
             return self._stats
 
@@ -67,5 +67,5 @@ def count(counter: Counter, times: int = 1) -> None:
 
 @named("weft.stats")
 def snapshot() -> Stats:
-    """This process's counts at this moment."""
+    """Returns this process's counts at this moment."""
     return _PROCESS.snapshot()

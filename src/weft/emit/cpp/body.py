@@ -100,7 +100,7 @@ class Body:
     def in_memory(
         self, wanted: Mapping[str, tuple[Axis, ...] | None], stores: Sequence[Store] = ()
     ) -> dict[str, Memory]:
-        """The named items in memory, by name: printed now where they were not; `stores` are done along with them.
+        """Return the named items in memory, by name: printed now if they were not; `stores` are done along with them.
 
         Args:
             wanted: for each name the order of its axes in memory that suits, where it is put there now.
@@ -123,7 +123,7 @@ class Body:
         return found
 
     def item(self, name: str) -> Memory | Lazy:
-        """The value of `name`, which is an item in its own layout."""
+        """Return the value of `name`, which is an item in its own layout."""
         value = self.values[name]
         if isinstance(value, Panel):
             raise InvalidProgramError("only a product reads a panel", node=name)
@@ -164,7 +164,7 @@ class Body:
         self.values[node.name] = accumulator.memory
 
     def _rank(self, node: Rank, accumulators: Mapping[str, Accumulator]) -> None:
-        """A ranking goes on in place where nothing else reads what it was before."""
+        """Print a ranking, which goes on in place where nothing else reads what it was before."""
         arg = self.item(node.arg)
         kept: list[Memory] = []
         stores: list[Store] = []
@@ -193,7 +193,7 @@ class Body:
 
 
 def _there(value: Memory | Lazy) -> Memory | None:
-    """Where `value` lies in its own element type, if it lies anywhere."""
+    """Return the memory where `value` lies in its own element type, if it lies anywhere."""
     if isinstance(value, Memory):
         return value
     found = resolved(value)

@@ -16,7 +16,7 @@ from weft.tensor.dtypes import DType
 
 
 def free_axis(dims: Sequence[Axis], over: Axis) -> Axis | None:
-    """The axis of an operand that is not contracted, if it has one.
+    """Return the axis of an operand that is not contracted, if it has one.
 
     Raises:
         UnsupportedError: it has more.

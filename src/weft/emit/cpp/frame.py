@@ -38,45 +38,45 @@ class Frame:
     has_rankings: bool = False
 
     def size(self, space: Space) -> str:
-        """The number of elements of `space`."""
+        """Return the number of elements of `space`."""
         return str(space.fixed) if space.fixed is not None else self.sizes[space.name]
 
     def at_most(self, left: str, right: str) -> str:
-        """The smaller of two sizes."""
+        """Return the smaller of two sizes."""
         return at_most(left, right)
 
     def at_least(self, left: str, right: str) -> str:
-        """The larger of two sizes."""
+        """Return the larger of two sizes."""
         return at_least(left, right)
 
     def blocks_of(self, size: str, tile: str) -> str:
-        """How many blocks of `tile` elements `size` elements make."""
+        """Count the blocks of `tile` elements that `size` elements make."""
         return blocks_of(size, tile)
 
     def whole_blocks(self, size: str, tile: str) -> str:
-        """The elements of `size` that lie in whole blocks of `tile`."""
+        """Count the elements of `size` that lie in whole blocks of `tile`."""
         return whole_blocks(size, tile)
 
     def scratch(self, wish: str, ctype: str, count: str) -> str:
-        """A pointer to a scratch array of this thread."""
+        """Name a pointer to a scratch array of this thread."""
         name = self.names.make(wish)
         self.allocations.append(Allocation(name, ctype, count))
         return name
 
     def array(self, wish: str, dtype: DType, dims: Sequence[Axis], scope: Scope) -> Memory:
-        """Scratch for an item, dense, with room for the largest blocks."""
+        """Reserve scratch for an item, dense, with room for the largest blocks."""
         extents = [scope[a].most for a in dims]
         base = self.scratch(wish, element(dtype), times(*extents))
         return Memory(base, dtype, row_major(dims, extents), tuple(dims), {}, owned=True)
 
     def location(self, locations: Sequence[Location | None]) -> None:
-        """A comment that says which of the user's lines the next lines compute."""
+        """Print a comment that says which of the user's lines the next lines compute."""
         for each in dict.fromkeys(str(place) for place in locations if place is not None):
             self.out.comment(each)
 
 
 def localised(frame: Frame, memory: Memory, dims: tuple[Axis, ...], scope: Scope) -> Memory:
-    """The part of the list `memory` that belongs to the current blocks of the loops around, as an item or a list.
+    """Return the part of the list `memory` that belongs to the current blocks of the loops around, as an item or a list.
 
     The axes of `memory` that `scope` knows are set to their current block; prints the pointer.
     """
@@ -88,7 +88,7 @@ def localised(frame: Frame, memory: Memory, dims: tuple[Axis, ...], scope: Scope
 
 
 def offset_of(memory: Memory, axis: Axis, first: str) -> str:
-    """How many elements lie between the start of `memory` and element `first` of `axis`."""
+    """Count the elements between the start of `memory` and element `first` of `axis`."""
     begin = memory.origin.get(axis, "0")
     if begin == first:
         return "0"
@@ -96,7 +96,7 @@ def offset_of(memory: Memory, axis: Axis, first: str) -> str:
 
 
 def pointer(frame: Frame, memory: Memory, offset: str, *, writable: bool = True) -> str:
-    """A pointer to `memory` moved by `offset` elements; prints its declaration."""
+    """Return a pointer to `memory` moved by `offset` elements, and print its declaration."""
     if offset == "0":
         return memory.base
     name = frame.names.make(re.sub(r"_\d+$", "", memory.base))

@@ -17,7 +17,7 @@ Item: TypeAlias = Memory | Lazy
 
 
 def split(node: Pointwise, innermost: tuple[Axis, ...], args: Sequence[Item]) -> Lazy:
-    """`node`, without the parts that are the same along its innermost axis: each becomes an argument.
+    """Split off the parts of `node` that are the same along its innermost axis: each becomes an argument.
 
         forall i, j: x[i,j] * exp(m[i])    becomes    forall i: e = exp(m[i]);  forall j: x[i,j] * e
 
@@ -56,7 +56,7 @@ def split(node: Pointwise, innermost: tuple[Axis, ...], args: Sequence[Item]) ->
 
 
 def _made(node: Pointwise, args: Sequence[Item]) -> Lazy:
-    """The value of `node`, with those of `args` that it reads."""
+    """Return the value of `node`, with those of `args` that it reads."""
     read = sorted(arguments(node.expr))
     expr = substitute(node.expr, lambda i: Arg(read.index(i)))
     return Lazy(replace(node, expr=expr), tuple(args[i] for i in read), node.dims, node.dtype)

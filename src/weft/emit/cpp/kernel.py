@@ -35,7 +35,7 @@ class Unit:
 
 
 def emit(program: BlockProgram, kernel: KernelNodes, name: str, dims: Dims) -> str:
-    """The translation unit of one launch.
+    """Prints the translation unit of one launch.
 
     Args:
         program: applied (`schedule.apply`).
@@ -52,14 +52,14 @@ def emit(program: BlockProgram, kernel: KernelNodes, name: str, dims: Dims) -> s
 
 
 def emit_many(units: Sequence[Unit]) -> str:
-    """One translation unit with a function for each of `units`, whose names are distinct."""
+    """Prints one translation unit with a function for each of `units`, whose names are distinct."""
     functions = [_function(u) for u in units]
     headers = ["prelude.h", *(["rank.h"] if any(ranked for _, ranked in functions) else [])]
     return "\n".join([*(f'#include "{h}"' for h in headers), "", "using weft::i64;", *(text for text, _ in functions)])
 
 
 def _function(unit: Unit) -> tuple[str, bool]:
-    """The text, and whether it ranks anything."""
+    """Prints one function; returned with whether it ranks anything."""
     program, kernel = unit.program, unit.kernel
     types = infer(program.graph, dict(program.inputs), Around({}, applied=True))
     names, out = Names(RESERVED), Writer(1)
@@ -105,7 +105,7 @@ def _pointers(out: Writer, names: Names, kernel: KernelNodes, types: Mapping[str
 
 
 def _serial(frame: Frame, out: Writer, top: Body, places: Mapping[str, Memory]) -> None:
-    """A launch without a grid: one thread does it all."""
+    """Prints a launch without a grid: one thread does it all."""
     lists = {n: m for n, m in places.items() if top.types[n].buffered}
     loops.run(top, lists)
     stores = [Store(m, top.values[n]) for n, m in places.items() if n not in lists]
@@ -116,7 +116,7 @@ def _serial(frame: Frame, out: Writer, top: Body, places: Mapping[str, Memory]) 
 
 
 def _scratch(frame: Frame, depth: int) -> list[str]:
-    """The declarations of what one thread works in."""
+    """Prints the declarations of the memory that one thread works in."""
     made = Writer(depth)
     if frame.allocations:
         bytes_ = [f"weft::scratch_bytes<{a.ctype}>({a.count})" for a in frame.allocations]
@@ -129,7 +129,7 @@ def _scratch(frame: Frame, depth: int) -> list[str]:
 
 
 def _grid(frame: Frame, out: Writer, top: Body, first: Map, places: Mapping[str, Memory]) -> None:
-    """The parallel region: one iteration of a flat loop for each block of the nested grid maps."""
+    """Prints the parallel region: one iteration of a flat loop for each block of the nested grid maps."""
     chain = grid_chain(first)
     counts: list[str] = []
     for node in chain:
@@ -152,21 +152,23 @@ def _grid(frame: Frame, out: Writer, top: Body, first: Map, places: Mapping[str,
 
 
 def _work(frame: Frame, first: Map) -> str:
-    """How many elements the kernel works on: of each chain of maps the product of the sizes, where no other has those too."""
+    """Counts the elements that the kernel works on: of each chain of maps the product of the sizes, where no other has
+    those too.
+    """
     chains = {tuple(sorted(chain)): None for chain in _chains(frame, first)}
     largest = [one for one in chains if not any(Counter(one) < Counter(other) for other in chains)]
     return " + ".join(times("1.0", *chain) for chain in largest)
 
 
 def _chains(frame: Frame, node: Map) -> list[list[str]]:
-    """The sizes along each way from `node` down to a map that holds none."""
+    """Lists the sizes along each way from `node` down to a map that holds none."""
     size = frame.size(node.axis.space)
     below = [chain for inner in node.body.nodes if isinstance(inner, Map) for chain in _chains(frame, inner)]
     return [[size, *chain] for chain in below] or [[size]]
 
 
 def _steps(frame: Frame, chain: Sequence[Map], counts: Sequence[str]) -> tuple[list[Step], list[str]]:
-    """Prints which blocks program number `program` has; gives them, and how many blocks each loop has at most."""
+    """Prints which blocks program number `program` has; returned with how many blocks each loop has at most."""
     scope: dict[Axis, Step] = {}
     extents: list[str] = []
     for level, node in enumerate(chain):

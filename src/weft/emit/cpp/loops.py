@@ -60,7 +60,7 @@ def run(body: Body, places: Mapping[str, Memory], accumulators: Mapping[str, Acc
 
 
 def _parts(body: Body, places: Mapping[str, Memory]) -> dict[str, Memory]:
-    """Where the parts of lists lie: in the memory of the whole, each under the names that its own axes have."""
+    """Return the memory of the parts of lists: that of the whole, each under the names that its own axes have."""
     found: dict[str, Memory] = {}
     for node in body.graph.nodes:
         if isinstance(node, Join):
@@ -115,7 +115,7 @@ def iteration(
 
 
 def _multiplied(node: Map) -> frozenset[str]:
-    """The values of the body of `node` that products read as they are: they have to be put in memory."""
+    """Return the values of the body of `node` that products read as they are: they have to be put in memory."""
     found = {v for n in node.body.nodes if isinstance(n, Dot) for v in (n.left, n.right)}
     if node.state is not None:
         update = node.state.update
@@ -126,14 +126,14 @@ def _multiplied(node: Map) -> frozenset[str]:
 
 
 def entered(body: Body, node: Map, scope: Scope) -> Body:
-    """The body of `node`, a map in `body`'s graph, with what it sees of its inputs."""
+    """Return the body of `node`, a map in `body`'s graph, with what it sees of its inputs."""
     values = {f.inner: _seen(body.frame, node, f.access, body.values[f.outer], scope) for f in node.inputs}
     around = body.around.inside(node)
     return Body(body.frame, scope, around, node.body, infer(node.body, body_types(node, body.types), around), values)
 
 
 def place_of_list(frame: Frame, node: Map, name: str, kind: BlockType, scope: Scope) -> Memory:
-    """Scratch for the whole of the list `name` that `node` stacks, for the current blocks of the loops around."""
+    """Reserve scratch for the whole of the list `name` that `node` stacks, for the current blocks of the loops around."""
     loops = {m.axis: m for m in (node, *maps(node.body))}
     blocks = {a: "" if m.tile is None else str(m.tile) for a, m in loops.items()}
     axes = (*(a for a in kind.lists if a not in kind.dims), *arranged(kind.dims, lambda a: blocks.get(a, "")))
@@ -171,7 +171,7 @@ def _loop(body: Body, node: Map, places: Mapping[str, Memory]) -> None:
 
 
 def _place(frame: Frame, node: Map, name: str, kind: BlockType, scope: Scope) -> Memory:
-    """Memory for an output of `node`: a list, or an item that outlives the iteration that makes it."""
+    """Reserve memory for an output of `node`: a list, or an item that outlives the iteration that makes it."""
     if kind.buffered:
         return place_of_list(frame, node, name, kind, scope)
     return (
@@ -184,7 +184,7 @@ def _is_work(value: Value) -> bool:
 
 
 def _named(frame: Frame, node: Map, limits: Bounds) -> Bounds:
-    """`limits` with names for what is more than a name or a number."""
+    """Return `limits` with names for what is more than a name or a number."""
     made: list[str] = []
     for what, text in (("begin", limits.start), ("end", limits.stop)):
         if is_word(text):
@@ -196,7 +196,7 @@ def _named(frame: Frame, node: Map, limits: Bounds) -> Bounds:
 
 
 def _step(frame: Frame, node: Map, limits: Bounds) -> Step:
-    """Names for the current block of `node`."""
+    """Name the current block of `node`."""
     most = tile(node, limits.most)
     if node.place is Place.whole:
         return Step(limits.start, minus(limits.stop, limits.start), most)
@@ -207,7 +207,7 @@ def _step(frame: Frame, node: Map, limits: Bounds) -> Step:
 
 @contextmanager
 def _iterations(frame: Frame, node: Map, limits: Bounds, step: Step) -> Generator[None]:
-    """The braces around an iteration."""
+    """Print the braces around an iteration."""
     out, block = frame.out, str(node.tile)
     out.comment(describe(node))
     if node.place is Place.whole:
@@ -234,7 +234,7 @@ def _iterations(frame: Frame, node: Map, limits: Bounds, step: Step) -> Generato
 
 
 def _seen(frame: Frame, node: Map, access: Access, value: Value, scope: Scope) -> Value:
-    """What an iteration of `node` sees of `value`."""
+    """Return the part of `value` that an iteration of `node` sees."""
     match access:
         case Broadcast():
             return value
@@ -255,7 +255,7 @@ def _seen(frame: Frame, node: Map, access: Access, value: Value, scope: Scope) -
 
 
 def _carried(body: Body, node: Map, state: State, limits: Bounds, step: Step) -> dict[str, tuple[Memory, str]]:
-    """Memory for each component, printed and initialised, and the expression that is true once it has a value."""
+    """Return the memory of each component, printed and initialised, and the expression that is true once it has a value."""
     frame = body.frame
     found: dict[str, tuple[Memory, str]] = {}
     outer = {f.inner: f.outer for f in node.inputs}
@@ -281,7 +281,7 @@ def _carried(body: Body, node: Map, state: State, limits: Bounds, step: Step) ->
 
 
 def _resumed(body: Body, name: str, dims: tuple[Axis, ...]) -> Memory:
-    """The state that an earlier loop left as `name`: its own memory where nothing else reads that."""
+    """Return the state that an earlier loop left as `name`: its own memory where nothing else reads that."""
     value = resolved(body.values[name])
     if isinstance(value, Memory) and value.owned and consumers(body.graph, name) == 1:
         return value
@@ -292,14 +292,14 @@ def _resumed(body: Body, name: str, dims: tuple[Axis, ...]) -> Memory:
 
 
 def _starts_by_overwriting(state: State, place: int) -> bool:
-    """True where all that an iteration does to a component is to add a product: the first can do without a zero."""
+    """Tell whether all that an iteration does to a component is to add a product: the first can do without a zero."""
     name, made = state.update.inputs[place], state.update.outputs[place]
     node = next((n for n in state.update.nodes if n.name == made), None)
     return isinstance(node, Dot) and node.acc == name and _into(state.update, node, name)
 
 
 def _into(update: Graph, node: Dot, component: str) -> bool:
-    """True where the product can go into the component's memory: nothing but it, or its addend, reads the old value."""
+    """Tell whether the product can go into the component's memory: nothing but it, or its addend, reads the old value."""
     if component in update.outputs or update.outputs.count(node.name) != 1:
         return False
     readers = [n for n in update.nodes if component in operands(n)]
@@ -333,7 +333,7 @@ def _updated(body: Body, state: State, carried: Mapping[str, tuple[Memory, str]]
 
 
 def _rankings(state: State, carried: Mapping[str, tuple[Memory, str]]) -> dict[str, Accumulator]:
-    """The rankings that go on in the memory of the components: nothing else reads what these were."""
+    """Find the rankings that go on in the memory of the components: nothing else reads what these were."""
     update, found = state.update, dict[str, Accumulator]()
     for node in update.nodes:
         if isinstance(node, Rank) and set(node.acc) <= carried.keys():

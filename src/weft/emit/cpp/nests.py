@@ -58,12 +58,12 @@ def run(frame: Frame, scope: Scope, stores: Sequence[Store], reductions: Sequenc
 
 
 def in_loops(scope: Scope, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
-    """The axes of an item in the order of the loops over them, outermost first."""
+    """Sort the axes of an item in the order of the loops over them, outermost first."""
     return arranged(axes, lambda axis: scope[axis].most)
 
 
 def in_place(frame: Frame, scope: Scope, lazy: Lazy, dims: tuple[Axis, ...]) -> Store:
-    """The store that puts `lazy` in memory of its element type: in scratch, its last axis innermost, or a variable.
+    """Make the store that puts `lazy` in memory of its element type: in scratch, its last axis innermost, or a variable.
 
     Where it is to be part of a list that lies the same way, it is put there at once.
     """
@@ -91,14 +91,14 @@ def fill(frame: Frame, scope: Scope, memory: Memory, value: float) -> None:
 
 
 def _fresh(frame: Frame, wish: str, dtype: DType, dims: tuple[Axis, ...], scope: Scope) -> Memory:
-    """Scratch for an item; a variable, declared here, for one without axes."""
+    """Reserve scratch for an item; for one without axes, a variable, declared here."""
     if dims:
         return frame.array(wish, dtype, dims, scope)
     return variable(frame, wish, dtype, None)
 
 
 def variable(frame: Frame, wish: str, dtype: DType, value: float | None) -> Memory:
-    """A variable, declared here, for an item without axes."""
+    """Declare a variable for an item without axes."""
     name, kind = frame.names.make(wish), kind_of(dtype)
     start = "" if value is None else f" = {number(value, kind)}"
     frame.out.line(f"{CTYPE[kind]} {name}{start};")
@@ -106,13 +106,13 @@ def variable(frame: Frame, wish: str, dtype: DType, value: float | None) -> Memo
 
 
 def _keep(frame: Frame, scope: Scope, lazy: Lazy) -> Store:
-    """The store that puts `lazy` where later nests read it, in the type it is computed in."""
+    """Make the store that puts `lazy` where later nests read it, in the type it is computed in."""
     dims = in_loops(scope, lazy.dims)
     return Store(_fresh(frame, lazy.node.name, lazy.dtype.accumulator, dims, scope), lazy, (lazy,))
 
 
 def _grows(scope: Scope, lazy: Lazy) -> bool:
-    """True for a reduction whose results grow in an array of their own, wherever it is computed."""
+    """Tell whether this is a reduction whose results grow in an array of their own, wherever it is computed."""
     arg = lazy.args[0]
     if not isinstance(lazy.node, Collapse) or isinstance(arg, Panel):
         return False
@@ -120,13 +120,13 @@ def _grows(scope: Scope, lazy: Lazy) -> bool:
 
 
 def _indices(depth: int) -> list[str]:
-    """Names of element numbers: i, j for a block."""
+    """Name element numbers: i, j for a block."""
     outer = [f"i{level}" for level in range(depth - len(_INDICES))]
     return [*outer, *_INDICES[max(0, len(_INDICES) - depth) :]]
 
 
 def _at(memory: Memory, index: Mapping[Axis, str], unit: Mapping[str, str] | None = None) -> str:
-    """The element of an item; `unit` gives other names to some strides."""
+    """Spell the element of an item; `unit` gives other names to some strides."""
     if memory.variable:
         return memory.base
     strides = unit or {}
@@ -149,7 +149,7 @@ class _Printer:
         self.unrounded = rounded_by_stores(nest.works)
 
     def print(self) -> None:
-        """The nest, and the notes where its values lie."""
+        """Print the nest, and note where its values lie."""
         works = self.nest.works
         nodes = [w.lazy.node for w in works if w.lazy is not None]
         self.frame.location([n.location for n in nodes if isinstance(n, Pointwise | Collapse)])
@@ -180,7 +180,7 @@ class _Printer:
         fill(self.frame, self.scope, lazy.memory, lazy.node.monoid.identity)
 
     def _inner_strides(self, works: Sequence[Work]) -> list[str]:
-        """The strides, known at run time only, along the innermost loop: it vectorises well where they are 1."""
+        """List the strides, known at run time only, along the innermost loop: it vectorises well where they are 1."""
         if not self.nest.order:
             return []
         inner = self.nest.order[-1]
@@ -188,7 +188,7 @@ class _Printer:
         return list(dict.fromkeys(m.strides[inner] for m in memories if not m.strides[inner].isdigit()))
 
     def _level(self, works: Sequence[Work], depth: int) -> None:
-        """The body of loop number `depth`, the outermost one's being 1: statements and inner loops, stores at the end."""
+        """Print the body of loop number `depth`, the outermost one's being 1: statements and inner loops, stores at the end."""
         order = phases(works, depth)
         outside = dict(self.local)
         self._hoist(works, depth)
@@ -206,7 +206,7 @@ class _Printer:
         self.local = outside
 
     def _inner(self, order: Phases, time: int, depth: int) -> None:
-        """Loop number `depth` + 1, over what belongs to `time`."""
+        """Print loop number `depth` + 1, over what belongs to `time`."""
         works = order.loop(time)
         axis = self.nest.order[depth]
         sums = [w for w in works if w.collapsed == axis and not w.leaves_array and len(w.order) == depth + 1]
@@ -254,19 +254,19 @@ class _Printer:
         self.local.update(results)
 
     def _long(self, axis: Axis) -> bool:
-        """Whether a lane adds up more elements of a block of `axis` than are good in one chain."""
+        """Tell whether a lane adds up more elements of a block of `axis` than are good in one chain."""
         most = self.scope[axis].most
         return not most.isdigit() or int(most) > _CHAINED
 
     def _lanes(self, wish: str, kind: Kind, start: str) -> str:
-        """A new array for the partial results of lanes."""
+        """Declare an array for the partial results of lanes."""
         array = self.frame.names.make(wish)
         self.out.line(f"{CTYPE[kind]} {array}[weft::kLanes];")
         self.out.line(f"weft::fill_lanes({array}, {stripped(start)});")
         return array
 
     def _narrow(self, works: Sequence[Work], axis: Axis) -> dict[Memory, str]:
-        """Arrays for the lanes of what the loop over `axis` stores as dense floats of 16 or 8 bits."""
+        """Declare arrays for the lanes of what the loop over `axis` stores as dense floats of 16 or 8 bits."""
         found: dict[Memory, str] = {}
         for work in works:
             target = None if work.store is None else work.store.target
@@ -291,7 +291,7 @@ class _Printer:
         self.narrow = {}
 
     def _hoist(self, works: Sequence[Work], depth: int) -> None:
-        """Locals for the elements of vectors that inner loops read but do not run over."""
+        """Declare locals for the elements of vectors that inner loops read but do not run over."""
         here = frozenset(self.nest.order[:depth])
         for work in works:
             for value in work.reads if len(work.order) > depth else ():
@@ -307,7 +307,7 @@ class _Printer:
                     self.local[value] = Text(name, text.kind)
 
     def _load(self, works: Sequence[Work]) -> None:
-        """Locals for elements that are read several times: selected or not, they are loaded and widened once."""
+        """Declare locals for elements that are read several times: selected or not, they are loaded and widened once."""
         counted = Counter(v for w in works for v in w.reads if isinstance(v, Memory) and not v.variable)
         for value, count in counted.items():
             if count > 1 and value not in self.local:
@@ -338,7 +338,9 @@ class _Printer:
             self.out.line(stored(at, self.buffers[lazy].dtype, self.local[lazy]))
 
     def _steady(self, work: Work) -> frozenset[int]:
-        """Which arguments of what `work` computes are the same all along the innermost loop; none where it stands outside."""
+        """Return the arguments of what `work` computes that are the same all along the innermost loop; none where it
+        stands outside.
+        """
         if work.lazy is None or len(work.order) < len(self.nest.order):
             return frozenset()
         inner = work.order[-1:]
@@ -376,7 +378,7 @@ class _Printer:
         return Text(name, value.kind)
 
     def _value(self, value: Value) -> Text:
-        """What the current element of `value` is called."""
+        """Spell the current element of `value`."""
         value = resolved(value)
         if value in self.local:
             return self.local[value]
@@ -399,10 +401,12 @@ class _Printer:
 
 
 def _widened(value: Text, kind: Kind) -> Text:
-    """An argument of an operation that is computed as `kind`: in fp64 all of it is, not only from the first fp64 argument on."""
+    """Widen an argument of an operation to what it is computed in: in fp64 all of it is, not only from the first fp64
+    argument on.
+    """
     return Text(coerced(value, kind), kind) if (value.kind, kind) == ("float", "double") else value
 
 
 def _carried(lazy: Lazy) -> Kind:
-    """What a reduction is computed in: bools are counted as integers."""
+    """Return the kind that a reduction is computed in: bools are counted as integers."""
     return kind_of(lazy.dtype.accumulator) if lazy.dtype.is_float else "int"

@@ -12,7 +12,7 @@ _FAR = 16
 
 
 def arranged(axes: tuple[Axis, ...], most: Callable[[Axis], str]) -> tuple[Axis, ...]:
-    """Loops over `axes`, outermost first: in this order, but the one with the longest blocks innermost if that is far longer.
+    """Orders loops over `axes`, outermost first: as given, but with the longest blocks innermost if they are far longer.
 
     Vector code needs a long innermost loop: of points in space, 3 coordinates each, it is the one over points.
 

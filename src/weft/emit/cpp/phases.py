@@ -35,11 +35,11 @@ class Phases:
         return [w for w in self.works if w.store is not None and not self._inside(w)]
 
     def statements(self, time: int) -> list[Work]:
-        """What this level itself computes at `time`."""
+        """Lists the work that this level itself computes at `time`."""
         return [w for w in self.works if w.lazy is not None and not self._inside(w) and self.time[w] == time]
 
     def loop(self, time: int) -> list[Work]:
-        """What the inner loop number `time` does."""
+        """Lists the work of the inner loop number `time`."""
         return [w for w in self.works if self._inside(w) and self.time[w] == time]
 
     def _inside(self, work: Work) -> bool:
@@ -47,7 +47,7 @@ class Phases:
 
 
 def phases(works: Sequence[Work], depth: int) -> Phases:
-    """Times for `works`, the body of loop number `depth`.
+    """Finds times for `works`, the body of loop number `depth`.
 
     A value is computed in the inner loop that reads it; where several do, in the first of them, and the others read a
     buffer. What an inner loop reduces is there only after it.
@@ -81,7 +81,7 @@ def phases(works: Sequence[Work], depth: int) -> Phases:
 
 
 def _result(work: Work) -> tuple[Axis, ...]:
-    """The axes of what `work` computes."""
+    """Returns the axes of what `work` computes."""
     lazy = work.lazy
     if lazy is not None and isinstance(lazy.node, Collapse):
         return tuple(a for a in work.order if a != lazy.node.over)

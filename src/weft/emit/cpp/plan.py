@@ -53,7 +53,7 @@ class Nest:
     works: list[Work] = field(default_factory=list[Work])
 
     def holds(self, axes: Iterable[Axis]) -> bool:
-        """True where `axes` are those of the outer loops."""
+        """Tells whether `axes` are those of the outer loops."""
         wanted = frozenset(axes)
         return frozenset(self.order[: len(wanted)]) == wanted
 
@@ -89,7 +89,7 @@ def plan(stores: Sequence[Store], reductions: Sequence[Lazy], arrange: Arrange) 
 
 
 def crossing(nests: Sequence[Nest]) -> list[tuple[Nest, Lazy]]:
-    """The values that a later nest than their own reads, and no store keeps."""
+    """Lists the values that a later nest than their own reads, and no store keeps."""
     own = {w.lazy: nest for nest in nests for w in nest.works if w.lazy is not None and not w.leaves_array}
     kept = {lazy for nest in nests for w in nest.works if w.store is not None for lazy in w.store.keeps}
     found: dict[Lazy, Nest] = {}
@@ -102,7 +102,7 @@ def crossing(nests: Sequence[Nest]) -> list[tuple[Nest, Lazy]]:
 
 
 def overwritten(nests: Sequence[Nest]) -> list[Work]:
-    """The stores into memory that a later nest still reads."""
+    """Lists the stores into memory that a later nest still reads."""
     found: list[Work] = []
     for index, nest in enumerate(nests):
         later = [w for n in nests[index + 1 :] for w in n.works]
@@ -112,12 +112,12 @@ def overwritten(nests: Sequence[Nest]) -> list[Work]:
 
 
 def reads(work: Work, memory: Memory) -> bool:
-    """True where `work` reads from the same place as `memory`."""
+    """Tells whether `work` reads from the same place as `memory`."""
     return any(isinstance(v, Memory) and v.base == memory.base for v in work.reads)
 
 
 def users(works: Sequence[Work]) -> Mapping[Lazy, list[Work]]:
-    """Who reads each value."""
+    """Maps each value to the works that read it."""
     found: dict[Lazy, list[Work]] = {}
     for work in works:
         for value in work.reads:
@@ -127,7 +127,7 @@ def users(works: Sequence[Work]) -> Mapping[Lazy, list[Work]]:
 
 
 def rounded_by_stores(works: Sequence[Work]) -> frozenset[Lazy]:
-    """Values that a cast rounds and nothing reads but stores as numbers of that type: these round them."""
+    """Finds values that a cast rounds and nothing reads but stores as numbers of that type: these round them."""
     found: set[Lazy] = set()
     for lazy, readers in users(works).items():
         expr = lazy.node.expr if isinstance(lazy.node, Pointwise) else None
@@ -138,7 +138,7 @@ def rounded_by_stores(works: Sequence[Work]) -> frozenset[Lazy]:
 
 
 def _gather(stores: Sequence[Store], reductions: Sequence[Lazy], arrange: Arrange) -> list[Work]:
-    """Every work that the stores and reductions need, each after what it reads."""
+    """Lists every work that the stores and reductions need, each after what it reads."""
     works: list[Work] = []
     seen: set[Lazy] = set()
 
@@ -161,7 +161,7 @@ def _gather(stores: Sequence[Store], reductions: Sequence[Lazy], arrange: Arrang
 
 
 def _order(lazy: Lazy) -> tuple[Axis, ...]:
-    """The axes that a loop computing `lazy` runs over: its own, or for a reduction those of its argument."""
+    """Returns the axes that a loop computing `lazy` runs over: its own, or for a reduction those of its argument."""
     if isinstance(lazy.node, Pointwise):
         return lazy.dims
     arg = lazy.args[0]
@@ -169,7 +169,7 @@ def _order(lazy: Lazy) -> tuple[Axis, ...]:
 
 
 def _orders(works: Sequence[Work]) -> list[tuple[Axis, ...]]:
-    """The loop orders that are needed: those of stores before others, none that is the outer part of another."""
+    """Lists the loop orders that are needed: those of stores before others, none that is the outer part of another."""
     found: list[tuple[Axis, ...]] = []
     for work in sorted(works, key=lambda w: (-len(w.order), w.store is None)):
         if not any(Nest(order).holds(work.order) for order in found):

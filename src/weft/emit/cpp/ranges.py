@@ -12,7 +12,7 @@ from weft.tensor.axes import Axis
 
 
 def widest(frame: Frame, axis: Axis, inner: Mapping[Axis, Map], scope: Scope) -> Bounds:
-    """Where the blocks of `axis` lie that a list over it can hold: `inner` has the loops that are not entered yet.
+    """Bound the blocks of `axis` that a list over it can hold: `inner` has the loops that are not entered yet.
 
     The list starts at `start` and has room for `most` elements.
     """

@@ -50,7 +50,7 @@ def _in_rows(out: Writer, rows: Sequence[tuple[str, str]], line: str) -> None:
 
 
 def _at(memory: Memory, names: dict[Axis, str]) -> str:
-    """A pointer to the first element of a row."""
+    """Spell a pointer to the first element of a row."""
     if memory.variable:
         return f"&{memory.base}"
     offset = plus(*(times(name, memory.strides[a]) for a, name in names.items() if a in memory.strides))

@@ -52,12 +52,12 @@ class Text(NamedTuple):
 
 
 def element(dtype: DType) -> str:
-    """The C++ type of an element in memory."""
+    """Return the C++ type of an element in memory."""
     return _ELEMENT[dtype]
 
 
 def number(value: float | int | bool, kind: Kind) -> str:
-    """A literal."""
+    """Spell a literal."""
     match kind:
         case "bool":
             return "true" if value else "false"
@@ -78,7 +78,7 @@ def number(value: float | int | bool, kind: Kind) -> str:
 
 
 def coerced(value: Text, kind: Kind) -> str:
-    """`value` as a `kind`."""
+    """Convert `value` to a `kind`."""
     if value.kind == kind:
         return value.text
     inner = value.text if is_word(value.text) else f"({stripped(value.text)})"
@@ -86,7 +86,7 @@ def coerced(value: Text, kind: Kind) -> str:
 
 
 def loaded(at: str, dtype: DType) -> Text:
-    """The element at `at`, as it is computed with."""
+    """Spell the element at `at`, as it is computed with."""
     match dtype:
         case DType.float64 | DType.float32 | DType.int64 | DType.bool:
             return Text(at, kind_of(dtype))
@@ -97,7 +97,7 @@ def loaded(at: str, dtype: DType) -> Text:
 
 
 def stored(at: str, dtype: DType, value: Text) -> str:
-    """The statement that puts `value` in memory at `at`."""
+    """Spell the statement that puts `value` in memory at `at`."""
     if dtype.kind == "int" and value.kind in ("float", "double"):
         return f"{at} = ({element(dtype)})({stripped(_converted(value, dtype).text)});"
     text = stripped(coerced(value, kind_of(dtype)))
@@ -111,7 +111,7 @@ def stored(at: str, dtype: DType, value: Text) -> str:
 
 
 def expression(expr: Scalar, args: Sequence[Text], steady: frozenset[int] = frozenset()) -> Text:
-    """`expr`, its arguments spelled `args`; those in `steady` are the same in all iterations of the loop that it stands in.
+    """Spell `expr`, its arguments spelled `args`; those in `steady` are the same in all iterations of the loop that it stands in.
 
     Types are promoted as in eager: a number takes the kind of what it is combined with, and what an operation does not
     do on integers it does in float.
@@ -131,12 +131,12 @@ def expression(expr: Scalar, args: Sequence[Text], steady: frozenset[int] = froz
 
 
 def combined(monoid: Monoid, left: str, right: str, kind: Kind) -> str:
-    """One step of a reduction."""
+    """Spell one step of a reduction."""
     return stripped(_applied(monoid.value, (Arg(0), Arg(1)), (Text(left, kind), Text(right, kind))).text)
 
 
 def reduction_clause(monoid: Monoid, kind: Kind, name: str) -> str:
-    """OpenMP's clause for a loop that reduces into `name`; of floats, the largest and least keep NaN."""
+    """Spell OpenMP's clause for a loop that reduces into `name`; of floats, the largest and least keep NaN."""
     plain = {Monoid.sum: "+", Monoid.prod: "*", Monoid.max: "max", Monoid.min: "min"}[monoid]
     operator = f"weft::weft_{plain}" if kind in ("float", "double") and monoid in (Monoid.max, Monoid.min) else plain
     return f"reduction({operator} : {name})"
@@ -155,7 +155,7 @@ def _applied(op: str, inner: Sequence[Scalar], args: Sequence[Text], steady: fro
 
 
 def _pays_inverse(quotient: Sequence[Scalar], steady: frozenset[int]) -> bool:
-    """True where many are divided by one number; a compiler itself multiplies where that is a power of two."""
+    """Tell whether many are divided by one number; a compiler itself multiplies where that is a power of two."""
     numerator, divisor = quotient
     if isinstance(divisor, Lit):
         return abs(math.frexp(divisor.value)[0]) != 0.5 and not arguments(numerator) <= steady
@@ -163,7 +163,7 @@ def _pays_inverse(quotient: Sequence[Scalar], steady: frozenset[int]) -> bool:
 
 
 def _as(source: Scalar, part: Text, kind: Kind) -> str:
-    """`part` as a `kind`; a number is written as one."""
+    """Convert `part` to a `kind`; a number is written as one."""
     return number(source.value, kind) if isinstance(source, Lit) else coerced(part, kind)
 
 

@@ -32,16 +32,16 @@ class Writer:
         self.depth = depth
 
     def line(self, text: str) -> None:
-        """One line; a directive stands at the left edge."""
+        """Write one line; a directive stands at the left edge."""
         self.lines.append(text if text.startswith("#") else "  " * self.depth + text)
 
     def comment(self, text: str) -> None:
-        """A line of comment; whatever the text holds, it cannot end early or go on on the next line."""
+        """Write a line of comment; whatever the text holds, it cannot end early or go on on the next line."""
         self.line(f"// {' '.join(text.split()).rstrip(chr(92))}")
 
     @contextmanager
     def block(self, head: str, tail: str = "}") -> Generator[None]:
-        """`head {` ... `}`."""
+        """Write `head {` ... `}`."""
         self.line(f"{head} {{" if head else "{")
         self.depth += 1
         yield
@@ -50,7 +50,7 @@ class Writer:
 
 
 def at_most(left: str, right: str) -> str:
-    """The smaller of two sizes."""
+    """Return the smaller of two sizes."""
     if left == right:
         return left
     if left.isdigit() and right.isdigit():
@@ -59,7 +59,7 @@ def at_most(left: str, right: str) -> str:
 
 
 def at_least(left: str, right: str) -> str:
-    """The larger of two sizes."""
+    """Return the larger of two sizes."""
     if left == right:
         return left
     if left.isdigit() and right.isdigit():
@@ -68,12 +68,12 @@ def at_least(left: str, right: str) -> str:
 
 
 def whole_blocks(size: str, tile: str) -> str:
-    """The elements of `size` that lie in whole blocks of `tile`."""
+    """Count the elements of `size` that lie in whole blocks of `tile`."""
     return size if tile == "1" else f"{factor(size)} / {tile} * {tile}"
 
 
 def blocks_of(size: str, tile: str) -> str:
-    """How many blocks of `tile` elements `size` elements make."""
+    """Count the blocks of `tile` elements that `size` elements make."""
     if tile == "1":
         return size
     if size.isdigit() and tile.isdigit():

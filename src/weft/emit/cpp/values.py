@@ -76,7 +76,7 @@ Value: TypeAlias = Memory | Panel | Lazy
 
 
 def resolved(value: Value) -> Value:
-    """`value`, or what it is once copies that change nothing are looked through."""
+    """Return `value`, looking through copies that change nothing."""
     while isinstance(value, Lazy):
         if value.memory is not None:
             return value.memory

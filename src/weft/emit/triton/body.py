@@ -86,7 +86,7 @@ class Body:
                 assert_never(node)
 
     def item(self, name: str) -> Tile:
-        """The item called `name`: loaded now, where it lies in memory still.
+        """Return the item called `name`: loaded now, where it lies in memory still.
 
         Raises:
             UnsupportedError: it is a list that this kernel made.
@@ -118,7 +118,7 @@ class Body:
         self.frame.out.line(call("tl.store", at, stripped(text), *([f"mask={mask}"] if mask else [])))
 
     def aligned(self, text: str, has: tuple[Axis, ...], dims: tuple[Axis, ...]) -> str:
-        """The tensor `text` with axes `has` made to go with the axes `dims`: turned, and with dimensions of size 1."""
+        """Return the tensor `text` with axes `has` made to go with the axes `dims`: turned, and with dimensions of size 1."""
         order = tuple(a for a in dims if a in has)
         if order != has:
             turn = ", ".join(str(has.index(a)) for a in order)
@@ -126,7 +126,7 @@ class Body:
         return spread(text, dims, order)
 
     def shape(self, dims: tuple[Axis, ...]) -> str:
-        """The shape of an item with these axes."""
+        """Spell the shape of an item with these axes."""
         return bracketed([self.frame.lanes[a].count for a in dims])
 
     # The operators.
@@ -145,7 +145,7 @@ class Body:
         return tile
 
     def _loaded(self, name: str, memory: Memory) -> Tile:
-        """Elements that the block does not have are 0: any value would do, and this is what most readers fill in."""
+        """Load an item: elements that the block does not have are 0; any value would do, and most readers fill in this one."""
         at = address(self.frame, memory, memory.dims)
         mask = self.frame.mask(memory.dims)
         kind = kind_of(memory.dtype)
@@ -181,13 +181,13 @@ class Body:
         self._define(node.name, text, node.dims, node.dtype, pad, held)
 
     def _is_part(self, tile: Tile, dims: tuple[Axis, ...]) -> bool:
-        """Whether `dims` are those of `tile`, in this order, and the axis of the segments one of which was made here."""
+        """Tell whether `dims` are those of `tile`, in this order, and the axis of the segments one of which was made here."""
         segments = {n.range.index for n in self.graph.nodes if isinstance(n, Map) and isinstance(n.range, Segment)}
         kept = tuple(a for a in dims if a not in segments)
         return kept == tile.dims and len(kept) < len(dims) and all(self.frame.lanes[a].count == "1" for a in segments)
 
     def filled(self, name: str, tile: Tile, value: float, axes: tuple[Axis, ...] | None) -> Tile:
-        """`tile` with `value` in the lanes that are not valid, of `axes` or of all."""
+        """Return `tile` with `value` in the lanes that are not valid, of `axes` or of all."""
         mask = self.frame.mask(tile.dims, axes)
         if not mask or tile.pad == value:
             return tile
@@ -200,7 +200,7 @@ class Body:
         return Tile(self.frame.hold(text, name), tile.dims, held, tile.dtype, value if axes is None else None)
 
     def _combinable(self, name: str, tile: Tile, over: Axis, identity: float) -> Tile:
-        """`tile` with the identity in the lanes that a block the program knows to be whole has beyond its elements."""
+        """Return `tile` with the identity in the lanes that a block the program knows to be whole has beyond its elements."""
         lanes = self.frame.lanes[over]
         return self.filled(name, tile, identity, (over,)) if lanes.whole and lanes.valid is not None else tile
 
@@ -272,13 +272,15 @@ class Body:
 
 
 def _together(depth: str) -> str:
-    """How many products of 8 bits Hopper's unit may add up by itself, which it does to 13 bits: as many as there are, and 128."""
+    """Spell how many products of 8 bits Hopper's unit may add up by itself, which it does to 13 bits: all there are, at
+    most 128.
+    """
     most = 128
     return str(min(most, int(depth))) if depth.isdigit() else f"({most} if {depth} > {most} else {depth})"
 
 
 def _multiplied(node: Dot, left: DType, right: DType) -> tuple[DType, DType]:
-    """What the operands of a product of blocks are multiplied as: float32 where their types are two.
+    """Return the types as which the operands of a product of blocks are multiplied: float32 where their types are two.
 
     Raises:
         UnsupportedError: they are integers and not both of 8 bits with a sign.
@@ -293,7 +295,7 @@ def _multiplied(node: Dot, left: DType, right: DType) -> tuple[DType, DType]:
 
 
 def address(frame: Frame, memory: Memory, dims: tuple[Axis, ...]) -> str:
-    """Pointers to the elements of the item that `memory` is, its axes in the order `dims`."""
+    """Spell pointers to the elements of the item that `memory` is, its axes in the order `dims`."""
     lanes = [
         index if stride == "1" else f"{index} * {stride}"
         for a in dims

@@ -27,7 +27,7 @@ class BlockConstant:
     least: int
 
     def of(self, sizes: Mapping[str, int]) -> int:
-        """Its value, given the size of each space by name."""
+        """Return the value, given the size of each space by name."""
         return max(self.least, power_of_two(sizes[self.space]))
 
 
@@ -44,7 +44,7 @@ class WholeConstant:
     least: int = 1
 
     def of(self, sizes: Mapping[str, int]) -> int:
-        """1 where they do, else 0, given the size of each space by name."""
+        """Return 1 where blocks of `tile` cover `space` without a remainder, else 0, given the size of each space by name."""
         tile = self.tile or BlockConstant(self.name, self.space, self.least).of(sizes)
         return int(sizes[self.space] % tile == 0)
 
@@ -81,33 +81,33 @@ class Frame:
     dividing: dict[Axis, int] = field(default_factory=dict[Axis, int])
 
     def size(self, space: Space) -> str:
-        """The number of elements of `space`."""
+        """Return the number of elements of `space`."""
         return str(space.fixed) if space.fixed is not None else self.sizes[space.name]
 
     def at_most(self, left: str, right: str) -> str:
-        """The smaller of two sizes."""
+        """Return the smaller of two sizes."""
         return at_most(left, right)
 
     def at_least(self, left: str, right: str) -> str:
-        """The larger of two sizes."""
+        """Return the larger of two sizes."""
         return at_least(left, right)
 
     def blocks_of(self, size: str, tile: str) -> str:
-        """How many blocks of `tile` elements `size` elements make."""
+        """Count the blocks of `tile` elements that `size` elements make."""
         return blocks_of(size, tile)
 
     def whole_blocks(self, size: str, tile: str) -> str:
-        """The elements of `size` that lie in whole blocks of `tile`."""
+        """Count the elements of `size` that lie in whole blocks of `tile`."""
         return whole_blocks(size, tile)
 
     def hold(self, text: str, wish: str = "part") -> str:
-        """A new name for the expression `text`."""
+        """Give the expression `text` a new name."""
         name = self.names.make(wish)
         self.out.line(f"{name} = {text}")
         return name
 
     def extent(self, node: Map, most: str) -> str:
-        """How many lanes a block of `node` has, where it has at most `most` elements.
+        """Return the number of lanes of a block of `node`, where it has at most `most` elements.
 
         Raises:
             UnsupportedError: `most` is neither a number nor the size of the loop's space.
@@ -142,7 +142,7 @@ class Frame:
         self.lanes[node.axis] = Lanes(count, index, valid, whole)
 
     def _all_whole(self, node: Map, count: str) -> str | bool:
-        """Whether each block of `node` has all `count` lanes: the name of a constant that says so, or what is known of it."""
+        """Tell whether each block of `node` has all `count` lanes: the name of a constant that says so, or what is known of it."""
         tile: int | None = None
         match node.range:
             case All() if node.place is Place.whole:
@@ -171,14 +171,14 @@ class Frame:
         return self.constants[-1].name
 
     def _padded(self, count: str) -> int | None:
-        """The fewest lanes of the block that the constant `count` counts: products of other loops may have asked for them.
+        """Return the fewest lanes of the block that the constant `count` counts: products of other loops may have asked for them.
 
         None where it is no such constant.
         """
         return next((c.least for c in self.constants if isinstance(c, BlockConstant) and c.name == count), None)
 
     def mask(self, dims: Sequence[Axis], axes: Sequence[Axis] | None = None) -> str:
-        """The mask of the valid elements of an item with axes `dims`, looking at `axes` only; "" where all are."""
+        """Spell the mask of the valid elements of an item with axes `dims`, looking at `axes` only; "" where all are."""
         masks = [
             spread(lanes.valid, dims, (a,))
             for a in dims
@@ -187,13 +187,13 @@ class Frame:
         return " & ".join(masks)
 
     def location(self, locations: Sequence[Location | None]) -> None:
-        """A comment that says which of the user's lines the next lines compute."""
+        """Print a comment that says which of the user's lines the next lines compute."""
         for each in dict.fromkeys(str(place) for place in locations if place is not None):
             self.out.comment(each)
 
 
 def spread(text: str | None, dims: Sequence[Axis], has: Sequence[Axis]) -> str:
-    """The tensor `text`, whose axes `has` are in the order of `dims`, with a dimension of size 1 for each other axis."""
+    """Spell the tensor `text`, whose axes `has` are in the order of `dims`, with a dimension of size 1 for each other axis."""
     assert text is not None
     if len(has) == len(dims) or not has:
         return text

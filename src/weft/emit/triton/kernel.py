@@ -68,7 +68,7 @@ def emit(
     tf32: bool = False,
     stages: int = 1,
 ) -> TritonKernel:
-    """One launch as a Triton kernel.
+    """Prints one launch as a Triton kernel.
 
     Args:
         program: applied (`schedule.apply`).
@@ -133,7 +133,9 @@ def emit(
 
 
 def _written(frame: Frame, base: str, kind: BlockType, strides: Mapping[Axis, str]) -> Memory:
-    """The tensor at `base`. Its strides, products of sizes, are made 64 bits wide, so that offsets in large tensors are."""
+    """Describes the tensor at `base`. Its strides, products of sizes, are made 64 bits wide, so that offsets in large
+    tensors are.
+    """
     wide: dict[Axis, str] = {}
     for axis, stride in strides.items():
         if stride.isdigit() and _stays_near(axis, int(stride)):
@@ -146,7 +148,7 @@ def _written(frame: Frame, base: str, kind: BlockType, strides: Mapping[Axis, st
 
 
 def _stays_near(axis: Axis, stride: int) -> bool:
-    """Whether all elements of a written tensor along `axis` lie within 31 bits, whatever the sizes of the run: sizes do.
+    """Tells whether all elements of a written tensor along `axis` lie within 31 bits, whatever the sizes of the run: sizes do.
 
     A stride that is a number has dimensions of fixed size behind it alone, so that offsets in these come to less than it.
     """
@@ -169,7 +171,7 @@ def _demand_type(dtype: DType, target: Target | None) -> None:
 
 
 def _least(nodes: Sequence[BlockNode], types: Mapping[str, BlockType]) -> dict[Axis, int]:
-    """The axes of blocks that are multiplied, rows, columns, and what is contracted, with the fewest elements of each.
+    """Maps the axes of blocks that are multiplied, rows, columns, and what is contracted, to the fewest elements of each.
 
     It is more of what is contracted where there are numbers of 8 bits.
     """
@@ -190,7 +192,7 @@ _LEAST = 16
 
 
 def _serial(top: Body, places: Mapping[str, Memory]) -> list[GridLoop]:
-    """A launch without a grid: one program does it all."""
+    """Prints a launch without a grid: one program does it all."""
     loops.run(top, {n: m for n, m in places.items() if top.types[n].buffered})
     for name, memory in places.items():
         if not top.types[name].buffered:
@@ -199,7 +201,7 @@ def _serial(top: Body, places: Mapping[str, Memory]) -> list[GridLoop]:
 
 
 def _grid(frame: Frame, top: Body, chain: Sequence[Map], places: Mapping[str, Memory]) -> list[GridLoop]:
-    """The nested grid loops as one: program number `program` has one block of each."""
+    """Prints the nested grid loops as one: program number `program` has one block of each."""
     limits: list[GridLoop] = []
     frame.out.line("program = tl.program_id(0)")
     scope: dict[Axis, Step] = {}
@@ -234,13 +236,13 @@ def _grid(frame: Frame, top: Body, chain: Sequence[Map], places: Mapping[str, Me
 
 
 def _grows(node: Map) -> bool:
-    """Whether later iterations of `node` have more to do: a loop in them goes from the beginning to beside their block."""
+    """Tells whether later iterations of `node` have more to do: a loop in them goes from the beginning to beside their block."""
     bands = (m.range for m in maps(node.body))
     return any(isinstance(r, Band) and r.outer == node.axis and r.low is None and r.high is not None for r in bands)
 
 
 def _blocks(frame: Frame, node: Map, chain: Sequence[Map]) -> GridLoop:
-    """How many blocks `node` has at most."""
+    """Returns how many blocks `node` has at most."""
     assert node.tile is not None
     if isinstance(node.range, First):
         return GridLoop(1, 1)

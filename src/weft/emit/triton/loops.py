@@ -60,7 +60,7 @@ def run(body: Body, places: Mapping[str, Memory]) -> None:
 
 
 def _parts(graph: Graph, places: Mapping[str, Memory]) -> dict[str, Memory]:
-    """Where the parts of lists lie: in the memory of the whole, each under the names that its own axes have."""
+    """Return the memory of the parts of lists: that of the whole, each under the names that its own axes have."""
     found: dict[str, Memory] = {}
     for node in graph.nodes:
         if isinstance(node, Join) and node.name in places:
@@ -98,7 +98,7 @@ def iteration(body: Body, node: Map, scope: Scope, places: Mapping[str, Memory],
 
 
 def entered(body: Body, node: Map, scope: Scope) -> Body:
-    """The body of `node`, a map in `body`'s graph, with what it sees of its inputs."""
+    """Return the body of `node`, a map in `body`'s graph, with what it sees of its inputs."""
     around = body.around.inside(node)
     kinds = body_types(node, body.types)
     values = {
@@ -109,7 +109,7 @@ def entered(body: Body, node: Map, scope: Scope) -> Body:
 
 
 def localised(memory: Memory, dims: tuple[Axis, ...], scope: Scope) -> Memory:
-    """The part of the list `memory` that belongs to the current blocks of the loops around, as an item."""
+    """Return the part of the list `memory` that belongs to the current blocks of the loops around, as an item."""
     offset = tuple(times(scope[a].base, s) for a, s in memory.strides.items() if a in scope and scope[a].base != "0")
     return replace(memory, dims=dims, offset=offset, item=True)
 
@@ -143,7 +143,7 @@ def _loop(body: Body, node: Map, places: Mapping[str, Memory]) -> None:
 
 
 def _left(node: Map, output: Stacked | Once, inner: Body) -> Value:
-    """What `node` leaves as `output`: where it has no more than one iteration, what that one made."""
+    """Return what `node` leaves as `output`: if it has no more than one iteration, what that one made."""
     if not runs_once(node):
         return Local(output.outer)
     made = inner.values[output.inner]
@@ -156,7 +156,7 @@ def _is_read(body: Body, name: str) -> bool:
 
 
 def runs_once(node: Map) -> bool:
-    """True for a map whose one iteration is all: over the whole of its space, or over its first block."""
+    """Tell whether a map's one iteration is all: over the whole of its space, or over its first block."""
     if isinstance(node.range, First):
         return True
     fixed, tile_ = node.axis.space.fixed, node.tile
@@ -165,7 +165,7 @@ def runs_once(node: Map) -> bool:
 
 
 def _named(frame: Frame, node: Map, limits: Bounds) -> Bounds:
-    """`limits` with names for what is more than a name or a number."""
+    """Return `limits` with names for what is more than a name or a number."""
     begin, end = (
         text if is_word(text) else frame.hold(text, f"{node.axis.name}_{what}")
         for what, text in (("begin", limits.start), ("end", limits.stop))
@@ -175,7 +175,7 @@ def _named(frame: Frame, node: Map, limits: Bounds) -> Bounds:
 
 @contextmanager
 def _iterations(frame: Frame, node: Map, limits: Bounds) -> Generator[Step]:
-    """What stands around an iteration; gives the current block, whose lanes are printed."""
+    """Print what stands around an iteration; yielded is the current block, whose lanes are printed."""
     most = tile(node, limits.most)
     if runs_once(node):
         most = limits.most if isinstance(node.range, All) else most
@@ -213,12 +213,12 @@ def _iterations(frame: Frame, node: Map, limits: Bounds) -> Generator[Step]:
 
 
 def _is_pipelined(node: BlockNode) -> bool:
-    """Whether Triton makes a pipeline where it finds `node` in a loop, or in it itself."""
+    """Tell whether Triton makes a pipeline where it finds `node` in a loop, or in it itself."""
     return (isinstance(node, Dot) and len(node.dims) == 2) or (isinstance(node, Map) and not runs_once(node))
 
 
 def _seen(frame: Frame, node: Map, access: Access, value: Value, scope: Scope, *, item: bool) -> Value:
-    """What an iteration of `node` sees of `value`."""
+    """Return the part of `value` that an iteration of `node` sees."""
     match access:
         case Broadcast():
             return value
@@ -241,7 +241,7 @@ def _seen(frame: Frame, node: Map, access: Access, value: Value, scope: Scope, *
 
 
 def _block_of(frame: Frame, node: Map, access: Iterate | Grouped, value: Tile) -> Tile:
-    """The one block of a list in registers that `node`, whose one iteration is all, goes over."""
+    """Return the one block of a list in registers that `node`, whose one iteration is all, goes over."""
     over = access.over
     same = over not in value.dims or frame.lanes[over].count == frame.lanes[node.axis].count
     if isinstance(access, Grouped) or not runs_once(node) or node.range != All() or not same:
@@ -255,7 +255,7 @@ def _block_of(frame: Frame, node: Map, access: Iterate | Grouped, value: Tile) -
 
 
 def _carried(body: Body, node: Map, state: State) -> dict[str, Tile]:
-    """A variable for each component, with the value it starts from."""
+    """Declare a variable for each component, with the value it starts from."""
     outer = {f.inner: f.outer for f in node.inputs}
     found: dict[str, Tile] = {}
     for place, component in enumerate(state.components):
@@ -273,7 +273,7 @@ def _carried(body: Body, node: Map, state: State) -> dict[str, Tile]:
 
 
 def reduced_apart(state: State, body: Graph, component: str) -> bool | None:
-    """Whether an iteration reduces a block, and `component` goes on with what that gives, by the same monoid.
+    """Tell whether an iteration reduces a block, and `component` goes on with what that gives, by the same monoid.
 
     Triton (its pass OptimizeThreadLocality) makes of such loops ones whose threads reduce apart, and of the result one after the
     loop. It takes for one whatever is done last to a component and a reduced block, and is right only where that is the

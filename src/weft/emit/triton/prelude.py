@@ -192,7 +192,7 @@ _NATIVE = {"weft_e4m3": _NATIVE_E4M3, "weft_to_e4m3": _NATIVE_TO_E4M3}
 
 
 def combiner(monoid: Monoid) -> str:
-    """The name of the function that combines two elements of a reduction."""
+    """Name the function that combines two elements of a reduction."""
     return f"weft_reduce_{monoid.name}"
 
 
@@ -201,7 +201,7 @@ NAMES = (*_FUNCTIONS, *(combiner(m) for m in Monoid))
 
 
 def functions(text: str, target: Target | None = None) -> list[str]:
-    """The definitions, line by line, of the prelude's functions that `text` calls, those first that others call.
+    """List the definitions, line by line, of the prelude's functions that `text` calls, those first that others call.
 
     target: what the text is printed for; None: whatever there is.
     """
@@ -220,7 +220,7 @@ def functions(text: str, target: Target | None = None) -> list[str]:
 
 
 def converts_to_e4m3(target: Target | None) -> bool:
-    """Whether the machine has float8_e4m3fn and an instruction that rounds to it as weft does: NVIDIA's from 8.9 on."""
+    """Tell whether the machine has float8_e4m3fn and an instruction that rounds to it as weft does: NVIDIA's from 8.9 on."""
     return target is not None and target.kind == "cuda" and int(target.arch) >= _FIRST_WITH_E4M3
 
 
@@ -228,7 +228,7 @@ _FIRST_WITH_E4M3 = 89
 
 
 def starts_early(target: Target | None) -> bool:
-    """Whether a kernel's programs can take their places while the kernel before it still runs: NVIDIA's from 9.0 on."""
+    """Tell whether a kernel's programs can take their places while the kernel before it still runs: NVIDIA's from 9.0 on."""
     return target is not None and target.kind == "cuda" and int(target.arch) >= _FIRST_TO_START_EARLY
 
 

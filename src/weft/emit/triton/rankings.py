@@ -136,7 +136,7 @@ NAMES = tuple(_FUNCTIONS)
 
 
 def functions(text: str) -> list[str]:
-    """The definitions, line by line, of the functions here that `text` calls."""
+    """List the definitions, line by line, of the functions here that `text` calls."""
     called = dict.fromkeys(re.findall(r"\bweft_\w+", text))
     return "".join(_FUNCTIONS[name] + "\n" for name in called if name in _FUNCTIONS).splitlines()
 

@@ -48,7 +48,7 @@ _NARROWING = {DType.float8_e4m3fn: "weft_to_e4m3", DType.float8_e5m2: "weft_to_e
 
 
 def element(dtype: DType) -> str:
-    """Triton's name of an element type.
+    """Return Triton's name of an element type.
 
     Raises:
         UnsupportedError: for float64, as what these kernels call computes in float32.
@@ -59,7 +59,7 @@ def element(dtype: DType) -> str:
 
 
 def number(value: float | int | bool, kind: Kind) -> str:
-    """A literal."""
+    """Spell a literal."""
     match kind:
         case "bool":
             return "True" if value > 0 else "False"  # -inf, which the greatest of none is, is False
@@ -75,21 +75,21 @@ def number(value: float | int | bool, kind: Kind) -> str:
 
 
 def cast(text: str, dtype: DType) -> str:
-    """`text` converted to `dtype`."""
+    """Convert `text` to `dtype`."""
     if dtype in _NARROWING:
         return call(_NARROWING[dtype], stripped(text))
     return call("tl.cast", stripped(text), element(dtype))
 
 
 def coerced(value: Text, kind: Kind) -> str:
-    """`value` as a `kind`."""
+    """Convert `value` to a `kind`."""
     if value.kind == kind:
         return value.text
     return f"({value.text} != 0)" if kind == "bool" else cast(value.text, COMPUTED[kind])
 
 
 def expression(expr: Scalar, args: Sequence[Text], hold: Callable[[str], str], *, exact: Exact) -> Text:
-    """`expr`, its arguments spelled `args`.
+    """Spell `expr`, its arguments spelled `args`.
 
     hold: gives a name to an expression that is to be read more than once.
     exact: what is as exact as eager, at a cost.
@@ -116,7 +116,7 @@ def expression(expr: Scalar, args: Sequence[Text], hold: Callable[[str], str], *
 
 
 def jumps(expr: Scalar) -> bool:
-    """Whether a rounding to few numbers is in it, where the last bit of an argument decides between two of them."""
+    """Tell whether a rounding to few numbers is in it, where the last bit of an argument decides between two of them."""
     match expr:
         case Convert(dtype, inner):
             return not dtype.is_float or dtype.is_kept or jumps(inner)
@@ -130,7 +130,7 @@ _LOG2_OF_E = 1.4426950408889634
 
 
 def _decay(inner: Scalar, args: Sequence[Text], hold: Callable[[str], str], *, exact: Exact) -> Text:
-    """exp of `inner` as a power of 2, for which machines have an instruction: the factors that are numbers are one with log2(e)."""
+    """Spell exp of `inner` as a power of 2, for which machines have an instruction: constant factors join log2(e) in one."""
     factor = _LOG2_OF_E
     while (found := _factor(inner)) is not None:
         factor, inner = factor * found[0], found[1]
@@ -140,7 +140,7 @@ def _decay(inner: Scalar, args: Sequence[Text], hold: Callable[[str], str], *, e
 
 
 def _factor(expr: Scalar) -> tuple[float, Scalar] | None:
-    """A number and an expression whose product `expr` is; None where it has no such factor."""
+    """Split `expr` into a number and an expression whose product it is; None where it has no such factor."""
     match expr:
         case Apply("mul", (Lit(value), rest)) | Apply("mul", (rest, Lit(value))) if _moderate(value):
             return float(value), rest
@@ -153,7 +153,7 @@ def _factor(expr: Scalar) -> tuple[float, Scalar] | None:
 
 
 def _moderate(value: float) -> bool:
-    """Whether a factor leaves a product with it far from what is too large or too small."""
+    """Tell whether a factor leaves a product with it far from what is too large or too small."""
     return 2.0**-40 < abs(value) < 2.0**40
 
 
@@ -206,5 +206,5 @@ def _held(text: str, hold: Callable[[str], str]) -> str:
 
 
 def _as(source: Scalar, part: Text, kind: Kind) -> str:
-    """`part` as a `kind`; a number is written as one."""
+    """Convert `part` to a `kind`; a number is written as one."""
     return number(source.value, kind) if isinstance(source, Lit) else coerced(part, kind)

@@ -19,16 +19,16 @@ class Writer:
         self.depth = depth
 
     def line(self, text: str) -> None:
-        """One line."""
+        """Write one line."""
         self.lines.append("    " * self.depth + text)
 
     def comment(self, text: str) -> None:
-        """A line of comment, whatever the text holds."""
+        """Write a line of comment, whatever the text holds."""
         self.line(f"# {' '.join(text.split())}")
 
     @contextmanager
     def block(self, head: str) -> Generator[None]:
-        """`head:` and what it holds."""
+        """Write `head:` and what it holds."""
         self.line(f"{head}:")
         self.depth += 1
         yield
@@ -36,7 +36,7 @@ class Writer:
 
 
 def at_most(left: str, right: str) -> str:
-    """The smaller of two sizes."""
+    """Return the smaller of two sizes."""
     if left == right:
         return left
     if left.isdigit() and right.isdigit():
@@ -45,7 +45,7 @@ def at_most(left: str, right: str) -> str:
 
 
 def at_least(left: str, right: str) -> str:
-    """The larger of two sizes."""
+    """Return the larger of two sizes."""
     if left == right:
         return left
     if left.isdigit() and right.isdigit():
@@ -54,12 +54,12 @@ def at_least(left: str, right: str) -> str:
 
 
 def whole_blocks(size: str, tile: str) -> str:
-    """The elements of `size` that lie in whole blocks of `tile`."""
+    """Count the elements of `size` that lie in whole blocks of `tile`."""
     return size if tile == "1" else f"{factor(size)} // {tile} * {tile}"
 
 
 def blocks_of(size: str, tile: str) -> str:
-    """How many blocks of `tile` elements `size` elements make."""
+    """Count the blocks of `tile` elements that `size` elements make."""
     if tile == "1":
         return size
     if size.isdigit() and tile.isdigit():
@@ -68,10 +68,10 @@ def blocks_of(size: str, tile: str) -> str:
 
 
 def call(function: str, *args: str) -> str:
-    """A call."""
+    """Spell a call."""
     return f"{function}({', '.join(args)})"
 
 
 def bracketed(items: list[str]) -> str:
-    """A tuple."""
+    """Spell a tuple."""
     return f"({', '.join(items)}{',' if len(items) == 1 else ''})"

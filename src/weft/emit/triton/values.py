@@ -49,7 +49,7 @@ class Tile:
 
     @property
     def kind(self) -> Kind:
-        """What it is computed as."""
+        """The kind that the tile is computed as."""
         return kind_of(self.held)
 
     @property

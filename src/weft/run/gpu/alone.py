@@ -17,16 +17,15 @@ _PAUSE = 0.02
 
 
 def alone_on(device: torch.device) -> AbstractContextManager[bool]:
-    """As `alone`, by the GPU itself: the same number may be another one in another process (CUDA_VISIBLE_DEVICES)."""
+    """Holds a GPU as `alone` does, by the GPU itself: its number may be another in another process (CUDA_VISIBLE_DEVICES)."""
     found: Any = vars(torch.cuda)["get_device_properties"](device)
     return alone(f"GPU {getattr(found, 'uuid', device)}")
 
 
 @contextmanager
 def alone(name: str, seconds: float = 60.0) -> Generator[bool]:
-    """While this holds, no other process, or thread, of the user holds it for the same `name`.
-
-    Gives whether it does: after `seconds`, or where there is no folder for temporary files, it goes on without.
+    """Keeps other processes and threads of the user from holding the same `name` while this lasts. Yields whether it
+    does: after `seconds`, or where there is no folder for temporary files, it goes on without.
     """
     held = _held(name, time.monotonic() + seconds)
     try:

@@ -79,7 +79,7 @@ class Assembled:
     scratch: int = 0
 
     def to_json(self) -> Json:
-        """All but binary and assembly, for the meta of a cache entry."""
+        """Returns all but binary and assembly as JSON, for the meta of a cache entry."""
         return {
             "name": self.name,
             "class": str(self.kind),
@@ -92,7 +92,7 @@ class Assembled:
 
     @staticmethod
     def from_json(text: Json, binary: bytes, assembly: str) -> Assembled:
-        """What `to_json` wrote, with the rest. KeyError, TypeError or ValueError otherwise."""
+        """Reads what `to_json` wrote, with the rest. KeyError, TypeError or ValueError otherwise."""
         found = cast("dict[str, Any]", text)
         return Assembled(
             name=found["name"],
@@ -163,7 +163,9 @@ def assemble_all(
 
 
 def side_by_side(tasks: Sequence[Callable[[], T]], workers: int | None = None) -> list[T | WeftError]:
-    """What each of `tasks`, which compile, gives or raises of weft's errors, in order; `workers` as for `assemble_all`."""
+    """Runs `tasks`, which compile, side by side, and returns their results or weft's errors, in order; `workers` as for
+    `assemble_all`.
+    """
     found: dict[int, T | WeftError] = {}
     failed: list[BaseException] = []
     left = iter(enumerate(tasks))
@@ -222,7 +224,7 @@ def _of(job: Job, what: str) -> str:
 
 
 def _refused(job: Job, found: Mapping[str, Any]) -> WeftError:
-    """The error for what Triton's process says went wrong."""
+    """Makes the error for what Triton's process says went wrong."""
     kind, message = str(found["error"]), str(found["message"])
     match kind:
         case "ModuleNotFoundError" | "ImportError":
@@ -238,7 +240,7 @@ def _refused(job: Job, found: Mapping[str, Any]) -> WeftError:
 
 
 def _assembled(job: Job, found: Mapping[str, Any]) -> Assembled:
-    """The result of a job, once what Triton passes to the binary is known to be what weft passes."""
+    """Returns the result of a job, once what Triton passes to the binary is known to be what weft passes."""
     parameters: tuple[int, ...] = ()
     if job.target.kind == "cuda":
         parameters = parameters_of(found["assembly"], found["name"])
@@ -265,7 +267,7 @@ def _assembled(job: Job, found: Mapping[str, Any]) -> Assembled:
 
 
 def parameters_of(assembly: str, name: str) -> tuple[int, ...]:
-    """Bytes of each parameter of the kernel `name` in PTX. ValueError where there is no such kernel."""
+    """Returns the bytes of each parameter of the kernel `name` in PTX. ValueError where there is no such kernel."""
     for entry, text in _ENTRY.findall(assembly):
         if entry == name:
             return tuple(int(bits) // 8 for bits in _PARAMETER.findall(text))

@@ -80,13 +80,13 @@ class GpuBinary:
         return self._classes.met()
 
     def launching(self, allocate: Callable[[Sequence[int], Sequence[int], torch.dtype], torch.Tensor]) -> Launcher:
-        """Another launcher, with outputs that `allocate` makes of sizes, strides and an element type."""
+        """Makes another launcher, with outputs that `allocate` makes of sizes, strides and an element type."""
         return _launcher(self._classes.source, self.target, self._classes, allocate)
 
     def class_for(
         self, sizes: Mapping[str, int], strides: Sequence[Sequence[int]], *, aligned: bool = True
     ) -> KernelClass:
-        """The class of calls.
+        """Returns the class of calls.
 
         Args:
             sizes: of every run-time size, by name.
@@ -108,7 +108,7 @@ class GpuBinary:
         aligned: bool = True,
         seconds: float = ASSEMBLY_SECONDS,
     ) -> Assembled:
-        """The binary for calls of one class (`class_for`), from the cache or compiled now; no GPU needs to be here.
+        """Gets the binary for calls of one class (`class_for`), from the cache or compiled now; no GPU needs to be here.
 
         Triton is stopped after so many `seconds`.
 
@@ -119,14 +119,14 @@ class GpuBinary:
         return self._classes.of(self.class_for(sizes, strides, aligned=aligned), seconds)
 
     def binary_for(self, kind: KernelClass) -> Assembled:
-        """As `assemble_for`, of a class."""
+        """Gets the binary for calls of the class `kind`, as `assemble_for` does."""
         return self._classes.of(kind)
 
 
 def assemble_kernels(
     wanted: Sequence[tuple[GpuBinary, KernelClass]], workers: int | None = None
 ) -> list[Assembled | WeftError]:
-    """The binaries of several kernels for a class each; those that are not in the cache are compiled side by side.
+    """Gets the binaries of several kernels for a class each; those that are not in the cache are compiled side by side.
 
     Calls of these classes then compile nothing. Arguments and results as `assemble_all`.
     """
@@ -137,7 +137,7 @@ class Classes:
     """The binaries of one kernel by class of calls: of this process, of the cache, or compiled now."""
 
     def __init__(self, source: GpuSource, target: Target, folder: CacheFolder, known: Sequence[Assembled] = ()) -> None:
-        """Binaries are entries of `folder`, but for those that are `known`."""
+        """Keeps binaries as entries of `folder`, but for those that are `known`."""
         self.source, self._target, self._folder = source, target, folder
         self._met = {each.kind: each for each in known}
         self._failed: dict[KernelClass, tuple[WeftError, float]] = {}
@@ -145,17 +145,17 @@ class Classes:
         self._lock = threading.Lock()
 
     def met(self) -> tuple[Assembled, ...]:
-        """Those that were asked for so far."""
+        """Returns the binaries that were asked for so far."""
         with self._lock:
             return tuple(self._met.values())
 
     def job(self, kind: KernelClass) -> Job:
-        """What is compiled for `kind`, for `assemble_all`."""
+        """Returns the job that compiles for `kind`, for `assemble_all`."""
         signature = self.source.signature
         return Job(self.source.text, signature.name, kind, self._target, signature.warps, signature.stages)
 
     def of(self, kind: KernelClass, seconds: float = ASSEMBLY_SECONDS) -> Assembled:
-        """The binary for `kind`. Errors as `assemble`.
+        """Gets the binary for `kind`. Errors as `assemble`.
 
         What Triton has refused it is not asked about again; where it crashed or took too long, only with more time than it had.
         """
@@ -236,7 +236,8 @@ def build_gpu(
     target: Target,
     folder: CacheFolder | None = None,
 ) -> GpuBinary:
-    """The kernel that `parts` describe: its text from the cache, else emitted and stored. Binaries are made as calls need them.
+    """Gets the kernel that `parts` describe: its text from the cache, else emitted and stored. Binaries are made as
+    calls need them.
 
     With TRITON_INTERPRET=1 in the environment, its launcher has Triton's interpreter run the text.
 
@@ -272,7 +273,9 @@ def build_gpu(
 
 
 def restored_gpu(source: GpuSource, target: Target, binaries: Sequence[Assembled], key: str) -> GpuBinary:
-    """The kernel of `source` with binaries that were made before, elsewhere; for other classes of calls they are made as ever."""
+    """Restores the kernel of `source` with binaries that were made before, elsewhere; for other classes of calls they
+    are made as ever.
+    """
     classes = Classes(source, target, CacheFolder(), binaries)
     return GpuBinary(
         _launcher(source, target, classes), source.signature, source.text, source.meta, key, True, target, classes
@@ -280,7 +283,7 @@ def restored_gpu(source: GpuSource, target: Target, binaries: Sequence[Assembled
 
 
 def gpu_parts(target: Target) -> dict[str, str]:
-    """The parts of a key that are the same for every kernel of this process's weft for `target`."""
+    """Returns the parts of a key that are the same for every kernel of this process's weft for `target`."""
     return {
         "weft": source_hash(),
         "triton": triton_version(),
@@ -291,12 +294,12 @@ def gpu_parts(target: Target) -> dict[str, str]:
 
 
 def triton_settings() -> str:
-    """The variables by which Triton makes other binaries."""
+    """Returns the variables by which Triton makes other binaries, as one text."""
     return str(sorted((n, v) for n, v in triton_variables().items() if n not in _HARMLESS))
 
 
 def triton_version() -> str:
-    """Triton's version, without importing it; "none" where it is not installed."""
+    """Returns Triton's version, without importing it; "none" where it is not installed."""
     for name in _PACKAGES:
         try:
             return version(name)

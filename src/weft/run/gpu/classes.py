@@ -49,7 +49,7 @@ class Argument:
 
     @staticmethod
     def parse(text: str) -> Argument:
-        """The argument that `str` wrote."""
+        """Reads the argument that `str` wrote."""
         if text.startswith("="):
             return Argument("constexpr", value=int(text[1:]))
         kind, _, divisible = text.partition(":")
@@ -57,7 +57,7 @@ class Argument:
 
     @property
     def bytes(self) -> int:
-        """Of the binary's parameter; 0 for a constant, which is none."""
+        """Bytes of the binary's parameter; 0 for a constant, which is none."""
         return 0 if self.value is not None else 4 if self.kind == "i32" else 8
 
 
@@ -72,7 +72,7 @@ class KernelClass:
 
     @staticmethod
     def parse(text: str) -> KernelClass:
-        """The class that `str` wrote. ValueError otherwise."""
+        """Reads the class that `str` wrote. ValueError otherwise."""
         return KernelClass(tuple(Argument.parse(word) for word in text.split()))
 
     @property
@@ -84,7 +84,7 @@ class KernelClass:
 def class_of(
     signature: GpuSignature, addresses: Sequence[int], sizes: Mapping[str, int], strides: Sequence[int]
 ) -> KernelClass:
-    """The class of a call.
+    """Returns the class of a call.
 
     Args:
         signature: of the kernel.

@@ -62,7 +62,7 @@ _FIRST_TO_CAPTURE_EARLY = 12030  # CUDA 12.3: before it, a stream that is captur
 
 
 def attributes(*, early: bool) -> tuple[int, int]:
-    """The last two words of a launch.
+    """Returns the last two words of a launch.
 
     Args:
         early: its programs may take their places while the kernel before it still runs, for whose end they wait themselves;
@@ -73,7 +73,9 @@ def attributes(*, early: bool) -> tuple[int, int]:
 
 @functools.cache
 def _version() -> int:
-    """The driver's, 12030 for CUDA 12.3; 0 where there is none (launchers are made there too) or it does not say."""
+    """Returns the driver's version, 12030 for CUDA 12.3; 0 where there is none (launchers are made there too) or it
+    does not say.
+    """
     found = ctypes.c_int(0)
     with suppress(TargetError):
         if _library().cuDriverGetVersion(ctypes.byref(found)) == 0:
@@ -97,12 +99,12 @@ class Loaded:
 
 
 def start() -> Start:
-    """The driver's function that starts a kernel. TargetError where there is no driver."""
+    """Returns the driver's function that starts a kernel. TargetError where there is no driver."""
     return _library().cuLaunchKernelEx
 
 
 def load(assembled: Assembled, device: int) -> Loaded:
-    """A binary into the memory of the GPU number `device` (PyTorch's number). May be called while a CUDA graph is captured.
+    """Loads a binary into the memory of the GPU number `device` (PyTorch's number). May be called while a CUDA graph is captured.
 
     Raises:
         TargetError: there is no driver, it is too old for the binary, or the GPU is of another architecture.
@@ -197,7 +199,7 @@ def _most_shared(device: int) -> int:
 
 @contextmanager
 def _context(device: int) -> Generator[None]:
-    """This thread has the context of a GPU; what it does spoils no graph that is being captured."""
+    """Enters the context of a GPU in this thread; what is done in it spoils no graph that is being captured."""
     library = _library()
     mode, before = ctypes.c_int(_RELAXED), ctypes.c_void_p()
     _demand(library.cuCtxPushCurrent_v2(_primary_context(device)))
@@ -213,7 +215,7 @@ def _context(device: int) -> Generator[None]:
 
 @functools.cache
 def _primary_context(device: int) -> int:
-    """The context that PyTorch uses; kept for the life of the process."""
+    """Returns the context that PyTorch uses; kept for the life of the process."""
     library, handle, context = _library(), ctypes.c_int(), ctypes.c_void_p()
     _demand(library.cuDeviceGet(ctypes.byref(handle), device))
     _demand(library.cuDevicePrimaryCtxRetain(ctypes.byref(context), handle))

@@ -26,14 +26,14 @@ _one_at_a_time = threading.RLock()
 
 
 def is_asked_for() -> bool:
-    """Whether kernels are to be interpreted."""
+    """Tell whether kernels are to be interpreted."""
     return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
 
 
 def make_interpreted(
     text: str, signature: GpuSignature, allocate: Callable[..., torch.Tensor] = torch.empty
 ) -> Launcher:
-    """A launcher that has Triton's interpreter run the kernel: slowly, on the inputs' device.
+    """Make a launcher that has Triton's interpreter run the kernel: slowly, on the inputs' device.
 
     Args:
         text: the printed module.
@@ -123,7 +123,7 @@ def mend_floats() -> None:
 
 
 def _numbers(tensor: torch.Tensor) -> Any:
-    """As numpy has it."""
+    """View a tensor as numpy has it."""
     return np.asarray(tensor)
 
 
@@ -136,7 +136,7 @@ def _allocated(
 
 
 def _function(text: str, name: str) -> Any:
-    """The Triton function of a module. Triton reads its source from a file, whenever it runs."""
+    """Load the Triton function of a module. Triton reads its source from a file, whenever it runs."""
     module_name = f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     path = private_folder() / f"{module_name}.py"
     path.write_text(text, encoding="utf-8")

@@ -65,7 +65,7 @@ class Runtime:
 
 
 def cuda() -> Runtime:
-    """PyTorch's GPUs. TargetError where there is no driver."""
+    """Returns PyTorch's GPUs. TargetError where there is no driver."""
     # What the code that PyTorch's own compiler prints calls; the public names take 0.5 to 1 us more.
     own: Any = getattr(torch, "_C")  # noqa: B009 - not a public name
     compiled: Any = getattr(getattr(own, "_dynamo", None), "guards", None)
@@ -93,7 +93,7 @@ def make_gpu_launcher(
     binary_of: Callable[[KernelClass], Assembled],
     runtime: Callable[[], Runtime] = cuda,
 ) -> Launcher:
-    """A launcher for the kernel of `signature`. No GPU needs to be here before its first call.
+    """Makes a launcher for the kernel of `signature`. No GPU needs to be here before its first call.
 
     Args:
         signature: the kernel's interface.
@@ -108,7 +108,7 @@ def make_gpu_launcher(
 
 
 def refusing(target: Target) -> Launcher:
-    """A launcher that says that weft runs nothing on `target`."""
+    """Makes a launcher that says that weft runs nothing on `target`."""
 
     def launch(*_: Any) -> NoReturn:
         raise TargetError(
@@ -161,7 +161,7 @@ class _Kernel:
         return self.scope["launch"]
 
     def _begin(self) -> int:
-        """With the first call: looks at PyTorch and the driver, and gives the current GPU."""
+        """Looks at PyTorch and the driver, with the first call, and returns the current GPU."""
         found = self.runtime()
         self.scope |= {
             "stream": found.stream,
@@ -178,7 +178,7 @@ class _Kernel:
         )
 
     def _elsewhere(self, device: int, arguments: tuple[Any, ...]) -> Any:
-        """A call whose inputs are not on the current GPU."""
+        """Makes a call whose inputs are not on the current GPU."""
         if device < 0:
             raise TargetError(
                 f"kernel {self.signature.name} runs on a GPU, and its inputs are on the CPU",
@@ -188,7 +188,7 @@ class _Kernel:
             return self.scope["launch"](*arguments)
 
     def _ready(self, device: int, addresses: Sequence[int], values: Sequence[int], strides: Sequence[int]) -> Call:
-        """A call that can be started, of a class not met before, or while other threads use all that there are."""
+        """Returns a call that can be started, of a class not met before, or while other threads use all that there are."""
         sizes = self.signature.sizes_of(values)
         kind = class_of(self.signature, addresses, sizes, strides)
         if (device, kind) not in self._loaded:
@@ -203,7 +203,7 @@ class _Kernel:
         return make()
 
     def _remember(self, free: list[Any], sizes: Mapping[str, int], numbers: Sequence[int]) -> None:
-        """So that the next call like this one finds its binary by itself."""
+        """Remembers a call's binary, so that the next call like this one finds it by itself."""
         if len(self.known) >= _MOST_KNOWN:
             self.known.clear()
         for space, values in self.constants.items():
@@ -216,13 +216,13 @@ class _Kernel:
 
 
 def _arguments(signature: GpuSignature) -> int:
-    """How many arguments the kernel has beside its constants."""
+    """Counts the arguments that the kernel has beside its constants."""
     kernel = signature.kernel
     return len(kernel.inputs) + len(kernel.outputs) + len(kernel.sizes) + signature.stride_count
 
 
 def _maker(assembled: Assembled, loaded: driver.Loaded, arguments: int, free: list[Any]) -> Callable[[], Call]:
-    """A function that makes calls of a binary, whose kernel has so many `arguments` beside its constants."""
+    """Returns a function that makes calls of a binary, whose kernel has so many `arguments` beside its constants."""
     first = driver.CONFIG_WORDS
     places = list(assembled.kind.parameters)
     # Triton's own memory follows: first that of the launch, then that of its profiler, which is none.
@@ -255,11 +255,11 @@ class _Text:
         self.spaces = tuple(dict.fromkeys(c.space for c in signature.constants))
 
     def module(self) -> str:
-        """The functions `launch` and `key_of`."""
+        """Writes the functions `launch` and `key_of`."""
         return "\n".join([*self._launch(), "", *self._key_of(), ""])
 
     def key(self) -> str:
-        """What finds the binary of a call: the GPU and, of its class, what is cheap to see.
+        """Writes the key that finds the binary of a call: the GPU and, of its class, what is cheap to see.
 
         Addresses of outputs that the launcher allocates are divisible by 16. Where a number has more than 31 bits, or a size may be
         too long, there is no such key.
@@ -274,17 +274,19 @@ class _Text:
         return tuple_of(["device", *([f"({self._wide()}) >> 31"] if self._wide() else []), *parts])
 
     def _wide(self) -> str:
-        """What has more than 31 bits where a stride has, or a size is `LONGEST` or more."""
+        """Writes an expression that has more than 31 bits where a stride has, or where a size is `LONGEST` or more."""
         sizes = " | ".join(self.size_of.values())
         return " | ".join([*([f"({sizes}) + {2**31 - LONGEST}"] if sizes else []), *self.strides])
 
     def _reach(self) -> str:
-        """How far the dimensions of the inputs reach, in elements: at least `FAR` where the class says so (`reaches_far`)."""
+        """Writes how far the dimensions of the inputs reach, in elements: at least `FAR` where the class says so
+        (`reaches_far`).
+        """
         lengths = [str(n) if isinstance(n, int) else self.size_of[n] for s in self.signature.shapes for n in s]
         return " | ".join(f"{n} * {s}" for n, s in zip(lengths, self.strides, strict=True))
 
     def _key_of(self) -> list[str]:
-        """The key under which a call is remembered; None for one that is not."""
+        """Writes the function that gives the key under which a call is remembered; None for a call that is not."""
         numbers = ", ".join(["device", *self.addresses, *self.size_of.values(), *self.strides])
         lines = [f"def key_of({numbers}):"]
         if self._wide():
@@ -335,7 +337,7 @@ class _Text:
         ]
 
     def _device(self, parameters: Sequence[str]) -> list[str]:
-        """Lines that find the GPU of the call, and leave a call for another than the current one to `elsewhere`."""
+        """Writes lines that find the GPU of the call, and leave a call for another than the current one to `elsewhere`."""
         if not self.tensors:
             return ["    device = current()"]
         return [

@@ -53,7 +53,7 @@ class GpuSignature:
     shapes: tuple[tuple[str | int, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        """ValueError: a size that no argument says, dimensions other than the inputs', or scratch tensors."""
+        """Raises ValueError for a size that no argument says, dimensions other than the inputs', or scratch tensors."""
         known = {size.name for size in self.kernel.sizes}
         asked = [*(c.space for c in self.constants), *(g.size for g in self.grid if isinstance(g.size, str))]
         asked += [n for shape in self.shapes for n in shape if isinstance(n, str)]
@@ -76,21 +76,21 @@ class GpuSignature:
 
     @property
     def stride_count(self) -> int:
-        """How many strides the kernel is called with."""
+        """The number of strides that the kernel is called with."""
         return sum(each.ndim for each in self.kernel.inputs)
 
     def reaches_far(self, sizes: Mapping[str, int], strides: Sequence[int]) -> bool:
-        """Whether offsets in an input may need more than 31 bits; `strides` as `class_of` takes them."""
+        """Tells whether offsets in an input may need more than 31 bits; `strides` as `class_of` takes them."""
         lengths = [n if isinstance(n, int) else sizes[n] for shape in self.shapes for n in shape]
         many = any(len(shape) > _MOST_NEAR for shape in self.shapes)
         return many or any(n * stride >= FAR for n, stride in zip(lengths, strides, strict=True))
 
     def sizes_of(self, values: Sequence[int]) -> dict[str, int]:
-        """The sizes by name, from their values in order."""
+        """Returns the sizes by name, from their values in order."""
         return {size.name: value for size, value in zip(self.kernel.sizes, values, strict=True)}
 
     def demand_sizes(self, sizes: Mapping[str, int]) -> None:
-        """UnsupportedError for a size of `LONGEST` or more, be it one of the program's own numbers."""
+        """Raises UnsupportedError for a size of `LONGEST` or more, be it one of the program's own numbers."""
         own = [g.size for g in self.grid] + [n for shape in self.shapes for n in shape]
         if any(n >= LONGEST for n in (*sizes.values(), *(n for n in own if isinstance(n, int)))):
             raise UnsupportedError(
@@ -98,7 +98,7 @@ class GpuSignature:
             )
 
     def constants_at(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """The constants' values.
+        """Returns the constants' values.
 
         Raises:
             UnsupportedError: a block that covers a space is to have no elements.
@@ -109,12 +109,12 @@ class GpuSignature:
         return tuple(c.of(sizes) for c in self.constants)
 
     def programs(self, sizes: Mapping[str, int]) -> int:
-        """How many programs the grid has; 0: nothing is to be launched."""
+        """Counts the programs of the grid; 0: nothing is to be launched."""
         lengths = [g.size if isinstance(g.size, int) else sizes[g.size] for g in self.grid]
         return math.prod(-(-n // g.block) for n, g in zip(lengths, self.grid, strict=True))
 
     def to_json(self) -> Json:
-        """The signature as JSON, for the meta of a cache entry."""
+        """Returns the signature as JSON, for the meta of a cache entry."""
         return {
             "kernel": self.kernel.to_json(),
             "constants": [[type(c).__name__, asdict(c)] for c in self.constants],
@@ -127,7 +127,7 @@ class GpuSignature:
 
     @staticmethod
     def from_json(text: Json) -> GpuSignature:
-        """The signature that `to_json` wrote. KeyError, TypeError or ValueError otherwise."""
+        """Reads the signature that `to_json` wrote. KeyError, TypeError or ValueError otherwise."""
         found = cast("dict[str, Any]", text)
         return GpuSignature(
             kernel=KernelSignature.from_json(found["kernel"]),

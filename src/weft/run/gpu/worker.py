@@ -23,7 +23,7 @@ _LONGEST_MESSAGE = 20_000
 
 
 def compiled(job: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The kernel of `job`, compiled: its binary, its assembly, and what Triton says of them. Raises whatever Triton does."""
+    """Compile the kernel of `job`: its binary, its assembly, and what Triton says of them. Raises whatever Triton does."""
     try:
         triton, compiler = import_module("triton"), import_module("triton.compiler")
     except Exception as error:  # what is installed may fail in any way, for every kernel alike
@@ -63,7 +63,7 @@ def compiled(job: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _function(text: str, name: str, folder: Path) -> Any:
-    """The Triton function `name` of a module; Triton reads its source from the file."""
+    """Load the Triton function `name` of a module; Triton reads its source from the file."""
     path = folder / f"{name}.py"
     path.write_text(text, encoding="utf-8")
     spec = importlib.util.spec_from_file_location(name, path)
@@ -75,7 +75,7 @@ def _function(text: str, name: str, folder: Path) -> Any:
 
 
 def answer(line: bytes) -> dict[str, Any]:
-    """What comes of one job: as `compiled`, or {"error": ..., "message": ...}."""
+    """Answer one job: as `compiled`, or {"error": ..., "message": ...}."""
     try:
         with tempfile.TemporaryDirectory(prefix="weft-compile-", ignore_cleanup_errors=True) as folder:
             os.environ["TRITON_CACHE_DIR"] = folder  # weft's own cache keeps what is made

@@ -36,12 +36,12 @@ _lock = threading.Lock()
 
 
 def triton_variables() -> dict[str, str]:
-    """The variables of this process's environment that Triton reads."""
+    """Returns the variables of this process's environment that Triton reads."""
     return {name: value for name, value in os.environ.items() if name.startswith(_TRITON)}
 
 
 def _settings() -> dict[str, str]:
-    """The variables by which Triton, or another one, is found and compiles."""
+    """Returns the variables by which Triton, or another one, is found and compiles."""
     found = triton_variables()
     found.pop("TRITON_INTERPRET", None)  # it compiles, whatever this process does
     # The lines would be those of a file that is gone, in a folder of another name each time.
@@ -81,7 +81,7 @@ class Worker:
         self._read = bytearray()
 
     def ask(self, job: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """What `worker.answer` gives for `job`.
+        """Asks the process for what `worker.answer` gives for `job`.
 
         Raises:
             WorkerError: it crashed, or took longer than `seconds`.
@@ -128,18 +128,18 @@ class Worker:
         return status
 
     def lives(self) -> bool:
-        """Whether it has not ended yet."""
+        """Tells whether it has not ended yet."""
         return self._process.poll() is None
 
     def abandon(self) -> None:
-        """In a forked child: lets go of the parent's process."""
+        """Lets go of the parent's process, in a forked child."""
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 with contextlib.suppress(OSError):
                     os.close(stream.fileno())
 
     def _line(self, deadline: float) -> bytes | None:
-        """The next line without its end; None where there is none by `deadline`, or ever."""
+        """Reads the next line without its end; None where there is none by `deadline`, or ever."""
         assert self._process.stdout is not None
         fd = self._process.stdout.fileno()
         while (end := self._read.find(b"\n")) < 0:
@@ -155,12 +155,12 @@ class Worker:
         return line
 
     def _output(self, begin: int) -> str:
-        """What it has written on standard error since there were `begin` bytes: the first of it, where the mistake is."""
+        """Reads what it has written on standard error since there were `begin` bytes: the first of it, where the mistake is."""
         return os.pread(self._errors.fileno(), _MOST_OUTPUT, begin).decode(errors="replace")
 
 
 def ask(job: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """What a worker gives for `job`: one that waits, or a new one.
+    """Asks a worker for `job`: one that waits, or a new one.
 
     Raises:
         WorkerError: it crashed, or took longer than `seconds`; the next job gets another.
