@@ -19,7 +19,7 @@ _FOREVER = 2**63 - 1
 
 
 def dtype_of(dtype: torch.dtype) -> DType:
-    """weft's name for an element type.
+    """Returns weft's name for an element type.
 
     Raises:
         UnsupportedError: weft has none.
@@ -35,7 +35,7 @@ _UNKNOWN = 97
 
 
 def hint(size: Any) -> int:
-    """A size in the example; at least 2 for one that is symbolic.
+    """Returns a size in the example; at least 2 for one that is symbolic.
 
     A dimension has an axis or has none, which cannot depend on the inputs: one whose size is 1 or 0 for these inputs only has one,
     and counts as 2 long. What follows wrongly from that is found when a result's shape is held against PyTorch's.
@@ -44,7 +44,7 @@ def hint(size: Any) -> int:
 
 
 def in_example(size: Any) -> int:
-    """A size, or a stride, in the example."""
+    """Returns a size, or a stride, in the example."""
     if isinstance(size, int):
         return size
     found = size.node.hint
@@ -54,12 +54,12 @@ def in_example(size: Any) -> int:
 
 
 def known(size: Any) -> bool:
-    """Whether a size is known in the example: it does not depend on the content of a tensor."""
+    """Tells whether a size is known in the example: it does not depend on the content of a tensor."""
     return isinstance(size, int) or size.node.hint is not None
 
 
 def expression(size: Any) -> Any:
-    """What tells sizes apart: the number, or SymPy's expression of a symbolic one."""
+    """Returns what tells sizes apart: the number, or SymPy's expression of a symbolic one."""
     return size.node.expr if symbolic(size) else size
 
 
@@ -115,32 +115,32 @@ class Arguments:
         return dtype_of(self.fake.dtype)
 
     def has(self, name: str) -> bool:
-        """Whether there is such an argument, and it is not None."""
+        """Tells whether there is such an argument, and it is not None."""
         return self._values.get(name) is not None
 
     def given(self, name: str) -> bool:
-        """Whether the argument is something else than its default."""
+        """Tells whether the argument is something else than its default."""
         value = self._values[name]
         return isinstance(value, Slot) or value != self._defaults[name]
 
     def plain(self, name: str) -> Any:
-        """The argument as it was recorded."""
+        """Returns the argument as it was recorded."""
         return self._values[name]
 
     def fake_of(self, name: str) -> torch.Tensor:
-        """A tensor argument, without data."""
+        """Returns a tensor argument, without data."""
         return self._fakes[self._slot(name)]
 
     def ref(self, name: str) -> Ref:
-        """A tensor argument."""
+        """Reads a tensor argument."""
         return self._refs[self._slot(name)]
 
     def maybe_ref(self, name: str) -> Ref | None:
-        """A tensor argument, None where it is None."""
+        """Reads a tensor argument, None where it is None."""
         return self.ref(name) if self.has(name) else None
 
     def refs(self, name: str) -> tuple[Ref, ...]:
-        """A list of tensors."""
+        """Reads a list of tensors."""
         value = self._values[name]
         if not isinstance(value, list | tuple):
             raise UnsupportedError(f"its argument {name} is {type(value).__name__}")
@@ -150,24 +150,24 @@ class Arguments:
         return tuple(self._refs[slot] for slot in slots)
 
     def number(self, name: str) -> Number:
-        """A Python number."""
+        """Reads a Python number."""
         return cast("Number", self._kind(name, (bool, int, float)))
 
     def integer(self, name: str) -> int:
-        """A Python integer."""
+        """Reads a Python integer."""
         return cast("int", self._kind(name, (int,)))
 
     def bound(self, name: str) -> int | None:
-        """An end of a slice: an integer, None where it is missing or "as far as it goes"."""
+        """Reads an end of a slice: an integer, None where it is missing or "as far as it goes"."""
         found = self.integer(name) if self.has(name) else None
         return None if found == _FOREVER else found
 
     def flag(self, name: str) -> bool:
-        """A Python bool; False where the overload has no such argument."""
+        """Reads a Python bool; False where the overload has no such argument."""
         return name in self._values and bool(self._kind(name, (bool,)))
 
     def dims(self, name: str) -> list[int] | None:
-        """Dimensions, one or several; None where it is None or the overload has no such argument."""
+        """Reads dimensions, one or several; None where it is None or the overload has no such argument."""
         if not self.has(name):
             return None
         value = self._values[name]
@@ -177,26 +177,26 @@ class Arguments:
         return found
 
     def element(self, name: str) -> DType | None:
-        """An element type, None where it is None or the overload has no such argument."""
+        """Reads an element type, None where it is None or the overload has no such argument."""
         return dtype_of(cast("torch.dtype", self._values[name])) if self.has(name) else None
 
     def is_size(self, size: Any) -> bool:
-        """Whether an input is as long as the symbolic `size`, whatever the inputs' sizes."""
+        """Tells whether an input is as long as the symbolic `size`, whatever the inputs' sizes."""
         return expression(size) in self._inputs
 
     def axis(self, size: Any) -> Axis:
-        """An axis of an input, or of an earlier result, that is as long as the symbolic `size` whatever the inputs' sizes."""
+        """Finds an axis of an input, or of an earlier result, that is as long as the symbolic `size` whatever the inputs' sizes."""
         return self.axis_of(expression(size))
 
     def axis_of(self, expr: Any) -> Axis:
-        """`axis` of SymPy's expression of a size."""
+        """Finds the `axis` of a size given as SymPy's expression."""
         found = self._inputs.get(expr)
         if found is None:
             raise UnsupportedError(f"{expr} is not the size of any tensor before it")
         return found
 
     def size(self, size: Any) -> Size:
-        """A size for the builder: a number, or the axis of a tensor that is as long."""
+        """Returns a size for the builder: a number, or the axis of a tensor that is as long."""
         return size if isinstance(size, int) else self.axis(size)
 
     def _slot(self, name: str) -> Slot:

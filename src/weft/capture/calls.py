@@ -21,7 +21,9 @@ def _types(func: OpOverload[..., Any]) -> list[str]:
 
 
 def functional_of(func: OpOverload[..., Any], args: tuple[Any, ...]) -> OpOverload[..., Any] | None:
-    """What returns what `func` writes into its first argument; None where there is no such operation, or it writes into others."""
+    """Finds the operation that returns what `func` writes into its first argument; None without one, or if it writes
+    into others.
+    """
     name = str(func.overloadpacket)
     schema = cast("Any", func)._schema  # noqa: SLF001 - no public name
     base = getattr(_ATEN, name.removeprefix("aten.").removesuffix("_"), None)
@@ -35,7 +37,7 @@ def functional_of(func: OpOverload[..., Any], args: tuple[Any, ...]) -> OpOverlo
 
 
 def written_by(func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """The tensors that a call writes into, each once: as its schema says, and running statistics, of which none does."""
+    """Lists the tensors that a call writes into, each once: as its schema says, and running statistics, of which none does."""
     schema = cast("Any", func)._schema  # noqa: SLF001 - no public name
     names = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
     if keeps_statistics(func, args, kwargs):
@@ -46,7 +48,7 @@ def written_by(func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[s
 
 
 def version_of(tensor: torch.Tensor) -> int:
-    """How often PyTorch wrote into the memory of a tensor; 0 where it does not count."""
+    """Counts how often PyTorch wrote into the memory of a tensor; 0 where it does not count."""
     return 0 if tensor.is_inference() else tensor._version  # noqa: SLF001 - no public name
 
 
@@ -101,7 +103,7 @@ def draws(func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def plain_size(size: Any) -> Any:
-    """What tells sizes apart, without a guard."""
+    """Returns what tells sizes apart, without a guard."""
     return size.node.expr if symbolic(size) else size
 
 

@@ -27,7 +27,7 @@ class Fallback:
     location: Location | None = None
 
     def __iter__(self) -> Iterator[str]:
-        """As a pair: the operation and the reason."""
+        """Unpacks as a pair: the operation and the reason."""
         return iter((self.operation, self.reason))
 
     def __str__(self) -> str:
@@ -83,11 +83,11 @@ class Number:
 
     @property
     def tensors(self) -> tuple[Operand, ...]:
-        """What must be there to tell it."""
+        """The operands that must be there to tell the number."""
         return tuple(place.tensor for _, place in self.symbols if isinstance(place, Told))
 
     def value(self, arguments: Sequence[Any], seen: Callable[[Operand], torch.Tensor] | None = None) -> float:
-        """Its value where the graph is called with `arguments`, one per placeholder; `seen` gives what tells numbers."""
+        """Returns the number where the graph is called with `arguments`, one per placeholder; `seen` gives what tells numbers."""
 
         def found(place: int | Told) -> Any:
             if isinstance(place, int):
@@ -248,7 +248,7 @@ class Captured:
 
 
 def without_units(tensor: torch.Tensor, kept: Sequence[bool]) -> torch.Tensor:
-    """A view of `tensor` without the dimensions, of size 1, that are not `kept`.
+    """Returns a view of `tensor` without the dimensions, of size 1, that are not `kept`.
 
     What is left is the form in which a program's values are held. A dimension that is kept may
     still turn out to have size 1.
@@ -259,20 +259,21 @@ def without_units(tensor: torch.Tensor, kept: Sequence[bool]) -> torch.Tensor:
 
 
 def _with_units(tensor: torch.Tensor, kept: Sequence[bool]) -> torch.Tensor:
-    """The inverse of `without_units`."""
+    """Undos `without_units`."""
     if all(kept):
         return tensor
     return tensor[tuple(slice(None) if keep else None for keep in kept)]
 
 
 def in_order(tensor: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
-    """`tensor`, whose dimensions lie in memory in this order, outermost first: itself where they do, else a copy."""
+    """Returns `tensor` with its dimensions in memory in this order, outermost first: itself if they are so, else a copy."""
     back = sorted(range(len(order)), key=lambda d: order[d])
     return tensor.permute(tuple(order)).contiguous().permute(back)
 
 
 def laid_out(tensor: torch.Tensor, layout: Layout, arguments: Sequence[Any]) -> torch.Tensor:
-    """`tensor` in a layout: itself where it has its strides, else a copy in memory with room for the gaps between its elements.
+    """Returns `tensor` in a layout: itself if it has its strides, else a copy in memory with room for the gaps between
+    its elements.
 
     Args:
         tensor: what to show; where a stride is 0, it has size 1, or its elements along that dimension are equal.
@@ -295,7 +296,7 @@ def laid_out(tensor: torch.Tensor, layout: Layout, arguments: Sequence[Any]) -> 
 
 
 def with_dims(tensor: torch.Tensor, axes: Sequence[Axis], dims: Sequence[Axis | None]) -> torch.Tensor:
-    """A view of a value, whose dimensions are `axes`, as an output with dimensions `dims`."""
+    """Returns a view of a value, whose dimensions are `axes`, as an output with dimensions `dims`."""
     order = tuple(axis for axis in dims if axis is not None)
     if order != tuple(axes):
         tensor = tensor.permute([axes.index(axis) for axis in order])

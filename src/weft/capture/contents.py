@@ -65,7 +65,7 @@ class Silent:
     operation: OpOverload[..., Any]
 
     def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """A number without meaning."""
+        """Runs the operation, and returns a number without meaning."""
         self.operation(*args, **kwargs)
         return torch.zeros(())
 

@@ -57,7 +57,7 @@ def _arange(b: Builder, a: Arguments) -> Ref:
 
 
 def _eye(b: Builder, a: Arguments) -> Ref:
-    """1 where the row's number is the column's."""
+    """Makes 1 where the row's number is the column's, else 0."""
     rows, columns = (b.iota(a.size(size), DType.int64) for size in a.fake.shape)
     one, none = {"float": (1.0, 0.0), "int": (1, 0), "bool": (True, False)}[a.dtype.kind]
     expr = apply("where", apply("eq", Arg(0), Arg(1)), Lit(one), Lit(none))

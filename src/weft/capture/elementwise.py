@@ -63,7 +63,7 @@ def is_elementwise(packet: str) -> bool:
 
 
 def elementwise(builder: Builder, arguments: Arguments) -> Ref:
-    """The call as one Elementwise node over the table's primitives.
+    """Makes the call one Elementwise node over the table's primitives.
 
     Raises:
         UnsupportedError: the row says nothing about these element types or parameters.
@@ -95,7 +95,7 @@ def elementwise(builder: Builder, arguments: Arguments) -> Ref:
 
 
 def _row_of(name: str, arguments: Arguments) -> Row | DerivedRow:
-    """The row that the call means, for the types that it has.
+    """Finds the row that the call means, for the types that it has.
 
     Raises:
         UnsupportedError: none does.
@@ -118,7 +118,7 @@ def _truncated_quotient(a: Scalar, b: Scalar) -> Scalar:
 
 
 def _rounded_division(arguments: Arguments) -> Row | DerivedRow:
-    """What `torch.div(.., rounding_mode=..)` means."""
+    """Finds the row that `torch.div(.., rounding_mode=..)` means."""
     mode = arguments.plain("rounding_mode")
     if arguments.dtype.kind == "int":
         return row("floor_divide" if mode == "floor" else "trunc_divide")
@@ -138,11 +138,11 @@ class _Operands:
         self.numbers: list[bool | int | float] = []
 
     def read(self, names: Sequence[str]) -> list[Scalar]:
-        """One scalar per name."""
+        """Reads one scalar per name."""
         return [self._scalar(position, name) for position, name in enumerate(names)]
 
     def kinds(self, samples: Sequence[str]) -> list[str]:
-        """What the table says about the argument, per tensor."""
+        """Lists what the table says about the argument, per tensor."""
         return [samples[position] for position in self._positions]
 
     def _scalar(self, position: int, name: str) -> Scalar:
@@ -166,7 +166,7 @@ class _Operands:
         return Arg(len(self.refs) - 1)
 
     def _computed(self, value: torch.SymInt | torch.SymFloat) -> Ref:
-        """A number that Python computed from sizes, as precise as sums are."""
+        """Returns a number that Python computed from sizes, as precise as sums are."""
         dtype = self.arguments.dtype
         if isinstance(value, torch.SymFloat) and not dtype.is_float:
             raise UnsupportedError(f"a number that is computed from sizes, for a result of type {dtype}")
@@ -196,7 +196,9 @@ def _primitive(found: Row, scalars: list[Scalar], arguments: Arguments) -> Scala
 
 
 def _power(base: Scalar, exponent: float) -> Scalar:
-    """The powers that PyTorch computes by multiplication and square root, and the fourth, which is a moment; others by pow."""
+    """Spells the powers that PyTorch computes by multiplication and square root, and the fourth, which is a moment;
+    others by pow.
+    """
     square = apply("mul", base, base)
     by = {
         1.0: base,
@@ -212,7 +214,7 @@ def _power(base: Scalar, exponent: float) -> Scalar:
 
 
 def _parameters(found: DerivedRow, arguments: Arguments) -> dict[str, float | str | None]:
-    """What ATen passes beside the operands, by name."""
+    """Reads what ATen passes beside the operands, by name."""
     values: dict[str, float | str | None] = {}
     known = dict(found.parameters)
     for name in arguments.names[found.arity :]:
@@ -225,7 +227,7 @@ def _parameters(found: DerivedRow, arguments: Arguments) -> dict[str, float | st
 
 
 def _comparison(builder: Builder, found: Row, expr: Scalar, operands: _Operands) -> Ref:
-    """A mask. Comparisons look at their operands in the type that these promote to."""
+    """Makes a mask. Comparisons look at their operands in the type that these promote to."""
     arguments = operands.arguments
     refs = operands.refs
     if not isinstance(expr, Apply):
@@ -241,7 +243,7 @@ def _comparison(builder: Builder, found: Row, expr: Scalar, operands: _Operands)
 
 
 def _rounded(literal: Lit, dtype: DType) -> Lit:
-    """The number nearest to `literal` that `dtype` has, of integers the one that it wraps to: eager compares with that one."""
+    """Returns the number nearest to `literal` that `dtype` has, or the integer to which it wraps: eager compares with that one."""
     if not dtype.is_float:
         return _whole(literal, dtype, wraps=True) if dtype.kind == "int" else literal
     return Lit(float(rounded(np.asarray(literal.value, np.float64), dtype)))
@@ -259,7 +261,7 @@ def _mask(operand: Scalar, refs: Sequence[Ref]) -> Scalar:
 
 
 def _of_kind(builder: Builder, ref: Ref, dtype: DType, arguments: Arguments, *, exact: bool = False) -> Ref:
-    """`ref`, converted where integers, bools and floats meet, or fp64 and others: C has other rules for these.
+    """Converts `ref` where integers, bools and floats meet, or fp64 and others: C has other rules for these.
 
     A wider integer is converted too, for what it loses. `exact`: so is a wider float, which otherwise keeps its bits.
     """
@@ -274,8 +276,8 @@ def _of_kind(builder: Builder, ref: Ref, dtype: DType, arguments: Arguments, *, 
 
 
 def integral(expr: Scalar, dtype: DType, *, wraps: bool) -> Scalar:
-    """`expr`, computed in the integer type `dtype`, or on masks, with the numbers that eager makes of its numbers: it truncates
-    them; as a mask, any but 0 is true.
+    """Returns `expr`, computed in the integer type `dtype`, or on masks, with numbers truncated as eager does; as a
+    mask, any but 0 is true.
 
     wraps: a number that the type does not have becomes the one that equals it modulo the number of its values.
 

@@ -22,7 +22,7 @@ from weft.target import CPU, Target
 
 
 def capture(gm: fx.GraphModule, example_inputs: Sequence[Any], target: Target = CPU) -> Captured:
-    """The tensor program of a graph that Dynamo hands to a backend.
+    """Captures the tensor program of a graph that Dynamo hands to a backend.
 
     Args:
         gm: the graph; its placeholders carry Dynamo's fake tensors, on which it is replayed.

@@ -13,7 +13,7 @@ from weft.tensor.scalar import Arg, Lit, Scalar, apply
 
 
 def _triangle(keeps: str) -> Handler:
-    """The elements for which `column - row` compares so with the diagonal's number; elsewhere 0."""
+    """Keeps the elements for which `column - row` compares so with the diagonal's number; elsewhere 0."""
 
     def triangle(b: Builder, a: Arguments) -> Ref:
         x, diagonal = a.ref("self"), a.plain("diagonal")

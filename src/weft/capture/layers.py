@@ -11,13 +11,13 @@ from torch.nn import functional
 
 
 def _heads(tensor: torch.Tensor, count: int) -> torch.Tensor:
-    """(batch, length, width) as (batch, heads, length, width of a head)."""
+    """Turns (batch, length, width) into (batch, heads, length, width of a head)."""
     batch, length, width = tensor.shape
     return tensor.reshape(batch, length, count, width // count).transpose(1, 2)
 
 
 def _spread(mask: torch.Tensor, kind: int | None) -> torch.Tensor | None:
-    """A mask in the dimensions of the scores (batch, heads, rows, keys); None where PyTorch decides what it means."""
+    """Puts a mask into the dimensions of the scores (batch, heads, rows, keys); None where PyTorch decides what it means."""
     match kind:
         case 0 if mask.ndim == 2:
             return mask[None, None]
@@ -44,7 +44,9 @@ def _attention_layer(  # noqa: PLR0913, PLR0917 - ATen's arguments
     average_attn_weights: bool = True,
     mask_type: int | None = None,
 ) -> Any:
-    """Projections, scores, softmax, the product with the values, the last projection. Where the mask is true, nothing is read."""
+    """Computes projections, scores, softmax, the product with the values, the last projection. Where the mask is true,
+    nothing is read.
+    """
     if query.is_nested or query.ndim != 3 or embed_dim % num_head:
         return NotImplemented
     weights, biases = qkv_weight.chunk(3), qkv_bias.chunk(3)
@@ -85,7 +87,7 @@ def _encoder_layer(  # noqa: PLR0913, PLR0917 - ATen's arguments
     mask: torch.Tensor | None = None,
     mask_type: int | None = None,
 ) -> Any:
-    """Attention and two linear layers, each added to what it reads, and normalised before or after."""
+    """Computes attention and two linear layers, each added to what it reads, and normalised before or after."""
 
     def first(x: torch.Tensor) -> torch.Tensor:
         return functional.layer_norm(x, (embed_dim,), norm_weight_1, norm_bias_1, eps)

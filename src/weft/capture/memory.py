@@ -76,11 +76,11 @@ class Memory:
     """Memory of tensors that views of several tensors at once were made of."""
 
     def copy(self) -> Memory:
-        """The state now, to go back to."""
+        """Copies the state, to go back to."""
         return Memory(dict(self.places), dict(self.versions), dict(self.seen), set(self.tangled))
 
     def place(self, tensor: torch.Tensor) -> Place:
-        """Of a tensor that is known."""
+        """Returns the place of a tensor that is known."""
         return self.places[id(tensor)]
 
     def own(self, tensor: torch.Tensor) -> None:
@@ -180,7 +180,7 @@ class Write:
     def __call__(
         self, base: torch.Tensor, views: Sequence[tuple[Any, Any]], args: Sequence[Any], kwargs: dict[str, Any]
     ) -> torch.Tensor:
-        """`base` as it is afterwards; `views` are the further arguments of each view.
+        """Returns `base` as it is afterwards; `views` are the further arguments of each view.
 
         Raises:
             RuntimeError: a view is a copy, and what is written would be lost.
@@ -236,7 +236,7 @@ class Effect:
     def __call__(
         self, bases: Sequence[torch.Tensor], views: Sequence[Sequence[Any]], args: Sequence[Any], kwargs: dict[str, Any]
     ) -> list[Any]:
-        """`bases` as they are afterwards, then what it returns; `views` are the further arguments of each view.
+        """Returns `bases` as they are afterwards, then what the call returns; `views` are the further arguments of each view.
 
         Raises:
             RuntimeError: a view is a copy, and what is written would be lost.
@@ -290,7 +290,7 @@ class Piece:
         return ""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the function returns."""
+        """Calls the function, and returns what it does."""
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             for device, dtype in self.autocast:
@@ -299,7 +299,7 @@ class Piece:
 
 
 def storage_of(tensor: torch.Tensor) -> int:
-    """What tells one piece of memory from another."""
+    """Returns what tells one piece of memory from another."""
     return cast("Any", tensor.untyped_storage())._cdata  # noqa: SLF001 - no public name
 
 
@@ -325,7 +325,7 @@ def apart(arguments: Sequence[Any], written: Sequence[int]) -> bool:
 
 
 def _reach(tensor: torch.Tensor) -> int:
-    """Bytes from the first element's first to the last one's last."""
+    """Counts the bytes from the first element's first to the last one's last."""
     steps = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
     return (steps + 1) * tensor.element_size() if tensor.numel() else 0
 

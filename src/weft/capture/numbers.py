@@ -23,7 +23,7 @@ _SQRT = "OpaqueUnaryFn_sqrt"
 
 
 def computed(builder: Builder, arguments: Arguments, value: torch.SymInt | torch.SymFloat, dtype: DType) -> Ref:
-    """A number that Python computed from sizes, as a value of rank 0 and of this type: int64, or a float.
+    """Returns a number that Python computed from sizes, as a value of rank 0 and of this type: int64, or a float.
 
     Where a float is computed from numbers of the run it is so in fp64, as Python does, and rounded once.
 
@@ -47,7 +47,9 @@ def computed(builder: Builder, arguments: Arguments, value: torch.SymInt | torch
 
 
 def _number_of_sizes(expr: Any, size: Callable[[Any], Scalar], *, integer: bool) -> Scalar:
-    """The scalar expression of SymPy's `expr`, in PyTorch's functions of symbolic shapes; `size` gives that of a symbol."""
+    """Translates SymPy's `expr`, in PyTorch's functions of symbolic shapes, to a scalar expression; `size` gives that
+    of a symbol.
+    """
     if expr.is_Symbol:
         return size(expr)
     if expr.is_number and (expr.is_Integer or not integer):

@@ -120,7 +120,7 @@ class Outline:
 
 
 def _written_and_told(recording: Recording) -> Iterator[Any]:
-    """What a recording writes into, each with its last value, and where numbers among its outputs are found."""
+    """Yields what a recording writes into, each with its last value, and where numbers among its outputs are found."""
     for pair in recording.writes:
         yield from pair
     for source in recording.sources:
@@ -143,7 +143,7 @@ def serves(general: Outline, special: Outline) -> tuple[Place, ...] | None:
 
 
 def _bound(general: Outline, special: Outline) -> tuple[dict[_Expr, _Expr], tuple[Place, ...]] | None:
-    """What stands in `special` for each symbol of `general`, and where the latter's arguments are found."""
+    """Finds what stands in `special` for each symbol of `general`, and where the latter's arguments are found."""
     binding: dict[_Expr, _Expr] = {}
     sizes: dict[_Expr, Place] = {}
     tensors = [i for i, each in enumerate(special.inputs) if isinstance(each, Slot)]
@@ -206,7 +206,7 @@ class _Numbers:
         return True
 
     def _here(self, leaf: Any, *, like: bool) -> Any:
-        """An argument of a step that is done here and now, on the CPU; with `like`, only the looks of tensors count."""
+        """Returns an argument of a step that is done here and now, on the CPU; with `like`, only the looks of tensors count."""
         if isinstance(leaf, Slot) and like:
             return torch.empty([int(n) for n in self.shape(leaf)], dtype=self.outline.values[leaf.index].dtype)
         if isinstance(leaf, Slot):
@@ -265,7 +265,7 @@ class _Numbers:
 
 
 def _numbered(outline: Outline, binding: _Binding) -> Iterator[tuple[Any, ...]]:
-    """All that `outline` says, with other numbers for its symbols; without calls that change nothing then."""
+    """Yields all that `outline` says, with other numbers for its symbols; without calls that change nothing then."""
     numbers = _Numbers(outline, binding)
     tensors = [each for each in outline.inputs if isinstance(each, Slot)]
     yield numbers.all((*tensors, *outline.held))
@@ -318,13 +318,13 @@ def _holds(general: Outline, special: Outline, binding: _Binding) -> bool:
 
 
 def _plain(leaf: Any) -> Any:
-    """`leaf`; what depends on sizes as an expression of SymPy's."""
+    """Returns `leaf`, as an expression of SymPy's if it depends on sizes."""
     symbolic = isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool)
     return cast("Any", leaf).node.expr if symbolic else leaf
 
 
 def _bound_in(value: Any, binding: _Binding) -> Any:
-    """A size, or what is true of sizes, with other numbers in the place of symbols."""
+    """Returns a size, or what is true of sizes, with other numbers in the place of symbols."""
     return value.xreplace(binding) if hasattr(value, "xreplace") else value
 
 

@@ -25,7 +25,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """The two products, the scale, the mask and the softmax; a row that a mask excludes whole is 0, as in eager.
+    """Computes the two products, the scale, the mask and the softmax; a row that a mask excludes whole is 0, as in eager.
 
     Heads that share keys and values are a dimension of their own beside that of the keys' heads.
     """
@@ -55,12 +55,12 @@ def _attention(
 
 
 def _unflat(tensor: torch.Tensor, heads: tuple[int, int]) -> torch.Tensor:
-    """Dimension -3 as two dimensions."""
+    """Splits dimension -3 into two dimensions."""
     return tensor.reshape(*tensor.shape[:-3], *heads, *tensor.shape[-2:])
 
 
 def _split(tensor: torch.Tensor, split_size: int, dim: int = 0) -> list[torch.Tensor]:
-    """Slices of one size, the last what is left."""
+    """Cuts slices of one size, the last what is left."""
     size = tensor.shape[dim]
     if split_size == 0:
         return NotImplemented
@@ -68,37 +68,39 @@ def _split(tensor: torch.Tensor, split_size: int, dim: int = 0) -> list[torch.Te
 
 
 def _split_with_sizes(tensor: torch.Tensor, split_sizes: Sequence[int], dim: int = 0) -> list[torch.Tensor]:
-    """Slices of these sizes."""
+    """Cuts slices of these sizes."""
     starts = accumulate(split_sizes, initial=0)
     return [tensor.narrow(dim, start, size) for start, size in zip(starts, split_sizes, strict=False)]
 
 
 def _unbind(tensor: torch.Tensor, dim: int = 0) -> list[torch.Tensor]:
-    """What is at each index of a dimension."""
+    """Lists the slices at each index of a dimension."""
     return [tensor.select(dim, index) for index in range(tensor.shape[dim])]
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    """In the type that sums over it are carried in: rounded once, at the end of a composite operation."""
+    """Converts to the type that sums are carried in: rounded once, at the end of a composite operation."""
     half = tensor.dtype in (torch.bfloat16, torch.float16)
     return tensor.float() if half else tensor
 
 
 def _dims(tensor: torch.Tensor, dim: int | Sequence[int] | None) -> list[int]:
-    """The dimensions meant; None and an empty list are all."""
+    """Lists the dimensions meant; None and an empty list mean all."""
     listed = [dim] if isinstance(dim, int) else list(dim or ())
     return [d % max(tensor.ndim, 1) for d in listed] or list(range(tensor.ndim))
 
 
 def _double(tensor: torch.Tensor) -> torch.Tensor:
-    """In the type that PyTorch carries variances in on a CPU, whatever the tensor's is: squares of fp32 are all in its range."""
+    """Converts to the type in which PyTorch carries variances on a CPU, whatever the tensor's is: squares of fp32 are
+    in its range.
+    """
     return tensor.double()
 
 
 def _variance(
     wide: torch.Tensor, dim: Sequence[int] | None, correction: float | None, keepdim: bool, *, spare: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """The variance and the mean, not rounded; None where PyTorch computes them.
+    """Computes the variance and the mean, not rounded; None where PyTorch computes them.
 
     What the sum of the differences is off 0 tells how far the mean was rounded, and by how much too large their squares are;
     infinite squares are not made NaN by it. With digits to `spare`, as in fp64 for what was fp32, that is nothing.
@@ -130,7 +132,7 @@ _Moments: TypeAlias = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor,
 
 
 def _of_variance(moments: _Moments, wide: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
-    """A call that gives `moments` of a variance, carried in what `wide` makes of the tensor, and rounded once."""
+    """Makes a call that gives `moments` of a variance, carried in what `wide` makes of the tensor, and rounded once."""
 
     def call(
         tensor: torch.Tensor,
@@ -155,7 +157,7 @@ def _of_variance(moments: _Moments, wide: Callable[[torch.Tensor], torch.Tensor]
 
 
 def _variances(wide: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, Callable[..., Any]]:
-    """The calls that give a variance or its root, by overload."""
+    """Lists the calls that give a variance or its root, by overload."""
     return {
         "aten.std.correction": _of_variance(lambda var, _: (var.sqrt(),), wide),
         "aten.std_mean.correction": _of_variance(lambda var, mean: (var.sqrt(), mean), wide),
@@ -165,7 +167,7 @@ def _variances(wide: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, Callab
 
 
 def _power(tensor: torch.Tensor, exponent: float) -> torch.Tensor:
-    """A power; of 1 / x, where x to the power of the negative exponent would be infinite earlier than its inverse is 0."""
+    """Raises to a power; by 1 / x, if x to the power of the negative exponent would be infinite before its inverse is 0."""
     if exponent < 0 and float(exponent).is_integer():
         return tensor.reciprocal().pow(-exponent)
     return tensor.pow(exponent)
@@ -212,7 +214,7 @@ def _norm(
 
 
 def _logsumexp(tensor: torch.Tensor, dim: Sequence[int], keepdim: bool = False) -> Any:
-    """log(sum(exp(x))), shifted by the row's largest where that is finite."""
+    """Computes log(sum(exp(x))), shifted by the row's largest where that is finite."""
     if not tensor.is_floating_point() or tensor.ndim == 0:
         return NotImplemented
     wide, over = _wide(tensor), _dims(tensor, dim)
@@ -249,7 +251,7 @@ def _group_norm(
     eps: float = 1e-5,
     cudnn_enabled: bool = True,
 ) -> Any:
-    """The channels of a group are a dimension beside that of the groups, for as long as it takes."""
+    """Normalises groups: the channels of a group are a dimension beside that of the groups, for as long as it takes."""
     del cudnn_enabled
     batch, channels, *rest = tensor.shape
     groups = (num_groups, channels // num_groups)
@@ -274,7 +276,9 @@ def _batch_norm(  # noqa: PLR0913, PLR0917 - ATen's arguments
     eps: float,
     cudnn_enabled: bool,
 ) -> Any:
-    """With the statistics that training left; in training with those of the batch, which the running ones then follow."""
+    """Normalises with the statistics that training left; in training with those of the batch, which the running ones
+    then follow.
+    """
     del cudnn_enabled
     if running_mean is None or running_var is None:
         return NotImplemented
@@ -310,7 +314,7 @@ def _instance_norm(  # noqa: PLR0913, PLR0917 - ATen's arguments
     eps: float,
     cudnn_enabled: bool,
 ) -> Any:
-    """Each channel is a group of its own; with the statistics that training left, a batch norm."""
+    """Normalises each channel as a group of its own; with the statistics that training left, as a batch norm."""
     if not use_input_stats:
         given = running_mean, running_var, False, momentum, eps, cudnn_enabled
         return _batch_norm(tensor, weight, bias, *given)
@@ -320,7 +324,7 @@ def _instance_norm(  # noqa: PLR0913, PLR0917 - ATen's arguments
 
 
 def _repeat(tensor: torch.Tensor, repeats: Sequence[int]) -> Any:
-    """Dimensions of size 1, repeated."""
+    """Repeats dimensions of size 1."""
     sizes = [1] * (len(repeats) - tensor.ndim) + list(tensor.shape)
     if any(size != 1 and count != 1 for size, count in zip(sizes, repeats, strict=True)):
         return NotImplemented
@@ -330,7 +334,7 @@ def _repeat(tensor: torch.Tensor, repeats: Sequence[int]) -> Any:
 def _repeat_interleave(
     tensor: torch.Tensor, repeats: int, dim: int | None = None, *, output_size: int | None = None
 ) -> Any:
-    """Each element of a dimension as a dimension of its own, repeated, and the two merged: where memory repeats, a copy."""
+    """Repeats each element of a dimension as a dimension of its own, and merges the two: where memory repeats, a copy."""
     del output_size
     if dim is None or tensor.ndim == 0:
         return NotImplemented
@@ -345,7 +349,7 @@ def _glu(tensor: torch.Tensor, dim: int = -1) -> torch.Tensor:
 
 
 def _scaled_sum(bias: torch.Tensor, product: torch.Tensor, beta: float, alpha: float) -> Any:
-    """beta * bias + alpha * product; beta = 0 ignores bias, NaN and all. Among integers PyTorch truncates both."""
+    """Computes beta * bias + alpha * product; beta = 0 ignores bias, NaN and all. Among integers PyTorch truncates both."""
     if not product.is_floating_point() and not (isinstance(beta, int) and isinstance(alpha, int)):
         return NotImplemented
     scaled = product if alpha == 1 else product * alpha
@@ -387,7 +391,7 @@ def _scaled_mm(
     out_dtype: torch.dtype | None = None,
     use_fast_accum: bool = False,
 ) -> Any:
-    """The product of floats of 8 bits, in float32, with one scale for each operand, or one for each row and each column."""
+    """Multiplies floats of 8 bits in float32, with one scale for each operand, or one for each row and each column."""
     del use_fast_accum
     whole = scale_a.numel() == 1 and scale_b.numel() == 1
     each = scale_a.shape == (one.shape[0], 1) and scale_b.shape == (1, other.shape[1])

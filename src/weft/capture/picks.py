@@ -19,7 +19,7 @@ _LIBRARY.define("in_range(Tensor(a) index, SymInt size, int dim, SymInt? ignored
 
 
 def _in_range(index: torch.Tensor, size: int, dim: int, ignored: int | None = None) -> torch.Tensor:
-    """`index`, all of it below `size` and not negative, but for what is `ignored`; eager's error where it is not.
+    """Returns `index`, all of it below `size` and not negative, but for what is `ignored`; eager's error where it is not.
 
     Raises:
         IndexError: of the classes of a loss, which alone have an `ignored` one.
@@ -47,12 +47,12 @@ _LIBRARY.impl("in_range", _in_range_of_fakes, "Meta")
 
 
 def _checked(index: torch.Tensor, size: int, dim: int, ignored: int | None = None) -> torch.Tensor:
-    """A call into PyTorch that fails as eager does where eager does: no place is equal to an index that does not exist."""
+    """Calls into PyTorch so that it fails where eager does: no place is equal to an index that does not exist."""
     return torch.ops.weft.in_range(index, size, dim, ignored)
 
 
 def _places(tensor: torch.Tensor, dim: int) -> torch.Tensor:
-    """The numbers of the places along `dim`, to be compared with what has the dimensions of `tensor`."""
+    """Numbers the places along `dim`, to be compared with what has the dimensions of `tensor`."""
     return torch.arange(tensor.shape[dim]).reshape(-1, *(1 for _ in tensor.shape[dim + 1 :]))
 
 
@@ -75,7 +75,7 @@ def _nll_loss(
     reduction: int = 1,
     ignore_index: int = -100,
 ) -> Any:
-    """Minus the score of each row's class; the mean is that of the rows whose class is not the ignored one, by weight."""
+    """Returns minus the score of each row's class; the mean is over the rows whose class is not the ignored one, by weight."""
     dim = 1 if scores.ndim > 1 else 0
     one_each = target.ndim == scores.ndim - 1  # PyTorch takes some others too, and reads of them what it likes
     if not scores.is_floating_point() or target.is_floating_point() or not one_each:

@@ -124,7 +124,7 @@ def may_write(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], res
 
 
 def _functions(arguments: Any) -> Iterator[fx.GraphModule]:
-    """The graphs that a call is called with."""
+    """Yields the graphs that a call is called with."""
     return (leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, fx.GraphModule))
 
 

@@ -22,7 +22,7 @@ def _factor(a: Arguments, name: str) -> Ref:
 
 
 def _scale(a: Arguments, name: str) -> Number:
-    """A factor of a sum of products; PyTorch truncates those of integers.
+    """Reads a factor of a sum of products; PyTorch truncates those of integers.
 
     Raises:
         UnsupportedError: the integer type does not have the number.
@@ -67,7 +67,7 @@ def _baddbmm(b: Builder, a: Arguments) -> Ref:
 
 
 def _einsum(b: Builder, a: Arguments) -> Ref:
-    """Pairwise from the left; what only one operand has, and nobody wants, is summed first."""
+    """Contracts pairwise from the left; what only one operand has, and nobody wants, is summed first."""
     refs = list(a.refs("tensors"))
     if not all(ref.dtype.is_float for ref in refs):
         raise UnsupportedError("of tensors that are not floating-point")
@@ -85,19 +85,19 @@ def _einsum(b: Builder, a: Arguments) -> Ref:
 
 
 def _present(ref: Ref, labels: Sequence[str]) -> list[str]:
-    """The labels of dimensions that are not of size 1."""
+    """Lists the labels of dimensions that are not of size 1."""
     return [n for n, axis in zip(labels, ref.dims, strict=True) if axis is not None]
 
 
 def _summed(b: Builder, a: Arguments, ref: Ref, labels: list[str], kept: set[str]) -> tuple[Ref, list[str]]:
-    """`ref` summed over the dimensions whose labels are not among those `kept`, and the other labels."""
+    """Sums `ref` over the dimensions whose labels are not among those `kept`; returned with the other labels."""
     gone = [i for i, n in enumerate(labels) if n not in kept]
     made = b.reduce(Monoid.sum, ref, gone, False, None, a.location) if gone else ref
     return made, [n for n in labels if n in kept]
 
 
 def _subscripts(equation: str, ranks: Sequence[int]) -> tuple[list[list[str]], list[str]]:
-    """The labels of each operand's dimensions, and of the result's; those of an ellipsis are numbers, aligned on the right.
+    """Reads the labels of each operand's dimensions, and of the result's; those of an ellipsis are numbers, aligned on the right.
 
     Raises:
         UnsupportedError: a label is twice in one operand: a diagonal.

@@ -14,7 +14,7 @@ MOST = 64
 
 
 def rank_one(b: Builder, a: Arguments, largest: bool) -> tuple[Ref, Ref]:
-    """The first element along `dim` and its index, as max and min give them: NaN comes before all numbers."""
+    """Finds the first element along `dim` and its index, as max and min give them: NaN comes before all numbers."""
     ref, dims = a.ref("self"), a.dims("dim")
     assert dims is not None, "the overload with indices has a dimension"
     values, places = b.ranking(_ordered(b, ref, a), dims[0], None, Order(largest, True), a.flag("keepdim"), a.location)
@@ -22,7 +22,7 @@ def rank_one(b: Builder, a: Arguments, largest: bool) -> tuple[Ref, Ref]:
 
 
 def _place(largest: bool) -> Handler:
-    """The index of the first element along `dim`, or of all elements, row after row."""
+    """Finds the index of the first element along `dim`, or of all elements, row after row."""
 
     def place(b: Builder, a: Arguments) -> Ref:
         ref, dims = a.ref("self"), a.dims("dim")
@@ -41,7 +41,7 @@ def _place(largest: bool) -> Handler:
 
 
 def _topk(b: Builder, a: Arguments) -> tuple[Ref, Ref]:
-    """The first k in order: sorted also where that is not asked for. NaN is taken for the greatest."""
+    """Finds the first k in order: sorted also where that is not asked for. NaN is taken for the greatest."""
     ref, count, largest = a.ref("self"), a.integer("k"), a.flag("largest")
     if not 0 < count <= MOST:
         raise UnsupportedError(f"of {count}, which is more than {MOST}" if count else "of none")
@@ -51,7 +51,7 @@ def _topk(b: Builder, a: Arguments) -> tuple[Ref, Ref]:
 
 
 def _ordered(b: Builder, ref: Ref, a: Arguments) -> Ref:
-    """`ref` as numbers: True is greater than False."""
+    """Returns `ref` as numbers: True is greater than False."""
     if ref.dtype is not DType.bool:
         return ref
     return b.elementwise(apply("where", Arg(0), Lit(1.0), Lit(0.0)), (ref,), DType.float32, a.location)

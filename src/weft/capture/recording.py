@@ -74,7 +74,7 @@ class Call:
         return str(self.target.overloadpacket)
 
     def reads(self) -> tuple[Slot, ...]:
-        """The tensors it reads, in order of its arguments, one entry per use; then those that tell numbers among these."""
+        """Lists the tensors it reads, in order of its arguments, one entry per use; then those that tell numbers among these."""
         leaves = pytree.tree_leaves((self.args, self.kwargs))
         return (*(leaf for leaf in leaves if isinstance(leaf, Slot)), *(source.slot for source in self.sources))
 
@@ -103,7 +103,7 @@ class Recording:
 
 
 def by_name(func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Each argument of a call by the name in ATen's schema, with its default."""
+    """Maps each argument's name in ATen's schema to its value in a call and its default."""
     found: dict[str, tuple[Any, Any]] = {}
     schema: Any = cast("Any", func)._schema  # noqa: SLF001 - no public name
     for position, argument in enumerate(schema.arguments):

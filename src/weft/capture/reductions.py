@@ -28,7 +28,7 @@ def _reducer(monoid: Monoid) -> Handler:
 
 
 def _test(monoid: Monoid) -> Handler:
-    """Whether any element, or every one, is not 0: the extremum of ones and zeros."""
+    """Tests whether any element, or every one, is not 0: the extremum of ones and zeros."""
 
     def test(b: Builder, a: Arguments) -> Ref:
         ref = a.ref("self")
@@ -48,13 +48,13 @@ def _mean(b: Builder, a: Arguments) -> Ref:
 
 
 def _wide(b: Builder, a: Arguments, name: str) -> Ref:
-    """An operand in the type that a composite operation computes in: it rounds once, at its end."""
+    """Converts an operand to the type that a composite operation computes in: it rounds once, at its end."""
     dtype = a.element("dtype") or a.dtype
     return b.cast(a.ref(name), dtype.accumulator, None, a.location)
 
 
 def _shifted(b: Builder, a: Arguments) -> tuple[Ref, Ref, int]:
-    """x - max(x), the sum of its exponentials, and the dimension."""
+    """Computes x - max(x), the sum of its exponentials, and the dimension."""
     if not a.dtype.is_float:
         raise UnsupportedError("of integers")
     x, dim = _wide(b, a, "self"), a.integer("dim")
@@ -82,7 +82,7 @@ def _log_softmax(b: Builder, a: Arguments) -> Ref:
 
 
 def _scaled(b: Builder, a: Arguments, x: Ref, dims: list[int], epsilon: float) -> Ref:
-    """x / sqrt(mean of x squared + epsilon), times weight, plus bias, rounded."""
+    """Computes x / sqrt(mean of x squared + epsilon), times weight, plus bias, rounded."""
     square = b.elementwise(apply("mul", Arg(0), Arg(0)), (x,), None, a.location)
     mean = b.mean(square, dims, True, None, a.location)
     root = apply("sqrt", apply("add", Arg(1), Lit(epsilon)))
@@ -95,7 +95,7 @@ def _scaled(b: Builder, a: Arguments, x: Ref, dims: list[int], epsilon: float) -
 
 
 def _last(a: Arguments) -> list[int]:
-    """The dimensions that a normalised shape covers."""
+    """Lists the dimensions that a normalised shape covers."""
     return list(range(-len(a.plain("normalized_shape")), 0))
 
 

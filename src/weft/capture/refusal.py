@@ -25,7 +25,7 @@ _PYTORCHS = ("torch", "aten", "prims", "_operator", "math", "builtins")
 
 
 def refusal(gm: fx.GraphModule, arguments: Sequence[Any], error: BaseException) -> ShapeError | None:
-    """The error to raise instead of `error`, with which a run of `gm` on `arguments` ended in PyTorch.
+    """Finds the error to raise instead of `error`, with which a run of `gm` on `arguments` ended in PyTorch.
 
     Whether it is the operands' kinds that eager refuses, and where, is found out by a run on ones: if that ends in the same words,
     no number can be at fault.
@@ -47,7 +47,8 @@ def refusal(gm: fx.GraphModule, arguments: Sequence[Any], error: BaseException) 
 
 
 def refused_by_eager(func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """Why a call on fake tensors of several element types is not compiled: eager refuses it, or gives another type; else None.
+    """Says why a call on fake tensors of several element types is not compiled: eager refuses it, or gives another
+    type; else None.
 
     Some operations promote their operands, some take half precision with float32, some neither; what weft or fake tensors make of
     one knows nothing of that, and a kernel would read the result as numbers of a type that they are not of. So eager is asked, with
@@ -85,7 +86,7 @@ def _types(result: Any) -> list[str]:
 
 
 def _as_zeros(leaf: Any) -> Any:
-    """A tensor of zeros for a fake one, laid out as it is; the example's number for a symbolic one."""
+    """Makes a tensor of zeros for a fake one, laid out as it is, and the example's number for a symbolic one."""
     match leaf:
         case torch.Tensor():
             if not all(map(known, (*leaf.shape, *leaf.stride()))):
@@ -112,7 +113,7 @@ class _Replayed(fx.Interpreter):
 
 
 def _only_computes(node: fx.Node) -> bool:
-    """Whether `node` can be run once more without anyone noticing: it is PyTorch's own, and reads nothing but arguments."""
+    """Tells whether `node` can be run once more without anyone noticing: it is PyTorch's own, and reads nothing but arguments."""
     if node.op == "call_function":
         owner = str(getattr(node.target, "__module__", "")).removeprefix("torch._ops.")
         # A graph that ends early would leave autocast on.

@@ -6,5 +6,5 @@ from typing import Any
 
 
 def symbolic(size: Any) -> bool:
-    """Whether a size is known only when the program runs; as typed, a size is always an int."""
+    """Tells whether a size is known only when the program runs; as typed, a size is always an int."""
     return not isinstance(size, int)

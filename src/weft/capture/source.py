@@ -18,7 +18,7 @@ _TORCH = str(Path(torch.__file__).parent)
 
 
 def location_of(node: fx.Node | None) -> Location | None:
-    """The user's line that `node` stands for, as well as Dynamo knows it.
+    """Finds the user's line that `node` stands for, as well as Dynamo knows it.
 
     That is the innermost traced line outside PyTorch; where there is none (a compiled
     `nn.Sequential` has no line of its own), the forward of the innermost module class that is not
@@ -39,7 +39,7 @@ def location_of(node: fx.Node | None) -> Location | None:
 
 
 def _forward(kind: object) -> Location | None:
-    """The first line of the forward of a module class that is not PyTorch's."""
+    """Finds the first line of the forward of a module class that is not PyTorch's."""
     forward = getattr(kind, "forward", None)
     if not inspect.isfunction(forward) or forward.__code__.co_filename.startswith(_TORCH):
         return None

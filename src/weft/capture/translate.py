@@ -113,7 +113,7 @@ class _Translation:
                 yield number, whole
 
     def _translate(self, call: Call, number: int) -> None:
-        """Has weft make the result of a call, with merged dimensions as they are or one axis each; else leaves it to PyTorch."""
+        """Lets weft make the result of a call, with merged dimensions as they are or one axis each; else leaves it to PyTorch."""
         reason = self._attempt(call, number)
         if reason is not None and self._all_plain(call):
             reason = self._attempt(call, number)
@@ -125,7 +125,7 @@ class _Translation:
             raise UnsupportedError(error.what, where=call.location) from error
 
     def _attempt(self, call: Call, number: int) -> str | None:
-        """Has weft make the result of `call`; or says why it cannot, and nothing is done."""
+        """Tries to make the result of `call`, or says why weft cannot; then nothing is done."""
         known = self.builder.mark()
         try:
             made = self._handled(call, number)

@@ -40,7 +40,7 @@ def _matrix_transpose(b: Builder, a: Arguments) -> Ref:
 
 
 def _reshape(b: Builder, a: Arguments) -> Ref:
-    """To the shape of the result, where dimensions of size 1 come and go, and those merge that eager would repeat in memory."""
+    """Reshapes to the result's shape, where dimensions of size 1 come and go, and those merge that eager would repeat in memory."""
     old: list[Any] = list(a.fake_of("self").shape)
     new: list[Any] = list(a.fake.shape)
     if _long(old) != _long(new):
@@ -54,7 +54,7 @@ def _reshape(b: Builder, a: Arguments) -> Ref:
 
 
 def kept_dims(old: Sequence[Any], new: Sequence[Any]) -> dict[int, int]:
-    """For dimensions of a reshape's result the one of its operand that has the same index, whatever the sizes are.
+    """Maps dimensions of a reshape's result to that of its operand with the same index, whatever the sizes are.
 
     That is as long, and has as many elements in a step, or as many steps before it. Dimensions of size 1 are none.
     """
@@ -64,7 +64,7 @@ def kept_dims(old: Sequence[Any], new: Sequence[Any]) -> dict[int, int]:
 
 
 def _steps(shape: Sequence[Any]) -> Iterator[tuple[int, tuple[Any, ...], tuple[Any, ...]]]:
-    """Each dimension longer than 1; its size with the product of the sizes before it, and of those after it."""
+    """Yields each dimension longer than 1; its size with the product of the sizes before it, and of those after it."""
     sizes = [expression(n) for n in shape]
     for dim, size in enumerate(sizes):
         if size != 1:
@@ -76,7 +76,7 @@ def _long(shape: list[Any]) -> list[Any]:
 
 
 def _runs(old: list[Any], new: list[Any]) -> list[int] | None:
-    """How many of the sizes `old`, none 1, are multiplied to each of `new`; None where that is not all, whatever the sizes are."""
+    """Counts the sizes `old`, none 1, that are multiplied to each of `new`; None where that is not all, whatever the sizes are."""
     runs: list[int] = []
     for size in new:
         place, found, wanted = sum(runs), 1, expression(size)
@@ -91,7 +91,7 @@ def _runs(old: list[Any], new: list[Any]) -> list[int] | None:
 
 
 def _repeats(b: Builder, ref: Ref, runs: list[int]) -> bool:
-    """Whether each dimension that is merged of several has elements that memory holds once."""
+    """Tells whether each dimension that is merged of several has elements that memory holds once."""
     return all(b.expanded(ref, sum(runs[:i]), run) for i, run in enumerate(runs) if run > 1)
 
 
@@ -123,7 +123,7 @@ def _flip(b: Builder, a: Arguments) -> Ref:
 
 
 def copy(builder: Builder, ref: Ref) -> Ref:
-    """The same tensor as a value of its own."""
+    """Copies the tensor to a value of its own."""
     return builder.elementwise(Arg(0), (ref,), ref.dtype)
 
 

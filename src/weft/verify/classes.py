@@ -44,16 +44,16 @@ class Chances:
     exponentials: float = 0.0
 
     def __or__(self, other: Chances) -> Chances:
-        """The greater of each."""
+        """Returns the greater of each chance."""
         return Chances(*(max(getattr(self, f.name), getattr(other, f.name)) for f in fields(Chances)))
 
     def total(self, trials: int) -> float | None:
-        """How likely different programs agree in all trials, at most, where that is of use."""
+        """Bounds the chance that different programs agree in all trials, where that bound is of use."""
         return _bound(self.rational + self.functions + self.exponentials, trials)
 
     @staticmethod
     def of(one: Formula, other: Formula, chain: Sequence[int]) -> Chances:
-        """For two values modulo a chain of primes."""
+        """Bounds the chances for two values modulo a chain of primes."""
         p, family = chain[-1], FAMILY[len(chain)]
         left, right = one.top.scaled(other.divisor) * other.bottom, other.top.scaled(one.divisor) * one.bottom
         whole = (left + right) * one.poles * other.poles
@@ -69,12 +69,12 @@ class Chances:
 
 
 def _vanishes(degree: float, bits: float, p: int, family: int) -> float:
-    """How likely a polynomial that is not 0 is 0 at a random point, modulo a prime p of a family."""
+    """Bounds the chance that a polynomial that is not 0 is 0 at a random point, modulo a prime p of a family."""
     return min(degree, _LARGEST) / p + bits / _BITS_OF_A_PRIME / family
 
 
 def _exponentials(whole: Polynomial, q: int, family: int) -> float:
-    """How likely a sum of exponentials vanishes whose coefficients do not, its exponents modulo q."""
+    """Bounds the chance that a sum of exponentials vanishes whose coefficients do not, its exponents modulo q."""
     if whole.terms > _BITS_OF_A_PRIME:
         return math.inf
     terms = max(2.0, 2.0**whole.terms)
@@ -103,7 +103,7 @@ class Held:
     unreached: frozenset[str] = frozenset()
 
     def add(self, one: Sequence[Value], other: Sequence[Value], moduli: Sequence[int]) -> None:
-        """What two programs gave, modulo a chain of primes."""
+        """Adds what two programs gave, modulo a chain of primes."""
         for a, b in zip(one, other, strict=True):
             if isinstance(a, Formula) and isinstance(b, Formula) and not (a.whole or b.whole):
                 self.floats = True
@@ -111,18 +111,18 @@ class Held:
 
     @property
     def bounded(self) -> bool:
-        """Whether theorems may bound all that was met."""
+        """True where theorems may bound all that was met."""
         met = self.met
         return not any((met.order, met.truncated, met.rounded, met.special, met.constants, met.unbounded, met.integers))
 
     @property
     def may_close(self) -> bool:
-        """Whether something is open that trials with arbitrary functions for it may close, and nothing else is."""
+        """True where something is open that trials with arbitrary functions for it may close, and nothing else is."""
         met = self.met
         return not met.special and bool(met.constants or met.truncated or (met.integers and not self.exhausted))
 
     def shown(self, trials: int) -> Iterator[Shown]:
-        """What is shown of each class that is there by so many trials, with other primes and elements each."""
+        """Yields what is shown of each class that is there by so many trials, with other primes and elements each."""
         met, chances = self.met, self.chances
         if self.floats:
             bound = _bound(chances.rational, trials)
@@ -171,7 +171,7 @@ class Held:
             yield Shown(Argument.casts, "roundings to fewer bits: as if they were none", decides=False)
 
     def verdict(self, primes: tuple[int, ...], trials: int, made: str) -> Verdict:
-        """The verdict on programs that agree, after the trials that `made` tells of."""
+        """Returns the verdict on programs that agree, after the trials that `made` tells of."""
         found = tuple(self.shown(trials))
         left = "; ".join(f"{each.kind.value} ({each.shown})" for each in found if not each.decides)
         apart = "; precision casts apart" if self.met.precision else ""
@@ -184,7 +184,7 @@ class Held:
 
 
 def _bound(chance: float, trials: int) -> float | None:
-    """The chance that every trial errs, where that is of use."""
+    """Bounds the chance that every trial errs, where that bound is of use."""
     found = chance**trials if chance < 1 else 1.0
     return found if found <= _OF_USE else None
 

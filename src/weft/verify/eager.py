@@ -38,7 +38,7 @@ class EagerDomain(Fp64Domain):
         right_axes: Sequence[int],
         out_axes: Sequence[int],
     ) -> Array:
-        """By np.matmul in float32, the terms in another order where the order asks for it."""
+        """Multiplies with np.matmul in float32, adding the terms in another order where the order asks for it."""
         if not self.order or left.dtype.kind != "f" or right.dtype.kind != "f":
             return super().contract(left, left_axes, right, right_axes, out_axes)
         with np.errstate(all="ignore"):
@@ -51,7 +51,7 @@ class EagerDomain(Fp64Domain):
         return total
 
     def reduce(self, monoid: Monoid, v: Array, dims: Sequence[int]) -> Array:
-        """As the base class, in float32; sums and products one after another where the order asks for it."""
+        """Reduces as the base class does, in float32; sums and products go one after another where the order asks for it."""
         if not self.order or v.dtype.kind != "f" or monoid not in (Monoid.sum, Monoid.prod) or v.size == 0:
             return super().reduce(monoid, v, dims)
         kept = [d for d in range(v.ndim) if d not in dims]
@@ -103,7 +103,7 @@ class MaskedDomain(Fp64Domain):
         right_axes: Sequence[int],
         out_axes: Sequence[int],
     ) -> Array:
-        """Sums of the products of which neither factor is 0."""
+        """Sums the products of which neither factor is 0."""
         labels = (left_axes, right_axes, out_axes)
         if np.isfinite(left).all() and np.isfinite(right).all():
             return self._product(left, right, labels)
@@ -160,7 +160,7 @@ class RandomlyRoundedDomain(Fp64Domain):
         right_axes: Sequence[int],
         out_axes: Sequence[int],
     ) -> Array:
-        """Off as a sum is."""
+        """Contracts, off by what rounding does to a sum."""
         labels = (left_axes, right_axes, out_axes)
 
         def product(a: Array, b: Array) -> Array:
@@ -174,7 +174,9 @@ class RandomlyRoundedDomain(Fp64Domain):
         return self._summed(found, product(np.abs(left), np.abs(right)), terms)
 
     def reduce(self, monoid: Monoid, v: Array, dims: Sequence[int]) -> Array:
-        """Sums and products are off by what rounding each partial one does: of n terms, by its root (Higham and Mary 2019)."""
+        """Reduces; sums and products are off by what rounding each partial one does: of n terms, by its root (Higham
+        and Mary 2019).
+        """
         found = super().reduce(monoid, v, dims)
         if v.dtype.kind != "f" or monoid in (Monoid.max, Monoid.min):
             return found
@@ -188,12 +190,12 @@ class RandomlyRoundedDomain(Fp64Domain):
             return self._flushed(found + np.where(np.isfinite(off), off, 0.0), self._parts(found), DType.float32)
 
     def convert(self, v: Array, dtype: DType, semantic: bool) -> Array:
-        """Off by what the type rounds."""
+        """Converts, off by what the type rounds."""
         found = super().convert(v, dtype, semantic)
         return self._off(found, dtype) if dtype.is_float else found
 
     def elementwise(self, expr: Scalar, args: Sequence[Array], dtype: DType) -> Array:
-        """Each operation of the expression off by what its type rounds."""
+        """Computes the expression, each operation off by what its type rounds."""
         self._of = dtype.accumulator
         return super().elementwise(expr, args, dtype)
 
@@ -210,7 +212,7 @@ class RandomlyRoundedDomain(Fp64Domain):
                 return self._off(super()._applied(expr, operands), self._of)
 
     def given(self, values: Array, dtype: DType) -> Array:
-        """An input: exact, but that numbers below the normal ones may be 0, and zeros have either sign."""
+        """Returns an input: exact, but that numbers below the normal ones may be 0, and zeros have either sign."""
         if values.dtype.kind != "f":
             return values
         parts = self._parts(values)
@@ -224,12 +226,13 @@ class RandomlyRoundedDomain(Fp64Domain):
             return self._flushed(values * (1.0 + 0.5 * dtype.eps * parts), parts, dtype.accumulator)
 
     def _flushed(self, values: Array, parts: Array, dtype: DType) -> Array:
-        """`values`, about half of those below the normal numbers 0: units differ in what they make of these."""
+        """Sets about half of `values` below the normal numbers to 0: units differ in what they make of these."""
         small = (np.abs(values) < least_normal(dtype)) & (parts > 0)
         return np.where(small, 0.0, values) if small.any() else values
 
     def _parts(self, values: Array) -> Array:
-        """A number in -1..1 for each of `values`: with an even seed the same for equal ones, as one unit rounds them; else any.
+        """Returns a number in -1..1 for each of `values`: with an even seed equal ones have equal numbers, as one unit
+        rounds them.
 
         What is rounded alike adds up; what is computed in another order at another place does not cancel.
         """
@@ -245,7 +248,7 @@ class FlushedDomain(Fp64Domain):
     """Numbers, but what is below the normal numbers of the type that is computed in is 0, as some units make it."""
 
     def elementwise(self, expr: Scalar, args: Sequence[Array], dtype: DType) -> Array:
-        """As the base class; what is too small is 0."""
+        """Computes as the base class does, but results that are too small are 0."""
         found = super().elementwise(expr, args, dtype)
         least = least_normal(dtype.accumulator)
         return (
@@ -256,7 +259,7 @@ class FlushedDomain(Fp64Domain):
 
 
 def least_normal(dtype: DType) -> float:
-    """The least positive number of full precision; 0 for integers and bools."""
+    """Returns the least positive number of full precision; 0 for integers and bools."""
     return {
         DType.float64: 2.0**-1022,
         DType.float32: 2.0**-126,

@@ -81,7 +81,7 @@ class Case:
         return _evaluated(self.program, inputs, self.sizes, FlushedDomain())
 
     def in_order(self, order: int) -> tuple[Array, ...]:
-        """As eager rounds them, sums in another order."""
+        """Returns the results as eager rounds them, with sums in another order."""
 
         def made() -> tuple[Array, ...]:
             kinds = {n.name: n.dtype for n in self.program.inputs}
@@ -94,7 +94,7 @@ class Case:
         return self._once(("order", order), made)
 
     def rounded(self, number: int) -> tuple[Array, ...]:
-        """The results where each operation rounds at random."""
+        """Returns the results where each operation rounds at random."""
 
         def made() -> tuple[Array, ...]:
             domain, kinds = RandomlyRoundedDomain(number), {n.name: n.dtype for n in self.program.inputs}
@@ -109,7 +109,7 @@ class Case:
         return self.known[key]
 
     def groups(self, output: int) -> Array:
-        """For each element of an output, a number for the regimes of the rows that it comes of."""
+        """Returns for each element of an output a number that stands for the regimes of the rows that it is computed from."""
         return self._once(("groups", output), lambda: (self._groups(output),))[0]
 
     def _groups(self, output: int) -> Array:
@@ -128,7 +128,7 @@ _BASE = len(REGIMES) + 1
 
 
 def _said(group: int) -> str:
-    """The regimes of a group in words."""
+    """Names the regimes of a group in words."""
     places: list[int] = []
     while group:
         group, last = divmod(group, _BASE)
@@ -146,7 +146,7 @@ def _evaluated(
 
 
 def points(program: TensorProgram, sizes: Mapping[str, int]) -> int:
-    """About how many operations the program takes at `sizes`."""
+    """Estimates how many operations the program takes at `sizes`."""
     total = 0
     for node in program.nodes:
         axes = list(node.axes)
@@ -169,7 +169,7 @@ def cases(
     seed: int,
     draws: int = 1,
 ) -> Iterator[Case]:
-    """Inputs of all regimes.
+    """Yields inputs of all regimes.
 
     Args:
         program: without opaque operations.
@@ -220,7 +220,7 @@ class Tally:
                 self._exact(case, output, found)
 
     def verdict(self) -> str | None:
-        """What is wrong, in words; None where every regime keeps the rule."""
+        """Says what is wrong, in words; None where every regime keeps the rule."""
         if self.wrong:
             return self.wrong[0]
         for output, maxima in self._maxima.items():
@@ -305,7 +305,7 @@ class Tally:
             self.wrong.append(f"output {output}, {_said(group)}: {found[place]} where {exact[place]} is right")
 
     def _with_more_orders(self, output: int, maxima: Array, bad: Array) -> Array:
-        """The maxima, of groups that are `bad` eager's own error that of several orders of its sums."""
+        """Returns the maxima, with eager's own error over several orders of its sums for groups that are `bad`."""
         most = maxima.copy()
         for case, _ in self._of(output, bad):
             for number in range(1, _ORDERS + 1):
@@ -313,7 +313,7 @@ class Tally:
         return most
 
     def _moved(self, output: int, bad: Array) -> Array:
-        """How far random roundings move results of groups that are `bad`."""
+        """Measures how far random roundings move results of groups that are `bad`."""
         most = np.zeros(len(bad))
         for case, _ in self._of(output, bad):
             for number in range(_ROUNDINGS):
@@ -321,7 +321,7 @@ class Tally:
         return most
 
     def _of(self, output: int, bad: Array) -> Iterator[tuple[Case, tuple[Array, ...]]]:
-        """The cases that have rows of groups that are `bad`."""
+        """Yields the cases that have rows of groups that are `bad`."""
         return ((case, found) for case, found in self._cases if bad[case.groups(output)].any())
 
     def _eps(self, output: int) -> float:
@@ -331,7 +331,7 @@ class Tally:
         return self.program.values()[self.program.outputs[output]].dtype
 
     def _bound(self, output: int, most: Array) -> Array:
-        """The error rule's; and below the normal numbers, which some machines make 0, nothing counts."""
+        """Returns the error rule's bound; below the normal numbers, which some machines make 0, nothing counts."""
         dtype = self._dtype(output)
         return 2.0 * most[1] + 2.0 * dtype.eps * most[2] + least_normal(dtype)
 
@@ -348,19 +348,19 @@ def _raise(most: Array, case: Case, output: int, values: Array) -> None:
 
 
 def _same_class(one: Array, other: Array) -> Array:
-    """Where both are NaN, or the same infinity."""
+    """Tells where both are NaN, or the same infinity."""
     return (np.isnan(one) & np.isnan(other)) | ((one == other) & np.isinf(one))
 
 
 def _near(found: Array, exact: Array, eps: float) -> Array:
-    """Where `found` is the finite number `exact`, or nearly, or the same infinity."""
+    """Tells where `found` is the finite number `exact`, or nearly, or the same infinity."""
     with np.errstate(all="ignore"):
         scale = float(np.max(np.abs(exact), where=np.isfinite(exact), initial=0.0))
         return (np.abs(found - exact) <= 16 * eps * scale) | _same_class(found, exact)
 
 
 def fitted(program: TensorProgram, wanted: Mapping[str, int], layout: Layout, most: int) -> dict[str, int] | None:
-    """Sizes of all spaces of `program`, few enough operations; None where its fixed sizes leave no such.
+    """Chooses sizes of all spaces of `program` that take few enough operations; None where its fixed sizes leave no such.
 
     Args:
         program: what is to be run.
@@ -398,7 +398,7 @@ def fitted(program: TensorProgram, wanted: Mapping[str, int], layout: Layout, mo
 
 
 def _taken(program: TensorProgram, chosen: Mapping[str, int]) -> dict[str, int] | None:
-    """The sizes of all spaces; None where `program` does not take them."""
+    """Returns the sizes of all spaces; None where `program` does not take them."""
     sizes = program.sizes(chosen)
     if not all(s.name in sizes for s in program.spaces()) or any(size < 1 for size in sizes.values()):
         return None

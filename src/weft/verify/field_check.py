@@ -82,7 +82,7 @@ class _Scheduled(Subject):
         self.places = tuple(self._places(of))
 
     def _places(self, of: Freed) -> Iterator[Mapping[str, int]]:
-        """Sizes that reach every edge, and as far as `of` says; not those at which a slice is empty."""
+        """Yields sizes that reach every edge, and as far as `of` says; not those at which a slice is empty."""
         given = {rule.space.name for rule in self.program.derived}
         for chosen in edge_sizes(self.applied, of.most, of.reach):
             sizes = self.program.sizes({name: size for name, size in chosen.items() if name not in given})
@@ -90,19 +90,19 @@ class _Scheduled(Subject):
                 yield sizes
 
     def sizes_at(self, place: Mapping[str, int]) -> Mapping[str, int]:
-        """The place itself."""
+        """Returns the place itself."""
         return place
 
     def inputs(self, place: Mapping[str, int], domain: Domain[V], rng: np.random.Generator) -> dict[str, V]:
-        """Of the program."""
+        """Draws inputs of the program."""
         return random_inputs(self.program, place, domain, rng)
 
     def wanted(self, place: Mapping[str, int], inputs: Mapping[str, V], domain: Domain[V]) -> tuple[V, ...]:
-        """By the evaluator."""
+        """Computes the outputs by the evaluator."""
         return evaluate(self.program, inputs, domain, sizes=place)
 
     def found(self, place: Mapping[str, int], inputs: Mapping[str, V], domain: Domain[V]) -> tuple[V, ...]:
-        """By the interpreter."""
+        """Computes the outputs by the interpreter."""
         return interpret(self.applied, inputs, place, domain)[0]
 
 
@@ -163,7 +163,7 @@ class _Two(Subject):
         self.known = {n.name: n.dtype for p in programs for n in p.inputs}
 
     def table(self) -> Mapping[str, tuple[int, ...]]:
-        """The first place; where each result depends on one element of each input, a larger one, with room for more."""
+        """Returns the first place; where each result depends on one element of each input, a larger one, with room for more."""
         place = self.places[0]
         fixed = any(p.derived or any(s.fixed is not None for s in p.spaces()) for p in self.programs)
         if fixed or self.sizes or not one_by_one(self.programs):
@@ -171,21 +171,21 @@ class _Two(Subject):
         return {name: tuple(size * _WIDER for size in shape) for name, shape in place.items()}
 
     def sizes_at(self, place: Mapping[str, tuple[int, ...]]) -> Mapping[str, int]:
-        """As the shapes of the inputs tell."""
+        """Reads the sizes off the shapes of the inputs."""
         nodes = [n for p in self.programs for n in p.inputs]
         return {a.space.name: size for n in nodes for a, size in zip(n.axes, place[n.name], strict=True)}
 
     def inputs(self, place: Mapping[str, tuple[int, ...]], domain: Domain[V], rng: np.random.Generator) -> dict[str, V]:
-        """Of either program."""
+        """Draws inputs of either program."""
         return {name: domain.random(place[name], dtype, rng) for name, dtype in self.known.items()}
 
     def wanted(self, place: Mapping[str, Any], inputs: Mapping[str, V], domain: Domain[V]) -> tuple[V, ...]:
-        """Of the first."""
+        """Computes the outputs of the first program."""
         del place  # the inputs have it
         return self._outputs(0, inputs, domain)
 
     def found(self, place: Mapping[str, Any], inputs: Mapping[str, V], domain: Domain[V]) -> tuple[V, ...]:
-        """Of the second."""
+        """Computes the outputs of the second program."""
         del place
         return self._outputs(1, inputs, domain)
 
@@ -200,7 +200,7 @@ class _Two(Subject):
 
 
 def _rounded(program: TensorProgram) -> TensorProgram:
-    """`program`, each of its casts to a float that holds less a function of its own."""
+    """Gives each of `program`'s casts to a float that holds less a function of its own."""
     values = program.values()
 
     def rounded(node: Node) -> Node:

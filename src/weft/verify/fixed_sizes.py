@@ -36,7 +36,7 @@ class Freed:
 
 
 def freed(program: TensorProgram, applied: BlockProgram) -> Freed:
-    """`program` and `applied`, which name spaces alike, with a symbol for each fixed size that is just a number of elements.
+    """Puts a symbol in `program` and `applied`, which name spaces alike, for each fixed size that is just a number of elements.
 
     Nothing between capture and the emitters depends on such a number: loops have edges whether or not there are any at it. Numbers
     that are more stay: those of segments, rankings, and of spaces that a reindexing ties to others.
@@ -55,13 +55,13 @@ def freed(program: TensorProgram, applied: BlockProgram) -> Freed:
 
 
 def symbols_for(program: TensorProgram) -> dict[Space, Space]:
-    """A space without a fixed size for each space of `program` whose fixed size is just a number of elements."""
+    """Makes a space without a fixed size for each space of `program` whose fixed size is just a number of elements."""
     tied = set(_tied(program))
     return {s: replace(s, fixed=None) for s in program.spaces() if s.fixed is not None and s not in tied}
 
 
 def different_size(program: TensorProgram, applied: BlockProgram) -> str | None:
-    """A space of which the two say different sizes, in words."""
+    """Names in words a space of which the two say different sizes."""
     said = {s.name: s.fixed for s in program.spaces()}
     for space in spaces(applied):
         if space.name in said and said[space.name] != space.fixed:
@@ -70,7 +70,7 @@ def different_size(program: TensorProgram, applied: BlockProgram) -> str | None:
 
 
 def _tied(program: TensorProgram) -> Iterator[Space]:
-    """Spaces whose size must stay what it is beside those of others."""
+    """Yields spaces whose size must stay what it is beside those of others."""
     for rule in program.derived:
         yield from (rule.space, rule.source)
     values = program.values()
@@ -84,7 +84,7 @@ def _tied(program: TensorProgram) -> Iterator[Space]:
 
 
 def _indexed(program: TensorProgram, applied: BlockProgram) -> set[str]:
-    """The spaces along which an index is read, by name."""
+    """Returns the spaces along which an index is read, by name."""
     return {n.axes[0].space.name for n in program.nodes if isinstance(n, Iota)} | set(_read(applied.graph))
 
 
@@ -97,7 +97,7 @@ def _read(graph: Graph) -> Iterator[str]:
 
 
 def _numbers(graph: Graph, known: set[float]) -> Iterator[int]:
-    """Whole numbers in `graph` whose magnitude is not in `known`."""
+    """Yields whole numbers in `graph` whose magnitude is not in `known`."""
     for node in graph.nodes:
         match node:
             case Literal():
@@ -131,7 +131,7 @@ def _in_expression(expr: Scalar) -> Iterator[float | int]:
 
 
 def over_spaces(thing: T, spaces_: Mapping[Space, Space]) -> T:
-    """`thing`, a program or a part of one, over other spaces."""
+    """Puts `thing`, a program or a part of one, over other spaces."""
     made: dict[int, Any] = {}
 
     def over(part: Any) -> Any:

@@ -51,7 +51,7 @@ class Row:
 
     @property
     def writes(self) -> bool:
-        """Whether it is a statement that writes into `a`."""
+        """True for a statement that writes into `a`."""
         return self.text.startswith("!")
 
 

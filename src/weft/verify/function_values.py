@@ -12,7 +12,7 @@ StandIn = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 
 
 def generator(*numbers: int) -> torch.Generator:
-    """A source of random numbers that depends on `numbers` alone."""
+    """Makes a source of random numbers that depends on `numbers` alone."""
     seed = 0
     for number in numbers:
         seed = (seed * 1_000_003 + number + 1) % (1 << 61)
@@ -38,7 +38,7 @@ def _any_magnitude(shape: Shape, dtype: torch.dtype, numbers: torch.Generator) -
 
 
 def _rows_apart(shape: Shape, dtype: torch.dtype, numbers: torch.Generator) -> torch.Tensor:
-    """Rows that differ by many orders of magnitude; within a row there is no such difference."""
+    """Draws rows that differ by many orders of magnitude; within a row there is no such difference."""
     rows = torch.rand(shape[:-1], generator=numbers, dtype=torch.float64) * 8 - 4
     return (_normal(shape, numbers) * 10 ** (rows[..., None] if shape else rows)).to(dtype)
 
@@ -56,7 +56,7 @@ def _with(*special: float) -> Make:
 
 
 def _same(shape: Shape, dtype: torch.dtype, numbers: torch.Generator) -> torch.Tensor:
-    """Rows of one number."""
+    """Draws rows of one number."""
     rows = torch.rand((*shape[:-1], 1), generator=numbers, dtype=torch.float64) * 2000 - 1000
     return (rows.expand(shape).clone() if shape else rows[0]).to(dtype)
 
@@ -83,7 +83,7 @@ def _truths(shape: Shape, share: float, numbers: torch.Generator) -> torch.Tenso
 
 
 def _of(floats: Make, *, extreme: bool = False, share: float = 0.5) -> Make:
-    """Values of any element type: `floats` for those with fractions, and parts of complex numbers."""
+    """Makes values of any element type: `floats` for those with fractions, and parts of complex numbers."""
 
     def make(shape: Shape, dtype: torch.dtype, numbers: torch.Generator) -> torch.Tensor:
         if dtype is torch.bool:
@@ -116,7 +116,9 @@ VALUES: Mapping[str, Make] = {
 
 
 def stand_in(draw: int, *, huge: bool) -> StandIn:
-    """Other numbers in place of infinities and NaN for each `draw`; of any size, or for infinities `huge` ones of their sign."""
+    """Puts other numbers in place of infinities and NaN for each `draw`; of any size, or for infinities `huge` ones of
+    their sign.
+    """
 
     def change(values: torch.Tensor, numbers: torch.Generator) -> torch.Tensor:
         if values.is_complex():
@@ -144,7 +146,7 @@ def _offset(values: torch.Tensor) -> torch.Tensor:
 
 
 def _expanded(values: torch.Tensor) -> torch.Tensor:
-    """All along the first dimension as its first element is, which is all that is kept."""
+    """Repeats the first element along the first dimension; only that element is kept."""
     return values[:1].expand(values.shape) if values.dim() and values.shape[0] else values
 
 
@@ -153,7 +155,7 @@ def _columns_expanded(values: torch.Tensor) -> torch.Tensor:
 
 
 def _negated(values: torch.Tensor) -> torch.Tensor:
-    """A view that has PyTorch's bit for negation, of floats."""
+    """Returns a view that has PyTorch's bit for negation, of floats."""
     if values.dtype not in (torch.float32, torch.float64):
         return values
     return torch.complex(torch.zeros_like(values), values).conj().imag
@@ -164,7 +166,7 @@ def _conjugated(values: torch.Tensor) -> torch.Tensor:
 
 
 def _part(values: torch.Tensor) -> torch.Tensor:
-    """The first half of a larger tensor's columns."""
+    """Returns the first half of a larger tensor's columns."""
     return torch.cat((values, values), -1)[..., : values.shape[-1]] if values.dim() else values
 
 

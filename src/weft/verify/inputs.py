@@ -40,7 +40,7 @@ _INDICES = range(8)
 def random_inputs(
     program: TensorProgram, sizes: Mapping[str, int], domain: Domain[V], rng: np.random.Generator
 ) -> dict[str, V]:
-    """A random value of `domain` for each input of `program`, by name, with the dimensions of its axes."""
+    """Draws a random value of `domain` for each input of `program`, by name, with the dimensions of its axes."""
     return {n.name: domain.random([a.space.size(sizes) for a in n.axes], n.dtype, rng) for n in program.inputs}
 
 
@@ -51,7 +51,7 @@ def with_numbers(
     rng: np.random.Generator,
     turn: int = 0,
 ) -> dict[str, V]:
-    """`values`, inputs of `programs` by name, with about half of the elements exchanged for numbers that stand in a program.
+    """Exchanges about half of the elements of `values`, inputs of `programs` by name, for numbers that stand in a program.
 
     Random integers rarely are the one that `where(i == 50256, ..)` waits for, and random elements rarely lie above 1e6. Integers
     become small indices, literals, literals plus and minus 1, and the ends of their type, where arithmetic wraps; floats, literals
@@ -84,7 +84,7 @@ def with_numbers(
 
 
 def turns(programs: Sequence[TensorProgram], sizes: Mapping[str, int]) -> int:
-    """How many times to draw `with_numbers` until every input has had every number, 8 at most; 0 where there are none."""
+    """Counts the draws of `with_numbers` until every input has had every number, 8 at most; 0 where there are no numbers."""
     wanted = 0
     nodes = [n for p in programs for n in p.inputs]
     counts = {dtype: len(numbers_of_interest(programs, dtype)) for dtype in {n.dtype for n in nodes}}
@@ -95,7 +95,7 @@ def turns(programs: Sequence[TensorProgram], sizes: Mapping[str, int]) -> int:
 
 
 def ordered(program: TensorProgram) -> bool:
-    """Whether results depend on an order of what is computed."""
+    """Tells whether results depend on an order of what is computed."""
     return any(
         isinstance(n, Ranking)
         or (isinstance(n, Reduction) and n.monoid in (Monoid.max, Monoid.min))
@@ -105,7 +105,7 @@ def ordered(program: TensorProgram) -> bool:
 
 
 def exhausting(programs: Sequence[TensorProgram], sizes: Mapping[str, int]) -> int | None:
-    """How many times to draw `with_all_integers` until the inputs that are not floats have had all values.
+    """Counts the draws of `with_all_integers` until the inputs that are not floats have had all values.
 
     Where each result depends on one element of each, at every element; else all of them together, which only few bools can have.
     None where there are no such inputs, or too many values.
@@ -125,7 +125,7 @@ def exhausting(programs: Sequence[TensorProgram], sizes: Mapping[str, int]) -> i
 
 
 def one_by_one(programs: Sequence[TensorProgram]) -> bool:
-    """Whether each result depends on one element of each input that is not of floats, the same one of all."""
+    """Tells whether each result depends on one element of each input that is not of floats, at one place in all of them."""
     inputs = {n.name: n for p in programs for n in p.inputs if not n.dtype.is_float}
     spaces = {tuple(a.space for a in n.axes) for p in programs for n in p.inputs if not n.dtype.is_float}
     return len(spaces) <= len(programs) and all(_pointwise(p, set(inputs)) for p in programs)
@@ -134,7 +134,7 @@ def one_by_one(programs: Sequence[TensorProgram]) -> bool:
 def with_all_integers(
     values: Mapping[str, V], programs: Sequence[TensorProgram], domain: Domain[V], turn: int
 ) -> dict[str, V]:
-    """`values`, with part number `turn` of a table of all values of the inputs that are not floats."""
+    """Returns `values`, with part number `turn` of a table of all values of the inputs that are not floats."""
     found, each, apart = dict(values), 1, one_by_one(programs)
     for name, dtype in {n.name: n.dtype for p in programs for n in p.inputs if not n.dtype.is_float}.items():
         shape, every = domain.shape(values[name]), _values(dtype)
@@ -155,7 +155,7 @@ def _values(dtype: DType) -> Sequence[int | bool]:
 
 
 def _pointwise(program: TensorProgram, names: set[str]) -> bool:
-    """Whether every result depends on one element of each input in `names`, in whichever position it is."""
+    """Tells whether every result depends on one element of each input in `names`, in whichever position it is."""
     reached = set(names)
     for node in program.nodes:
         if reached.isdisjoint(uses(node)):
@@ -170,7 +170,7 @@ def _pointwise(program: TensorProgram, names: set[str]) -> bool:
 
 
 def _rank(programs: Sequence[TensorProgram]) -> bool:
-    """Whether it matters which of equal elements comes first: then the first turns have few different ones."""
+    """Tells whether it matters which of equal elements comes first: then the first turns have few different ones."""
     return any(isinstance(n, Ranking) for p in programs for n in p.nodes)
 
 
@@ -182,12 +182,12 @@ def _of_few(value: V, dtype: DType, domain: Domain[V], rng: np.random.Generator)
 
 
 def _exchanged(count: int) -> int:
-    """How many of `count` elements become numbers of the program."""
+    """Counts how many of `count` elements become numbers of the program."""
     return max(1, round(count * _SHARE))
 
 
 def numbers_of_interest(programs: Sequence[TensorProgram], dtype: DType) -> tuple[float | int, ...]:
-    """The numbers that inputs of `dtype` should be now and then for branches of `programs` to be taken; none for bools."""
+    """Lists the numbers that inputs of `dtype` should be now and then for branches of `programs` to be taken; none for bools."""
     if dtype is DType.bool or dtype.is_foreign:
         return ()
     found = sorted({v for p in programs for v in literals(p, everywhere=not dtype.is_float) if math.isfinite(v)})
@@ -202,13 +202,13 @@ def numbers_of_interest(programs: Sequence[TensorProgram], dtype: DType) -> tupl
 
 
 def _beside(value: float, dtype: DType) -> tuple[float, float, float]:
-    """`value` and the numbers of `dtype` (or nearly) on both sides of it."""
+    """Returns `value` and the numbers of `dtype` (or nearly) on both sides of it."""
     step = max(abs(value), 2.0**-14) * max(dtype.eps, 2.0**-30)
     return (value - step, value, value + step)
 
 
 def _mixed(choice: Array) -> Structural:
-    """Constant number `choice` where that is not negative."""
+    """Puts in constant number `choice` where that is not negative."""
 
     def mix(values: Array, *constants: Array) -> Array:
         return np.where(choice < 0, values, np.stack(constants)[choice])
@@ -217,7 +217,7 @@ def _mixed(choice: Array) -> Structural:
 
 
 def literals(program: TensorProgram, *, everywhere: bool = True) -> Iterator[float | int]:
-    """The numbers that operations of `program` have or read; all, or only those that something is compared with."""
+    """Yields the numbers that operations of `program` have or read; all, or only those that something is compared with."""
     constants = {n.name: n.value for n in program.nodes if isinstance(n, Constant)}
     for node in program.nodes:
         if isinstance(node, Elementwise):

@@ -104,7 +104,7 @@ class Judgement:
         return "; ".join(f"{o.name}: {o.reason}" for o in self.outputs if not o.ok)
 
     def check(self) -> Judgement:
-        """The judgement itself.
+        """Returns the judgement itself.
 
         Raises:
             JudgementError: where it is not `ok`.
@@ -149,14 +149,14 @@ def judge(out: object, eager: object, reference: object, *, gaps: object = None)
 
 
 def allowed_error(eager: torch.Tensor, reference: torch.Tensor) -> float:
-    """What the rule allows for `eager`'s floating values: 2 e(eager) + 2 eps max|reference|."""
+    """Computes the error that the rule allows for `eager`'s floating values: 2 e(eager) + 2 eps max|reference|."""
     counted = torch.isfinite(eager) & torch.isfinite(reference)
     error = _error(eager, reference, counted)[0]
     return _bound(error, _peak(reference, counted), eager.dtype)
 
 
 def top_gap(values: torch.Tensor, dim: int = -1) -> torch.Tensor:
-    """How far the largest of `values` along `dim` is ahead of the second; inf without a second."""
+    """Measures how far the largest of `values` along `dim` is ahead of the second; inf without a second."""
     top = values.topk(min(2, values.shape[dim]), dim).values
     if top.shape[dim] < 2:
         return torch.full_like(top.select(dim, 0), math.inf)
@@ -166,7 +166,7 @@ def top_gap(values: torch.Tensor, dim: int = -1) -> torch.Tensor:
 def reference(
     fn: Callable[..., object], inputs: Sequence[object], kwargs: Mapping[str, object] | None = None
 ) -> object:
-    """What `fn` gives in fp64, without gradients: the third argument of `judge`.
+    """Computes `fn` in fp64, without gradients: the third argument of `judge`.
 
     Floating tensors, a module's too, are copied to float64, and new tensors that `fn` makes
     without a dtype are float64. A cast to a narrower type that `fn` itself writes stays.
@@ -201,7 +201,7 @@ class _Leaf:
 
 
 def _draws(*given: object) -> Iterator[tuple[object, ...]]:
-    """One tuple per draw, with None where no gaps are given."""
+    """Yields one tuple per draw, with None where no gaps are given."""
     several = [cast("Draws[object]", g) for g in given if isinstance(g, Draws)]
     if not several:
         return iter([given])
@@ -244,7 +244,7 @@ def _pair(
 
 
 def _children(value: object) -> dict[object, object] | None:
-    """The parts of a tuple, list or dict by key; None for a leaf."""
+    """Returns the parts of a tuple, list or dict by key; None for a leaf."""
     if isinstance(value, Mapping):
         return dict(cast("Mapping[object, object]", value))
     if isinstance(value, tuple | list):
@@ -282,7 +282,7 @@ def _leaf(name: str, out: object, eager: object, exact: object, gap: object, dra
 
 
 def _numbers(value: object) -> object:
-    """A Python float as a tensor, anything else as it is."""
+    """Returns a Python float as a tensor, anything else as it is."""
     return torch.tensor(value, dtype=torch.float64) if isinstance(value, float) else value
 
 
@@ -356,7 +356,7 @@ def _judged_integers(name: str, compared: _Compared) -> OutputJudgement:
 
 
 def _misplaced(out: torch.Tensor, eager: torch.Tensor) -> tuple[int, ...] | None:
-    """The first element where one has a NaN or an infinity and the other does not have the same."""
+    """Finds the first element where one has a NaN or an infinity and the other does not have the same."""
     for here in (torch.isnan, torch.isposinf, torch.isneginf):
         differs = here(out) != here(eager)
         if bool(differs.any()):
@@ -369,7 +369,7 @@ def _first(mask: torch.Tensor) -> tuple[int, ...]:
 
 
 def _error(values: torch.Tensor, exact: torch.Tensor, counted: torch.Tensor) -> tuple[float, tuple[int, ...] | None]:
-    """max |values - exact| over the elements that count, and where; (0, None) where none does."""
+    """Computes max |values - exact| over the elements that count, and where; (0, None) where none does."""
     if not bool(counted.any()):
         return 0.0, None
     distance = torch.where(counted, (values.double() - exact).abs(), -1.0)
@@ -391,7 +391,7 @@ def _times(error: float, bound: float) -> str:
 
 
 def _widened(value: object) -> object:
-    """`value` with its floating tensors as detached float64 copies, and other tensors copied."""
+    """Returns `value` with its floating tensors as detached float64 copies, and other tensors copied."""
     if isinstance(value, torch.Tensor):
         copy = value.detach().clone()
         return copy.double() if copy.is_floating_point() else copy

@@ -62,7 +62,7 @@ _ARGUMENTS = {
 
 
 def run_moves(calls: Calls, node: Opaque, values: tuple[V, ...], domain: Domain[V]) -> V:
-    """What the call gives of values of any domain.
+    """Computes what the call gives of values of any domain.
 
     Args:
         calls: by name, as capture made them.
@@ -111,7 +111,7 @@ def refuse_unless_moves(call: OpaqueCall, node: Opaque) -> None:
 
 
 def _laid_out(numbers: torch.Tensor, operand: Operand) -> torch.Tensor:
-    """As PyTorch sees the value: its axes in another order, and dimensions of size 1."""
+    """Lays the value out as PyTorch sees it: its axes in another order, and dimensions of size 1."""
     if operand.order is not None:
         numbers = numbers.permute(operand.order)
     for dim, keep in enumerate(operand.kept):

@@ -137,7 +137,8 @@ class Ranges:
         return _magnitudes(self._floats, [*groups, *self._forgotten(groups)])
 
     def _forgotten(self, groups: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-        """Several of the groups whose common magnitude the results do not depend on: q and k of a softmax, x and y of x / y.
+        """Lists several of the groups whose common magnitude the results do not depend on: q and k of a softmax, x and
+        y of x / y.
 
         Others need not be large or small at once: a weight that multiplies what is normalised is of ordinary size.
         """
@@ -177,7 +178,7 @@ class Ranges:
         return tuple(b if numbers(f).dtype.kind == "f" else b & intact for b, f in zip(borne, found, strict=True))
 
     def lost(self, candidate: BlockProgram) -> Lost | None:
-        """The magnitude nearest to 1 at which `candidate` loses what the program as written gives; None where it bears all.
+        """Finds the magnitude nearest to 1 at which `candidate` loses what the program as written gives; None where it bears all.
 
         None too where one of the two cannot be run at small sizes: the check over finite fields says so.
 
@@ -200,7 +201,7 @@ class Ranges:
         return self._lost(bad, lost, domain) if bad.any() else None
 
     def said(self, candidate: BlockProgram) -> tuple[str, ...]:
-        """What magnitudes of its inputs `candidate` bears, and each of its exponentials, squares and products, a line each.
+        """Says what magnitudes of its inputs `candidate` bears, and each of its exponentials, squares and products, a line each.
 
         All inputs have the same magnitude here, and elements of both signs. An exponential that vanishes loses nothing. Empty where
         it cannot be run at small sizes, or has no floating input.
@@ -235,7 +236,7 @@ class Ranges:
         return tuple(dict.fromkeys(lines))
 
     def _lost(self, bad: Array, lost: Sequence[Array], domain: BoundedDomain) -> Lost:
-        """What is lost at the choice of `bad` that is nearest to 1; `lost` says which elements of each output are."""
+        """Describes what is lost at the choice of `bad` that is nearest to 1; `lost` says which elements of each output are."""
         count, magnitudes = len(self._magnitudes), self._magnitudes
         exponents = np.array([self._exponent(i) for i in range(count)])
         worst = min(np.flatnonzero(bad), key=lambda i: (abs(exponents[i]), i))
@@ -260,7 +261,7 @@ class Ranges:
         return interpret(candidate, inputs, sizes, domain, blocks, watch=domain.at)[0]
 
     def _inputs(self, domain: BoundedDomain, magnitudes: Magnitudes) -> dict[str, Array]:
-        """The inputs at all choices, in each half of the lanes."""
+        """Draws the inputs at all choices, in each half of the lanes."""
         rng = np.random.default_rng(0)
         found: dict[str, Array] = {}
         for node in self._program.inputs:
@@ -288,7 +289,7 @@ _ERRORS = (WeftError, IndexError, KeyError)
 
 
 def _all_alike(inputs: Sequence[Input]) -> Magnitudes:
-    """Every power of 2 that all inputs can be multiplied with."""
+    """Lists every power of 2 that all inputs can be multiplied with."""
     low = max((EXPONENTS[n.dtype][0] for n in inputs), default=0)
     high = min((EXPONENTS[n.dtype][1] for n in inputs), default=0)
     exponents = np.arange(low + 2, high - 2, max(1, (high - low) // 256))
@@ -297,7 +298,7 @@ def _all_alike(inputs: Sequence[Input]) -> Magnitudes:
 
 
 def _interval(exponents: Array, over: Array, under: Array) -> str:
-    """The magnitudes about 1 that are neither too large nor too small for an operation, in words."""
+    """Names in words the magnitudes about 1 that are neither too large nor too small for an operation."""
     largest = min(exponents[over & (exponents >= 0)], default=None)
     least = max(exponents[under & (exponents < 0)], default=None)
     if largest == 0:
@@ -308,7 +309,7 @@ def _interval(exponents: Array, over: Array, under: Array) -> str:
 
 
 def _operations(graph: Graph) -> Iterator[tuple[BlockNode, Scalar | None]]:
-    """The exponentials, squares and products of floats in a graph and in those of its loops."""
+    """Yields the exponentials, squares and products of floats in a graph and in those of its loops."""
     for node in graph.nodes:
         match node:
             case Pointwise() if node.dtype.is_float:
@@ -341,7 +342,7 @@ def _computes_doubles(graph: Graph) -> bool:
 
 
 def _applied(expr: Scalar) -> Iterator[Scalar]:
-    """The operations of an expression, innermost first."""
+    """Yields the operations of an expression, innermost first."""
     match expr:
         case Apply(_, args):
             for each in args:
@@ -354,7 +355,7 @@ def _applied(expr: Scalar) -> Iterator[Scalar]:
 
 
 def _magnitudes(inputs: Sequence[Input], groups: Sequence[tuple[str, ...]]) -> Magnitudes:
-    """The inputs of each group from the least magnitude to the largest, while the others are about 1."""
+    """Takes the inputs of each group from the least magnitude to the largest, while the others are about 1."""
     highest = max((EXPONENTS[n.dtype][1] for n in inputs), default=128)
     step = max(1, highest // 16)
     mixed = sorted({*(step * k for k in _SIXTEENTHS), *_FOR_EXPONENTIALS})
@@ -372,7 +373,7 @@ def _magnitudes(inputs: Sequence[Input], groups: Sequence[tuple[str, ...]]) -> M
 
 
 def _elements(shape: Sequence[int], rng: np.random.Generator, real: Any) -> Array:
-    """Elements about 1, as each `Shape` has them: of both signs; nearly equal; in rows of different scale."""
+    """Draws elements about 1, as each `Shape` has them: of both signs; nearly equal; in rows of different scale."""
     mixed = np.exp2(rng.uniform(-1, 1, shape)) * rng.choice((-1.0, 1.0), shape)
     near = 1 + _NEARLY * rng.standard_normal(shape)
     number = sum(
@@ -388,7 +389,9 @@ def _twice(magnitudes: Magnitudes, lane: Lane) -> tuple[Lane, ...]:
 
 
 def _same(result: Array, count: int, least: float = 0.0) -> Array:
-    """For each element and choice, whether the result with a range is that without; below `least` it may be any such number."""
+    """Tells for each element and choice whether the ranged result is that without a range; below `least` it may be any
+    such number.
+    """
     values = numbers(result)
     values = np.broadcast_to(values, (*values.shape[:-1], 2 * count))
     free, bounded = values[..., :count], values[..., count:]
@@ -400,13 +403,13 @@ def _same(result: Array, count: int, least: float = 0.0) -> Array:
 
 
 def _described(event: Event, *, over: bool) -> str:
-    """What left the range, and in which of the user's lines."""
+    """Says what left the range, and in which of the user's lines."""
     what = "overflows" if over else "vanishes"
     return f"{operation_text(event.node, event.expr)} {what}"
 
 
 def operation_text(node: Any, expr: Scalar | None) -> str:
-    """An operation of `node`, an operator of a block program, as text, with the user's line where it is known."""
+    """Writes an operation of `node`, an operator of a block program, as text, with the user's line where it is known."""
     match node:
         case Pointwise() if expr is not None:
             said = show(expr, node.args)

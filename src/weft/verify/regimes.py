@@ -65,7 +65,7 @@ class Regime:
 
 
 def _scaled(wide: float, half: float) -> Fill:
-    """Normal elements times `wide`; of types of few exponents times `half`."""
+    """Draws normal elements times `wide`, or for types of few exponents times `half`."""
 
     def fill(rows: Rows) -> Array:
         return rows.normal * (half if rows.dtype is DType.float16 or rows.dtype.is_kept else wide)
@@ -79,7 +79,7 @@ def _off_centre(rows: Rows) -> Array:
 
 
 def _constant(rows: Rows) -> Array:
-    """The same element all along a row, another one in each."""
+    """Draws one element for each row and repeat it along the row."""
     size = 10.0 if rows.dtype.is_kept else 1234.567
     one = size * (1.0 + rows.rng.uniform(size=(*rows.shape[:-1], 1)))
     return np.broadcast_to(one, rows.shape)
@@ -98,14 +98,14 @@ def _masked(rows: Rows) -> Array:
 
 
 def _masked_first(rows: Rows) -> Array:
-    """The first half of each row is minus infinity: blocks that are masked whole, the first among them."""
+    """Draws rows whose first half is minus infinity: blocks that are masked whole, the first among them."""
     found = rows.normal
     found[..., : rows.shape[-1] // 2] = -np.inf
     return found
 
 
 def _one_ahead(rows: Rows) -> Array:
-    """One element far above the others, at the end of a row or at its beginning: what was made of the others must shrink."""
+    """Puts one element far above the others, at the end of a row or at its beginning: what was made of the others must shrink."""
     found = rows.normal
     found[..., rows.rng.choice((0, -1))] += 16.0
     return found
@@ -155,7 +155,7 @@ class Layout:
 
 
 def layout_of(program: TensorProgram, most: int = 2) -> Layout:
-    """The rows of each input, along `most` spaces at most.
+    """Chooses the rows of each input, along `most` spaces at most.
 
     An input takes a space of its own where it can, so that large rows of one meet tiny rows of another.
     """
@@ -175,7 +175,7 @@ def layout_of(program: TensorProgram, most: int = 2) -> Layout:
 
 
 def _parallel(program: TensorProgram) -> set[str]:
-    """The spaces whose indices stay apart all through the program, by name."""
+    """Names the spaces whose indices stay apart all through the program."""
     found = {s.name for s in program.spaces()}
     mixed: set[str] = set()
 
@@ -208,7 +208,7 @@ def _parallel(program: TensorProgram) -> set[str]:
 
 
 def _sources(program: TensorProgram, node: Reindex) -> set[str]:
-    """The spaces of the source that the indices of `node` do not simply go along."""
+    """Names the spaces of the source that the indices of `node` do not simply go along."""
     axes = program.values()[node.source].axes
     return {
         a.space.name
@@ -218,7 +218,7 @@ def _sources(program: TensorProgram, node: Reindex) -> set[str]:
 
 
 def labels(count: int, start: int) -> Array:
-    """The regime of each of `count` rows: neighbours are of different ones; `start` is that of the first row."""
+    """Returns the regime of each of `count` rows: neighbours are of different ones; `start` is that of the first row."""
     return (np.arange(count) * 5 + start) % len(REGIMES)
 
 
@@ -232,7 +232,7 @@ def drawn(
     *,
     first: bool,
 ) -> Array:
-    """Elements for an input: rows of all regimes, else all of the one.
+    """Draws elements for an input: rows of all regimes, else all of the one.
 
     Args:
         node: the input.
@@ -280,7 +280,7 @@ def _filled(shape: tuple[int, ...], dtype: DType, regime: int, rng: np.random.Ge
 
 
 def _integers(shape: tuple[int, ...], dtype: DType, rng: np.random.Generator, regime: int) -> Array:
-    """Small ones, which are compared with indices; now and then any."""
+    """Draws small integers, which are compared with indices, and now and then any."""
     low, high = dtype.bounds
     if regime % 4 == 3:
         return rng.integers(low, high, shape, dtype=np.int64, endpoint=True)
@@ -290,7 +290,7 @@ def _integers(shape: tuple[int, ...], dtype: DType, rng: np.random.Generator, re
 
 
 def reduced_spaces(program: TensorProgram) -> set[str]:
-    """The spaces that something is summed or ranked along, by name."""
+    """Names the spaces that something is summed or ranked along."""
     found: set[str] = set()
     for node in program.nodes:
         match node:

@@ -26,7 +26,7 @@ _LEAST = 2.0**-45
 
 
 def changed(program: TensorProgram, own: frozenset[float], rng: np.random.Generator) -> TensorProgram:
-    """`program` with the constants `own` a little different, as rounding in the type of each operation may make them."""
+    """Changes the constants `own` of `program` a little, as rounding in the type of each operation may."""
 
     def number(value: float | int | bool, dtype: DType) -> float | int | bool:
         if isinstance(value, bool) or float(value) not in own:
@@ -48,7 +48,7 @@ def changed(program: TensorProgram, own: frozenset[float], rng: np.random.Genera
 
 
 def rounded_constants(program: TensorProgram) -> frozenset[float]:
-    """The constants that may have been rounded: not those of few bits, nor those that something is asked to be equal to."""
+    """Finds the constants that may have been rounded: not those of few bits, nor those that something is asked to be equal to."""
     found: list[float | int | bool] = []
     for node in program.nodes:
         if isinstance(node, Constant):
@@ -59,7 +59,7 @@ def rounded_constants(program: TensorProgram) -> frozenset[float]:
 
 
 def _bits(value: float) -> int:
-    """How many bits a number has from its first to its last that is not 0."""
+    """Counts the bits of a number from its first to its last that is not 0."""
     whole = abs(int(math.ldexp(math.frexp(value)[0], 53)))
     return (whole // ((whole & -whole) or 1)).bit_length()
 
@@ -94,7 +94,7 @@ def _parts(expr: Scalar) -> Iterator[Scalar]:
 
 
 def what_differs(first: TensorProgram, second: TensorProgram) -> str:
-    """What only one of the programs has: rounded constants, else operations; in words."""
+    """Says in words what only one of the programs has: rounded constants, else operations."""
     programs = (first, second)
     of_first, of_second = map(rounded_constants, programs)
     pairs = [tuple(map(str, sorted(own))) for own in (of_first - of_second, of_second - of_first)]

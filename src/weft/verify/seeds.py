@@ -31,7 +31,7 @@ class Numbers:
 
     @staticmethod
     def of(found: Sequence[float | int]) -> Numbers:
-        """Each once, those nearest to 1 in magnitude first."""
+        """Keeps each number once, those nearest to 1 in magnitude first."""
         finite = {v for v in found if math.isfinite(v)}
         return Numbers(tuple(sorted(finite, key=lambda v: (abs(math.log(abs(v))) if v else 0.0, v))))
 
@@ -43,7 +43,7 @@ class Numbers:
 
 
 def draws(given: Tensors, numbers: Numbers, seed: int) -> Iterator[Tensors]:
-    """Inputs of the shapes and types of `given`, those first that separate most pairs.
+    """Yields inputs of the shapes and types of `given`, those first that separate most pairs.
 
     Args:
         given: an example, which is the first of them.
@@ -62,7 +62,7 @@ def draws(given: Tensors, numbers: Numbers, seed: int) -> Iterator[Tensors]:
 
 
 def few_draws(given: Tensors, seed: int) -> Iterator[Tensors]:
-    """Some that show what depends on sizes: random, all ones, rising and falling along every dimension."""
+    """Yields some that show what depends on sizes: random, all ones, rising and falling along every dimension."""
     rng = torch.Generator().manual_seed(seed)
     yield tuple(_random(x, rng) for x in given)
     yield tuple(torch.ones_like(x) for x in given)
@@ -90,7 +90,7 @@ def _rising(like: torch.Tensor) -> torch.Tensor:
 
 
 def _filled(given: Tensors, pools: Sequence[torch.Tensor], rng: torch.Generator) -> Iterator[Tensors]:
-    """One number everywhere, in every input; the first numbers of the pool in one input, the others random."""
+    """Yields one number everywhere, in every input; the first numbers of the pool in one input, the others random."""
     for number in range(max(map(len, pools), default=0)):
         yield tuple(_full(x, pool, number) for x, pool in zip(given, pools, strict=True))
     if len(given) == 1:
@@ -109,7 +109,7 @@ def _full(like: torch.Tensor, pool: torch.Tensor, number: int) -> torch.Tensor:
 
 
 def _mixed(given: Tensors, pools: Sequence[torch.Tensor], rng: torch.Generator) -> Iterator[Tensors]:
-    """Each element any number of its pool; every other time about half of them only, and of the finite ones."""
+    """Yields elements each any number of its pool; every other time about half of them only, and of the finite ones."""
     for turn in range(_MIXED):
         made: list[torch.Tensor] = []
         for x, whole in zip(given, pools, strict=True):
@@ -124,7 +124,7 @@ def _mixed(given: Tensors, pools: Sequence[torch.Tensor], rng: torch.Generator) 
 
 
 def _tied(given: Tensors, rng: torch.Generator) -> Iterator[Tensors]:
-    """Few different numbers; inputs of one shape that are the same; rows that rise, fall, or are constant."""
+    """Yields few different numbers; equal inputs of one shape; rows that rise, fall, or are constant."""
     for few in (2, 3, 9):
         yield tuple(
             torch.randint(0, min(few, 2) if x.dtype is torch.bool else few, x.shape, generator=rng).to(x.dtype)
@@ -145,7 +145,7 @@ def _tied(given: Tensors, rng: torch.Generator) -> Iterator[Tensors]:
 
 
 def _scaled(given: Tensors, rng: torch.Generator) -> Iterator[Tensors]:
-    """Floats of other magnitudes, of both signs and of one."""
+    """Yields floats of other magnitudes, of both signs and of one."""
     if not any(x.dtype.is_floating_point for x in given):
         return
     for scale, sign in itertools.product(_SCALES, (False, True)):
@@ -154,7 +154,7 @@ def _scaled(given: Tensors, rng: torch.Generator) -> Iterator[Tensors]:
 
 
 def _single(given: Tensors, rng: torch.Generator) -> Iterator[Tensors]:
-    """One element of one input special, or another than all the rest."""
+    """Yields inputs with one special element, or with one that differs from all the rest."""
     for place, x in enumerate(given):
         if not x.numel():
             continue
@@ -176,7 +176,7 @@ def _single(given: Tensors, rng: torch.Generator) -> Iterator[Tensors]:
 
 
 def _pool(like: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    """The numbers that elements of `like` may be, each once."""
+    """Returns the numbers that elements of `like` may be, each once."""
     if like.dtype is torch.bool:
         return torch.tensor([True, False])
     if like.dtype.is_complex:
@@ -221,7 +221,7 @@ def _integers(like: torch.Tensor, numbers: Numbers) -> torch.Tensor:
 
 
 def _solutions(numbers: Numbers, shape: Sequence[int]) -> tuple[float, ...]:
-    """The numbers themselves, and x for equations like a * x = b, x * x = b and exp(x) = b, or a row of x whose sum is b."""
+    """Returns the numbers, and x for equations like a * x = b, x * x = b and exp(x) = b, or a row of x whose sum is b."""
     known = [float(v) for v in numbers.values if abs(v) < 1e308][:_MOST_NUMBERS]
     found = [sign * v for v in known for sign in (1.0, -1.0)]
     found += [math.copysign(math.sqrt(abs(v)), v) for v in known]

@@ -131,7 +131,7 @@ class Search:
         self._infinite = any(not math.isfinite(v) for p in programs for v in literals(p))
 
     def search(self, given: Tensors) -> Apart | None:
-        """An input that separates the functions, made small; None where none was found."""
+        """Finds an input that separates the functions, made small; None where none was found."""
         self._shapes = [x.shape for x in given]
         if self._is_random(given):
             self.random = True
@@ -143,7 +143,7 @@ class Search:
         return None
 
     def _made_small(self, found: Apart) -> Apart:
-        """The same kind of difference, in one element or of a whole result, on as small an input as could be found."""
+        """Finds the same kind of difference, in one element or of a whole result, on as small an input as possible."""
 
         def differs_so(inputs: Tensors) -> bool:
             made = self.apart(inputs)
@@ -152,7 +152,7 @@ class Search:
         return self.apart(smaller(found.inputs, differs_so)) or found
 
     def _modest(self, given: Tensors) -> Tensors:
-        """The example with fewer elements along its dimensions where it has many and both functions take that."""
+        """Returns the example with fewer elements along its dimensions, if it has many and both functions take that."""
         if sum(x.numel() for x in given) <= _MOST_IN_EXAMPLE:
             return given
         kinds = sorted({size for x in given for size in x.shape})
@@ -176,7 +176,7 @@ class Search:
                         self.passed[old] = max(self.passed.get(old, old), new)
 
     def _other_sizes(self, given: Tensors) -> Iterator[Tensors]:
-        """A little more along the dimensions of the example."""
+        """Yields inputs with a little more along the dimensions of the example."""
         kinds = sorted({size for x in given for size in x.shape})
         for more in (1, 5):
             yield tuple(_resized(x, {size: size + more for size in kinds}) for x in given)
@@ -185,7 +185,9 @@ class Search:
                     yield tuple(_resized(x, {size: size + more}) for x in given)
 
     def _beyond_constants(self, given: Tensors) -> Iterator[Tensors]:
-        """More than each constant along each dimension: of one size together, where that is not too much, else alone."""
+        """Yields inputs longer than each constant along each dimension: all of one size together, where that is not too
+        much, else alone.
+        """
         large = sorted((c for c in self.bounds if c > _MOST_SIZE), reverse=True)
         self.beyond.update(large)
         constants = [*(c for c in self.numbers.sizes if c <= _MOST_SIZE)][:_MOST_CONSTANTS]
@@ -213,7 +215,7 @@ class Search:
         return all(self._results(side, inputs) is not None for side in self.sides)
 
     def _results(self, side: Side, inputs: Tensors) -> Sequence[Any] | None:
-        """What the function returns; None where it refuses these inputs."""
+        """Runs the function; None where it refuses these inputs."""
         try:
             return side.run(tuple(x.clone() for x in inputs))
         except _REFUSALS:
@@ -229,7 +231,7 @@ class Search:
         return False
 
     def apart(self, inputs: Tensors) -> Apart | None:
-        """Where the functions differ on `inputs` by more than rounding explains; None where they do not, or refuse them."""
+        """Tells where the functions differ on `inputs` by more than rounding explains; None where they do not, or refuse them."""
         results = [self._results(side, inputs) for side in self.sides]
         self.tried += 1
         if results[0] is None or results[1] is None:
@@ -252,7 +254,7 @@ class Search:
     def _confirmed(
         self, inputs: Tensors, place: int, different: Array, one: torch.Tensor, other: torch.Tensor
     ) -> tuple[int, ...] | None:
-        """An element where numbers differ as eager does."""
+        """Finds an element where numbers differ as eager does."""
         exact = self._exact(inputs)
         if exact is None:
             return None
@@ -274,7 +276,7 @@ class Search:
         return tuple(int(i) for i in np.argwhere(mask)[0]) if mask.any() else None
 
     def _exact(self, inputs: Tensors) -> tuple[Computed, Computed] | None:
-        """Both in numbers; None where they are no inputs for the programs."""
+        """Computes both in numbers; None where these are no inputs for the programs."""
         if not self._programs(inputs):
             return self._eager_in_fp64(inputs)
         values = dict(zip(self.names, map(_number_array, inputs), strict=True))
@@ -285,7 +287,7 @@ class Search:
         return first, second
 
     def _eager_in_fp64(self, inputs: Tensors) -> tuple[Computed, Computed] | None:
-        """What stands in for numbers where a function is no program: moderate inputs alone."""
+        """Computes what stands in for numbers where a function is no program: moderate inputs alone."""
         floats = [x for x in inputs if x.dtype.is_floating_point]
         if any(bool((x[torch.isfinite(x)].abs() > _MODERATE).any()) for x in floats):
             return None
@@ -301,7 +303,7 @@ class Search:
         return first, second
 
     def _counts(self, inputs: Tensors, one: Array, other: Array) -> Array:
-        """Where numbers differ, and not only in the order in which infinities met or by the quick bound on rounding."""
+        """Tells where numbers differ, and not only in the order in which infinities met or by the quick bound on rounding."""
         if one.dtype.kind != "f" or other.dtype.kind != "f":
             return np.asarray(one != other)
         apart = np.where(self._alike_without_end(inputs, one, other), 0.0, distance(one, other))
@@ -315,7 +317,7 @@ class Search:
         return np.asarray(apart > _QUICK * scale)
 
     def _alike_without_end(self, inputs: Tensors, one: Array, other: Array) -> Array:
-        """Where NaN stands beside something else only since infinities met in another order."""
+        """Tells where NaN stands beside something else only since infinities met in another order."""
         floats = [x for x in inputs if x.dtype.is_floating_point]
         only_one = np.isnan(one) != np.isnan(other)
         if any(bool(torch.isinf(x).any()) for x in floats):
@@ -325,7 +327,7 @@ class Search:
         return np.asarray(only_one & (np.isinf(one) | np.isinf(other)))
 
     def _programs(self, inputs: Tensors) -> bool:
-        """Whether programs stand for the functions here: at sizes beyond the example's a function may be another program."""
+        """Tells whether programs stand for the functions here: at sizes beyond the example's a function may be another program."""
         sizes = (
             (n, own)
             for x, shape in zip(inputs, self._shapes, strict=True)
@@ -334,7 +336,7 @@ class Search:
         return all(n <= own for n, own in sizes) and all(side.program is not None for side in self.sides)
 
     def _beyond_noise(self, inputs: Tensors, place: int, exact: tuple[Computed, Computed]) -> Array:
-        """Where the numbers are further apart than rounding, of constants too, can take them."""
+        """Tells where the numbers are further apart than rounding, of constants too, can take them."""
         one, other = (e.outputs[place] for e in exact)
         if not self._programs(inputs):
             return np.ones(one.shape, np.bool_)
@@ -375,7 +377,7 @@ def _program(side: Side) -> TensorProgram:
 
 
 def _eager_difference(one: Any, other: Any) -> Array | str | None:
-    """Where two things that functions returned differ by more than the last place; in words, where not element by element."""
+    """Tells where two results differ by more than the last place; in words if they do not differ element by element."""
     if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
         same = one is other or (type(one) is type(other) and not isinstance(one, torch.Tensor) and one == other)
         return None if same else f"{one!r} | {other!r}"
@@ -400,13 +402,13 @@ def _number(x: torch.Tensor) -> Array:
 
 
 def _number_array(x: torch.Tensor) -> Array:
-    """As the evaluator carries numbers."""
+    """Returns a tensor as the evaluator carries numbers."""
     kind = torch.float64 if x.dtype.is_floating_point else torch.bool if x.dtype is torch.bool else torch.int64
     return np.asarray(x.detach().to(kind).cpu().numpy())
 
 
 def _resized(x: torch.Tensor, sizes: Mapping[int, int]) -> torch.Tensor:
-    """A tensor like `x` of other sizes, its elements those of `x` again and again."""
+    """Makes a tensor like `x` of other sizes, its elements those of `x` again and again."""
     shape = [sizes.get(size, size) for size in x.shape]
     if not x.numel():
         return torch.zeros(shape, dtype=x.dtype)
@@ -416,7 +418,7 @@ def _resized(x: torch.Tensor, sizes: Mapping[int, int]) -> torch.Tensor:
 
 
 def _longer(x: torch.Tensor, dim: int, size: int) -> torch.Tensor:
-    """`x` with so many elements along one dimension."""
+    """Repeats `x` to so many elements along one dimension."""
     return x.index_select(dim, torch.arange(size) % x.shape[dim]) if x.shape[dim] else x
 
 

@@ -15,7 +15,7 @@ _BLOCKS_TO_A_BAND, _BLOCKS_TO_A_NUMBER = 8, 24
 
 
 def small_tiles(applied: BlockProgram, reach: Mapping[str, int] | None = None) -> BlockProgram:
-    """`applied` with small tiles in place of large ones, in the same order for each space, none a multiple of another.
+    """Puts small tiles in `applied` in place of large ones, in the same order for each space, none a multiple of another.
 
     A tile is a parameter of an applied program: no rewrite and no emitter looks at its value, but for 1, which stays 1 (such a loop
     has no edge). So small ones exercise the same loops, edges, segments and merges at a cost that does not depend on what the
@@ -50,7 +50,7 @@ def small_tiles(applied: BlockProgram, reach: Mapping[str, int] | None = None) -
 
 
 def _inside(applied: BlockProgram) -> set[tuple[int, int]]:
-    """Pairs of tiles: of a loop, and of one that goes through its blocks."""
+    """Returns pairs of tiles: of a loop, and of one that goes through its blocks."""
     tiles = {m.axis: m.tile for m in maps(applied.graph)}
     found: set[tuple[int, int]] = set()
     for node in maps(applied.graph):
@@ -61,7 +61,7 @@ def _inside(applied: BlockProgram) -> set[tuple[int, int]]:
 
 
 def _small(tiles: set[int], inside: set[tuple[int, int]]) -> dict[int, int]:
-    """Small tiles for `tiles`: a block that another loop goes through has two of its blocks, and a rest."""
+    """Chooses small tiles for `tiles`: a block that another loop goes through has two of its blocks, and a remainder."""
     small = {1: 1}
     last = _LEAST - 1
     for tile in sorted(tiles - {1}):
@@ -73,7 +73,7 @@ def _small(tiles: set[int], inside: set[tuple[int, int]]) -> dict[int, int]:
 
 
 def _levels(applied: BlockProgram) -> dict[str, int]:
-    """The most that tiles of loops in each other's blocks add up to, by name of the space."""
+    """Returns the most that tiles of loops in each other's blocks add up to, by name of the space."""
     nodes = {m.axis: m for m in maps(applied.graph)}
     most: dict[str, int] = {}
     for node in nodes.values():
@@ -92,7 +92,7 @@ def _tile(node: Map) -> int:
 
 
 def _band_reach(applied: BlockProgram) -> dict[str, int]:
-    """How far bands lie from the diagonal, by name of the spaces that they run over and beside."""
+    """Measures how far bands lie from the diagonal, by name of the spaces that they run over and beside."""
     far: dict[str, int] = {}
     for node in maps(applied.graph):
         if isinstance(node.range, Band):
@@ -105,7 +105,7 @@ def _band_reach(applied: BlockProgram) -> dict[str, int]:
 def edge_sizes(
     applied: BlockProgram, most: Mapping[str, int] | None = None, reach: Mapping[str, int] | None = None
 ) -> tuple[Mapping[str, int], ...]:
-    """Sizes that reach every edge of `applied`: rests at every level, single elements, and whole blocks only.
+    """Chooses sizes that reach every edge of `applied`: remainders at every level, single elements, and whole blocks only.
 
     A space's sizes follow from the tiles of all loops over it. One more than the tiles of loops in each other's blocks add up to,
     or a little more, leaves each loop a rest at each level; with segments there are two blocks for each but the last, which has one
@@ -154,7 +154,9 @@ def edge_sizes(
 
 
 def _with_rests(tiles: set[int], together: int, segments: int) -> int:
-    """The least size that leaves each of `tiles` a rest; those in each other's blocks are `together` elements, at most."""
+    """Finds the least size that leaves each of `tiles` a remainder; those in each other's blocks are `together`
+    elements, at most.
+    """
     size = max(together, 2 * max(tiles, default=2) * (segments - 1)) + 1
     while any(size % tile == 0 for tile in tiles if tile > 1):
         size += 1
@@ -162,7 +164,7 @@ def _with_rests(tiles: set[int], together: int, segments: int) -> int:
 
 
 def _ranked(graph: Graph) -> dict[str, int]:
-    """How many elements rankings keep, by name of the space of what is ranked."""
+    """Counts the elements that rankings keep, by name of the space of what is ranked."""
     found: dict[str, int] = {}
     for node in graph.nodes:
         inner: dict[str, int] = {}

@@ -13,7 +13,7 @@ _SIZES = (1, 2, 3, 5)
 
 
 def smaller(inputs: Tensors, holds: Callable[[Tensors], bool]) -> Tensors:
-    """The smallest input found for which `holds` is true, as it is for `inputs`.
+    """Finds the smallest input for which `holds` is true, as it is for `inputs`.
 
     Dimensions of one size are cut together, from either end; then tensors, halves of them and so on become 0, or else 1.
     """
@@ -34,7 +34,9 @@ def smaller(inputs: Tensors, holds: Callable[[Tensors], bool]) -> Tensors:
 
 
 def _cuts(inputs: Tensors) -> Iterator[Tensors]:
-    """Fewer elements along all dimensions of one size: few, or half of them, or one less; the first ones or the last."""
+    """Yields inputs with fewer elements along all dimensions of one size: few, or half of them, or one less; the first
+    or the last.
+    """
     for size in sorted({n for x in inputs for n in x.shape}, reverse=True):
         for count in dict.fromkeys((*(c for c in _SIZES if c < size), size // 2, size - 1)):
             if 0 < count < size:
@@ -50,7 +52,7 @@ def _cut(x: torch.Tensor, size: int, count: int, last: bool) -> torch.Tensor:
 
 
 def _plain(inputs: Tensors, place: int, holds: Callable[[Tensors], bool], left: int) -> tuple[Tensors, int]:
-    """`inputs` with parts of one tensor 0 or 1, the largest parts first."""
+    """Sets parts of one tensor of `inputs` to 0 or 1, the largest parts first."""
     count = inputs[place].numel()
     pending = [(0, count)] if count else []
     while pending and left > 0:

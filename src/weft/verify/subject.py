@@ -44,7 +44,7 @@ class Draw:
 
     @staticmethod
     def of(programs: Sequence[TensorProgram], trials: int, seed: int, primes: Sequence[int] | None) -> Draw:
-        """With as many primes in each chain as exponentials are nested deep, and one more.
+        """Draws as many primes in each chain as exponentials are nested deep, and one more.
 
         Raises:
             ValueError: `primes` are not those of a verdict of these programs and of so many trials.
@@ -64,23 +64,23 @@ class Draw:
 
     @property
     def trials(self) -> int:
-        """How many."""
+        """The number of trials."""
         return len(self.chains)
 
     def field(self, programs: Sequence[TensorProgram], trial: int) -> FieldDomain:
-        """A field for values of `programs`."""
+        """Makes a field for values of `programs`."""
         moduli = self.chains[trial % self.trials]
         return field_for(programs, modular.key(self.seed, trial, moduli), moduli, arbitrary=self.arbitrary)
 
     def rng(self, trial: int, sizes: Sequence[int]) -> np.random.Generator:
-        """Of the inputs of one trial, which nobody knows before the primes; those of numbers of interest need no hiding."""
+        """Makes the source of the inputs of one trial, which nobody knows before the primes; numbers of interest need no hiding."""
         return np.random.default_rng((self.seed, trial, *sizes, *(self.chains[trial] if trial < self.trials else ())))
 
 
 def field_for(
     programs: Sequence[TensorProgram], seed: int, moduli: tuple[int, ...] | None = None, *, arbitrary: bool = False
 ) -> FieldDomain:
-    """A field for values of `programs`, modulo a chain of primes, by default one that follows from the seed.
+    """Makes a field for values of `programs`, modulo a chain of primes, by default one that follows from the seed.
 
     Its order knows their numbers from the start. It learns a number where it first meets it; then what an element like 1/2 is
     taken for would depend on what ran before, and two runs of one program could differ.
@@ -104,22 +104,22 @@ class Subject(ABC):
 
     @abstractmethod
     def sizes_at(self, place: Mapping[str, Any]) -> Mapping[str, int]:
-        """The sizes of the inputs' spaces."""
+        """Returns the sizes of the inputs' spaces."""
 
     @abstractmethod
     def inputs(self, place: Mapping[str, Any], domain: Domain[V], rng: np.random.Generator) -> dict[str, V]:
-        """Random inputs."""
+        """Draws random inputs."""
 
     @abstractmethod
     def wanted(self, place: Mapping[str, Any], inputs: Mapping[str, V], domain: Domain[V]) -> tuple[V, ...]:
-        """What the one gives."""
+        """Computes the outputs of the one."""
 
     @abstractmethod
     def found(self, place: Mapping[str, Any], inputs: Mapping[str, V], domain: Domain[V]) -> tuple[V, ...]:
-        """What the other gives."""
+        """Computes the outputs of the other."""
 
     def difference(self, draw: Draw) -> Verdict | None:
-        """The verdict where they differ, or cannot be run; None where they agree everywhere."""
+        """Returns the verdict where they differ, or cannot be run; None where they agree everywhere."""
         for number, place in enumerate(self.places):
             try:
                 different = self._different(place, draw, first=number == 0)
@@ -132,7 +132,7 @@ class Subject(ABC):
         return None
 
     def _different(self, place: Mapping[str, Any], draw: Draw, *, first: bool) -> int | None:
-        """The first output that differs in any of the trials: more of them at the first place, with numbers of interest."""
+        """Returns the first output that differs in any of the trials: more of them at the first place, with numbers of interest."""
         programs, trials, sizes = self.programs, draw.trials, self.sizes_at(place)
         more = first and not draw.arbitrary
         numbers = turns(programs, sizes) if more else 0
@@ -148,7 +148,7 @@ class Subject(ABC):
         return self._different_integers(draw) if more else None
 
     def _different_integers(self, draw: Draw) -> int | None:
-        """The first output that differs where the inputs that are not floats go through all values."""
+        """Returns the first output that differs where the inputs that are not floats go through all values."""
         place = self.table()
         for turn in range(exhausting(self.programs, self.sizes_at(place)) or 0):
             domain = draw.field(self.programs, turn)
@@ -165,11 +165,11 @@ class Subject(ABC):
         return _first_difference(domain, wanted, found)
 
     def table(self) -> Mapping[str, Any]:
-        """Where the inputs that are not floats go through all values."""
+        """Returns a place where the inputs that are not floats go through all values."""
         return self.places[0]
 
     def held(self, draw: Draw) -> Held:
-        """What both hold at all places. The second is looked at only where a number may come of it."""
+        """Finds out what both hold at all places. The second is looked at only where a number may come of it."""
         domain = DegreeDomain(arbitrary=draw.arbitrary)
         held = Held(domain.met, exhausted=bool(exhausting(self.programs, self.sizes_at(self.table()))))
         for place in self.places:
@@ -182,7 +182,7 @@ class Subject(ABC):
         return held
 
     def claim(self, draw: Draw) -> Held:
-        """What both hold, given that they agree.
+        """Finds out what both hold, given that they agree.
 
         Where integers, casts to them or comparisons with numbers leave it open, they are tried again, these as arbitrary functions.
         """
@@ -194,7 +194,7 @@ class Subject(ABC):
 
 
 def _exponentials(program: TensorProgram) -> int:
-    """How many operations of `program` raise to a power of e: a bound on how deep they are nested.
+    """Counts the operations of `program` that raise to a power of e: a bound on how deep they are nested.
 
     An expression may hold several, nested or not; each counts. So does a product: a loop may carry it by the power of e that its
     logarithms add up to.

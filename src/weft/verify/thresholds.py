@@ -69,7 +69,7 @@ _STEPS = (
 
 
 def thresholds(program: TensorProgram, fixed: Mapping[str, int]) -> dict[str, int]:
-    """The index that each space must reach for all to be seen that indices decide.
+    """Finds the index that each space must reach for all to be seen that indices decide.
 
     Args:
         program: without opaque operations.
@@ -106,7 +106,7 @@ def thresholds(program: TensorProgram, fixed: Mapping[str, int]) -> dict[str, in
 
 
 def of_symbols(program: TensorProgram, fixed: Mapping[str, int]) -> tuple[dict[str, int], frozenset[str]]:
-    """The same where sizes are symbols: for spaces beyond all numbers that indices may be compared with.
+    """Finds such indices where sizes are symbols: for spaces beyond all numbers that indices may be compared with.
 
     Args:
         program: without opaque operations.
@@ -158,7 +158,7 @@ _Indexed: TypeAlias = Mapping[str, frozenset[str]]
 
 
 def _indexed(program: TensorProgram) -> _Indexed:
-    """Of what was summed or ranked, only what depends on nothing but indices counts as decided by these."""
+    """Finds what indices decide; a value that was summed or ranked counts only if it depends on nothing but indices."""
     indexed: dict[str, frozenset[str]] = {}
     data = {n.name for n in program.inputs}
     for node in program.nodes:
@@ -184,7 +184,7 @@ def _indexed(program: TensorProgram) -> _Indexed:
 def _probe(
     program: TensorProgram, indexed: _Indexed, fixed: Mapping[str, int]
 ) -> tuple[TensorProgram, tuple[_Watch, ...]]:
-    """The part of `program` that indices decide in, its indices inputs, its outputs what is watched, two for each."""
+    """Returns the part of `program` that indices decide in, its indices inputs, its outputs what is watched, two for each."""
     nodes: list[Node] = []
     given = list(program.inputs)
     watched: list[_Watch] = []
@@ -225,7 +225,7 @@ def _watches(node: Node, indexed: _Indexed, dtypes: Mapping[str, DType]) -> Iter
 
 
 def _decisions(expr: Scalar, indexed: frozenset[int], integers: bool) -> Iterator[tuple[Scalar, Scalar, bool]]:
-    """What is compared in `expr` where that depends on an index, and whether it is with its own first value."""
+    """Yields what is compared in `expr` if that depends on an index, and whether it is compared with its own first value."""
     match expr:
         case Arg() | Lit():
             return
@@ -261,7 +261,7 @@ def _decisions(expr: Scalar, indexed: frozenset[int], integers: bool) -> Iterato
 def _positions(
     program: TensorProgram, watched: Sequence[_Watch], fixed: Mapping[str, int], along: set[str]
 ) -> dict[str, Array]:
-    """The indices that are looked at along each space: all of the first ones, those beside numbers of the program, the last."""
+    """Chooses the indices that are looked at along each space: the first ones, those beside numbers of the program, the last."""
     numbers = [int(abs(v)) for v in literals(program) if np.isfinite(v) and abs(v) < 2**62]
     beside = {n + d for n in numbers for d in (-1, 0, 1)}
     large = max(len({a for a in w.axes if a.space.name in along & fixed.keys()}) for w in watched)

@@ -80,7 +80,7 @@ class Verdict:
 
     @property
     def claim(self) -> str:
-        """What is claimed, in a few words."""
+        """The claim in a few words."""
         if self.equal is False:
             return "refuted"
         if self.equal is None:
@@ -90,7 +90,7 @@ class Verdict:
         return f"equal (wrong with probability at most {self.error_probability:.1e})"
 
     def to_json(self) -> dict[str, Json]:
-        """All of it but `separates`, as JSON."""
+        """Returns all of it but `separates`, as JSON."""
         return {
             "equal": self.equal,
             "agrees": self.agrees,
@@ -103,7 +103,7 @@ class Verdict:
 
     @staticmethod
     def from_json(kept: Json) -> Verdict:
-        """What `to_json` gave.
+        """Reads what `to_json` gave.
 
         Raises:
             LookupError, TypeError, ValueError: it is something else.
@@ -123,7 +123,7 @@ class Verdict:
 
 
 def together(verdicts: Sequence[Verdict]) -> Verdict:
-    """One verdict for several programs: what holds of all of them; undecided where there are none."""
+    """Combines the verdicts of several programs into one that holds of all of them; undecided where there are none."""
     if not verdicts:
         return Verdict(None, None, "there is nothing that was checked")
     worst = next((v for v in verdicts if v.equal is False), next((v for v in verdicts if not v.equal), verdicts[0]))

@@ -40,7 +40,7 @@ _NOISE, _WHOLE = 2.0**-49, 2.0**53
 
 
 def finest(programs: Sequence[TensorProgram]) -> DType:
-    """The element type that holds all that the programs' results do; that of their inputs where no result is a float."""
+    """Returns the element type that holds all that the programs' results do; that of their inputs where no result is a float."""
     found = [p.values()[name].dtype for p in programs for name in p.outputs]
     floats = [d for d in found if d in _EXPONENTS] or [
         n.dtype for p in programs for n in p.inputs if n.dtype in _EXPONENTS
@@ -49,7 +49,7 @@ def finest(programs: Sequence[TensorProgram]) -> DType:
 
 
 def as_written(program: TensorProgram, finest: DType) -> TensorProgram:
-    """`program` with every cast semantic that keeps fewer bits, or less range, than `finest`, and without those that keep as much.
+    """Makes every cast semantic that keeps fewer bits, or less range, than `finest`, and removes those that keep as much.
 
     The latter are what eager rounds where it stores results: no more than the rounding of the results themselves. A cast back to
     the type of a value that was only widened is none either.
@@ -72,12 +72,12 @@ def as_written(program: TensorProgram, finest: DType) -> TensorProgram:
 
 
 def _counts(node: Node) -> bool:
-    """Whether it is integers that were not computed with, which no arithmetic can have wrapped, or a sum of such."""
+    """Tells whether it is integers that were not computed with, which no arithmetic can have wrapped, or a sum of such."""
     return node.dtype in (DType.bool, *_INTEGERS) and isinstance(node, Input | Iota | Extent | Constant | Reduction)
 
 
 def _holds(wide: DType, narrow: DType) -> bool:
-    """Whether every value of one type is one of the other's."""
+    """Tells whether every value of the narrow type is one of the wide type's."""
     if wide in _EXPONENTS and narrow in _EXPONENTS:
         return wide.eps <= narrow.eps and _EXPONENTS[wide] >= _EXPONENTS[narrow]
     if wide.is_foreign or narrow.is_foreign or (wide not in _EXPONENTS and narrow in _EXPONENTS):
@@ -136,7 +136,7 @@ class WrittenNumbers(Fp64Domain):
         right_axes: Sequence[int],
         out_axes: Sequence[int],
     ) -> Array:
-        """As the domain's own."""
+        """Contracts as the domain does, and watches what was rounded."""
         result = super().contract(left, left_axes, right, right_axes, out_axes)
         if result.dtype.kind != "f":
             return result
@@ -148,7 +148,7 @@ class WrittenNumbers(Fp64Domain):
             return self._noisy(result, total, ~(total < _unit(left).min() * _unit(right).min() * _WHOLE))
 
     def reduce(self, monoid: Monoid, v: Array, dims: Sequence[int]) -> Array:
-        """As the domain's own."""
+        """Reduces as the domain does, and watches what was rounded."""
         result = super().reduce(monoid, v, dims)
         if result.dtype.kind != "f" or monoid in (Monoid.max, Monoid.min):
             return result
@@ -179,7 +179,7 @@ class WrittenNumbers(Fp64Domain):
             self.disturbed = True
 
     def _noisy(self, result: Array, size: Array, rounded: Array) -> Array:
-        """`result`, where it was rounded, a little different: by a share of `size`, that of the largest numbers summed."""
+        """Returns `result`, where it was rounded, a little different: by a share of `size`, that of the largest numbers summed."""
         assert self._noise is not None
         with np.errstate(all="ignore"):
             changed = result + np.abs(size) * (_NOISE * self._noise.uniform(-1.0, 1.0, result.shape))
@@ -187,7 +187,7 @@ class WrittenNumbers(Fp64Domain):
 
 
 def _unit(v: Array) -> Array:
-    """The power of 2 that the last bit of each number is worth; infinity for 0."""
+    """Returns the power of 2 that the last bit of each number is worth; infinity for 0."""
     mantissa, exponent = np.frexp(np.asarray(v, np.float64))
     with np.errstate(all="ignore"):
         whole = np.where(np.isfinite(mantissa), mantissa * _WHOLE, 0.0).astype(np.int64)
@@ -196,7 +196,7 @@ def _unit(v: Array) -> Array:
 
 
 def _exact(op: str, result: Array, *values: Array) -> Array | bool:
-    """Where fp64 did not round the operation."""
+    """Tells where fp64 did not round the operation."""
     if op in _FUNCTIONS:
         return (values[0] == _FUNCTIONS[op]) | ~np.isfinite(values[0])
     floats = [v.astype(np.float64) for v in values]
@@ -220,18 +220,18 @@ def _exact(op: str, result: Array, *values: Array) -> Array | bool:
 
 
 def _sum_is_exact(result: Array, a: Array, b: Array) -> Array:
-    """By the part that the sum lost (Knuth's two-sum)."""
+    """Tells where a sum is exact, by the part that it lost (Knuth's two-sum)."""
     second = result - a
     return (a - (result - second)) + (b - second) == 0
 
 
 def _product_is_exact(result: Array, a: Array, b: Array) -> Array:
-    """By the bits that the product needs."""
+    """Tells where a product is exact, by the bits that it needs."""
     return (np.abs(result) < _unit(a) * _unit(b) * _WHOLE) | (result == 0)
 
 
 def spread(results: Sequence[Computed], base: Computed) -> tuple[Array, ...]:
-    """How far each element of each output lies from `base`'s in any of `results`, at most; NaN where only one is a number."""
+    """Measures how far each element of each output lies from `base`'s in any of `results`; NaN where only one is a number."""
     found: list[Array] = []
     for place, own in enumerate(base.outputs):
         most = np.zeros(own.shape)
@@ -242,7 +242,7 @@ def spread(results: Sequence[Computed], base: Computed) -> tuple[Array, ...]:
 
 
 def distance(one: Array, other: Array) -> Array:
-    """How far apart elements are: 0 where they are the same, NaN among them, infinity where only one is that number."""
+    """Measures how far apart elements are: 0 where they are equal, NaN among them, infinity where only one is that number."""
     if one.shape != other.shape:
         return np.full(one.shape, math.inf)
     if one.dtype.kind != "f" or other.dtype.kind != "f":
