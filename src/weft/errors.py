@@ -30,7 +30,7 @@ class Location:
 
     @classmethod
     def of_caller(cls) -> Location | None:
-        """The innermost line on the stack that belongs to neither weft nor PyTorch, if any."""
+        """Find the innermost line on the stack that belongs to neither weft nor PyTorch, if any."""
         frame = inspect.currentframe()
         while frame is not None:
             if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in _INTERNAL:
@@ -59,7 +59,7 @@ class WeftError(Exception):
         return "\n".join([self.what, *where, *self._details(), f"  what to do: {self.todo}"])
 
     def _details(self) -> list[str]:
-        """Lines that a subclass adds between the place and the advice."""
+        """List lines that a subclass adds between the place and the advice."""
         return []
 
 

@@ -153,13 +153,13 @@ class Options:
                 raise _bad_value(f'the option "{entry.name}"', value, _kind(entry))
 
     def replace(self, **changes: object) -> Options:
-        """These options with `changes`; UnknownOptionError for a name or value there is not."""
+        """Return these options with `changes`; UnknownOptionError for a name or value there is not."""
         _check_names(changes)
         loose: dict[str, Any] = changes
         return replace(self, **loose)
 
     def key(self) -> str:
-        """Stable text for cache keys: the options on which a cached kernel or verdict depends.
+        """Write stable text for cache keys: the options on which a cached kernel or verdict depends.
 
         That is compiler, threads, verify_trials, dynamic, seed, brgemm, float32_products and rounding. Left out, since an entry
         is as good under another value of them: cache_dir, verify, judge, measure, effort, tune_seconds, mode, log,
@@ -173,13 +173,13 @@ _SCOPED: ContextVar[Options | None] = ContextVar("weft_options", default=None)
 
 
 def variable_of(name: str) -> str:
-    """The environment variable that mirrors the option `name`."""
+    """Name the environment variable that mirrors the option `name`."""
     entry = next(entry for entry in fields(Options) if entry.name == name)
     return entry.metadata["variable"] or f"WEFT_{name.upper()}"
 
 
 def from_environment() -> Options:
-    """The options as the WEFT_* variables state them; an empty variable counts as unset.
+    """Read the options as the WEFT_* variables state them; an empty variable counts as unset.
 
     Raises UnknownOptionError, naming the variable, for one that does not exist or cannot be read.
     """
@@ -188,7 +188,7 @@ def from_environment() -> Options:
 
 
 def current() -> Options:
-    """The options in force here: of the innermost `with options(...)`, else the environment's.
+    """Return the options in force here: of the innermost `with options(...)`, else the environment's.
 
     A thread begins with the environment's: a `with` speaks for its own thread and task only.
     """
@@ -198,7 +198,7 @@ def current() -> Options:
 
 @named("weft.options")
 def options(**changes: object) -> AbstractContextManager[Options]:
-    """`with options(threads=2): ...`: the options in force, changed; scopes nest.
+    """Change the options in force inside `with options(threads=2): ...`; scopes nest.
 
     Raises UnknownOptionError at once for a name there is not or a value it cannot have.
     """
@@ -259,7 +259,7 @@ def _unknown(what: str, name: str, known: list[str]) -> UnknownOptionError:
 
 
 def _bad_value(what: str, value: object, kind: Kind, where: str | None = None) -> UnknownOptionError:
-    """The error; `where`: the variable, where it is one's value, which no text can make None."""
+    """Make the error; `where`: the variable, where it is one's value, which no text can make None."""
     none = ", or None" if where is None else ", or unset it"
     todo = f"give it {kind.accepts}{none if kind.optional else ''}"
     return UnknownOptionError(f"{what} cannot be {value!r}", where=where, todo=todo)

@@ -31,12 +31,12 @@ class Target:
 
     @property
     def is_gpu(self) -> bool:
-        """Whether its kernels are Triton's."""
+        """True where the target's kernels are Triton's."""
         return self.kind != "cpu"
 
     @staticmethod
     def parse(text: str) -> Target:
-        """The target that `text` names in full.
+        """Return the target that `text` names in full.
 
         Raises:
             TargetError: there is no such target, or a GPU without its architecture.
@@ -54,7 +54,7 @@ CPU = Target("cpu")
 
 
 def _meant(text: str, kind: str = "") -> str:
-    """What to write instead of `text`, which names no target; `kind`, where that much is right."""
+    """Say what to write instead of `text`, which names no target; `kind`, where that much is right."""
     known = [str(CPU), *(f"{each}:{arch}" for each, archs in ARCHITECTURES.items() for arch in archs)]
     known = [name for name in known if name.partition(":")[0] == kind] or known
     plain = (

@@ -55,7 +55,7 @@ def fastest(
     options: Mapping[str, Any],
     noted: Callable[[Runner, Runner], None] | None = None,
 ) -> Runner:
-    """As `backend`; `noted` is told what runs, and what of PyTorch's would."""
+    """Compile as `backend` does; `noted` is told what runs, and what of PyTorch's would."""
     with in_force(**options), noticed() as defects:
         eager = in_pytorch(gm)
         try:
@@ -91,7 +91,7 @@ def _as_before(
     eager: Runner,
     noted: Callable[[Runner, Runner], None] | None,
 ) -> Runner:
-    """What runs `gm`, a graph with a size of 1 or 0, with the kernels of one for all sizes."""
+    """Run `gm`, a graph with a size of 1 or 0, with the kernels of one for all sizes."""
     guard_forward_derivatives()
     run, places, kernels = known
     stats.count("kernels", kernels)
@@ -103,7 +103,7 @@ def _as_before(
 
 
 def replayed(made: Plan, run: Runner, example_inputs: Sequence[Any], gm: torch.fx.GraphModule) -> Runner:
-    """`run`, from CUDA graphs where the option `mode` asks for that."""
+    """Return `run`, replayed from CUDA graphs where the option `mode` asks for that."""
     return in_graphs(made, run, example_inputs, changing_sizes(gm)) if current().mode == "reduce-overhead" else run
 
 
@@ -113,7 +113,7 @@ def compile_graph(
     target: Target | None = None,
     captured: Captured | None = None,
 ) -> Plan:
-    """The plan of one graph, for `target` or where its inputs live; `captured`, if that is done.
+    """Make the plan of one graph, for `target` or where its inputs live; `captured`, if that is done.
 
     Raises:
         CompilerError: there is no working compiler.
@@ -130,7 +130,7 @@ def compile_graph(
 
 
 def in_pytorch(gm: torch.fx.GraphModule) -> Runner:
-    """The function that runs `gm` as it is.
+    """Return the function that runs `gm` as it is.
 
     Dynamo's graphs write that function when they are first called; until then `forward` is one that calls the module as a whole,
     which takes microseconds, and prints on standard error what fails.

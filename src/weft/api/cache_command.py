@@ -140,7 +140,7 @@ def stats(as_json: bool) -> None:
 
 
 def _is_of_this_weft(entry: Entry) -> bool:
-    """False where the entry is of another version, or of other source: then nothing will ask for it."""
+    """Tell whether the entry is of this version and this source: else nothing will ask for it."""
     from weft.run.key import source_hash
 
     return entry.parts.get("weft") == source_hash()
@@ -158,7 +158,9 @@ def _row(entry: Entry) -> dict[str, object]:
 
 
 def _kind(entry: Entry) -> str:
-    """A kernel (for a GPU: its text), the binary of one for a GPU and a class of calls; what was measured, judged, else chosen."""
+    """Name the kind of an entry: kernel (for a GPU: its text), binary for a GPU and a class of calls, or what was
+    measured, judged or chosen.
+    """
     if "assembled" in entry.meta:
         return "binary"
     if {"trial", "tuned"} & entry.parts.keys():
@@ -187,7 +189,7 @@ def _name(entry: Entry) -> str:
 
 
 def _meta(entry: Entry) -> Mapping[str, Json]:
-    """What the kernel's maker said, its verdict first of all; of a measurement, the times, and what is in doubt."""
+    """Return what the kernel's maker said, its verdict first of all; of a measurement, the times, and what is in doubt."""
     measured = Measured.read(entry.meta)
     if measured is not None:
         return {"measured": str(measured), **entry.meta}
@@ -198,7 +200,7 @@ def _meta(entry: Entry) -> Mapping[str, Json]:
 
 
 def _verdict(kept: Json) -> Json:
-    """In words, where it is one."""
+    """Say a verdict in words; anything else is returned as it is."""
     try:
         return str(Verdict.from_json(kept))
     except (LookupError, TypeError, ValueError):
@@ -215,7 +217,7 @@ def _date(text: object) -> str:
 
 
 def _found(folder: CacheFolder, start: str) -> Entry:
-    """The one entry whose key begins with `start`."""
+    """Find the one entry whose key begins with `start`."""
     known = list(_beginning(folder, start)) if re.fullmatch(r"[0-9a-f]+", start) else []
     if len(known) == 1 and isinstance(known[0][1], Entry):
         return known[0][1]

@@ -35,7 +35,7 @@ class TensorLeaf:
 
     @staticmethod
     def of(tensor: torch.Tensor) -> TensorLeaf:
-        """What `tensor` is; dimensions without steps have stride 0."""
+        """Describe `tensor`; dimensions without steps have stride 0."""
         steps = tuple(0 if n <= 1 else s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
         marks = f"{'conjugate ' if tensor.is_conj() else ''}{'negative ' if tensor.is_neg() else ''}"
         return TensorLeaf(tuple(tensor.shape), steps, tensor.dtype, str(tensor.device), marks)
@@ -97,12 +97,12 @@ class Calling:
     results: tuple[Result, ...]
 
     def on(self, device: torch.device) -> Calling:
-        """The same with tensors on `device`, which is one GPU where there are several."""
+        """Return the calling with its tensors on `device`, which is one GPU where there are several."""
         leaves = [replace(each, device=str(device)) if isinstance(each, TensorLeaf) else each for each in self.leaves]
         return replace(self, leaves=tuple(leaves))
 
     def calls(self, run: Runner, constants: Sequence[torch.Tensor]) -> Callable[..., Any]:
-        """The function that calls `run`.
+        """Return the function that calls `run`.
 
         It raises ShapeError for arguments that are others than those that the program was saved for.
         """
@@ -153,7 +153,8 @@ class Calling:
 
 
 def _is_memory(tensor: torch.Tensor) -> bool:
-    """Whether `tensor` is elements in memory and nothing else: no wrapper of `torch.func`, of no other layout, not quantised.
+    """Tell whether `tensor` is elements in memory and nothing else: no wrapper of `torch.func`, of no other layout, not
+    quantised.
 
     Nor one that carries a forward-mode derivative, or stands for zeros without memory.
     """
@@ -170,7 +171,7 @@ def _leaf(value: Any) -> TensorLeaf | Plain | None:
 
 
 def changes_objects() -> bool:
-    """Whether the function that Dynamo is tracing now changes objects of Python's: calls of its graph alone would not."""
+    """Tell whether the function that Dynamo is tracing now changes objects of Python's: calls of its graph alone would not."""
     effects: Any = cast("Any", InstructionTranslator.current_tx()).output.side_effects
     kinds = (AttributeMutationExisting, ValueMutationExisting)
     return any(isinstance(v.mutation_type, kinds) and effects.is_modified(v) for v in effects.id_to_variable.values())
@@ -179,7 +180,7 @@ def changes_objects() -> bool:
 def learned(
     inputs: Sequence[Any], given: Sequence[Any], outputs: Sequence[Any], result: Any
 ) -> tuple[Calling, tuple[torch.Tensor, ...]]:
-    """How a function is called, and the tensors it holds, from one call.
+    """Learn from one call how a function is called, and the tensors it holds.
 
     Args:
         inputs: its arguments.

@@ -33,7 +33,7 @@ _QUIET = 0.5
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_version(), prog_name="weft")
 def main() -> None:
-    """Plain PyTorch turned into a few fused, verified kernels."""
+    """Turn plain PyTorch into a few fused, verified kernels."""
 
 
 for _command in (cache, doctor, explain, fuzz):
@@ -118,7 +118,7 @@ def bench(
 
 
 def _results(path: Path, read: Callable[[Any], R]) -> list[R]:
-    """What an earlier run wrote."""
+    """Read what an earlier run wrote."""
     try:
         return [read(each) for each in json.loads(path.read_text(encoding="utf-8"))["results"]]
     except (OSError, ValueError, KeyError, TypeError) as error:

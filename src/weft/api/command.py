@@ -32,7 +32,7 @@ class Refused(click.ClickException):
 
 
 def reporting(command: Callable[P, R]) -> Callable[P, R]:
-    """`command` with an option --debug; errors that weft explains come without a traceback unless it is given."""
+    """Give `command` an option --debug; errors that weft explains come without a traceback unless it is given."""
 
     @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
     @functools.wraps(command)
@@ -51,7 +51,7 @@ def reporting(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def package_version() -> str:
-    """The version of weft that is installed."""
+    """Return the version of weft that is installed."""
     try:
         return version("weft")
     except PackageNotFoundError:  # run from a checkout that is not installed
@@ -59,7 +59,7 @@ def package_version() -> str:
 
 
 def console() -> Console:
-    """Standard output; where it is not a terminal, wide enough that no table is folded."""
+    """Return standard output; where it is not a terminal, wide enough that no table is folded."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=_WIDTH)
 
@@ -70,7 +70,7 @@ class NewFile(click.ParamType[Path]):
     name = "file"
 
     def convert(self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """The path. Raises Refused."""
+        """Return the path. Raises Refused."""
         del ctx
         try:
             path = path_of(value, "the file")

@@ -106,7 +106,7 @@ class CompiledModule(OptimizedModule):
 
 
 def dynamo_compile(model: Callable[..., Any], with_backend: Callable[..., Any]) -> Callable[..., Any]:
-    """torch.compile, with room for every class of shapes. Raises UnsupportedError for what it cannot take at all."""
+    """Compile with torch.compile, with room for every class of shapes. Raises UnsupportedError for what it cannot take at all."""
     demand_traceable(model)
     # None: compiled for the sizes that are seen first, then for all sizes; weft's kernels are for all sizes from the start.
     settings: dict[str, Any] = {"backend": traced_for(with_backend), "dynamic": None if current().dynamic else False}
@@ -118,7 +118,7 @@ def dynamo_compile(model: Callable[..., Any], with_backend: Callable[..., Any]) 
 
 
 def direct_or(inner: Callable[..., Any], model: Callable[..., Any], watched: Watched) -> Callable[..., Any]:
-    """`inner`; but `model` itself for arguments of which is known that this is faster."""
+    """Call `inner`, but `model` itself for arguments of which it is known that this is faster."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if watched.direct and watched.is_direct(args, kwargs):
@@ -147,7 +147,7 @@ def _without_strides(argument: Any) -> bool:
 
 
 def translating(inner: Callable[..., Any], model: Callable[..., Any]) -> Callable[..., Any]:
-    """`inner`; where tracing fails before any of the user's code ran, eager decides what happens."""
+    """Call `inner`; where tracing fails before any of the user's code ran, eager decides what happens."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -169,7 +169,7 @@ _SILENT: set[CodeType] = set()
 
 
 def without_log_inside(function: Callable[..., Any]) -> None:
-    """PyTorch's own log of a call that tracing refused is not written inside `function`, which says itself what is wrong."""
+    """Silence PyTorch's own log of a call that tracing refused inside `function`, which says itself what is wrong."""
     own = inspect.unwrap(function)
     assert isinstance(own, FunctionType)
     _SILENT.add(own.__code__)
@@ -190,7 +190,7 @@ logging.getLogger("torch._subclasses.fake_tensor").addFilter(_outside)
 
 
 def eagerly(model: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """`model(*args, **kwargs)`; a RuntimeError of eager's own becomes a ShapeError that names the user's line."""
+    """Call `model(*args, **kwargs)`; a RuntimeError of eager's own becomes a ShapeError that names the user's line."""
     try:
         return model(*args, **kwargs)
     except RuntimeError as error:
@@ -198,7 +198,7 @@ def eagerly(model: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 
 def _code_ran(error: BaseException) -> bool:
-    """True where a part of the function had already run, so that running it again would repeat its effects."""
+    """Tell whether a part of the function had already run, so that running it again would repeat its effects."""
     codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
     frames = [code for code in codes if not code.co_filename.endswith(_MODULES)]  # the way into a module's forward
     entry = next((i for i, code in enumerate(frames) if code.co_name == "compile_wrapper"), None)
@@ -208,7 +208,7 @@ def _code_ran(error: BaseException) -> bool:
 
 
 def _user_line(error: BaseException) -> Location | None:
-    """The innermost line of `error` that is neither PyTorch's nor weft's."""
+    """Find the innermost line of `error` that is neither PyTorch's nor weft's."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not f.filename.startswith(OWN)]
     return Location(own[-1].filename, own[-1].lineno or 0, own[-1].line or "") if own else None

@@ -51,7 +51,7 @@ class Checked:
 
     @staticmethod
     def of(judgement: Judgement) -> Checked:
-        """The judgement of all outputs: the figures of the first, which is floating; of the others only what is wrong."""
+        """Take the figures of the first output, which is floating; of the others only what is wrong."""
         first = judgement.outputs[0]
         reason = first.reason if len(judgement.outputs) == 1 else judgement.reason
         return Checked(first.error, first.eager_error, first.bound, judgement.ok, reason)
@@ -114,12 +114,12 @@ class Outcome:
         return self.times["weft"].median_ms / min(t.median_ms for name, t in self.times.items() if name not in _OWN)
 
     def written(self) -> dict[str, Any]:
-        """What the results file holds of it."""
+        """Return what the results file holds of it."""
         return {**asdict(self), "right": self.right}
 
     @staticmethod
     def read(written: Mapping[str, Any]) -> Outcome:
-        """What `written` gave, back from a file; raises KeyError or TypeError where that holds something else."""
+        """Read what `written` gave, back from a file; raises KeyError or TypeError where that holds something else."""
         own = {name: value for name, value in written.items() if name != "right"}
         own["errors"] = {name: Checked(**value) for name, value in written["errors"].items()}
         own["times"] = {name: Timing(**value) for name, value in written["times"].items()}
@@ -127,7 +127,7 @@ class Outcome:
 
 
 def _rows(examples: Sequence[Example], *, quick: bool) -> dict[Row, tuple[Example, Sizes, torch.dtype]]:
-    """Every example in every dtype that it is measured in, by row."""
+    """List every example in every dtype that it is measured in, by row."""
     return {
         (e.title, _size(sizes), str(dtype).removeprefix("torch.")): (e, sizes, dtype)
         for e in examples
@@ -212,7 +212,7 @@ def _outcome(example: Example, sizes: Sizes, dtype: torch.dtype, rounds: int, *,
 
 
 def chosen(before: stats.Stats, after: stats.Stats) -> str:
-    """What one compiled function ran after its trial."""
+    """Name what one compiled function ran after its trial."""
     if after.slower > before.slower:
         return "PyTorch"
     return "weft with library products" if after.library > before.library else "weft"
@@ -226,7 +226,7 @@ def _listings(program: Program) -> tuple[str, ...]:
 
 
 def show(console: Console, outcome: Outcome, *, with_listing: bool) -> None:
-    """What was fused and how it was checked."""
+    """Print what was fused and how it was checked."""
     rules = ", ".join(f"{rule} {count}×" for rule, count in outcome.rewrites.items()) or "none"
     kernels = "1 kernel" if outcome.kernels == 1 else f"{outcome.kernels} kernels"
     verdict = f"over finite fields: {outcome.claim}" if outcome.agrees else "NOT what was written"
@@ -249,7 +249,7 @@ def _line(console: Console, head: str, text: str) -> None:
 
 
 def tables(found: Sequence[Outcome]) -> tuple[Table, Table]:
-    """Times, and errors, of all outcomes."""
+    """Make the tables of times, and of errors, of all outcomes."""
     names = list(dict.fromkeys(name for outcome in found for name in outcome.times))
     times = Table("function", "size", "dtype", title="time, ms: median (best) of alternating calls")
     for name in names:
@@ -276,7 +276,7 @@ def _right(outcome: Outcome) -> Text:
 
 
 def summary(found: Sequence[Outcome]) -> str:
-    """How weft's times compare with the best peer's over all outcomes, as one line."""
+    """Say in one line how weft's times compare with the best peer's over all outcomes."""
     ratios = [outcome.ratio for outcome in found]
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
     worst = max(found, key=lambda o: o.ratio)
@@ -292,7 +292,7 @@ def _time(timing: Timing | None) -> str:
 
 
 def complaints(found: Sequence[Outcome], *, parts: bool = False) -> Iterator[str]:
-    """One line for every outcome that is not right; with `parts`, PyTorch may run a part."""
+    """Yield one line for every outcome that is not right; with `parts`, PyTorch may run a part."""
     for outcome in found:
         if not (outcome.true if parts else outcome.right):
             reasons = [f"{name}: {e.reason}" for name in _OWN if not (e := outcome.errors[name]).right]

@@ -63,7 +63,7 @@ class Derivation:
 
     @property
     def before_fusion(self) -> TensorProgram:
-        """What was lowered."""
+        """The program that was lowered."""
         return self.laws[-1][1] if self.laws else self.written
 
     @property
@@ -75,7 +75,7 @@ class Derivation:
 
 
 def derive(program: TensorProgram) -> Derivation:
-    """The derivation of `program` with all laws and all rules, those that may cancel among them."""
+    """Derive `program` with all laws and all rules, those that may cancel among them."""
     laws: list[tuple[Law, TensorProgram]] = []
     made = program
     for law in LAWS:
@@ -151,7 +151,7 @@ class Compiled:
 
     @staticmethod
     def of(name: str) -> Compiled:
-        """The example `name` of `DERIVED`."""
+        """Compile the example `name` of `DERIVED`."""
         example, sizes = DERIVED[name]
         program = optimize(example.make(sizes), example.inputs(sizes, torch.float32, 0))
         written = program.plans[0].program
@@ -159,11 +159,11 @@ class Compiled:
         return Compiled(example, sizes, program, derive(written))
 
     def inputs(self, number: int) -> tuple[torch.Tensor, ...]:
-        """Random operands."""
+        """Draw random operands."""
         return self.example.inputs(self.sizes, torch.float32, number)
 
     def found(self) -> Derived:
-        """What there is to say of it, its results judged on fresh inputs."""
+        """Collect what there is to say of it, its results judged on fresh inputs."""
         fn, program, derivation = self.example.make(self.sizes), self.program, self.derivation
         verdict = together([k.verdict for plan in program.plans for region in plan.regions for k in region.kernels[:1]])
         judgement: OutputJudgement = Standard.of(fn, self.inputs, draws=2).judge(program).outputs[0]
@@ -211,7 +211,7 @@ class Compiled:
 
 
 def show(console: Console, compiled: Compiled, found: Derived, *, every: bool) -> None:
-    """The derivation, a numbered line for each step.
+    """Print the derivation, a numbered line for each step.
 
     Args:
         console: to print to.

@@ -38,7 +38,7 @@ class Watched:
     _trials: list[Trial] = field(default_factory=list[Trial])
 
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        """What runs in place of a graph."""
+        """Returns what runs in place of a graph."""
         return fastest(gm, example_inputs, self.options, self._note)
 
     def _note(self, run: Runner, eager: Runner) -> None:
@@ -48,11 +48,11 @@ class Watched:
             self.open = False  # weft's kernels untried; or PyTorch, but weft where no gradients are asked for
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copies, and what a pickle gives, have trials of their own."""
+        """Gives copies, and what a pickle gives, trials of their own."""
         return Watched, (self.options,)
 
     def is_direct(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether the function itself is to be called with these arguments; not where it is traced into another graph."""
+        """Tells whether the function itself is to be called with these arguments; not where it is traced into another graph."""
         return not torch.compiler.is_compiling() and _form(args, kwargs) in self.direct
 
     def learn(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -67,7 +67,9 @@ class Watched:
 
 
 def _form(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """What tells arguments apart that may be faster or slower than others; None where there are more than tensors and numbers."""
+    """Returns what tells arguments apart that may be faster or slower than others; None where there are more than
+    tensors and numbers.
+    """
     form: list[Any] = []
     for value in (*args, *kwargs.values()) if kwargs else args:
         kind = cast("type[Any]", type(value))

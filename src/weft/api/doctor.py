@@ -63,7 +63,7 @@ class Finding:
 
 
 def findings() -> Iterator[Finding]:
-    """Everything, in order; compiles and runs a small kernel. Raises nothing: what fails is a finding."""
+    """Yield all findings, in order; a small kernel is compiled and run. Raises nothing: what fails is a finding."""
     yield from (_python(), _torch(), _weft(), _triton())
     try:
         current()
@@ -206,7 +206,7 @@ def _temporary() -> Iterator[Finding]:
 
 
 def _kernel() -> Iterator[Finding]:
-    """A kernel that no cache has seen, and the same from the cache."""
+    """Compile and run a kernel that no cache has seen, and the same from the cache."""
 
     def layer(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return torch.relu(x @ w + b)

@@ -35,7 +35,7 @@ from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 def run_in_pytorch(
     program: TensorProgram, inputs: Mapping[str, torch.Tensor], sizes: Mapping[str, int]
 ) -> tuple[torch.Tensor, ...]:
-    """The outputs of `program`, one dimension per axis of each.
+    """Compute the outputs of `program`, one dimension per axis of each.
 
     Args:
         program: without reindexing and opaque operations.
@@ -53,12 +53,12 @@ def run_in_pytorch(
 
 
 def torch_type(dtype: DType) -> torch.dtype:
-    """PyTorch's name for it."""
+    """Return PyTorch's name for it."""
     return getattr(torch, dtype.name)
 
 
 def laid_out(array: Array, dtype: DType, rng: random.Random) -> torch.Tensor:
-    """The numbers as a tensor, its dimensions in one of several orders in memory, dense or not."""
+    """Make the numbers a tensor, its dimensions in one of several orders in memory, dense or not."""
     tensor = torch.tensor(array).to(torch_type(dtype))
     order = list(range(tensor.ndim))
     rng.shuffle(order)
@@ -104,7 +104,7 @@ def _run(node: Node, values: Mapping[str, torch.Tensor], sizes: Mapping[str, int
 
 
 def _ranked(node: Ranking, argument: Callable[[Use, Sequence[Axis]], torch.Tensor]) -> torch.Tensor:
-    """By sorting, which PyTorch does without moving equal elements past each other."""
+    """Rank by sorting, which PyTorch does without moving equal elements past each other."""
     kept = tuple(a for a in node.axes if a != node.rank)
     value = argument(node.arg, (*kept, node.over))
     first = torch.argsort(value, dim=-1, descending=node.order.largest, stable=True)
@@ -117,7 +117,7 @@ def _ranked(node: Ranking, argument: Callable[[Use, Sequence[Axis]], torch.Tenso
 
 
 def _aligned(value: torch.Tensor, bound: Sequence[Axis], axes: Sequence[Axis]) -> torch.Tensor:
-    """`value` with one dimension per axis of `axes`, of size 1 where it lacks it."""
+    """Return `value` with one dimension per axis of `axes`, of size 1 where it lacks it."""
     distinct = list(dict.fromkeys(bound))
     kept = [a for a in axes if a in distinct]
     value = torch.einsum(value, [distinct.index(a) for a in bound], [distinct.index(a) for a in kept])
@@ -125,7 +125,7 @@ def _aligned(value: torch.Tensor, bound: Sequence[Axis], axes: Sequence[Axis]) -
 
 
 def _reduced(monoid: Monoid, value: torch.Tensor, dims: list[int]) -> torch.Tensor:
-    """Over nothing, the monoid's identity, where PyTorch raises for extrema."""
+    """Reduce; over nothing the result is the monoid's identity, where PyTorch raises for extrema."""
     if 0 in value.shape:
         return torch.full([n for d, n in enumerate(value.shape) if d not in dims], monoid.identity)
     match monoid:

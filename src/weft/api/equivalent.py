@@ -69,7 +69,9 @@ def equivalent(fn_a: Callable[..., Any], fn_b: Callable[..., Any], example_input
 def _searched(
     functions: tuple[Callable[..., Any], Callable[..., Any]], wholes: tuple[Whole, Whole], inputs: tuple[Any, ...]
 ) -> tuple[Search | None, Apart | None]:
-    """The search for an input that tells the functions apart, and what it found; None where they cannot be run again and again."""
+    """Searches for an input that tells the functions apart: the search, and what it found; None where they cannot be
+    run again and again.
+    """
     places = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)]
     tensors = [inputs[i] for i in places]
     dense = all(type(x) in (torch.Tensor, torch.nn.Parameter) and x.layout is torch.strided for x in tensors)
@@ -113,7 +115,7 @@ def _runner(
 
 
 def _as_written(wholes: tuple[Whole, Whole]) -> tuple[TensorProgram | None, TensorProgram | None]:
-    """Both programs, casts that keep less than their results do rounding in both."""
+    """Returns both programs, with casts that keep less than their results do rounding in both."""
     programs = [w.program for w in wholes if w.program is not None]
     kept = finest(programs)
     first, second = (None if w.program is None else as_written(w.program, kept) for w in wholes)
@@ -121,7 +123,7 @@ def _as_written(wholes: tuple[Whole, Whole]) -> tuple[TensorProgram | None, Tens
 
 
 def _checked(first: Whole, second: Whole, search: Search | None) -> verify.Verdict:
-    """The verdict over finite fields on two functions that no input was found to tell apart."""
+    """Checks over finite fields two functions that no input was found to tell apart."""
     one, other = _as_written((first, second))
     assert one is not None
     assert other is not None
@@ -149,7 +151,7 @@ def _checked(first: Whole, second: Whole, search: Search | None) -> verify.Verdi
 
 
 def _doubt(search: Search | None) -> str:
-    """What speaks against calling functions equal that agree over finite fields."""
+    """Says what speaks against calling functions equal that agree over finite fields."""
     if search is None:
         return "they were not run on special inputs"
     if search.beyond:
@@ -166,7 +168,7 @@ def _tried(search: Search | None) -> str:
 
 
 def _refuted(search: Search, apart: Apart, inputs: tuple[Any, ...]) -> verify.Verdict:
-    """The verdict False, with the input that shows it."""
+    """Returns the verdict False, with the input that shows it."""
     separates = dict(zip(search.names, apart.inputs, strict=True))
     several = "" if apart.result == 0 else f", in result {apart.result}"
     place = "" if not apart.at else f" at {list(apart.at)}"
@@ -177,7 +179,7 @@ def _refuted(search: Search, apart: Apart, inputs: tuple[Any, ...]) -> verify.Ve
 
 
 def _shown(x: torch.Tensor) -> str:
-    """A tensor in few words."""
+    """Shows a tensor in few words."""
     if x.numel() <= _SHOWN:
         return str(x.numpy().tolist()) if x.dtype is not torch.bfloat16 else str(x.float().numpy().tolist())
     flat = x.reshape(-1)
@@ -186,7 +188,7 @@ def _shown(x: torch.Tensor) -> str:
 
 
 def _shapes(programs: tuple[TensorProgram, TensorProgram]) -> tuple[dict[str, tuple[int, ...]], ...]:
-    """Small shapes for all inputs, sizes different where the example's are, so that both programs take them.
+    """Chooses small shapes for all inputs, sizes different where the example's are, so that both programs take them.
 
     Where a program speaks of sizes itself, the example's are used.
     """
@@ -203,6 +205,6 @@ def _shapes(programs: tuple[TensorProgram, TensorProgram]) -> tuple[dict[str, tu
 
 
 def _own_shapes(programs: tuple[TensorProgram, TensorProgram]) -> dict[str, tuple[int, ...]]:
-    """The shapes of the example's tensors, a size for each axis."""
+    """Returns the shapes of the example's tensors, a size for each axis."""
     inputs: dict[str, Input] = {n.name: n for p in programs for n in p.inputs}
     return {name: tuple(axis.space.example or 1 for axis in n.axes) for name, n in inputs.items()}

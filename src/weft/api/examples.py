@@ -33,7 +33,7 @@ class Operand:
     kept: torch.dtype | None = None
 
     def draw(self, random: torch.Generator, dtype: torch.dtype) -> torch.Tensor:
-        """One such tensor, on the device of `random`; indices are int64 whatever `dtype` is."""
+        """Draw one such tensor, on the device of `random`; indices are int64 whatever `dtype` is."""
         if self.below:
             return torch.randint(self.below, self.shape, generator=random, device=random.device)
         drawn = torch.randn(self.shape, generator=random, device=random.device) * self.deviation + self.about
@@ -71,23 +71,23 @@ class Example:
     def inputs(
         self, sizes: Sizes, dtype: torch.dtype, number: int, device: torch.device | str = "cpu"
     ) -> tuple[torch.Tensor, ...]:
-        """The random operands with this number, drawn on `device`; each device has its own."""
+        """Draw the random operands with this number on `device`; each device has its own."""
         random = torch.Generator(device).manual_seed(number)
         return tuple(operand.draw(random, dtype) for operand in self.operands(sizes))
 
 
 def relu_linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """A product, a bias and a relu."""
+    """Compute a product, a bias and a relu."""
     return torch.relu(x @ w + b)
 
 
 def gated(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Two products of the same rows, one gating the other."""
+    """Compute two products of the same rows, one gating the other."""
     return functional.silu(x @ w) * (x @ v)
 
 
 def sum_of_squares(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """A product of which only a sum along each row is wanted."""
+    """Compute a product of which only a sum along each row is wanted."""
     return ((x @ w) ** 2).sum(-1)
 
 
@@ -101,7 +101,7 @@ class TwoLayers(nn.Module):
         self.second = nn.Linear(columns, inner)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x: rows × inner, as the result."""
+        """Apply both layers to x: rows × inner, as the result."""
         return self.second(torch.relu(self.first(x)))
 
 
@@ -109,7 +109,7 @@ class TwoLayers(nn.Module):
 
 
 def weight(inner: int, columns: int) -> Operand:
-    """A matrix such that products of rows of variance 1 have variance 1 again."""
+    """Describe a matrix such that products of rows of variance 1 have variance 1 again."""
     return Operand((inner, columns), inner**-0.5)
 
 
@@ -119,12 +119,12 @@ def _linear(sizes: Sizes) -> tuple[Operand, ...]:
 
 
 def one_product(sizes: Sizes) -> tuple[Operand, ...]:
-    """Rows, and a matrix."""
+    """Describe rows, and a matrix."""
     return _linear(sizes)[:2]
 
 
 def two_products(sizes: Sizes) -> tuple[Operand, ...]:
-    """Rows, and two matrices."""
+    """Describe rows, and two matrices."""
     rows, inner, columns = sizes
     return Operand((rows, inner)), weight(inner, columns), weight(inner, columns)
 

@@ -64,7 +64,7 @@ def explain(what: str, shapes: str | None, dtype: str | None, target: str | None
 
 
 def _split(target: str) -> tuple[Path, str]:
-    """The file and the name in it."""
+    """Split the target into the file and the name in it."""
     file, colon, name = target.rpartition(":")
     if not colon or not name.isidentifier():
         raise CommandError(
@@ -78,7 +78,7 @@ def _split(target: str) -> tuple[Path, str]:
 
 
 def _load(file: Path) -> ModuleType:
-    """The file, run as a module; its own folder is where its imports are found, as when Python runs it."""
+    """Run the file as a module; its own folder is where its imports are found, as when Python runs it."""
     sys.path.insert(0, str(file.resolve().parent))
     spec = importlib.util.spec_from_file_location(f"explained_{file.stem}", file.resolve())
     if spec is None or spec.loader is None:
@@ -95,7 +95,7 @@ def _load(file: Path) -> ModuleType:
 
 
 def _raised(what: str, file: Path, error: Exception, todo: str) -> CommandError:
-    """The error that the user's code raised, with the line of the file that it comes from."""
+    """Make the error that the user's code raised, with the line of the file that it comes from."""
     own = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == file.resolve()]
     where: Location | str = Location(own[-1].filename, own[-1].lineno or 0, own[-1].line or "") if own else str(file)
     if isinstance(error, SyntaxError) and error.filename is not None:
@@ -104,7 +104,7 @@ def _raised(what: str, file: Path, error: Exception, todo: str) -> CommandError:
 
 
 def _function(module: ModuleType, file: Path, name: str) -> Callable[..., Any]:
-    """The function or module called `name`."""
+    """Find the function or module called `name`."""
     if not hasattr(module, name):
         known = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
         near = get_close_matches(name, known, n=3)
@@ -142,14 +142,14 @@ def _signature(of: Callable[..., Any]) -> inspect.Signature:
 
 
 def _required(of: Callable[..., Any]) -> list[str]:
-    """Names of the parameters that have to be given."""
+    """Name the parameters that have to be given."""
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = _signature(of).parameters.values()
     return [p.name for p in parameters if p.default is p.empty and p.kind not in kinds]
 
 
 def _random(fn: Callable[..., Any], name: str, text: str, dtype: str | None) -> tuple[torch.Tensor, ...]:
-    """Random arguments of the shapes in `text`: normally distributed, whole numbers from 1 to 9, or true and false."""
+    """Draw random arguments of the shapes in `text`: normally distributed, whole numbers from 1 to 9, or true and false."""
     shapes = [_shape(part.strip()) for part in text.split(",")]
     called = fn.forward if isinstance(fn, torch.nn.Module) else fn
     try:
@@ -180,7 +180,7 @@ def _shape(text: str) -> tuple[int, ...]:
 
 
 def _inputs(module: ModuleType, file: Path, name: str, fn: Callable[..., Any]) -> tuple[Any, ...]:
-    """The arguments that the file itself gives: NAME_inputs or INPUTS, a value or a function that makes it."""
+    """Find the arguments that the file itself gives: NAME_inputs or INPUTS, a value or a function that makes it."""
     called = fn.forward if isinstance(fn, torch.nn.Module) else fn
     holder = next((h for h in (f"{name}_inputs", "INPUTS") if hasattr(module, h)), None)
     if holder is None and not _required(called):
@@ -213,7 +213,7 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
 
 
 def _compiled(fn: Callable[..., Any], file: Path, name: str, inputs: tuple[Any, ...], target: str | None) -> Program:
-    """The program; where eager PyTorch cannot run `fn` on these inputs either, its error."""
+    """Compile the program; where eager PyTorch cannot run `fn` on these inputs either, its error is raised."""
     # PyTorch logs the traceback of shapes that it refuses; what is shown instead names the user's line.
     log = logging.getLogger("torch._subclasses.fake_tensor")
     level = log.level

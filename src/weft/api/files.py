@@ -16,7 +16,7 @@ from weft.errors import ArgumentError, FileError, MissingFileError
 
 
 def path_of(path: Any, called: str) -> Path:
-    """`path`, as a path; ArgumentError where it is none."""
+    """Return `path`, as a path; ArgumentError where it is none."""
     if not isinstance(path, str | os.PathLike):
         raise ArgumentError(
             f"{called} is {kind_of(path)}, not a path", todo="give the path of a file, as text or a pathlib.Path"
@@ -29,7 +29,7 @@ def path_of(path: Any, called: str) -> Path:
 
 @contextmanager
 def reading(path: Path, *, todo: str | None = None) -> Generator[None]:
-    """Inside, an OSError of reading `path` is raised as FileError or MissingFileError; `todo`: what to do where it is gone."""
+    """Raise an OSError of reading `path` as FileError or MissingFileError; `todo`: what to do where it is gone."""
     try:
         yield
     except FileError:
@@ -42,7 +42,8 @@ def reading(path: Path, *, todo: str | None = None) -> Generator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Generator[Path]:
-    """`with replacing(path) as new:` what is written to `new` takes the place of `path` in the end, whole or not at all.
+    """Write a file whole or not at all: with `replacing(path) as new`, what is written to `new` takes the place of
+    `path` in the end.
 
     What is there and no ordinary file (a pipe, a terminal) is itself written to; of a link, what it points to is replaced.
 
@@ -67,7 +68,7 @@ def demand_writable(path: Path, *, where: str | None = None) -> None:
 
 @contextmanager
 def _new_for(path: Path, where: str | None) -> Generator[tuple[Path, Path]]:
-    """Where to write what is to be at `path`, and what that replaces; the same for what is no ordinary file."""
+    """Yield the path to write to for `path`, and the one that it replaces; for what is no ordinary file both are `path` itself."""
     try:
         if _is_special(path):
             yield path, path
@@ -101,7 +102,7 @@ def _is_special(path: Path) -> bool:
 
 
 def _refused(path: Path, error: OSError, done: str, where: str | None = None) -> FileError:
-    """The error that `path`, whose folder is there, cannot be read or written."""
+    """Make the error that `path`, whose folder is there, cannot be read or written."""
     if isinstance(error, IsADirectoryError):
         return FileError(f"{path} is a folder, not a file", where=where, todo=f"name a file in it: {path}/NAME")
     return FileError(f"{path} cannot be {done}: {error.strerror or error}", where=where)

@@ -41,7 +41,7 @@ _known: deque[General] = deque(maxlen=_MOST)
 
 
 def remember(captured: Captured, made: Plan, run: Runner, options: Options) -> None:
-    """Has `run`, which stands for a graph, serve others that are the same at one size.
+    """Lets `run`, which stands for a graph, serve others that are the same at one size.
 
     To be called once the graph is planned, which may add guards.
     """

@@ -15,7 +15,8 @@ _ALONE = (str, bytes, Mapping, set, frozenset)
 
 
 def callable_of(fn: Any, called: str, use: str) -> Callable[..., Any]:
-    """`fn`, the argument `called` so, as what can be traced; of a class that is no module, a function that makes an instance.
+    """Returns `fn`, the argument `called` so, as what can be traced; of a class that is no module, a function that
+    makes an instance.
 
     Args:
         fn: a function, a module, or another callable.

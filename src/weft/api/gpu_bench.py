@@ -55,12 +55,12 @@ class Order:
     again: bool = False
 
     def worker(self) -> Worker:
-        """A new process."""
+        """Start a new process."""
         return Worker(["-m", "weft.api.gpu_worker", "--device", self.device, *(["--small"] if self.small else [])])
 
 
 def chosen(only: Sequence[str], *, every: bool) -> list[Workload]:
-    """Rows whose name is one of `only`, or contains it where none is called so; all that have a goal, or `every`, without.
+    """Choose rows whose name is one of `only`, or contains it where none is called so; all that have a goal, or `every`, without.
 
     Raises:
         CommandError: there is none.
@@ -120,7 +120,7 @@ def run(order: Order, before: Sequence[Found], out: Path | None, console: Consol
 
 
 def _place(timer: Watched, order: Order) -> dict[str, Any]:
-    """Where this is measured, and the rates that floors come from."""
+    """Describe where this is measured, with the rates that floors come from."""
     try:
         return timer.ask({"what": "setting"}, order.limit)
     except LostError as lost:
@@ -158,7 +158,7 @@ def _compile(order: Order, rows: Sequence[Workload], ends: float, console: Conso
 
 
 def _measured(timer: Watched, order: Order, row: Workload, rates: Mapping[str, Any]) -> Found:
-    """One row; where it cannot be measured, that and why."""
+    """Measure one row; where it cannot be measured, the result says why."""
     names = gpu_peers.names(row, order.peers)
     request = {"what": "measure", "row": row.name, "names": names, "rates": rates, "rounds": order.rounds}
     nothing = blank(row, row.sizes(small=order.small))
@@ -170,13 +170,13 @@ def _measured(timer: Watched, order: Order, row: Workload, rates: Mapping[str, A
 
 
 def in_order(found: Iterable[Found]) -> list[Found]:
-    """In the order of the tables."""
+    """Sort rows in the order of the tables."""
     place = {row.name: number for number, row in enumerate(ROWS)}
     return sorted(found, key=lambda each: place.get(each.row, len(place)))
 
 
 def line(found: Found) -> str:
-    """A row as it is done."""
+    """Write a row as it is done."""
     failed = [f"{name} failed: {why}" for name, why in found.failed.items()]
     if OWN not in found.times:
         return f"{found.row}: no time of weft's; {'; '.join(failed)}"
@@ -192,7 +192,7 @@ def line(found: Found) -> str:
 
 
 def tables(found: Sequence[Found]) -> tuple[Table, Table]:
-    """All rows, and how groups stand."""
+    """Make the tables of all rows, and of how groups stand."""
     names = dict.fromkeys(name for each in found for name in each.times if name != OWN)
     rows = Table("row", title="us: median of replayed CUDA graphs, cache emptied; * the best peer that is right")
     for head in ("floor", OWN, *(n.removeprefix("sdpa_") for n in names), "/ best", "/ floor"):
@@ -209,7 +209,7 @@ def tables(found: Sequence[Found]) -> tuple[Table, Table]:
 
 
 def complaints(found: Sequence[Found]) -> list[str]:
-    """A line for every row in which weft failed, or is not right."""
+    """Write a line for every row in which weft failed, or is not right."""
     return [f"{each.row} is not right: {_why(each)}" for each in found if not each.right]
 
 
@@ -244,5 +244,5 @@ def bench(order: Order, before: Sequence[Found], out: Path | None, console: Cons
 
 
 def _say(console: Console, text: str) -> None:
-    """A line as it is: errors may hold what a terminal's markup would be."""
+    """Print a line as it is: errors may hold what a terminal's markup would be."""
     console.print(text, markup=False, soft_wrap=True)

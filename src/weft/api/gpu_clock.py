@@ -36,11 +36,11 @@ class Clock(Protocol):
 
     @property
     def device(self) -> str:
-        """Where operands live."""
+        """The device on which operands live."""
         ...
 
     def ready(self, call: Callable[..., Any], inputs: Sequence[Any]) -> Replay:
-        """`call` on `inputs`, made ready to be repeated."""
+        """Make `call` on `inputs` ready to be repeated."""
         ...
 
     def one(self, replay: Replay) -> Callable[[], float]:
@@ -48,7 +48,7 @@ class Clock(Protocol):
         ...
 
     def wait(self) -> None:
-        """Until all that was run is done. Raises RuntimeError where the device is beyond use."""
+        """Wait until all that was run is done. Raises RuntimeError where the device is beyond use."""
         ...
 
     def clear(self) -> None:
@@ -66,7 +66,7 @@ class WallClock:
     device = "cpu"
 
     def ready(self, call: Callable[..., Any], inputs: Sequence[Any]) -> Replay:
-        """`call` itself."""
+        """Make `call` itself ready to be repeated."""
 
         def run() -> None:
             replay.out = call(*inputs)
@@ -83,13 +83,13 @@ class WallClock:
         return lambda: taken
 
     def wait(self) -> None:
-        """Nothing to wait for."""
+        """Do nothing: there is nothing to wait for."""
 
     def clear(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there is nothing to give back."""
 
     def wake(self) -> None:
-        """It is."""
+        """Do nothing: it is awake."""
 
 
 @dataclass(eq=False)
@@ -103,7 +103,7 @@ class CudaClock:
         self.flushed = torch.empty(_FLUSHED // 4, dtype=torch.int32, device=self.device)
 
     def ready(self, call: Callable[..., Any], inputs: Sequence[Any]) -> Replay:
-        """`call` in a CUDA graph, after a few calls on a stream of its own.
+        """Capture `call` in a CUDA graph, after a few calls on a stream of its own.
 
         Raises:
             RuntimeError: it cannot be captured.
@@ -123,15 +123,15 @@ class CudaClock:
         return lambda: begin.elapsed_time(end) / 1e3
 
     def wait(self) -> None:
-        """For all streams."""
+        """Wait for all streams."""
         _CUDA.synchronize()
 
     def clear(self) -> None:
-        """To the device, so that graphs can have it."""
+        """Give memory back to the device, so that graphs can have it."""
         _CUDA.empty_cache()
 
     def wake(self) -> None:
-        """By work."""
+        """Wake the device by work."""
         awake(self.flushed)
 
 
@@ -178,7 +178,7 @@ class Rates:
     matrix: Mapping[str, float]
 
     def floor(self, moved: float, flops: float, matrix: str) -> float:
-        """Seconds at least for so many bytes and product operations; of types without a rate, at bfloat16's."""
+        """Bound the seconds for so many bytes and product operations from below; types without a rate go at bfloat16's."""
         return max(moved / self.copy, flops / self.matrix.get(matrix, self.matrix["bfloat16"]))
 
 

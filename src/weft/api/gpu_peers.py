@@ -21,7 +21,7 @@ _Function = Callable[..., Any]
 
 
 def names(row: Workload, peers: str) -> tuple[str, ...]:
-    """What is measured in `row`: weft, eager, and of the other peers the best of an earlier measurement, all, or none."""
+    """Name what is measured in `row`: weft, eager, and of the other peers the best of an earlier measurement, all, or none."""
     match peers:
         case "all":
             others = (*_ALWAYS[1:], *row.peers)
@@ -33,7 +33,7 @@ def names(row: Workload, peers: str) -> tuple[str, ...]:
 
 
 def candidate(row: Workload, name: str) -> _Function:
-    """What is called `name`, for the operands of `row`; it may compile at its first call."""
+    """Return the function called `name`, for the operands of `row`; it may compile at its first call."""
     match name:
         case "weft":
             return compiled_by_weft(row.fn)
@@ -48,7 +48,7 @@ def candidate(row: Workload, name: str) -> _Function:
 
 
 def _sdpa(name: str, *, causal: bool) -> _Function:
-    """PyTorch's fused attention by one of its kernels."""
+    """Return PyTorch's fused attention by one of its kernels."""
     backend = {"sdpa_cudnn": SDPBackend.CUDNN_ATTENTION, "sdpa_flash": SDPBackend.FLASH_ATTENTION}[name]
 
     def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

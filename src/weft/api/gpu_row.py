@@ -92,14 +92,14 @@ class Found:
         return self.times[OWN].median_ms / self.floor_ms if OWN in self.times else math.nan
 
     def written(self) -> dict[str, Any]:
-        """What the results file holds of it."""
+        """Return what the results file holds of it."""
         figures = {"ratio": self.ratio, "over_floor": self.over_floor, "floor_ms": self.floor_ms}
         said = {name: None if math.isnan(figure) else figure for name, figure in figures.items()}
         return {**asdict(self), **said, "peer": self.peer, "right": self.right}
 
     @staticmethod
     def read(written: Mapping[str, Any]) -> Found:
-        """What `written` gave, back from a file; raises KeyError or TypeError where that holds something else."""
+        """Read what `written` gave, back from a file; raises KeyError or TypeError where that holds something else."""
         own = {n: v for n, v in written.items() if n not in ("ratio", "over_floor", "peer", "right")}
         own["errors"] = {name: Checked(**value) for name, value in written["errors"].items()}
         own["times"] = {name: Timing(**value) for name, value in written["times"].items()}
@@ -112,7 +112,7 @@ class RowError(Exception):
 
 
 def blank(row: Workload, sizes: Sizes) -> Found:
-    """What is known of a row before it is measured."""
+    """Return what is known of a row before it is measured."""
     return Found(row.name, row.group, "x".join(map(str, sizes)), str(row.dtype).removeprefix("torch."))
 
 
@@ -138,7 +138,7 @@ class Session:
     results: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
 
     def attempt(self, name: str, run: Callable[[], Any]) -> Any:
-        """What `run` gives; None where it fails, and `name` is given up.
+        """Run a candidate, and return its result; None where it fails, and `name` is given up.
 
         Raises:
             RowError: `name` is eager, by which all others are judged.
@@ -159,7 +159,7 @@ class Session:
         return done
 
     def call(self, name: str, inputs: Sequence[Any]) -> Any:
-        """A candidate's result, or None; it is made where it was not."""
+        """Call a candidate, and return its result, or None; it is made where it was not."""
 
         def run() -> Any:
             if name not in self.calls:
@@ -169,11 +169,11 @@ class Session:
         return self.attempt(name, run)
 
     def inputs(self, number: int) -> tuple[torch.Tensor, ...]:
-        """Random operands."""
+        """Draw random operands."""
         return self.row.inputs(self.sizes, number, self.clock.device)
 
     def kept(self, out: Any) -> Any:
-        """The part of a result that is judged, as a copy."""
+        """Copy the part of a result that is judged."""
         parts = tuple(self.row.cut(t).clone() for t in tensors(out))
         return parts if isinstance(out, tuple) else parts[0]
 
@@ -186,13 +186,13 @@ class Session:
 
 
 def said(error: BaseException) -> str:
-    """An error in one line."""
+    """Say an error in one line."""
     first = next((line for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {first}"[:_LONGEST]
 
 
 def tensors(out: Any) -> tuple[torch.Tensor, ...]:
-    """The tensors of a result."""
+    """Return the tensors of a result."""
     return cast("tuple[torch.Tensor, ...]", out if isinstance(out, tuple) else (out,))
 
 
@@ -278,7 +278,7 @@ def _draws(session: Session, names: Sequence[str]) -> tuple[list[Any], list[Any]
 
 
 def _replays(session: Session) -> dict[str, Replay]:
-    """Every candidate made ready; what a replay leaves in results that were spoilt before is judged with the rest."""
+    """Make every candidate ready; what a replay leaves in results that were spoilt before is judged with the rest."""
     inputs = session.inputs(0)
     replays: dict[str, Replay] = {}
 
@@ -299,7 +299,7 @@ def _replays(session: Session) -> dict[str, Replay]:
 
 
 def _judged(session: Session, exact: list[Any], gaps: list[Any]) -> dict[str, Checked]:
-    """Every candidate's results; the last of each are a replay on the first operands."""
+    """Judge every candidate's results; the last of each are a replay on the first operands."""
     eager = session.results[_STANDARD]
     near = None if gaps[0] is None else Draws([*gaps, gaps[0]])
     return {
@@ -310,7 +310,7 @@ def _judged(session: Session, exact: list[Any], gaps: list[Any]) -> dict[str, Ch
 
 
 def _runs(before: stats.Stats, after: stats.Stats) -> str:
-    """What a compiled function runs."""
+    """Name what a compiled function runs."""
     if after.kernels == before.kernels:
         return "PyTorch"
     left = after.fallbacks > before.fallbacks

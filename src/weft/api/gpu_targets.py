@@ -79,7 +79,7 @@ class Reached:
 
 
 def reached(ratios: Mapping[str, float]) -> tuple[Reached, ...]:
-    """Every group, then all rows of groups together; `ratios` of the rows that were measured and are right, by name."""
+    """Measure every group, then all rows of groups together; `ratios` of the rows that were measured and are right, by name."""
     members = {group: [row.name for row in ROWS if row.group == group] for group in GOALS}
     everything = [name for names in members.values() for name in names]
     return tuple(
@@ -89,7 +89,7 @@ def reached(ratios: Mapping[str, float]) -> tuple[Reached, ...]:
 
 
 def table(ratios: Mapping[str, float]) -> Table:
-    """How every group stands, for a terminal."""
+    """Show how every group stands, for a terminal."""
     shown = Table("group", "goal", title="weft / best peer, by group")
     for head in ("rows", "geometric mean", "most", "met"):
         shown.add_column(head, justify="right")

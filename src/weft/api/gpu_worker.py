@@ -49,7 +49,7 @@ class GpuSetting:
 
 
 def setting(device: str) -> GpuSetting:
-    """This machine, now."""
+    """Describe this machine, now."""
     driver = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     return GpuSetting(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -73,7 +73,7 @@ def _triton() -> str:
 
 
 def answer(request: Mapping[str, Any], clock: Clock, trying: Callable[[str], None], *, small: bool) -> dict[str, Any]:
-    """What a request asks for.
+    """Answer a request.
 
     Args:
         request: {"what": "setting"}; or {"what": "compile" or "measure", "row", "names"}, and for "measure" what it takes besides.

@@ -32,7 +32,7 @@ _ENVIRONMENT = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
 
 def _started(command: Sequence[str], errors: Any) -> Any:
-    """The process; its input and output are pipes of lines, which its type does not say."""
+    """Start the process; its input and output are pipes of lines, which its type does not say."""
     given = _ENVIRONMENT | os.environ
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, text=True, env=given)
@@ -56,7 +56,7 @@ class Worker:
         self._lines.put(None)
 
     def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """The answer.
+        """Ask the process for the answer.
 
         Args:
             request: what `weft.api.gpu_worker.answer` takes.
@@ -121,7 +121,7 @@ class Watched:
         self._worker: Worker | None = None
 
     def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """As `Worker.ask`."""
+        """Ask as `Worker.ask` does, and start another process after one that was lost."""
         if self._worker is None:
             self._worker = self._make()
         try:
@@ -139,7 +139,7 @@ class Watched:
     def without_what_breaks(
         self, request: Mapping[str, Any], seconds: float, needed: str = "eager"
     ) -> tuple[dict[str, Any], dict[str, str]]:
-        """The answer, in which candidates that cost a process are skipped; and these, with the reason.
+        """Ask for an answer in which candidates that cost a process are skipped; returned with these and the reason.
 
         Raises:
             LostError: it was not a candidate's doing, or it was that of the one that is `needed`.

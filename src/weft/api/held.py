@@ -8,14 +8,14 @@ import torch
 
 
 def bytes_of(tensor: torch.Tensor) -> bytes:
-    """The elements of `tensor`, which with its shape, strides and type say all of it."""
+    """Return the elements of `tensor`, which with its shape, strides and type say all of it."""
     once = _once(tensor.detach().resolve_conj().resolve_neg()).cpu().contiguous()
     flat = once.as_strided((once.numel(),), (1,), once.storage_offset())  # of one element the strides may be any
     return flat.view(torch.uint8).numpy().tobytes()
 
 
 def _once(tensor: torch.Tensor) -> torch.Tensor:
-    """A view with each place of the memory of `tensor` once, which shape and strides alone decide.
+    """Return a view with each place of the memory of `tensor` once, which shape and strides alone decide.
 
     Dimensions that stay in one place have one element. Where others overlap, it is all places from the first to the last one.
     """
@@ -32,14 +32,14 @@ def _once(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _reach(shape: Sequence[int], stride: Sequence[int]) -> int:
-    """How many elements lie from the first to the last one of such a tensor."""
+    """Count the elements from the first to the last one of such a tensor."""
     return 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if 0 not in shape else 0
 
 
 def tensor_of(
     content: bytes, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """The tensor whose `bytes_of` these are, on `device`, with these strides: a copy of a view has others there."""
+    """Make the tensor whose `bytes_of` these are, on `device`, with these strides: a copy of a view has others there."""
     memory = torch.zeros(_reach(shape, stride), dtype=dtype, device=device)
     whole = memory.as_strided(shape, stride)
     places = _once(whole)

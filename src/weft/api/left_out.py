@@ -58,7 +58,7 @@ LAWS = (
 
 
 def left_out(program: TensorProgram) -> tuple[str, ...]:
-    """A line for each law and rule that cancels and would apply to `program`, and why it is not used; none where there is none.
+    """List each law and rule that cancels and would apply to `program`, and why it is not used; empty where there is none.
 
     Found by applying them: rules are looked for among the steps of fusing with all of them, first without the laws that cancel,
     then with them.
@@ -86,7 +86,7 @@ def _line(rule: Rule, where: str, after: str) -> str:
 
 
 def _cancelling(program: TensorProgram) -> Iterator[tuple[Rule, str]]:
-    """Each rule that cancels among the steps of fusing `program`, with where it first matched."""
+    """Yield each rule that cancels among the steps of fusing `program`, with where it first matched."""
     try:
         steps = fuse(lower(sizes_in_place(program))).steps
     except UnsupportedError:
@@ -100,7 +100,7 @@ def _cancelling(program: TensorProgram) -> Iterator[tuple[Rule, str]]:
 
 
 def place(step: Step) -> str:
-    """The loops around the graph that `step` rewrote, as its program's listing calls them."""
+    """Name the loops around the graph that `step` rewrote, as its program's listing calls them."""
     graph, loops = step.before.graph, list[str]()
     for name in step.place:
         node = next(n for n in graph.nodes if isinstance(n, Map) and n.name == name)
@@ -110,7 +110,7 @@ def place(step: Step) -> str:
 
 
 def _statement(rule: Rule) -> str:
-    """The rule in words: what its file begins with, without the number."""
+    """State the rule in words: what its file begins with, without the number."""
     module = inspect.getmodule(rule.rewrite)
     text = (module.__doc__ if module is not None else None) or rule.name
     return text.strip().splitlines()[0].partition(": ")[2].rstrip(".") or rule.name

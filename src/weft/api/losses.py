@@ -59,7 +59,7 @@ def say_what_is_lost(gm: torch.fx.GraphModule, made: Plan, arguments: Sequence[A
 
 
 def _function(where: Location | None) -> tuple[str, str]:
-    """What tells the function that is traced from others: its file and name; for one of PyTorch's (a module's call), the line."""
+    """Identify the function that is traced: by its file and name, or for one of PyTorch's (a module's call) by the line."""
     code = traced_function()
     if code is not None and not code.co_filename.startswith(OWN):
         return code.co_filename, _RESUMED.sub(r"\1", code.co_name)

@@ -101,7 +101,9 @@ def compare(
 
 
 def orders(count: int) -> tuple[tuple[int, ...], ...]:
-    """Orders of 0 .. count - 1 in which each has each place, and follows each other one, equally often (E. J. Williams, 1949)."""
+    """Find orders of 0 .. count - 1 in which each has each place, and follows each other one, equally often (E. J.
+    Williams, 1949). J. Williams, 1949).
+    """
     low, high = 0, count
     first = [0]
     while len(first) < count:
@@ -139,7 +141,7 @@ class Standard:
         draws: int = 4,
         gaps: Callable[..., Any] | None = None,
     ) -> Standard:
-        """The standard that `fn` sets.
+        """Make the standard that `fn` sets.
 
         Args:
             fn: takes what `make_inputs` gives.
@@ -155,7 +157,7 @@ class Standard:
         return Standard(given, eager, exact, near)
 
     def judge(self, call: Callable[..., Any]) -> Judgement:
-        """`call` under the error rule."""
+        """Judge `call` under the error rule."""
         with torch.no_grad():
             out = Draws([call(*inputs) for inputs in self.inputs])
         return judge(out, self.eager, self.exact, gaps=self.gaps)
@@ -167,7 +169,7 @@ def settle() -> None:
 
 
 def setting(version: str) -> Setting:
-    """This machine, now; `version` is weft's.
+    """Describe this machine, now; `version` is weft's.
 
     Raises:
         CompilerError: there is no C++ compiler.
@@ -188,7 +190,7 @@ def setting(version: str) -> Setting:
 
 
 def processor() -> str:
-    """The processor's name as the system gives it."""
+    """Name the processor as the system does."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -198,7 +200,7 @@ def processor() -> str:
 
 
 def commit() -> str | None:
-    """The commit of the checkout that this file lies in, marked where it was changed; None where it is installed elsewhere."""
+    """Name the commit of the checkout that this file lies in, marked where it was changed; None where it is installed elsewhere."""
     root = Path(__file__).resolve().parents[3]
     git = shutil.which("git")
     if git is None or not (root / ".git").exists():
@@ -208,7 +210,7 @@ def commit() -> str | None:
 
 
 def first_line(command: Sequence[str]) -> str | None:
-    """The first line that `command` writes; None where it fails."""
+    """Return the first line that `command` writes; None where it fails."""
     try:
         done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.SubprocessError):

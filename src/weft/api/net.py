@@ -118,7 +118,7 @@ def reproducer(gm: torch.fx.GraphModule, arguments: Sequence[Any], error: Except
 
 
 def _state(gm: torch.fx.GraphModule) -> list[str]:
-    """The constructor, where the graph holds tensors."""
+    """Writes the constructor, where the graph holds tensors."""
     held = [
         (n.target, getattr(gm, n.target, None)) for n in gm.graph.nodes if n.op == "get_attr" and "." not in n.target
     ]
@@ -130,7 +130,7 @@ def _state(gm: torch.fx.GraphModule) -> list[str]:
 
 
 def _like(argument: Any) -> str:
-    """Python for an argument like this one."""
+    """Writes Python for an argument like this one."""
     match argument:
         case torch.Tensor():
             shape, stride = (tuple(map(_number, sizes)) for sizes in (argument.shape, argument.stride()))
@@ -176,5 +176,5 @@ def safe(run: Runner, gm: torch.fx.GraphModule, eager: Runner) -> Runner:
 
 
 def forget() -> None:
-    """Has every cause said anew."""
+    """Forgets which causes were said, so that every one is said anew."""
     _said.clear()

@@ -80,7 +80,7 @@ def optimize(
             return noting(run)
 
         def noting(run: Runner) -> Runner:
-            """`run`; its first call, which is here, is noted."""
+            """Return `run`; its first call, which is here, is noted."""
 
             def call(*arguments: Any) -> Sequence[Any]:
                 results = run(*arguments)
@@ -109,7 +109,7 @@ without_log_inside(optimize)
 
 
 def _beyond(plan: Plan) -> Iterator[str]:
-    """What the function that Dynamo is tracing now, whose graph this is, does beside its graph as a file has it."""
+    """Yield what the function that Dynamo is tracing now, whose graph this is, does beside its graph as a file has it."""
     if any(isinstance(each, FromSizes) and each.told for each in plan.captured.results):
         yield "the function returns a number that is the content of a tensor, another one at another call"
     if changes_objects():
@@ -119,7 +119,7 @@ def _beyond(plan: Plan) -> Iterator[str]:
 def _calling(
     inputs: Sequence[Any], noted: list[tuple[Sequence[Any], Sequence[Any]]], result: Any, beyond: Sequence[str]
 ) -> Saved | ProgramFileError:
-    """How the one graph of a function is called, from the call that was noted; or why it cannot be saved."""
+    """Learn how the one graph of a function is called, from the call that was noted; or say why it cannot be saved."""
     calls = list(noted)
     noted.clear()
     if len(calls) != 1:
@@ -140,7 +140,9 @@ def _calling(
 
 
 def _untraceable(error: TorchDynamoException) -> UnsupportedError:
-    """What PyTorch's tracing refuses although eager runs it (an operand on another device, where eager does not look)."""
+    """Make the error for what PyTorch's tracing refuses although eager runs it (an operand on another device that eager
+    ignores).
+    """
     own = [f for f in getattr(error, "real_stack", None) or () if not f.filename.startswith(OWN)]
     where = Location(own[-1].filename, own[-1].lineno or 0, own[-1].line or "") if own else None
     lines = [line.strip() for line in str(getattr(error, "msg", error)).splitlines()]
@@ -153,7 +155,7 @@ def _untraceable(error: TorchDynamoException) -> UnsupportedError:
 
 
 def own_code(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A copy of a plain function with a code object of its own: Dynamo's limits count per code object."""
+    """Copy a plain function with a code object of its own: Dynamo's limits count per code object."""
     if not isinstance(fn, types.FunctionType):
         return fn
     copy = types.FunctionType(fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)

@@ -50,7 +50,7 @@ class Program:
             return self._call(*args, **kwargs)
 
     def __str__(self) -> str:
-        """Its kernels, and what is left to PyTorch, in a few lines; `explain` tells all."""
+        """List its kernels, and what is left to PyTorch, in a few lines; `explain` tells all."""
         count = len(self.kernels)
         left = [f"left to PyTorch: {fallback}" for fallback in self.fallbacks]
         kernels = f"{count or 'no'} kernel{'' if count == 1 else 's'}"
@@ -59,22 +59,22 @@ class Program:
         )
 
     def __repr__(self) -> str:
-        """In one line."""
+        """Describe the program in one line."""
         return f"<Program: {', '.join(map(repr, self.plans)) or 'computes nothing'}>"
 
     def __reduce__(self) -> Never:
-        """Not pickled: its kernels are loaded into this process."""
+        """Refuse to be pickled: the kernels are loaded into this process."""
         raise TypeError(
             "a program of weft.optimize cannot be pickled, its kernels are loaded into this process: write it with program.save "
             "and read it with weft.load; or pickle the function or module and call weft.optimize where it is loaded"
         )
 
     def __deepcopy__(self, memo: object) -> Program:
-        """Itself, as of a function."""
+        """Return the program itself, as for a function."""
         return self
 
     def __copy__(self) -> Program:
-        """Itself, as of a function."""
+        """Return the program itself, as for a function."""
         return self
 
     def save(self, path: str | Path) -> Path:
@@ -108,7 +108,7 @@ class Program:
 
     @property
     def fallbacks(self) -> tuple[Fallback, ...]:
-        """What is left to PyTorch: (operation, reason) pairs, with the user's line where known."""
+        """The operations left to PyTorch: (operation, reason) pairs, with the user's line where known."""
         return tuple(f for p in self.plans for f in p.fallbacks)
 
     @property
@@ -117,13 +117,13 @@ class Program:
         return Trace(s for p in self.plans for r in p.regions for s in r.trace)
 
     def explain(self) -> Report:
-        """The whole story as text: captured program, rewrites, block programs, schedule, verdict, fallbacks."""
+        """Tell the whole story as text: captured program, rewrites, block programs, schedule, verdict, fallbacks."""
         return report(self.plans)
 
 
 @named("weft.load")
 def load(path: str | Path, device: str | torch.device | None = None) -> Program:
-    """The program that `Program.save` wrote: it runs without tracing, tuning or a compiler.
+    """Load the program that `Program.save` wrote: it runs without tracing, tuning or a compiler.
 
     A file holds machine code and the names of PyTorch's operations: whoever made it decides what calling the program does, and
     loading a CPU's library runs code of its maker's. Load files of those whom you would let run a program as you. What says how the

@@ -53,7 +53,7 @@ def say_what_is_fixed() -> None:
 
 
 def traced_function() -> CodeType | None:
-    """The code of the function that Dynamo is tracing now; None outside of a trace."""
+    """Return the code of the function that Dynamo is tracing now; None outside of a trace."""
     try:
         return cast("Any", InstructionTranslator.current_tx()).output.root_tx.f_code
     except AttributeError:
@@ -61,7 +61,7 @@ def traced_function() -> CodeType | None:
 
 
 def _fixed(failures: Iterable[str], code: CodeType) -> tuple[dict[str, list[str]], dict[str, Location]]:
-    """By what is fixed, the values that were, each once, and where."""
+    """Collect by what is fixed the values that were, each once, and where."""
     values: dict[str, list[str]] = {}
     places: dict[str, Location] = {}
     for failure in failures:

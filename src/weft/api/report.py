@@ -57,7 +57,7 @@ class Report:
 
 
 def report(plans: Sequence[Plan]) -> Report:
-    """The report of the plans of one function."""
+    """Write the report of the plans of one function."""
     sections: list[tuple[str, str]] = []
     for number, plan in enumerate(plans, 1):
         of = f" (graph {number} of {len(plans)})" if len(plans) > 1 else ""
@@ -92,7 +92,7 @@ def _plan(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _sizes(program: TensorProgram) -> str:
-    """Of each input, its dimensions; which sizes any call may have, and which are fixed, and why."""
+    """List the dimensions of each input; which sizes any call may have, and which are fixed, and why."""
 
     def dims(node: Input) -> str:
         return " × ".join("1" if a is None else a.space.name for a in node.dims or node.axes) or "a number"
@@ -109,7 +109,7 @@ def _sizes(program: TensorProgram) -> str:
 
 
 def _rule(rule: Derived) -> str:
-    """What a size is of another one."""
+    """Say how a size follows from another one."""
     times = f"{rule.times} times " if rule.times != 1 else ""
     if times and (rule.start, rule.stop, rule.step) == (None, None, 1):
         return f"{times}{rule.source.name}"
@@ -139,13 +139,13 @@ def _region(region: CompiledRegion) -> Iterator[tuple[str, str]]:
 
 
 def _chains(region: CompiledRegion) -> str:
-    """How each chain of dependent reductions is one loop: decomposition, update and merge of each."""
+    """Show how each chain of dependent reductions is one loop: decomposition, update and merge of each."""
     found = chains(region.program, running=region.approximation is not None).found.decompositions
     return "\n\n".join("\n".join(map(str, formulas(each))) for each in found)
 
 
 def _candidates(region: CompiledRegion) -> str:
-    """Each with its predicted time and how much more than the chosen one's that is, or why it cannot be a kernel."""
+    """List each candidate with its predicted time and how much more than the chosen one's that is, or why it cannot be a kernel."""
     best = next(c.seconds for c in region.considered if c.origin == region.origin and c.seconds is not None)
     lines: list[str] = []
     for each in region.considered:
@@ -160,7 +160,7 @@ def _candidates(region: CompiledRegion) -> str:
 
 
 def _why(region: CompiledRegion, seconds: float) -> str:
-    """Why the chosen candidate, predicted to take `seconds`, is chosen."""
+    """Say why the chosen candidate, predicted to take `seconds`, is chosen."""
     if all(o.seconds is None or o.reason or o.seconds >= seconds for o in region.considered):
         return "the least"
     if region.approximation is not None:
@@ -169,13 +169,13 @@ def _why(region: CompiledRegion, seconds: float) -> str:
 
 
 def _bears(region: CompiledRegion) -> str:
-    """Which magnitudes of inputs the chosen candidate bears, and each of its exponentials, squares and products."""
+    """Say which magnitudes of inputs the chosen candidate bears, and each of its exponentials, squares and products."""
     unknown = "unknown: the program has no floating input, or cannot be run at small sizes"
     return "\n".join(Ranges(region.program).said(region.fused)) or unknown
 
 
 def _shifted(region: CompiledRegion, start: BlockProgram) -> TensorProgram | None:
-    """The tensor program without shifts that cancel, where `start`, what the chosen candidate began with, is made of it."""
+    """Return the tensor program without shifts that cancel, if `start`, what the chosen candidate began with, is made of it."""
     if start == region.lowered:
         return None
     shifted = without_shifts(region.program)

@@ -216,13 +216,13 @@ class _Writer:
     regions: dict[int, SavedRegion] = field(default_factory=dict[int, SavedRegion])
 
     def put(self, folder: str, content: bytes) -> str:
-        """Its name in the archive."""
+        """Add content to the archive, and return its name there."""
         name = f"{folder}/{len(self.files)}"
         self.files[name] = content
         return name
 
     def step(self, step: Step) -> CallStep | ViewStep | SavedRegionStep:
-        """`step` as data; one region for steps that share one."""
+        """Return `step` as data; one region for steps that share one."""
         if not isinstance(step, RegionStep):
             return step
         region = self.regions.get(id(step.region))
@@ -231,7 +231,7 @@ class _Writer:
         return SavedRegionStep(region, step.reads, step.writes, step.sizes)
 
     def region(self, region: CompiledRegion) -> SavedRegion:
-        """`region` as data."""
+        """Return `region` as data."""
         return SavedRegion(
             region.program,
             region.lowered,
@@ -244,7 +244,7 @@ class _Writer:
         )
 
     def kernel(self, kernel: Kernel) -> SavedKernel:
-        """`kernel` as data, and its binaries as files."""
+        """Return `kernel` as data, with its binaries as files."""
         made = kernel.made
         if isinstance(made, Binary):
             with reading(made.library, todo="call weft.optimize again: the cache was cleared since"):
@@ -265,12 +265,12 @@ class _Writer:
         )
 
     def assembled(self, one: Assembled) -> tuple[str, ...]:
-        """What is known of a binary, and the names of it and of its assembly."""
+        """Return what is known of a binary, and the names of it and of its assembly."""
         names = self.put("kernels", one.binary), self.put("kernels", one.assembly.encode())
         return json.dumps(one.to_json()), *names
 
     def constant(self, tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
-        """Shape, strides and type of a tensor, whose elements become a file."""
+        """Return shape, strides and type of a tensor, whose elements become a file."""
         self.put("constants", held.bytes_of(tensor))
         return tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype
 
@@ -339,7 +339,7 @@ def _demand_text(captured: Captured) -> None:
 
 
 def read(path: Path, device: str | torch.device | None) -> Loaded:
-    """What `save` wrote; as `load`."""
+    """Read what `save` wrote; arguments and errors as of `load`."""
     try:
         with reading(path, todo="name a file that program.save wrote"), zipfile.ZipFile(path) as archive:
             names = archive.namelist()
@@ -359,7 +359,7 @@ def read(path: Path, device: str | torch.device | None) -> Loaded:
 
 
 def _demand_fit(path: Path, manifest: Mapping[str, Any]) -> Target:
-    """The target of a file that fits this weft, this PyTorch and this machine."""
+    """Return the target of a file that fits this weft, this PyTorch and this machine."""
     own, target = _versions(), Target.parse(manifest["target"])
     if (manifest["format"], manifest["source"]) != (_FORMAT, own["source"]):
         raise ProgramFileError(
@@ -383,7 +383,7 @@ def _demand_fit(path: Path, manifest: Mapping[str, Any]) -> Target:
 
 
 def _place(target: Target, device: str | torch.device | None) -> torch.device:
-    """Where a program for `target` runs here: of several GPUs, which one."""
+    """Choose the device on which a program for `target` runs here: of several GPUs, which one."""
     from weft.plan import of_device
 
     try:
@@ -417,7 +417,7 @@ class _Reader:
     regions: dict[int, CompiledRegion] = field(default_factory=dict[int, CompiledRegion])
 
     def loaded(self) -> Loaded:
-        """The plan, and what it is called with."""
+        """Restore the plan, and what it is called with."""
         saved = self.saved
         constants = self.constants()
         split = len(constants) - saved.own
@@ -439,14 +439,14 @@ class _Reader:
         return Loaded(plan, saved.calling.on(self.device), constants[:split])
 
     def constants(self) -> tuple[torch.Tensor, ...]:
-        """The tensors that the function holds."""
+        """Restore the tensors that the function holds."""
         return tuple(
             held.tensor_of(self.files[f"constants/{number}"], *described, self.device)
             for number, described in enumerate(self.saved.constants)
         )
 
     def step(self, step: CallStep | ViewStep | SavedRegionStep) -> Step:
-        """The step that `step` is the data of."""
+        """Restore the step that `step` is the data of."""
         if not isinstance(step, SavedRegionStep):
             return step
         region = self.regions.get(id(step.region))
@@ -455,13 +455,13 @@ class _Reader:
         return RegionStep(region, step.reads, step.writes, step.sizes)
 
     def region(self, saved: SavedRegion) -> CompiledRegion:
-        """The region that `saved` is the data of, its kernels loaded."""
+        """Restore the region that `saved` is the data of, its kernels loaded."""
         made = tuple(map(self.kernel, saved.kernels))
         rest = saved.origin, saved.considered, saved.approximation
         return CompiledRegion(saved.program, saved.lowered, saved.fused, saved.trace, made, *rest)
 
     def kernel(self, saved: SavedKernel) -> Kernel:
-        """The kernel that `saved` is the data of."""
+        """Restore the kernel that `saved` is the data of."""
         made, first = self.gpu_binary(saved) if self.target.is_gpu else (self.binary(saved), None)
         return Kernel(
             saved.block_program,
@@ -477,7 +477,7 @@ class _Reader:
         )
 
     def binary(self, saved: SavedKernel) -> Binary:
-        """A CPU's."""
+        """Restore a CPU's binary."""
         ((name,),) = saved.binaries
         signature = KernelSignature.from_json(json.loads(saved.signature))
         try:
@@ -489,7 +489,7 @@ class _Reader:
             ) from error
 
     def gpu_binary(self, saved: SavedKernel) -> tuple[GpuBinary, Callable[[], Assembled]]:
-        """A GPU's, and its first binary."""
+        """Restore a GPU's binaries, and the first one."""
         source = GpuSource(saved.text, GpuSignature.from_json(json.loads(saved.signature)))
         binaries = [
             Assembled.from_json(json.loads(known), self.files[binary], self.files[assembly].decode())

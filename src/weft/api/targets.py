@@ -15,7 +15,7 @@ from weft.target import ARCHITECTURES, CPU, Target
 
 
 def target_for(target: str | torch.device | None, inputs: Sequence[Any]) -> Target:
-    """The target that a user means.
+    """Find the target that a user means.
 
     Args:
         target: a name, a device of this machine, or None for where the inputs live.
@@ -43,12 +43,12 @@ def target_for(target: str | torch.device | None, inputs: Sequence[Any]) -> Targ
 
 
 def runs_here(target: Target, where: Target) -> bool:
-    """Whether kernels for `target` can be called with tensors that live at `where`."""
+    """Tell whether kernels for `target` can be called with tensors that live at `where`."""
     return (target == where and runs(target)) or (target.is_gpu and where == CPU and interpreted.is_asked_for())
 
 
 def elsewhere(target: Target) -> Callable[..., Never]:
-    """What stands for a program whose kernels cannot run on the tensors it was compiled with."""
+    """Stand for a program whose kernels cannot run on the tensors it was compiled with."""
 
     def call(*args: Any, **kwargs: Any) -> Never:
         del args, kwargs

@@ -30,13 +30,13 @@ _INDEXING = (operator.getitem, operator.setitem)
 
 
 def traced_for(backend: B) -> B:
-    """`backend`, known as weft's: indices in its graphs stay numbers of the run."""
+    """Marks `backend` as weft's: indices in its graphs stay run-time arguments."""
     setattr(backend, _MARK, True)
     return backend
 
 
 def guard_forward_derivatives() -> None:
-    """Has Dynamo trace anew where forward-mode derivatives are asked for, which it does not guard by itself.
+    """Lets Dynamo trace anew where forward-mode derivatives are asked for, which it does not guard by itself.
 
     To be called while a backend compiles; elsewhere there are no guards, and nothing happens.
     """
@@ -56,7 +56,8 @@ def _is_wefts(compiler: Any) -> bool:
 
 
 def _selecting(graph: Any, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """`args` of an indexing, with views at the numbers among the indices as the tensor; None where PyTorch has to read them itself.
+    """Returns `args` of an indexing, with the tensor viewed at those indices that are numbers; None where PyTorch must
+    read them itself.
 
     It has where no index is a number of the run, where one is a tensor, a list or a mask, which moves dimensions, and where
     Dynamo must see that the tensor itself begins to need gradients.
@@ -91,7 +92,7 @@ def _example(value: Any) -> Any:
 
 
 def _keep_numbers() -> None:
-    """Has Dynamo trace indices as this module says."""
+    """Lets Dynamo trace indices as this module says."""
     create: Any = OutputGraph.create_proxy
 
     @functools.wraps(create)

@@ -49,7 +49,7 @@ class Whole:
 
 
 def argument(place: int) -> str:
-    """What the positional argument number `place` is called in programs and messages."""
+    """Name the positional argument number `place` as programs and messages do."""
     return f"argument {place}"
 
 
@@ -71,7 +71,7 @@ def whole(fn: Callable[..., Any], inputs: tuple[Any, ...], which: str) -> Whole:
 
 
 def _filled(x: Any) -> Any:
-    """A tensor without elements with some: as many along each dimension that has none."""
+    """Fill a tensor without elements: with some along each dimension that has none."""
     return x.new_ones([size or _SOME for size in x.shape]) if isinstance(x, torch.Tensor) and not x.numel() else x
 
 
@@ -86,12 +86,12 @@ class _Trace:
 
     @property
     def writes(self) -> bool:
-        """Whether arguments are written into."""
+        """True where arguments are written into."""
         return any(captured.writes for captured, _ in self._graphs)
 
     @property
     def calls(self) -> Calls:
-        """What opaque operations call, on values as the program names them."""
+        """The calls of opaque operations, on values as the program names them."""
         if not self._graphs:
             return {}
         captured, example = self._graphs[0]
@@ -108,7 +108,9 @@ class _Trace:
         return {key: call(old) for key, old in captured.calls.items()}
 
     def numbers(self, program: TensorProgram | None) -> tuple[float | int, ...]:
-        """Those in the calls of the graphs (bounds of slices among them), and those that operations of the program have."""
+        """List the numbers in the calls of the graphs (bounds of slices among them), and those that operations of the
+        program have.
+        """
         found = list(literals(program)) if program is not None else []
         for module in self._modules:
             for node in module.graph.nodes:
@@ -116,7 +118,7 @@ class _Trace:
         return tuple(dict.fromkeys(found))
 
     def bounds(self, program: TensorProgram | None) -> frozenset[int]:
-        """The numbers that bound indices."""
+        """Return the numbers that bound indices."""
         nodes = [node for module in self._modules for node in module.graph.nodes]
         leaves: list[Any] = [x for node in nodes for x in pytree.tree_leaves((node.args, node.kwargs))]
         found = {abs(v) for x in leaves if isinstance(x, slice) for v in _numbers(x) if isinstance(v, int)}
@@ -125,7 +127,7 @@ class _Trace:
         return frozenset(found)
 
     def program(self) -> tuple[TensorProgram, tuple[str, ...]]:
-        """The program, and what is returned in words.
+        """Return the program, and what is returned in words.
 
         Raises:
             UnsupportedError: it is not one, or not one over its arguments alone.
@@ -174,7 +176,7 @@ class _Trace:
         return captured, example
 
     def _argument_or_constant(self, leaf: Any) -> int | str:
-        """The place of an argument that is returned as it is; words for what is no tensor."""
+        """Return the place of an argument that is returned as it is; words for what is no tensor."""
         if not isinstance(leaf, torch.Tensor):
             return f"constant {leaf!r}"
         place = next((i for i, x in enumerate(self._inputs) if x is leaf), None)
@@ -183,13 +185,13 @@ class _Trace:
         return place
 
     def _result(self, leaf: Any, captured: Captured) -> FromProgram | int | str:
-        """One thing that the function returned; what is no result of its graph Dynamo puts in itself."""
+        """Describe one thing that the function returned; what is no result of its graph Dynamo puts in itself."""
         made = next((captured.results[i] for i, x in enumerate(self._made[0]) if x is leaf), None)
         given = any(x is leaf for x in self._inputs)
         return made if isinstance(made, FromProgram) and not given else self._argument_or_constant(leaf)
 
     def _returning(self, program: TensorProgram, results: Sequence[FromProgram | int | str]) -> TensorProgram:
-        """`program` with the tensors among `results` as its outputs, arguments among them."""
+        """Return `program` with the tensors among `results` as its outputs, arguments among them."""
         inputs = {n.name: n for n in program.inputs}
         outputs: list[str] = []
         dims: list[tuple[Axis | None, ...]] = []
@@ -206,7 +208,7 @@ class _Trace:
 
 
 def _only_moves(captured: Captured, program: TensorProgram) -> bool:
-    """Whether what PyTorch runs of it moves elements, and nothing else."""
+    """Tell whether what PyTorch runs of it moves elements, and nothing else."""
     nodes = [n for n in program.nodes if isinstance(n, Opaque)]
     try:
         for node in nodes:
@@ -235,7 +237,7 @@ def _numbers(value: Any) -> Iterator[float | int]:
 
 
 def _argument_names(inputs: tuple[Any, ...], example: Sequence[Any]) -> dict[int, str]:
-    """For each of the graph's placeholders the name of the argument that it is, where it is one."""
+    """Map each of the graph's placeholders to the name of the argument that it is, where it is one."""
     tensors = {i: x for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)}
     filled = [x for x in tensors.values() if x.numel()]
     if len({x.data_ptr() for x in filled}) != len(filled):
@@ -250,12 +252,12 @@ def _argument_names(inputs: tuple[Any, ...], example: Sequence[Any]) -> dict[int
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether a placeholder of a graph is this argument; empty ones have no memory to tell them by."""
+    """Tell whether a placeholder of a graph is this argument; empty ones have no memory to tell them by."""
     return one is other or (bool(one.numel()) and one.data_ptr() == other.data_ptr())
 
 
 def _named(captured: Captured, names: Mapping[int, str]) -> TensorProgram:
-    """The program of `captured`, its inputs named after the arguments."""
+    """Return the program of `captured`, its inputs named after the arguments."""
     program = captured.program
     assert program is not None
     name = _names(captured, names)
@@ -269,7 +271,7 @@ def _named(captured: Captured, names: Mapping[int, str]) -> TensorProgram:
 
 
 def _names(captured: Captured, names: Mapping[int, str]) -> Callable[[str], str]:
-    """What the values of a program are called where its inputs are named after the arguments."""
+    """Return the function that names the values of a program whose inputs are named after the arguments."""
     program = captured.program
     assert program is not None
     own = {node.name: names.get(index) for node, index in zip(program.inputs, captured.arguments, strict=True)}
@@ -279,7 +281,7 @@ def _names(captured: Captured, names: Mapping[int, str]) -> Callable[[str], str]
 
 
 def _input(name: str, x: torch.Tensor) -> Input:
-    """An argument that is returned as it is, and read nowhere."""
+    """Make the input for an argument that is returned as it is, and read nowhere."""
     dims = tuple(
         None if size == 1 else Axis(f"d{dim}", Space(f"{name}, dimension {dim}", example=size))
         for dim, size in enumerate(x.shape)

@@ -27,51 +27,53 @@ _EXPERTS = 8
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Softmax attention, of matrices or of any number of heads; keys may have one head for all."""
+    """Computes softmax attention, of matrices or of any number of heads; keys may have one head for all."""
     return torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), -1) @ v
 
 
 def causal_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Attention to no later token, by a mask."""
+    """Computes attention to no later token, by a mask."""
     scores = q @ k.mT / math.sqrt(q.shape[-1])
     later = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).triu(1)
     return torch.softmax(scores.masked_fill(later, -math.inf), -1) @ v
 
 
 def sink_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sink: torch.Tensor) -> torch.Tensor:
-    """Attention with one more logit a head, `sink`, that has no value: a head may attend to nothing."""
+    """Computes attention with one more logit a head, `sink`, that has no value: a head may attend to nothing."""
     scores = q @ k.mT / math.sqrt(q.shape[-1])
     nothing = sink[:, None, None].expand(*scores.shape[:-1], 1)
     return torch.softmax(torch.cat((scores, nothing), -1), -1)[..., :-1] @ v
 
 
 def capped_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Attention whose logits stay between -30 and 30, by a tanh."""
+    """Computes attention whose logits stay between -30 and 30, by a tanh."""
     scores = q @ k.mT / math.sqrt(q.shape[-1])
     return torch.softmax(30.0 * torch.tanh(scores / 30.0), -1) @ v
 
 
 def alibi_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
-    """Attention with a bias that falls with the distance of two tokens, at another slope for each head."""
+    """Computes attention with a bias that falls with the distance of two tokens, at another slope for each head."""
     distance = torch.arange(q.shape[-2], device=q.device)[:, None] - torch.arange(k.shape[-2], device=q.device)
     bias = -slopes[:, None, None] * distance.abs()
     return torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]) + bias, -1) @ v
 
 
 def tempered_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
-    """Attention whose logits are divided by a temperature, which is a tensor of no dimensions."""
+    """Computes attention whose logits are divided by a temperature, which is a tensor of no dimensions."""
     return torch.softmax(q @ k.mT / temperature, -1) @ v
 
 
 def grouped_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Attention in which several heads of queries share a head of keys and values, which is not copied for each."""
+    """Computes attention in which several heads of queries share a head of keys and values, which is not copied for each."""
     batch, heads, queries, width = q.shape
     grouped = q.view(batch, k.shape[1], heads // k.shape[1], queries, width)
     return attention(grouped, k[:, :, None], v[:, :, None]).flatten(1, 2)
 
 
 def latent_attention(q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
-    """One new token: all heads attend to one latent vector a token, whose last 64 elements (its position) are no value."""
+    """Computes attention of one new token: all heads attend to one latent vector a token, whose last 64 elements
+    (position) are no value.
+    """
     return attention(q, kv, kv[..., :-64])
 
 
@@ -93,34 +95,34 @@ def _sdpa_latent(q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
 
 
 def _heads(sizes: Sizes) -> tuple[Operand, ...]:
-    """Sizes of each operand: batch, heads, length, width."""
+    """Describes each operand by its sizes: batch, heads, length, width."""
     return (Operand(sizes),) * 3
 
 
 def queries_and_keys(sizes: Sizes) -> tuple[Operand, ...]:
-    """Sizes: batch, heads of queries, heads of keys, queries, keys, width."""
+    """Describes operands of these sizes: batch, heads of queries, heads of keys, queries, keys, width."""
     batch, heads, key_heads, queries, keys, width = sizes
     return Operand((batch, heads, queries, width)), *((Operand((batch, key_heads, keys, width)),) * 2)
 
 
 def latent(sizes: Sizes) -> tuple[Operand, ...]:
-    """Sizes: batch, heads, keys, width of keys."""
+    """Describes operands of these sizes: batch, heads, keys, width of keys."""
     batch, heads, keys, width = sizes
     return Operand((batch, heads, width)), Operand((batch, keys, width))
 
 
 def _heads_and_sink(sizes: Sizes) -> tuple[Operand, ...]:
-    """One logit a head."""
+    """Describes heads, and one logit for each."""
     return *_heads(sizes), Operand(sizes[1:2])
 
 
 def _heads_and_slopes(sizes: Sizes) -> tuple[Operand, ...]:
-    """One slope a head."""
+    """Describes heads, and one slope for each."""
     return *_heads(sizes), Operand(sizes[1:2], 0.05, 0.2)
 
 
 def _heads_and_temperature(sizes: Sizes) -> tuple[Operand, ...]:
-    """One number."""
+    """Describes heads, and one number."""
     return *_heads(sizes), Operand((), 0.5, 8.0)
 
 
@@ -147,12 +149,12 @@ def _latent_attention(title: str, full: Sizes) -> Example:
 def _biased(
     title: str, fn: _Function, formula: str, operands: Callable[[Sizes], tuple[Operand, ...]] = _heads
 ) -> Example:
-    """Attention with something done to its logits, for which PyTorch has no kernel of its own."""
+    """Makes an example of attention with something done to its logits, for which PyTorch has no kernel of its own."""
     return _attention(title, (1, 8, 2048, 64), (1, 2, 96, 16), fn, None, operands, formula)
 
 
 def _modes(name: str, heads: int, key_heads: int, width: int, fn: _Function, peer: _Function) -> tuple[Example, ...]:
-    """Mirage's three: one new token, 32 that are speculated on, 512 of a prompt; 4096 keys."""
+    """Lists Mirage's three modes: one new token, 32 that are speculated on, 512 of a prompt; 4096 keys."""
     modes = (("one token", 1), ("32 tokens", 32), ("prompt", 512))
     few = min(key_heads, 2)
     return tuple(
@@ -195,63 +197,65 @@ _ATTENTIONS = (
 
 
 def layernorm_matmul(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """Rows that are centred and scaled to variance 1, times a matrix."""
+    """Multiplies rows that are centred and scaled to variance 1 by a matrix."""
     return functional.layer_norm(x, (x.shape[-1],)) @ w
 
 
 def rmsnorm_linear(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """Rows that are scaled to a root mean square of 1, times a matrix."""
+    """Multiplies rows that are scaled to a root mean square of 1 by a matrix."""
     return functional.rms_norm(x, (x.shape[-1],)) @ w
 
 
 def rmsnorm_swiglu(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
-    """The feed-forward part of a Llama layer, with its normalisation."""
+    """Computes the feed-forward part of a Llama layer, with its normalisation."""
     h = functional.rms_norm(x, (x.shape[-1],))
     return (functional.silu(h @ w) * (h @ v)) @ u
 
 
 def gated_mlp(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Two products of the same rows, one gating the other."""
+    """Computes two products of the same rows, one gating the other."""
     return functional.silu(x @ w) * (x @ v)
 
 
 def adapter(x: torch.Tensor, down: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """A multi-layer perceptron through a narrow middle, beside what it adapts."""
+    """Adds a multi-layer perceptron through a narrow middle to what it adapts."""
     return x + torch.relu(x @ down) @ up
 
 
 def lora(x: torch.Tensor, w: torch.Tensor, down: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """A linear layer with an adaptation of low rank."""
+    """Computes a linear layer with an adaptation of low rank."""
     return x @ w + (x @ down) @ up
 
 
 def quantised_matmul(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """Rows rounded to 255 steps of their own size, times a matrix, and scaled back."""
+    """Multiplies rows rounded to 255 steps of their own size by a matrix, and scales back."""
     scale = x.abs().amax(-1, keepdim=True) / 127
     return torch.round(x / scale) @ w * scale
 
 
 def fp8_matmul(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """Rows rounded to floats of 8 bits, the largest of each row to the largest of these, times a matrix, and scaled back."""
+    """Multiplies rows rounded to floats of 8 bits, the largest of each row to the largest of these, by a matrix, and
+    scales back.
+    """
     scale = x.abs().amax(-1, keepdim=True) / 448.0
     return ((x / scale).to(torch.float8_e4m3fn).to(x.dtype) @ w.to(x.dtype)) * scale
 
 
 def int8_matmul(x: torch.Tensor, w: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-    """Rows rounded to bytes, times a matrix of bytes whose columns have scales of their own."""
+    """Multiplies rows rounded to bytes by a matrix of bytes whose columns have scales of their own."""
     scale = x.abs().amax(-1, keepdim=True) / 127
     q = (x / scale).round().clamp(-127, 127).to(torch.int8)
     return (q.to(x.dtype) @ w.to(x.dtype)) * scale * columns
 
 
 def route(x: torch.Tensor, w: torch.Tensor, count: int = _EXPERTS) -> tuple[torch.Tensor, torch.Tensor]:
-    """For each row the experts that it goes to, and their shares."""
+    """Chooses for each row the experts that it goes to, and their shares."""
     shares, experts = torch.softmax(x @ w, -1).topk(count)
     return shares / shares.sum(-1, keepdim=True), experts
 
 
 def route_gaps(x: torch.Tensor, w: torch.Tensor, count: int = _EXPERTS) -> tuple[None, IndexGap]:
-    """How far each expert's share is from the neighbours' in order, and what error shares may have."""
+    """Measures how far each expert's share is from the neighbours' in order, and what error shares may have."""
     exact = torch.softmax(x.double() @ w.double(), -1)
     return None, IndexGap(order_gaps(exact, count), allowed_error(torch.softmax(x @ w, -1), exact))
 
@@ -272,13 +276,13 @@ def _int8(sizes: Sizes) -> tuple[Operand, ...]:
 
 
 def narrow(sizes: Sizes) -> tuple[Operand, ...]:
-    """Sizes: rows, width, width of the middle."""
+    """Describes operands of these sizes: rows, width, width of the middle."""
     rows, width, middle = sizes
     return Operand((rows, width)), weight(width, middle), weight(middle, width)
 
 
 def low_rank(sizes: Sizes) -> tuple[Operand, ...]:
-    """Sizes: rows, inner, columns, rank."""
+    """Describes operands of these sizes: rows, inner, columns, rank."""
     *plain, rank = sizes
     return *one_product(tuple(plain)), weight(plain[1], rank), weight(rank, plain[2])
 

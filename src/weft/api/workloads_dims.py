@@ -20,53 +20,53 @@ _Operands = Callable[[Sizes], tuple[Operand, ...]]
 
 
 def layer_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Over all dimensions that the weights have."""
+    """Normalise over all dimensions that the weights have."""
     return functional.layer_norm(x, w.shape, w, b)
 
 
 def rms_of_channels(x: torch.Tensor) -> torch.Tensor:
-    """Each pixel by the root of the mean of squares of its channels."""
+    """Divide each pixel by the root of the mean of squares of its channels."""
     return x * torch.rsqrt(x.pow(2).mean(1, keepdim=True) + 1e-5)
 
 
 def group_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Of eight groups of channels."""
+    """Normalise eight groups of channels."""
     return functional.group_norm(x, 8, w, b)
 
 
 def group_norm_silu(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Of 32 groups of channels, as in a diffusion model."""
+    """Normalise 32 groups of channels, as in a diffusion model."""
     return functional.silu(functional.group_norm(x, 32, w, b))
 
 
 def moments_of_channels(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a batch norm needs of its batch."""
+    """Compute the mean and variance that a batch norm needs of its batch."""
     mean = x.mean((0, 2, 3))
     return mean, (x - mean[:, None, None]).pow(2).mean((0, 2, 3))
 
 
 def softmax_of_channels(x: torch.Tensor) -> torch.Tensor:
-    """The logarithms of class probabilities of each pixel."""
+    """Compute the logarithms of class probabilities of each pixel."""
     return torch.log_softmax(x, 1)
 
 
 def moments_of_all(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Variance and mean of a whole tensor."""
+    """Compute variance and mean of a whole tensor."""
     return torch.var_mean(x)
 
 
 def mean_square(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """A loss."""
+    """Compute a loss."""
     return ((x - y) ** 2).mean()
 
 
 def softmax_down(x: torch.Tensor) -> torch.Tensor:
-    """Of each column."""
+    """Compute the softmax of each column."""
     return torch.softmax(x, 0)
 
 
 def maxima(x: torch.Tensor) -> torch.Tensor:
-    """Over channels and rows of pixels."""
+    """Reduce over channels and rows of pixels."""
     return x.amax((1, 3))
 
 

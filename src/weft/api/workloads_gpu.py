@@ -76,7 +76,7 @@ class Workload:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of its floating operands."""
+        """The type of the floating operands."""
         return self.example.dtypes[0]
 
     @property
@@ -85,25 +85,25 @@ class Workload:
         return self.example.make(self.example.full)
 
     def sizes(self, *, small: bool) -> Sizes:
-        """The full sizes, or the small ones."""
+        """Returns the full sizes, or the small ones."""
         return self.example.quick if small else self.example.full
 
     def inputs(self, sizes: Sizes, number: int, device: torch.device | str = "cpu") -> tuple[torch.Tensor, ...]:
-        """The random operands with this number."""
+        """Draws the random operands with this number."""
         return self.example.inputs(sizes, self.dtype, number, device)
 
     def part(self, operands: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        """Of the operands, what the part of the result that is judged depends on."""
+        """Cuts the operands to what the part of the result that is judged depends on."""
         count = len(operands) - self.common
         return *(self.cut(each) for each in operands[:count]), *operands[count:]
 
     def cut(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The part of a result that is judged."""
+        """Cuts a result to the part that is judged."""
         return tensor[tuple(slice(kept) for kept in self.judged)]
 
 
 def small(row: Workload, number: int = 0, device: torch.device | str = "cpu") -> tuple[_Function, tuple[Any, ...]]:
-    """The function of `row`, and operands at its small sizes."""
+    """Returns the function of `row`, and operands at its small sizes."""
     return row.fn, row.inputs(row.example.quick, number, device)
 
 
@@ -111,19 +111,21 @@ def small(row: Workload, number: int = 0, device: torch.device | str = "cpu") ->
 
 
 def repeated_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Attention in which several heads of queries share a head of keys and values, repeated for each as models write it."""
+    """Computes attention in which several heads of queries share a head of keys and values, repeated for each as models
+    write it.
+    """
     times = q.shape[1] // k.shape[1]
     return attention(q, k.repeat_interleave(times, 1), v.repeat_interleave(times, 1))
 
 
 def switch(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """For each row the one expert that it goes to, and its probability, which scales what the expert gives."""
+    """Chooses for each row the one expert that it goes to, and its probability, which scales what the expert gives."""
     shares, experts = torch.softmax(x @ w, -1).topk(1)
     return shares, experts
 
 
 def routing(count: int) -> _Function:
-    """Routing to `count` experts."""
+    """Returns routing to `count` experts."""
 
     def route(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return workloads.route(x, w, count)
@@ -132,7 +134,8 @@ def routing(count: int) -> _Function:
 
 
 def scaled_linear(x: torch.Tensor, w: torch.Tensor, columns: torch.Tensor, *, fast: bool = False) -> torch.Tensor:
-    """Rows rounded to floats of 8 bits by a scale of their own, times a matrix of such floats whose columns have scales too.
+    """Multiplies rows rounded to floats of 8 bits by a scale of their own, by a matrix of such floats whose columns
+    have scales too.
 
     `fast`: partial sums may be kept in fewer bits than float32 has, where the device is faster so.
     """
@@ -142,19 +145,21 @@ def scaled_linear(x: torch.Tensor, w: torch.Tensor, columns: torch.Tensor, *, fa
 
 
 def fast_scaled_linear(x: torch.Tensor, w: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-    """The same with partial sums in fewer bits."""
+    """Computes `scaled_linear` with partial sums in fewer bits."""
     return scaled_linear(x, w, columns, fast=True)
 
 
 def scaled_linear_in_parts(x: torch.Tensor, w: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-    """The same, with a product of the operands' own type: PyTorch's of 8 bits takes no fp64."""
+    """Computes `scaled_linear` with a product of the operands' own type: PyTorch's of 8 bits takes no fp64."""
     scale = x.abs().amax(-1, keepdim=True) / 448.0
     rounded = (x / scale).to(_E4M3).to(x.dtype)
     return (rounded @ w.T.to(x.dtype)) * scale * columns
 
 
 def _fp8_linear(sizes: Sizes) -> tuple[Operand, ...]:
-    """Sizes: rows, inner, columns. Weights are as a layer keeps them, columns × inner, and use most of what 8 bits can say."""
+    """Describes operands of these sizes: rows, inner, columns. Weights are as a layer keeps them, columns × inner, and
+    use most of what 8 bits can say.
+    """
     rows, inner, columns = sizes
     scale = inner**-0.5 / 48.0
     return (
@@ -165,7 +170,9 @@ def _fp8_linear(sizes: Sizes) -> tuple[Operand, ...]:
 
 
 def mixture(x: torch.Tensor, gate: torch.Tensor, w: torch.Tensor, v: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
-    """Gated MLPs, of which each row takes two, by shares; all are computed, those that a row does not take count for nothing."""
+    """Computes gated MLPs of which each row takes two, by shares; all are computed, those that a row does not take
+    count for nothing.
+    """
     shares = torch.softmax(x @ gate, -1)
     least = shares.topk(2).values[..., -1:]
     taken = torch.where(shares >= least, shares, 0.0)
@@ -174,7 +181,7 @@ def mixture(x: torch.Tensor, gate: torch.Tensor, w: torch.Tensor, v: torch.Tenso
 
 
 def _experts(sizes: Sizes) -> tuple[Operand, ...]:
-    """Sizes: rows, width, experts, width inside of each."""
+    """Describes operands of these sizes: rows, width, experts, width inside of each."""
     rows, width, experts, inner = sizes
     into, out = Operand((experts, width, inner), width**-0.5), Operand((experts, inner, width), inner**-0.5)
     return Operand((rows, width)), weight(width, experts), into, into, out
@@ -198,7 +205,7 @@ def _latent_flops(sizes: Sizes) -> float:
 
 
 def _products(count: int) -> Callable[[Sizes], float]:
-    """`count` products of the same three lengths."""
+    """Counts the operations of `count` products of the same three lengths."""
     return lambda sizes: 2.0 * count * math.prod(sizes)
 
 
@@ -230,7 +237,7 @@ def _attention(
     fn: _Function = attention,
     best: str = "inductor",
 ) -> Workload:
-    """Sizes: batch, heads, heads of keys, queries, keys, width."""
+    """Makes a workload of attention. Sizes: batch, heads, heads of keys, queries, keys, width."""
     example = Example(name, lambda _: fn, queries_and_keys, sizes, few, dtypes=_BF16)
     return Workload(example, group, _attention_flops, best=(best,), peers=_DENSE, judged=judged)
 
@@ -246,7 +253,7 @@ def _layer(
     judged: Sizes = (),
     **more: Any,
 ) -> Workload:
-    """A function of rows; every operand but the first is common to all rows."""
+    """Makes a workload of a function of rows; every operand but the first is common to all rows."""
     example = Example(name, lambda _: fn, operands, sizes, few, dtypes=_BF16)
     return Workload(example, group, flops, judged=judged, common=len(operands(few)) - 1, **more)
 
@@ -275,7 +282,7 @@ _H = (
 
 
 def _mla(number: int, batch: int, keys: int) -> Workload:
-    """The latent vector of a token has 512 elements, and 64 more of its position."""
+    """Makes a workload in which the latent vector of a token has 512 elements, and 64 more of its position."""
     example = Example(
         f"L{number}",
         lambda _: workloads.latent_attention,
@@ -359,12 +366,12 @@ _LARGE = "large layers"
 
 
 def _normed(name: str, group: str, sizes: Sizes, judged: Sizes = ()) -> Workload:
-    """LayerNorm + matmul."""
+    """Makes a workload of LayerNorm + matmul."""
     return _layer(name, group, workloads.layernorm_matmul, sizes, one_product, _products(1), judged=judged)
 
 
 def _swiglu(name: str, group: str, sizes: Sizes, judged: Sizes = ()) -> Workload:
-    """RMSNorm + SwiGLU."""
+    """Makes a workload of RMSNorm + SwiGLU."""
     return _layer(name, group, workloads.rmsnorm_swiglu, sizes, workloads.three_products, _products(3), judged=judged)
 
 
@@ -378,7 +385,9 @@ _BLOCKBUSTER = (
 
 
 def _long(length: int, *, causal: bool) -> Workload:
-    """Heads of 128, 16 of them; as many tokens in all whatever the length. Where a mask is, what it hides counts for nothing."""
+    """Makes a workload of 16 heads of 128; as many tokens in all whatever the length. Where a mask is, what it hides
+    counts for nothing.
+    """
     batch = 16384 // length
     name = f"FA-{'causal' if causal else 'full'}-{length}"
     sizes, few, judged = (batch, 16, 16, length, length, 128), (1, 2, 2, 96, 96, 16), (1, 4 if length < 8192 else 2)
@@ -399,7 +408,7 @@ _MODELS = (
 
 
 def _modes(batch: int) -> tuple[Workload, ...]:
-    """Attention of one new token, of 32 that are speculated on, of 512 of a prompt, over 4096 keys."""
+    """Lists attention of one new token, of 32 that are speculated on, of 512 of a prompt, over 4096 keys."""
     return tuple(
         _attention(
             f"{name}-{mode}-b{batch}",
@@ -416,7 +425,7 @@ def _modes(batch: int) -> tuple[Workload, ...]:
 
 
 def _few_rows(batch: int) -> tuple[Workload, ...]:
-    """Layers for `batch` prompts: 16 rows of each in what adapts a layer, one row in what decodes."""
+    """Lists layers for `batch` prompts: 16 rows of each in what adapts a layer, one row in what decodes."""
     rows, wide, few = 16 * batch, 4096, (batch, 64, 48)
     best = "inductor" if batch == 1 else "eager"
     lora, down_and_up = (rows, wide, wide, 16), (rows, wide, 16)
@@ -438,7 +447,7 @@ _MIRAGE = (*(row for batch in (1, 8) for row in (*_modes(batch), *_few_rows(batc
 
 
 def _dims(example: Example, judged: Sizes) -> Workload:
-    """Reductions over dimensions; weights are common to all that is judged."""
+    """Makes a workload of reductions over dimensions; weights are common to all that is judged."""
     return Workload(
         example,
         "",

@@ -24,43 +24,43 @@ _TOP = 8
 
 
 def variance(x: torch.Tensor) -> torch.Tensor:
-    """The variance of each row."""
+    """Computes the variance of each row."""
     return ((x - x.mean(-1, keepdim=True)) ** 2).mean(-1)
 
 
 def weighted_variance(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """The variance of each row, whose elements have weights."""
+    """Computes the variance of each row, whose elements have weights."""
     total = w.sum(-1, keepdim=True)
     mean = (w * x).sum(-1, keepdim=True) / total
     return (w * (x - mean) ** 2).sum(-1) / total[..., 0]
 
 
 def skewness(x: torch.Tensor) -> torch.Tensor:
-    """The third standardised moment of each row."""
+    """Computes the third standardised moment of each row."""
     centred = x - x.mean(-1, keepdim=True)
     return (centred**3).mean(-1) / (centred**2).mean(-1) ** 1.5
 
 
 def kurtosis(x: torch.Tensor) -> torch.Tensor:
-    """The fourth standardised moment of each row."""
+    """Computes the fourth standardised moment of each row."""
     centred = x - x.mean(-1, keepdim=True)
     return (centred**4).mean(-1) / (centred**2).mean(-1) ** 2
 
 
 def correlation(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """The correlation coefficient of two vectors, for each row."""
+    """Computes the correlation coefficient of two vectors, for each row."""
     a, b = x - x.mean(-1, keepdim=True), y - y.mean(-1, keepdim=True)
     return (a * b).sum(-1) / torch.sqrt((a * a).sum(-1) * (b * b).sum(-1))
 
 
 def covariance_matrix(x: torch.Tensor) -> torch.Tensor:
-    """The covariance of features, which are the columns of x."""
+    """Computes the covariance of features, which are the columns of x."""
     centred = x - x.mean(0)
     return centred.T @ centred / x.shape[0]
 
 
 def inertia(m: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
-    """The moment of inertia of masses at points about their centre, of each batch."""
+    """Computes the moment of inertia of masses at points about their centre, of each batch."""
     mass = m.sum(-1, keepdim=True)
     centre = (m[..., None] * r).sum(1) / mass
     return (m * ((r - centre[:, None]) ** 2).sum(-1)).sum(-1)
@@ -70,27 +70,27 @@ def inertia(m: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
 
 
 def softmax(x: torch.Tensor) -> torch.Tensor:
-    """Each row's softmax."""
+    """Computes each row's softmax."""
     return torch.softmax(x, -1)
 
 
 def cross_entropy(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """The mean loss of classes that are known."""
+    """Computes the mean loss of classes that are known."""
     return functional.cross_entropy(x, target)
 
 
 def log_softmax(x: torch.Tensor) -> torch.Tensor:
-    """Each row's logarithms of probabilities."""
+    """Computes each row's logarithms of probabilities."""
     return torch.log_softmax(x, -1)
 
 
 def logsumexp(x: torch.Tensor) -> torch.Tensor:
-    """The logarithm of each row's sum of exponentials."""
+    """Computes the logarithm of each row's sum of exponentials."""
     return torch.logsumexp(x, -1)
 
 
 def entropy(x: torch.Tensor) -> torch.Tensor:
-    """The entropy of each row's softmax."""
+    """Computes the entropy of each row's softmax."""
     logs = torch.log_softmax(x, -1)
     return -(logs.exp() * logs).sum(-1)
 
@@ -99,29 +99,29 @@ def entropy(x: torch.Tensor) -> torch.Tensor:
 
 
 def sum_and_sum(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Each row's sum of b, scaled by the row's sum of a."""
+    """Computes each row's sum of b, scaled by the row's sum of a."""
     s = a.sum(-1, keepdim=True)
     return (b * s).sum(-1)
 
 
 def normalised_matmul(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """Rows of Euclidean length 1, times a matrix."""
+    """Multiplies rows of Euclidean length 1 by a matrix."""
     return functional.normalize(x, dim=-1) @ w
 
 
 def argmax(x: torch.Tensor) -> torch.Tensor:
-    """Where each row is largest."""
+    """Finds where each row is largest."""
     return x.argmax(-1)
 
 
 def top(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each row's eight largest, and where they are."""
+    """Finds each row's eight largest, and where they are."""
     values, places = x.topk(_TOP)
     return values, places
 
 
 def order_gaps(values: torch.Tensor, count: int) -> torch.Tensor:
-    """How far each of the `count` largest of each row is from its neighbours in order; inf where it has none."""
+    """Measures how far each of the `count` largest of each row is from its neighbours in order; inf where it has none."""
     ordered = values.topk(min(count + 1, values.shape[-1])).values
     ends = torch.full_like(ordered[..., :1], math.inf)
     ahead = torch.cat((ordered[..., :-1] - ordered[..., 1:], ends), -1)[..., :count]
@@ -129,12 +129,12 @@ def order_gaps(values: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def argmax_gaps(x: torch.Tensor) -> IndexGap:
-    """Only equal elements may stand for one another."""
+    """Allows only equal elements to stand for one another."""
     return IndexGap(order_gaps(x.double(), 1)[..., 0], 0.0)
 
 
 def top_gaps(x: torch.Tensor) -> tuple[None, IndexGap]:
-    """Only equal elements may stand for one another."""
+    """Allows only equal elements to stand for one another."""
     return None, IndexGap(order_gaps(x.double(), _TOP), 0.0)
 
 
@@ -142,28 +142,28 @@ def top_gaps(x: torch.Tensor) -> tuple[None, IndexGap]:
 
 
 def matrix(sizes: Sizes) -> tuple[Operand, ...]:
-    """Rows."""
+    """Describes rows."""
     return (Operand(sizes),)
 
 
 def two_matrices(sizes: Sizes) -> tuple[Operand, ...]:
-    """Rows, and others of the same sizes."""
+    """Describes rows, and others of the same sizes."""
     return Operand(sizes), Operand(sizes)
 
 
 def weighted(sizes: Sizes) -> tuple[Operand, ...]:
-    """Rows, and weights about 1: where weights sum up to about 0 the mean may be anywhere."""
+    """Describes rows, and weights about 1: where weights sum up to about 0 the mean may be anywhere."""
     return Operand(sizes), Operand(sizes, 0.25, 1.0)
 
 
 def bodies(sizes: Sizes) -> tuple[Operand, ...]:
-    """Sizes: batch, points, dimensions of space. Masses about 1, and places."""
+    """Describes operands of these sizes: batch, points, dimensions of space. Masses about 1, and places."""
     batch, points, space = sizes
     return Operand((batch, points), 0.25, 1.0), Operand((batch, points, space))
 
 
 def classes(sizes: Sizes) -> tuple[Operand, ...]:
-    """Rows, and one index of each."""
+    """Describes rows, and one index of each."""
     rows, count = sizes
     return Operand((rows, count)), Operand((rows,), below=count)
 

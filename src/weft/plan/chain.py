@@ -13,7 +13,7 @@ Interval: TypeAlias = tuple[int, ...]
 def cheapest(
     count: int, bounds: Mapping[Interval, float], price: Callable[[Interval], float]
 ) -> tuple[tuple[Interval, ...], float]:
-    """The intervals that a chain of `count` elements is cut into so that the sum of their prices is least, and that sum.
+    """Cuts a chain of `count` elements into the intervals whose prices have the least sum; returned with that sum.
 
     The best cut of a prefix is that of a shorter one and one interval more. This is done with bounds in place of prices that are
     not known; of the intervals that are best so, one is priced, and it is done again, until all of them are priced. No other cut
@@ -45,7 +45,7 @@ def cheapest(
 def _best(
     count: int, ending: Mapping[int, list[Interval]], costs: Mapping[Interval, float]
 ) -> tuple[tuple[Interval, ...], float]:
-    """The cut of least cost; raises ValueError where every one costs `inf`."""
+    """Finds the cut of least cost; raises ValueError where every one costs `inf`."""
     least: list[tuple[float, int]] = [(0.0, 0)]
     last: list[Interval] = [(0, 0)]
     for end in range(1, count + 1):

@@ -165,7 +165,7 @@ def _seconds(call: Callable[[], Any]) -> float:
 
 
 def _on_a_gpu(candidates: Sequence[_Candidate], device: torch.device) -> list[Callable[[], float]]:
-    """For each candidate what times it on `device`: all of them replayed from graphs, or where one cannot be, none."""
+    """Returns for each candidate what times it on `device`: all of them replayed from graphs, or where one cannot be, none."""
     calls: list[Callable[[], Any]] = [each.listened for each in candidates]
     with torch.cuda.device(device):
         times = 2  # the host starts the second replay while the first runs
@@ -200,7 +200,9 @@ class _Usage:
 
 
 def _busy_seconds() -> float | None:
-    """Seconds that all cores together have worked since the machine started, other machines on them included; None: unknown."""
+    """Reads the seconds that all cores together have worked since the machine started, other machines on them included;
+    None: unknown.
+    """
     try:
         line = Path("/proc/stat").read_text(encoding="ascii").partition("\n")[0]
         user, nice, system, _idle, _waiting, interrupts, soft, stolen = map(int, line.split()[1:9])

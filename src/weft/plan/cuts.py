@@ -48,24 +48,24 @@ class Prices(Protocol):
 
     @property
     def launch_seconds(self) -> float:
-        """Of one kernel, beyond its work."""
+        """Seconds of one kernel's launch, beyond its work."""
         ...
 
     @property
     def fine(self) -> bool:
-        """Whether kernels may end between a product and what makes its operands."""
+        """True where kernels may end between a product and what makes its operands."""
         ...
 
     def lengths(self, region: Region) -> Mapping[str, int]:
-        """The elements of each space of `region`, by name, at the example."""
+        """Returns the elements of each space of `region`, by name, at the example."""
         ...
 
     def selection(self, region: Region) -> Selection:
-        """What was chosen for `region`, at the example's sizes; raises where there is nothing. This may take seconds."""
+        """Selects kernels for `region` at the example's sizes; raises where there are none. This may take seconds."""
         ...
 
     def least(self, region: Region) -> float:
-        """Seconds that no kernels of `region` improve on, without launches."""
+        """Bounds the seconds that no kernels of `region` improve on, without launches."""
         ...
 
 
@@ -102,12 +102,12 @@ class Cuts:
     again: frozenset[str] = frozenset()
 
     def stages(self) -> tuple[Stage, ...]:
-        """The stages in order. A kernel may end wherever two atoms meet."""
+        """Returns the stages in order. A kernel may end wherever two atoms meet."""
         stages = linear(partition(self.program))
         return in_order(_Chain(self, [atom for i, stage in enumerate(stages) for atom in self._atoms(stage, i)]).best())
 
     def price(self, region: Region) -> float:
-        """What `region` takes, in seconds, as it counts here; `inf` where it has no kernel."""
+        """Returns the seconds that `region` takes, as they count here; `inf` where it has no kernel."""
         names = frozenset(n.name for n in region.program.nodes)
         if names not in self.known:
             try:
@@ -121,7 +121,7 @@ class Cuts:
         return self.known[names][1]
 
     def bound(self, region: Region) -> float:
-        """What its price is not below."""
+        """Bounds the price of `region` from below."""
         names = frozenset(n.name for n in region.program.nodes)
         if names in self.known:
             return self.known[names][1]
@@ -130,7 +130,7 @@ class Cuts:
         return self.counted(region.program, self.prices.least(region) / reached, launch)
 
     def counted(self, program: TensorProgram, work: float, launches: float) -> float:
-        """Seconds of a region that works so long and whose launches take so long, as they count against those of other cuts."""
+        """Weighs the seconds of a region that works so long and whose launches take so long against those of other cuts."""
         doubtful, whole_rows = joins(program)
         seconds = work / (1 - _GAIN) ** doubtful + launches + doubtful * self.prices.launch_seconds
         return seconds / (1 + _LOSS) ** whole_rows
@@ -142,7 +142,7 @@ class Cuts:
         return tuple(atom for part in parts for atom in self._pieces(part, home, ()))
 
     def _pieces(self, region: Region, home: int, inside: tuple[Region, ...]) -> tuple[Atom, ...]:
-        """`region` in the parts that may have a kernel where it has none."""
+        """Cuts `region` into the parts that may have a kernel where it has none."""
         for split in (apart, before_reductions):
             parts = split(self.program, region)
             if len(parts) > 1:
@@ -170,7 +170,7 @@ class _Chain:
         self.paying: set[tuple[int, ...]] = set()
 
     def best(self) -> tuple[Stage, ...]:
-        """The stages of the best cut, in no order.
+        """Returns the stages of the best cut, in no order.
 
         More than one doubtful join in a region is looked at only where a part of it with one less is a region of the best cut.
         """
@@ -189,7 +189,7 @@ class _Chain:
             self.paying |= paying
 
     def _intervals(self) -> dict[Interval, list[tuple[int, ...]]]:
-        """The intervals that may be cut off, with their connected parts; or with one atom of a part by itself."""
+        """Returns the intervals that may be cut off, with their connected parts; or with one atom of a part by itself."""
         found: dict[Interval, list[tuple[int, ...]]] = {}
         for first in range(len(self.atoms)):
             parts: list[tuple[int, ...]] = []
@@ -207,7 +207,9 @@ class _Chain:
         return found
 
     def _one_apart(self, own: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """`own` in two: one atom between others in the row that can run before or after the rest, and the rest, still connected."""
+        """Yields `own` in two: one atom between others in the row that can run before or after the rest, and the rest,
+        still connected.
+        """
         for place in own[1:-1]:
             rest = tuple(i for i in own if i != place)
             before, after = not self.reads[place].isdisjoint(rest), any(place in self.reads[i] for i in rest)
@@ -222,7 +224,7 @@ class _Chain:
         return len(parts) == 1
 
     def _possible(self, first: int, last: int, own: tuple[int, ...]) -> bool:
-        """Whether the atoms `own` of an interval may be one region; if not, then no larger interval is looked at either."""
+        """Tells whether the atoms `own` of an interval may be one region; if not, then no larger interval is looked at either."""
         joined = [self.atoms[i].stage for i in own] if len(own) > 1 else []
         if any(isinstance(stage, Call) or stage.looks for stage in joined):
             return False
@@ -269,7 +271,7 @@ class _Chain:
 
 
 def _interleaved(parts: Sequence[tuple[int, ...]]) -> bool:
-    """Whether no cut of the interval leaves all its connected parts whole; else two shorter intervals say the same."""
+    """Tells whether no cut of the interval leaves all its connected parts whole; else two shorter intervals say the same."""
     ends = sorted((own[0], own[-1]) for own in parts)
     reach = ends[0][1]
     for first, last in ends[1:]:
@@ -280,8 +282,9 @@ def _interleaved(parts: Sequence[tuple[int, ...]]) -> bool:
 
 
 def joins(program: TensorProgram) -> tuple[int, int]:
-    """How many products of `program` read what others of its products made: those that the model must be clear about, and those
-    that sum along what is reduced before them."""
+    """Counts the products of `program` that read what others of them made: doubtful ones, and those that sum along what
+    was reduced before.
+    """
     before: dict[str, bool] = {}
     for node in program.nodes:
         before[node.name] = isinstance(node, Contraction) or any(before.get(v, False) for v in uses(node))
@@ -297,7 +300,7 @@ def joins(program: TensorProgram) -> tuple[int, int]:
 
 
 def _reading(program: TensorProgram, name: str) -> set[str]:
-    """The values that depend on `name`."""
+    """Returns the values that depend on `name`."""
     found = {name}
     for node in program.nodes:
         if not found.isdisjoint(uses(node)):

@@ -77,7 +77,7 @@ class Plan:
         return tuple(k for region in self.regions for k in region.kernels)
 
     def __repr__(self) -> str:
-        """Without its programs, which are pages."""
+        """Leave out the programs, which are pages."""
         left = f"; left to PyTorch: {', '.join(f.operation for f in self.fallbacks)}" if self.fallbacks else ""
         return f"<Plan: {', '.join(k.name for k in self.kernels) or 'no kernels'}{left}>"
 
@@ -118,7 +118,7 @@ def plan(
 def _after_their_sizes(
     stages: Sequence[Stage], program: TensorProgram, numbers: Mapping[Space, Number], in_place: Collection[str]
 ) -> list[Stage]:
-    """`stages` with regions behind the calls whose results alone tell how long their loops are, where no write is in between."""
+    """Move regions of `stages` behind the calls whose results alone tell how long their loops are, if no write is in between."""
     ordered = list(stages)
     for stage in [stage for stage in stages if isinstance(stage, Region)]:
         place = ordered.index(stage)
@@ -137,12 +137,12 @@ def _after_their_sizes(
 
 
 def size_class(arguments: Sequence[Any]) -> tuple[int, ...]:
-    """The magnitude of each tensor of `arguments`."""
+    """Return the magnitude of each tensor of `arguments`."""
     return tuple(a.numel().bit_length() for a in arguments if isinstance(a, torch.Tensor))
 
 
 def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known: Regions) -> Plan | dict[int, str]:
-    """The plan; or which calls PyTorch must run in another attempt, by number, and why, where a region of the graph failed."""
+    """Make the plan, or return the calls that PyTorch must run in another attempt, by number, and why, if a region failed."""
     assert captured.program is not None
     program = as_in_eager(_for_the_machine(normalize(captured.program), known.options, known.target), captured.results)
     known.layouts = {name: _layout(t) for name, t in _inputs(captured, program, arguments).items()}
@@ -194,7 +194,8 @@ def running(
     eager: Runner,
     instead: Instead | None = None,
 ) -> Runner:
-    """What runs `steps` on so many arguments of the graph; `eager`, where one that is written into shares memory with another.
+    """Make what runs `steps` on so many arguments of the graph; `eager`, where one that is written into shares memory
+    with another.
 
     `instead` runs calls that kernels refuse.
     """
@@ -206,13 +207,13 @@ def running(
 def _with_library(
     captured: Captured, program: TensorProgram, regions: Sequence[Region], known: Regions
 ) -> Captured | None:
-    """The graph captured again with the products left to PyTorch's library that are worth a trial; None where none are."""
+    """Capture the graph again with the products left to PyTorch's library that are worth a trial; None where none are."""
     calls = for_the_library(captured, program, regions, known)
     return captured.leaving(dict.fromkeys(calls, _FASTER_ALONE)) if calls and captured.leaving is not None else None
 
 
 def _for_the_machine(program: TensorProgram, options: Options, target: Target) -> TensorProgram:
-    """`program` with products of narrower factors, where that is right and the machine has units for it that kernels drive."""
+    """Give `program` products of narrower factors, where that is right and the machine has units for it that kernels drive."""
     machine = machine_of(target, 1)
     if not (target.is_gpu or options.brgemm != "off"):
         return program
@@ -222,7 +223,7 @@ def _for_the_machine(program: TensorProgram, options: Options, target: Target) -
 
 
 def _left_to_pytorch(captured: Captured, region: Region, error: Exception) -> dict[int, str]:
-    """The calls to leave to PyTorch since `region` failed, and why.
+    """Return the calls to leave to PyTorch since `region` failed, and why.
 
     Raises:
         CompilerError, CacheFolderError, UnknownOptionError: it is not the region's fault.
@@ -238,7 +239,7 @@ def _left_to_pytorch(captured: Captured, region: Region, error: Exception) -> di
 
 
 def reason_of(error: Exception) -> str:
-    """Why weft does not run something, for a user: what weft says of it, or what failed in weft."""
+    """Say to a user why weft does not run something: what weft says of it, or what failed in weft."""
     return error.what if isinstance(error, WeftError) else f"weft failed: {type(error).__name__}: {error}"
 
 
@@ -249,7 +250,7 @@ def _region_steps(
     values: Collection[str],
     numbers: Mapping[Space, Number],
 ) -> list[Step]:
-    """The steps that run `region`, built for this region or another one of its form.
+    """List the steps that run `region`, built for this region or another one of its form.
 
     Args:
         prepared, region: the region and what was built.
@@ -274,7 +275,7 @@ def _in_pytorch(captured: Captured, fallbacks: tuple[Fallback, ...], eager: Runn
 
 
 def _inputs(captured: Captured, program: TensorProgram, arguments: Sequence[Any]) -> dict[str, torch.Tensor]:
-    """The tensors of the program's inputs, as its values are held: without dimensions of size 1."""
+    """Return the tensors of the program's inputs, as its values are held: without dimensions of size 1."""
     given = (*arguments, *captured.constants)
     return {
         node.name: without_units(given[index], kept_dims(node))
@@ -283,13 +284,13 @@ def _inputs(captured: Captured, program: TensorProgram, arguments: Sequence[Any]
 
 
 def _aliases(captured: TensorProgram, program: TensorProgram, call: str) -> dict[str, str]:
-    """What became of the values that the call `call` reads: laws merge equal values and rename."""
+    """Return the new names of the values that the call `call` reads: laws merge equal values and rename."""
     old, new = (next(n for n in p.nodes if isinstance(n, Opaque) and n.call == call) for p in (captured, program))
     return {a: b for a, b in zip(old.uses, new.uses, strict=True) if a != b}
 
 
 def _layout(tensor: torch.Tensor) -> int | None:
-    """The dimension of `tensor` that has stride 1: the last such; None where there is none."""
+    """Return the dimension of `tensor` that has stride 1: the last such; None where there is none."""
     if tensor.layout != torch.strided:
         return None
     return next((d for d in reversed(range(tensor.ndim)) if tensor.stride(d) == 1), None)

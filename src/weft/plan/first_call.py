@@ -22,7 +22,7 @@ _MOST_BYTES = 1 << 30
 
 
 def wrong_results(run: Runner, eager: Runner, given: Spare) -> str | None:
-    """What is wrong with a call of `run`, in words; None where nothing is, or nobody can say.
+    """Says in words what is wrong with a call of `run`; None where nothing is, or nobody can say.
 
     Args:
         run: weft's.
@@ -59,7 +59,7 @@ def wrong_results(run: Runner, eager: Runner, given: Spare) -> str | None:
 
 
 def _call(run: Runner, given: Spare) -> list[Any]:
-    """What a call returns, and the arguments that lie where it writes, as it leaves them."""
+    """Calls `run`, and returns its results and the arguments that lie where it writes, as it leaves them."""
     given.restore()
     results = list(run(*given.arguments))
     if not given.memory:
@@ -75,7 +75,7 @@ def _written(given: Spare) -> list[torch.Tensor]:
 
 
 def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two results differ by a few roundings."""
+    """Tells whether two results differ by a few roundings."""
     if one.is_complex() or one.layout is not torch.strided or not one.numel():
         return True
     if not one.is_floating_point():
@@ -90,7 +90,7 @@ def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _exactly(eager: Runner, given: Spare) -> Sequence[Any] | None:
-    """Eager's results in fp64; None where the graph fixes its types, or takes too much memory."""
+    """Computes eager's results in fp64; None where the graph fixes its types, or takes too much memory."""
     tensors = [a for a in given.arguments if isinstance(a, torch.Tensor)]
     if sum(t.numel() * t.itemsize for t in tensors) > _MOST_BYTES:
         return None
@@ -105,7 +105,7 @@ def _exactly(eager: Runner, given: Spare) -> Sequence[Any] | None:
 
 
 def _wrong(one: torch.Tensor, other: torch.Tensor, exact: Any) -> str | None:
-    """What is wrong with `one`, in words, beside eager's and that in fp64."""
+    """Says in words what is wrong with `one`, beside eager's result and that in fp64."""
     if not isinstance(exact, torch.Tensor) or exact.shape != one.shape:
         return None
     if not one.is_floating_point():

@@ -42,14 +42,14 @@ class Built:
     strides: tuple[tuple[int, ...], ...]
 
     def assembled(self, seconds: float = ASSEMBLY_SECONDS) -> Assembled:
-        """Its binary for calls like the example, in so many seconds at most; raises as `GpuBinary.assemble_for`."""
+        """Get the binary for calls like the example, in so many seconds at most; raises as `GpuBinary.assemble_for`."""
         return self.binary.assemble_for(self.sizes, self.strides, seconds=seconds)
 
 
 def built(
     program: TensorProgram, candidate: Candidate, example: Example, meta: Callable[[], Meta] | None = None
 ) -> list[Built]:
-    """The kernels of `candidate`, in launch order, not yet compiled.
+    """Print the kernels of `candidate`, in launch order, not yet compiled.
 
     Args:
         program: the region.
@@ -133,7 +133,7 @@ def _printed(
 
 
 def tf32_allowed() -> bool:
-    """Whether products of float32 may round their factors to tf32: what the option says, or PyTorch's own setting."""
+    """Tell whether products of float32 may round their factors to tf32: what the option says, or PyTorch's own setting."""
     wanted = current().float32_products
     if wanted != "torch":
         return wanted == "tf32"
@@ -143,7 +143,7 @@ def tf32_allowed() -> bool:
 
 
 def _strides(name: str, dims: Sequence[Axis], applied: BlockProgram, example: Example) -> tuple[int, ...]:
-    """Of a tensor that is dense, its dimension of stride 1 the innermost."""
+    """Return the strides of a dense tensor, its dimension of stride 1 the innermost."""
     inputs = {n for n, _ in applied.inputs}
     last = example.innermost.get(name) if name in inputs else None
     order = list(range(len(dims)))

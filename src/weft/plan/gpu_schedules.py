@@ -98,7 +98,7 @@ class Blocks:
     stages: int = 2
 
     def of(self, part: Part) -> int:
-        """The elements of a block of a loop of this part."""
+        """Returns the elements of a block of a loop of this part."""
         sizes = {Part.rows: self.rows, Part.columns: self.columns, Part.depth: self.depth, Part.few: self.few}
         return sizes.get(part, self.lanes or _LONGEST_ROW if part is Part.lanes else 1)
 
@@ -131,7 +131,7 @@ class Parts:
 
 
 def parts(program: BlockProgram, sizes: Mapping[str, int], innermost: Mapping[str, int | None]) -> Parts:
-    """What each loop of `program`, fused and with canonical names, is."""
+    """Finds out what part each loop of `program`, fused and with canonical names, plays."""
     products = tuple(find_products(program, innermost))
     whole = frozenset((*repeating(program.graph), *ranks(program.graph), *_kept_on_chip(program.graph, {})))
     rows = {p.rows for p in products if p.rows is not None}
@@ -176,7 +176,7 @@ def parts(program: BlockProgram, sizes: Mapping[str, int], innermost: Mapping[st
 
 
 def _is_nested(found: Mapping[str, Part], along: Mapping[str, int], nest: Sequence[str]) -> bool:
-    """Whether a nest is more than a few rows and the lanes of each, which lie along memory."""
+    """Tells whether a nest is more than a few rows and the lanes of each, which lie along memory."""
     own = [name for name in nest if found[name] is not Part.unit]
     lanes = [name for name in own if found[name] is Part.lanes]
     across = any(along[name] == 0 for name in own) and any(along[name] > 0 for name in lanes)
@@ -184,7 +184,7 @@ def _is_nested(found: Mapping[str, Part], along: Mapping[str, int], nest: Sequen
 
 
 def _splittable(graph: Graph, once: Set[str], sizes: Mapping[str, int]) -> Iterator[Map]:
-    """The plain reductions, in no loop with a state but those that go `once`, that hold no longer ones.
+    """Yields the plain reductions, in no loop with a state but those that go `once`, that hold no longer ones.
 
     What reads results of one of them is no other: it is in one kernel with the first one's merge.
     """
@@ -211,7 +211,7 @@ def _is_innermost(node: Map) -> bool:
 
 
 def _nested(graph: Graph, *, inside: bool = False) -> Iterator[tuple[Map, bool]]:
-    """Every loop, and whether it is in one with a state."""
+    """Yields every loop, and whether it is in one with a state."""
     for node in graph.nodes:
         if isinstance(node, Map):
             yield node, inside
@@ -219,7 +219,8 @@ def _nested(graph: Graph, *, inside: bool = False) -> Iterator[tuple[Map, bool]]
 
 
 def _kept_on_chip(graph: Graph, lists: dict[str, frozenset[Axis]], *, top: bool = True) -> Iterator[Axis]:
-    """The axes of lists that one loop of a program of the grid makes and another one goes over: registers hold them as a whole.
+    """Yields the axes of lists that one loop of a program of the grid makes and another goes over: registers hold them
+    as a whole.
 
     `lists` says of values of `graph` which axes of them such loops have stacked; those made in `graph` are added.
     """
@@ -253,7 +254,7 @@ def _tie(program: BlockProgram, found: dict[str, Part], pairs: Sequence[tuple[Ax
 
 
 def schedule(program: BlockProgram, known: Parts, blocks: Blocks, sizes: Mapping[str, int]) -> Schedule:
-    """The schedule that gives the loops of `program` the sizes of `blocks`."""
+    """Makes the schedule that gives the loops of `program` the sizes of `blocks`."""
     grid = set(grid_maps(program.graph))
     loops: list[tuple[str, LoopSchedule]] = []
     tiles = _tiles(program, known, blocks, sizes)
@@ -285,7 +286,7 @@ def schedule(program: BlockProgram, known: Parts, blocks: Blocks, sizes: Mapping
 
 
 def _corrects(node: Map) -> bool:
-    """Whether what `node` leaves is one chain of additions for each row, corrected on the way.
+    """Tells whether what `node` leaves is one chain of additions for each row, corrected on the way.
 
     Plain sums are not: of these each thread adds up its own, and the threads' are added up at the end.
     """
@@ -293,7 +294,7 @@ def _corrects(node: Map) -> bool:
 
 
 def _tiles(program: BlockProgram, known: Parts, blocks: Blocks, sizes: Mapping[str, int]) -> dict[str, int]:
-    """The elements of a block of each loop, by name."""
+    """Returns the elements of a block of each loop, by name."""
     if not blocks.tile:
         return {m.name: blocks.of(known.of[m.name]) for m in maps(program.graph)}
     whole = [name for name, part in known.of.items() if part is Part.whole]
@@ -312,21 +313,21 @@ def _tiles(program: BlockProgram, known: Parts, blocks: Blocks, sizes: Mapping[s
 
 
 def _cut(program: BlockProgram, known: Parts, blocks: Blocks, sizes: Mapping[str, int]) -> frozenset[str]:
-    """The loops that `blocks` cuts in segments, where they are long enough."""
+    """Finds the loops that `blocks` cuts in segments, where they are long enough."""
     if not blocks.tile:
         return known.split
     return _cut_by(program, known, _tiles(program, known, replace(blocks, segments=1), sizes), sizes)
 
 
 def _cut_by(program: BlockProgram, known: Parts, tiles: Mapping[str, int], sizes: Mapping[str, int]) -> frozenset[str]:
-    """The same, of loops that go by `tiles`."""
+    """Finds the loops that are cut in segments, where loops go by `tiles`."""
     once = {m.name for m in maps(program.graph) if not m.unit and m.axis.space.size(sizes) <= tiles[m.name]}
     found = _splittable(program.graph, once, sizes)
     return frozenset(n.name for n in found if known.of[n.name] is not Part.whole)
 
 
 def _of_segment(known: Parts, node: Map, levels: tuple[Level, ...], length: int, blocks: Blocks) -> tuple[Level, ...]:
-    """`levels` of a loop of `length` elements that is cut in segments: no block is longer than one of these."""
+    """Shortens `levels` of a loop of `length` elements that is cut in segments: no block is longer than one of these."""
     if node.axis in known.tied or not (blocks.tile or known.of[node.name] in (Part.lanes, Part.depth)):
         return levels
     least = _LEAST_OF_PRODUCTS if known.products else 1
@@ -339,7 +340,7 @@ def _of_segment(known: Parts, node: Map, levels: tuple[Level, ...], length: int,
 def _merging(
     program: BlockProgram, known: Parts, wanted: Schedule, names: Set[str], sizes: Mapping[str, int]
 ) -> Schedule:
-    """`wanted` with blocks, parts at once and warps of the kernels that merge segments of the loops `names`.
+    """Gives `wanted` blocks, parts at once and warps for the kernels that merge segments of the loops `names`.
 
     They wait for memory and do little else. Few programs take all parts at once, each for one row, so that there is one wait; more
     than the machine holds, and those whose state is plain sums, go by a few rows and one part after the other: their loads are
@@ -372,13 +373,13 @@ def _merging(
 
 
 def _multiplies(graph: Graph, cut: Set[str]) -> bool:
-    """Whether there are products outside the loops `cut`."""
+    """Tells whether there are products outside the loops `cut`."""
     inner = (n.body for n in graph.nodes if isinstance(n, Map) and n.name not in cut)
     return any(isinstance(n, Dot) for n in graph.nodes) or any(_multiplies(body, cut) for body in inner)
 
 
 def _rows_of(wanted: Schedule, rows: Set[str], most: int) -> tuple[tuple[str, int], ...]:
-    """Those of the loops `rows` that `wanted` has on the grid by larger blocks than `most` elements, with as many."""
+    """Returns those of the loops `rows` that `wanted` has on the grid by larger blocks than `most` elements, with as many."""
     return tuple(
         (name, most)
         for name, loop in wanted.loops
@@ -387,7 +388,7 @@ def _rows_of(wanted: Schedule, rows: Set[str], most: int) -> tuple[tuple[str, in
 
 
 def choices(known: Parts, program: BlockProgram, sizes: Mapping[str, int], gpu: Gpu) -> Iterator[Blocks]:
-    """Sizes worth considering, each once; the first ones are good for most programs."""
+    """Yields sizes worth considering, each once; the first ones are good for most programs."""
     longest: dict[Part, list[int]] = {part: [] for part in Part}
     for node in maps(program.graph):
         longest[known.of[node.name]].append(node.axis.space.size(sizes))
@@ -403,7 +404,7 @@ def choices(known: Parts, program: BlockProgram, sizes: Mapping[str, int], gpu: 
 
 
 def _shared() -> Iterator[Blocks]:
-    """Blocks that the loops of a nest share, of any shape: where one loop is short, the next one around it has the rest."""
+    """Yields blocks that the loops of a nest share, of any shape: where one loop is short, the next one around it has the rest."""
     for elements in _SHARED:
         for along in _ALONG:
             yield from (Blocks(tile=elements, along=along, across=across) for across in (False, True))
@@ -411,7 +412,7 @@ def _shared() -> Iterator[Blocks]:
 
 def _products(present: Mapping[Part, int], known: Parts) -> Iterator[Blocks]:
     def upto(part: Part, *wanted: int) -> tuple[int, ...]:
-        """Of the wanted sizes those that are no longer than the loop, and the least that is."""
+        """Keeps those of the wanted sizes that are no longer than the loop, and the least that is."""
         if part not in present:
             return wanted[:1]
         most = max(_LEAST_OF_PRODUCTS, power_of_two(present[part]))
@@ -437,14 +438,14 @@ def _lanes(present: Mapping[Part, int]) -> Iterator[Blocks]:
 
 
 def _strips(present: Mapping[Part, int], few: int) -> tuple[tuple[int, int], ...]:
-    """Columns and depths of blocks of matrices that so `few` rows are multiplied with, without block products."""
+    """Returns columns and depths of blocks of matrices that so `few` rows are multiplied with, without block products."""
     if few > 1 or Part.depth not in present:
         return ((64, min(128, max(16, 4096 // few))),)
     return _STRIPS if Part.columns in present else tuple((64, depth) for depth in _DEPTHS)
 
 
 def launches(known: Parts, blocks: Blocks) -> Iterator[Blocks]:
-    """`blocks` with the warps and stages worth trying, the likeliest first."""
+    """Yields `blocks` with the warps and stages worth trying, the likeliest first."""
     if known.products:
         area = blocks.rows * blocks.columns
         warps = (4,) if area <= 64 * 64 else (8, 4) if area >= 128 * 128 else (4, 8)
@@ -458,7 +459,7 @@ def launches(known: Parts, blocks: Blocks) -> Iterator[Blocks]:
 
 
 def _segments(known: Parts, program: BlockProgram, blocks: Blocks, sizes: Mapping[str, int], gpu: Gpu) -> Iterator[int]:
-    """1, and where the grid leaves multiprocessors idle, numbers of segments that give each up to two programs, or eight."""
+    """Yields 1, and where the grid leaves multiprocessors idle, numbers of segments that give each up to two programs, or eight."""
     yield 1
     cut = _cut(program, known, blocks, sizes)
     if not cut:
@@ -487,7 +488,7 @@ def _segments(known: Parts, program: BlockProgram, blocks: Blocks, sizes: Mappin
 
 
 def _around(graph: Graph, names: Set[str], loops: tuple[Map, ...] = ()) -> Iterator[tuple[Map, ...]]:
-    """For each of the loops `names`, those that it is in."""
+    """Yields for each of the loops `names` those that it is in."""
     for node in graph.nodes:
         if isinstance(node, Map) and node.name in names:
             yield loops

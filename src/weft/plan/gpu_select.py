@@ -36,7 +36,7 @@ class Way:
 
 
 def _spread(choices: Sequence[Blocks], count: int) -> Iterator[Blocks]:
-    """So many of `choices` at most, the first one and others evenly spaced."""
+    """Yields so many of `choices` at most, the first one and others evenly spaced."""
     step = max(1.0, len(choices) / count)
     yield from (choices[int(place * step)] for place in range(min(count, len(choices))))
 
@@ -49,7 +49,7 @@ class _Placed:
     launches: tuple[Launch, ...]
 
     def unfit(self, chip: Gpu, wanted: Schedule) -> str | None:
-        """Why one of its launches does not fit `chip`, with the warps and stages of `wanted`."""
+        """Says why one of its launches does not fit `chip`, with the warps and stages of `wanted`; None where all do."""
         reasons = (e.unfit(chip, wanted.warps_of(merges=e.merges), wanted.stages) for e in self.launches)
         return next((reason for reason in reasons if reason is not None), None)
 
@@ -71,7 +71,7 @@ class Ways:
     _made: dict[Blocks, _Placed | str] = field(default_factory=dict[Blocks, "_Placed | str"])
 
     def probed(self) -> list[Way]:
-        """A few, the fastest first, each with the warps and stages that the model likes best.
+        """Returns a few ways, the fastest first, each with the warps and stages that the model likes best.
 
         Raises:
             UnsupportedError, ScheduleError: there is none; the reason is the first one's.
@@ -79,11 +79,11 @@ class Ways:
         return self._best(_PROBED, launched=1)
 
     def closely(self) -> list[Way]:
-        """Many, the fastest first, with all warps and stages that fit; raises as `probed`."""
+        """Returns many ways, the fastest first, with all warps and stages that fit; raises as `probed`."""
         return self._best(_CLOSELY, launched=None)
 
     def given(self, wanted: Schedule) -> Way:
-        """The way of a schedule that is there; raises as `apply` and the emitter do."""
+        """Returns the way of a given schedule; raises as `apply` and the emitter do."""
         applied = apply(self.fused, wanted)
         _demand_printable(applied, self.target)
         return self._way(wanted, _Placed(applied, launches_of(applied, self.sizes, self.innermost)))
@@ -119,7 +119,9 @@ class Ways:
         return parts(self.fused, self.sizes, self.innermost)
 
     def _choices(self, known: Parts, chip: Gpu) -> tuple[Blocks, ...]:
-        """Sizes that give different schedules; of those that give the same one, those with the fewest lanes: warps go by these."""
+        """Returns sizes that give different schedules; of those that give the same one, those with the fewest lanes:
+        warps go by these.
+        """
         found: dict[Schedule, Blocks] = {}
         for blocks in choices(known, self.fused, self.sizes, chip):
             wanted = schedule(self.fused, known, replace(blocks, warps=4, stages=1), self.sizes)
@@ -127,7 +129,7 @@ class Ways:
         return tuple(found.values())
 
     def _applied(self, known: Parts, blocks: Blocks) -> _Placed | str:
-        """The program with places; or why it has none, or no kernel can be printed for it."""
+        """Gives the program places, or says why it has none, or why no kernel can be printed for it."""
         try:
             applied = apply(self.fused, schedule(self.fused, known, blocks, self.sizes))
             _demand_printable(applied, self.target)

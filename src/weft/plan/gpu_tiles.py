@@ -18,7 +18,7 @@ from weft.tensor.axes import Axis
 def along_memory(
     program: BlockProgram, sizes: Mapping[str, int], innermost: Mapping[str, int | None]
 ) -> dict[str, int]:
-    """For each loop that goes by blocks, by name: how many dimensions of the largest tensor that has it lie further inwards.
+    """Counts for each loop that goes by blocks how many dimensions of the largest tensor that has it lie further inwards.
 
     0 is the dimension of stride 1. The loops come in that order, and of two alike the inner one first.
     """
@@ -55,7 +55,7 @@ def shared_out(
     elements: int,
     most: Mapping[str, int],
 ) -> dict[str, int]:
-    """The tile of each loop, a power of two: nested ones cover at most `elements` together, but for those that must be `whole`.
+    """Shares out tiles, powers of two: nested loops cover at most `elements` together, but for those that must be `whole`.
 
     Args:
         program: without products of blocks.
@@ -81,7 +81,7 @@ def shared_out(
 
 
 def nests(graph: Graph, around: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The names of loops in one another, from the outermost to the innermost."""
+    """Yields the names of loops in one another, from the outermost to the innermost."""
     for node in graph.nodes:
         if isinstance(node, Map):
             own = (*around, node.name)

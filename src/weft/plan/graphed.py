@@ -71,7 +71,7 @@ class _Class:
     refused: bool = False
 
     def refuse(self) -> None:
-        """Has such calls run as always, and lets go of what they do not need."""
+        """Lets such calls run as always, and lets go of what they do not need."""
         self.refused, self.replay = True, None
         self.places, self.copied, self.results = [], {}, []
 
@@ -99,7 +99,7 @@ class Graphed:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, *arguments: Any) -> Sequence[Any]:
-        """The graph's results."""
+        """Runs the graph, and returns its results."""
         if self.cuda.capturing():
             return self.run(*arguments)
         if self._tensors is None:
@@ -125,14 +125,14 @@ class Graphed:
                 self._seen.pop(old, None)
 
     def _look(self, arguments: Sequence[Any]) -> None:
-        """Which arguments are tensors, and which others tell calls apart."""
+        """Notes which arguments are tensors, and which others tell calls apart."""
         self._told = tuple(i for i, a in enumerate(arguments) if not isinstance(a, torch.Tensor))
         self._tensors = tuple(i for i, a in enumerate(arguments) if isinstance(a, torch.Tensor))
 
     def _replayed(
         self, key: Any, found: _Class, arguments: Sequence[Any], tensors: Sequence[int]
     ) -> Sequence[Any] | None:
-        """The results of a call; None where it is to run as always."""
+        """Returns the results of a call; None where it is to run as always."""
         found = self._classes.get(key, found)
         room = key in self._classes or len(self._classes) < _MOST_CLASSES
         if found.refused or not room:  # by now: another thread was here
@@ -180,13 +180,15 @@ class Graphed:
             found.results = kept
 
     def _can_be(self, found: _Class, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether all tensors are on the device, and those that are copied have a place for each element."""
+        """Tells whether all tensors are on the device, and those that are copied have a place for each element."""
         dense = all(n < 2 or s > 0 for t in found.copied.values() for n, s in zip(t.shape, t.stride(), strict=True))
         return dense and all(t.device == self.device for t in tensors)
 
 
 def _kept(results: Sequence[Any], given: Sequence[Any]) -> list[Any] | None:
-    """Each result as `_Class.results` has it; None where one shares memory with an argument or another one: copies would not."""
+    """Returns each result as `_Class.results` has it; None where one shares memory with an argument or another: copies
+    would not.
+    """
     numbers = {id(a): i for i, a in enumerate(given)}
     storages = {a.untyped_storage().data_ptr() for a in given if isinstance(a, torch.Tensor)}
     found: list[Any] = []
@@ -207,7 +209,7 @@ def _kept(results: Sequence[Any], given: Sequence[Any]) -> list[Any] | None:
 
 
 def in_graphs(plan: Plan, run: Runner, arguments: Sequence[Any], changing: tuple[int, ...]) -> Runner:
-    """`run`, which stands for a graph, captured and replayed where that changes nothing but the time.
+    """Captures `run`, which stands for a graph, and replays it where that changes nothing but the time.
 
     A graph stays as it is that runs on no GPU, that has none of weft's kernels, that writes into arguments, draws random numbers,
     or calls operations of other libraries.

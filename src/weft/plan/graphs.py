@@ -19,7 +19,7 @@ _AHEAD = 16
 
 
 def captured(run: Callable[[], T]) -> tuple[Callable[[], None], T]:
-    """What `run` has the current GPU do, captured: what does it again, and the results that it writes to each time.
+    """Captures what `run` has the current GPU do: returned are what does it again, and the results that it writes to each time.
 
     Whoever holds the first, holds the graph, whose memory the results are in. Other threads may use the GPU meanwhile: what they
     do there neither fails nor ends the capture.
@@ -34,7 +34,7 @@ def captured(run: Callable[[], T]) -> tuple[Callable[[], None], T]:
 
 
 def _nothing() -> None:
-    """No state to restore."""
+    """Does nothing: there is no state to restore."""
 
 
 def called_aside(run: Callable[[], Any], times: int = 1, restore: Callable[[], None] = _nothing) -> None:
@@ -49,7 +49,7 @@ def called_aside(run: Callable[[], Any], times: int = 1, restore: Callable[[], N
 
 
 def replayed(run: Callable[[], T], restore: Callable[[], None] = _nothing) -> Callable[[], T]:
-    """What `run` has the current GPU do, captured, so that each call does it again; `run` itself was called before.
+    """Captures what `run` has the current GPU do, so that each call does it again; `run` itself was called before.
 
     `restore` makes the state that `run` is to be called in; it is no part of what is captured.
 
@@ -66,12 +66,12 @@ def _replay(replay: Callable[[], None], results: T) -> T:
 
 
 def capturing() -> bool:
-    """Whether the current stream is being captured: nothing may wait for the GPU then, and nothing can be timed."""
+    """Tells whether the current stream is being captured: nothing may wait for the GPU then, and nothing can be timed."""
     return bool(_CUDA.is_available() and _CUDA.is_current_stream_capturing())
 
 
 def cache_filler(device: torch.device) -> torch.Tensor:
-    """A tensor that, once it is written to, leaves nothing else in the second-level cache of `device`."""
+    """Makes a tensor that, once it is written to, leaves nothing else in the second-level cache of `device`."""
     found: Any = vars(torch.cuda)["get_device_properties"](device)
     return torch.empty(2 * max(int(found.L2_cache_size), 1 << 24), dtype=torch.int8, device=device)
 
@@ -88,7 +88,7 @@ def awake(filler: torch.Tensor) -> None:
 def replay_times(
     run: Callable[[], Any], filler: torch.Tensor, times: int, restore: Callable[[], None] = _nothing
 ) -> list[float]:
-    """Seconds of each of so many calls of `run`; the host waits for the last one only.
+    """Times so many calls of `run`, in seconds; the host waits for the last one only.
 
     Before each, and not timed, `restore` makes the state that it is to be called in, and `filler` is written to.
 

@@ -14,18 +14,20 @@ from weft.target import CPU, Target
 
 
 def home(arguments: Sequence[Any]) -> Target:
-    """The target that the tensors of `arguments` live on: the first GPU among their devices, the CPU where there is none."""
+    """Returns the target that the tensors of `arguments` live on: the first GPU among their devices, the CPU where
+    there is none.
+    """
     device = gpu_of(arguments)
     return CPU if device is None else of_device(device)
 
 
 def gpu_of(arguments: Sequence[Any]) -> torch.device | None:
-    """The first GPU that a tensor of `arguments` lives on; None where all are on the CPU."""
+    """Returns the first GPU that a tensor of `arguments` lives on; None where all are on the CPU."""
     return next((a.device for a in arguments if isinstance(a, torch.Tensor) and a.device.type == "cuda"), None)
 
 
 def of_device(device: torch.device) -> Target:
-    """The architecture of a GPU of this machine."""
+    """Returns the architecture of a GPU of this machine."""
     found: Any = vars(torch.cuda)["get_device_properties"](device)  # not fully known to type checkers
     if torch.version.hip is not None:
         return Target("hip", found.gcnArchName.partition(":")[0])
@@ -33,12 +35,12 @@ def of_device(device: torch.device) -> Target:
 
 
 def runs(target: Target) -> bool:
-    """Whether weft runs kernels for `target` on tensors that live there: those for AMD's GPUs it only makes."""
+    """Tells whether weft runs kernels for `target` on tensors that live there: those for AMD's GPUs it only makes."""
     return target.kind != "hip" or interpreted.is_asked_for()
 
 
 def demand_running(target: Target) -> None:
-    """TargetError where weft has no kernels for `target`, or does not run them."""
+    """Raises TargetError where weft has no kernels for `target`, or does not run them."""
     if target.is_gpu:
         gpu(target)
     if not runs(target):

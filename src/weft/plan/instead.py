@@ -39,7 +39,7 @@ class Instead:
     refused: dict[Hashable, None] = field(default_factory=dict[Hashable, None])
 
     def knows(self, arguments: Sequence[Any]) -> bool:
-        """Whether PyTorch runs a call without the kernels being asked."""
+        """Tells whether PyTorch runs a call without the kernels being asked."""
         known = bool(self.gone) or _call_of(arguments) in self.refused
         if known:
             _hear(UnsupportedError)
@@ -60,7 +60,7 @@ class Instead:
 
 
 def _is_of_the_machine(error: Exception) -> bool:
-    """Whether no kernel can be expected to do better: Triton or the driver is missing, too old or set up wrongly.
+    """Tells whether no kernel can be expected to do better: Triton or the driver is missing, too old or set up wrongly.
 
     A kernel that Triton refuses for a class of sizes is named by its error.
     """
@@ -68,7 +68,7 @@ def _is_of_the_machine(error: Exception) -> bool:
 
 
 def _call_of(arguments: Sequence[Any]) -> Hashable:
-    """All of a call that its kernels' classes depend on, and more: sizes themselves."""
+    """Returns all of a call that its kernels' classes depend on, and more: sizes themselves."""
     return tuple(
         (a.shape, a.stride(), a.device, a.data_ptr() % 16) if isinstance(a, torch.Tensor) else a
         for a in arguments
@@ -78,7 +78,7 @@ def _call_of(arguments: Sequence[Any]) -> Hashable:
 
 @contextmanager
 def heard() -> Generator[list[type[Exception]]]:
-    """What this thread's calls meanwhile were refused with, one for each that PyTorch ran."""
+    """Collects what this thread's calls meanwhile were refused with, one error type for each call that PyTorch ran."""
     before, _heard.found = getattr(_heard, "found", None), (found := list[type[Exception]]())
     try:
         yield found
@@ -97,7 +97,7 @@ SAID: set[str] = set()
 
 
 def warn(what: str, error: Exception) -> None:
-    """A LeftToPyTorchWarning that weft has PyTorch run something, and why; where the machine is the reason, once in a process."""
+    """Warns with LeftToPyTorchWarning that PyTorch runs something, and why; if the machine is the reason, once in a process."""
     if isinstance(error, CompilerError | TargetError):
         if error.what in SAID:
             return

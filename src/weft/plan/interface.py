@@ -13,13 +13,13 @@ from weft.tensor.axes import Axis
 
 
 def given(part: KernelNodes) -> tuple[int, ...]:
-    """The writes of a kernel into a tensor that an earlier kernel has begun, by place."""
+    """Returns the writes of a kernel into a tensor that an earlier kernel has begun, by place."""
     rests = {join.rest for join in part.joins}
     return tuple(i for i, name in enumerate(part.writes) if name in rests)
 
 
 def dims_of(applied: BlockProgram, part: KernelNodes) -> dict[str, tuple[Axis, ...]]:
-    """The axes of each tensor that a kernel reads or writes, in memory order, as the kernel calls them."""
+    """Returns the axes of each tensor that a kernel reads or writes, in memory order, as the kernel calls them."""
     return {name: _tensor_axes(applied, part, name) for name in (*part.reads, *part.writes)}
 
 
@@ -46,7 +46,7 @@ def _top_types(applied: BlockProgram) -> dict[str, BlockType]:
 def signature(
     applied: BlockProgram, part: KernelNodes, name: str, dims: Mapping[str, tuple[Axis, ...]]
 ) -> KernelSignature:
-    """How the kernel called `name` is called."""
+    """Returns the interface of the kernel called `name`."""
     types = _top_types(applied)
     reads = tuple(Input(n, len(dims[n]), types[n].dtype) for n in part.reads)
     sizes: list[Size] = []
@@ -60,5 +60,5 @@ def signature(
 
 
 def size_of(axis: Axis) -> str | int:
-    """The length of a dimension: the name of a size, or a number."""
+    """Returns the length of a dimension: the name of a size, or a number."""
     return axis.space.name if axis.space.fixed is None else axis.space.fixed

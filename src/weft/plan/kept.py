@@ -25,7 +25,7 @@ _FILE = "chosen.json"
 
 
 def parts_of(what: str, program: TensorProgram, given: Example, options: Options) -> dict[str, str]:
-    """What the key of a choice is made of.
+    """List the parts of a choice's key.
 
     Args:
         what: kind of choice.
@@ -45,8 +45,8 @@ def parts_of(what: str, program: TensorProgram, given: Example, options: Options
 def recalled(
     parts: Mapping[str, str], kind: type[T], options: Options, brought: Sequence[Any] = ()
 ) -> tuple[T, Mapping[str, Json]] | None:
-    """What was kept under a key that is made of `parts`, with what was said beside it; None where it is not there, damaged, or
-    was made for something else.
+    """Read what was kept under a key made of `parts`, with what was said beside it; None where it is missing, damaged
+    or for something else.
 
     `brought` is what `unplaced` gave for the program: lines and sizes may be others than in the process that kept it.
     """

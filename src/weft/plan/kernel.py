@@ -44,7 +44,7 @@ class Kernel:
 
     @property
     def name(self) -> str:
-        """Of the function."""
+        """Name of the function."""
         return self.made.signature.name
 
     @property
@@ -64,7 +64,7 @@ class Kernel:
 
     @property
     def key(self) -> str:
-        """Of its entry in the cache."""
+        """Key of the kernel's entry in the cache."""
         return self.made.key
 
     @property
@@ -88,5 +88,5 @@ class Kernel:
         return f"kernel {self.name}\n{names}\nverdict: {self.verdict}\ncost: {self.cost}"
 
     def __repr__(self) -> str:
-        """Without its source and program, which are pages."""
+        """Leaves out source and program, which are pages."""
         return f"<Kernel {self.name}: reads {', '.join(self.reads)}; writes {', '.join(self.writes)}>"

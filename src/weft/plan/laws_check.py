@@ -15,7 +15,7 @@ _LEAST_SIZES = (3, 8, 20, 70)
 
 
 def laws_refuted(written: TensorProgram, program: TensorProgram) -> str | None:
-    """Why `program`, what the laws made of `written`, must not run; None where it agrees over finite fields.
+    """Says why `program`, what the laws made of `written`, must not run; None where it agrees over finite fields.
 
     What PyTorch runs stands as an input, and what it reads as an output. Casts between floats are taken for the identity, as no
     field has roundings: where the laws leave a rounding rests on their own tests. Other casts must be the same in both. Sizes are
@@ -38,7 +38,7 @@ def laws_refuted(written: TensorProgram, program: TensorProgram) -> str | None:
 
 
 def _comparable(program: TensorProgram, calls: list[str]) -> TensorProgram:
-    """`program` without opaque operations and roundings: their results inputs, what those in `calls` read outputs."""
+    """Returns `program` without opaque operations and roundings: their results inputs, what those in `calls` read outputs."""
     opaque = {n.name: n for n in program.nodes if isinstance(n, Opaque)}
     values = program.values()
     read = tuple(name for call in calls for name in opaque[call].uses)
@@ -58,7 +58,7 @@ def _unrounded(node: Node, values: Mapping[str, Node]) -> Node:
 
 
 def _sizes(program: TensorProgram) -> Iterator[dict[str, int]]:
-    """Choices of sizes of all spaces that agree with what slices leave, small ones first, the example's last."""
+    """Yields choices of sizes of all spaces that agree with what slices leave, small ones first, the example's last."""
     given = {rule.space.name for rule in program.derived}
     free = [s for s in program.spaces() if s.name not in given]
     choices = [{s.name: s.fixed or least + i % 3 for i, s in enumerate(free)} for least in _LEAST_SIZES]

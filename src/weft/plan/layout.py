@@ -10,7 +10,7 @@ from weft.tensor.program import Cast, Elementwise, Node, TensorProgram, uses
 
 
 def as_in_eager(program: TensorProgram, results: Sequence[Result]) -> TensorProgram:
-    """`program`, whose elementwise results have their axes in eager's memory order; `output_dims` say how the user sees them.
+    """Puts the axes of `program`'s elementwise results in eager's memory order; `output_dims` say how the user sees them.
 
     Eager computes `relu(x.T)` in the order in which x lies, and `relu(x.T).T` is row-major. Written in another order it would
     have to be copied into that one.

@@ -30,7 +30,7 @@ class _Part:
 
 
 def for_the_library(captured: Captured, program: TensorProgram, regions: Sequence[Region], known: Regions) -> list[int]:
-    """The ATen calls of `captured`, by number, whose products are worth a trial in PyTorch's library.
+    """Finds the ATen calls of `captured`, by number, whose products are worth a trial in PyTorch's library.
 
     Launches count nothing here: what they cost differs most from machine to machine, and they are part of what is timed.
 
@@ -49,7 +49,7 @@ def for_the_library(captured: Captured, program: TensorProgram, regions: Sequenc
 
 
 def _best(program: TensorProgram, parts: Sequence[_Part], known: Regions) -> list[int]:
-    """The calls that the library runs in the best cut of `parts`, one after the other."""
+    """Returns the calls that the library runs in the best cut of `parts`, one after the other."""
     joined: dict[Interval, Region] = {}
     for first in range(len(parts)):
         for end in range(first + 1, len(parts) + 1):
@@ -74,7 +74,9 @@ def _best(program: TensorProgram, parts: Sequence[_Part], known: Regions) -> lis
 
 
 def _parts(captured: Captured, program: TensorProgram, region: Region, products: frozenset[int]) -> tuple[_Part, ...]:
-    """`region` as what the calls of its products read, each of these calls, and the rest; none where that is no order."""
+    """Splits `region` into what the calls of its products read, each of these calls, and the rest; nothing where that
+    is no order.
+    """
     calls: dict[int, set[str]] = {}
     for node in region.program.nodes:
         call = call_of(captured, node.name)
@@ -95,7 +97,7 @@ def _parts(captured: Captured, program: TensorProgram, region: Region, products:
 
 
 def _leading_to(nodes: Sequence[Node], names: set[str]) -> set[str]:
-    """`names`, and the values of `nodes` that they are made of."""
+    """Returns `names`, and the values of `nodes` that they are made of."""
     found = set(names)
     for node in reversed(nodes):
         if node.name in found:
@@ -104,7 +106,7 @@ def _leading_to(nodes: Sequence[Node], names: set[str]) -> set[str]:
 
 
 def _connected(regions: Sequence[Region]) -> bool:
-    """Whether what each of `regions` makes or reads of the others, directly or through others, makes them one."""
+    """Tells whether what each of `regions` makes or reads of the others, directly or through others, makes them one."""
     groups: list[tuple[set[str], set[str]]] = []  # what is read and what is made by regions that are connected
     for region in regions:
         used, made = set(region.uses), set(region.results)

@@ -44,13 +44,14 @@ def mostly_left(plan: Plan, arguments: Sequence[Any]) -> tuple[Fallback, ...]:
 
 
 def _named(call: OpaqueCall, program: TensorProgram) -> tuple[str, Any]:
-    """What a fallback says of `call`: its operation and its line."""
+    """Returns what a fallback says of `call`: its operation and its line."""
     where = next((n.location for n in program.nodes if isinstance(n, Opaque) and n.call == call.name), None)
     return str(call.target.overloadpacket), where
 
 
 def _seconds(step: CallStep, values: dict[str, Node], machine: Machine, arguments: Sequence[Any]) -> float:
-    """Of a call, at least: its operands and results from and to memory, or the products in it as far as PyTorch can count them.
+    """Bounds the seconds of a call from below: its operands and results from and to memory, or its products as PyTorch
+    counts them.
 
     Tensors of types that weft does not know count for nothing, and so do products of such.
     """
@@ -72,7 +73,9 @@ def _without_data(node: Node) -> torch.Tensor:
 
 
 def _products(call: OpaqueCall, tensors: dict[str, torch.Tensor], arguments: Sequence[Any]) -> float:
-    """Operations of the products, convolutions and attention in a call; 0 where PyTorch cannot say without running it."""
+    """Counts the operations of the products, convolutions and attention in a call; 0 where PyTorch cannot say without
+    running it.
+    """
     counter = FlopCounterMode(display=False)
     # Of sizes that change from call to call their numbers: asked of the symbols, Dynamo would compile for these numbers alone.
     numbers = [in_example(each) if isinstance(each, torch.SymInt) else each for each in arguments]

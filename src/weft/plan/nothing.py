@@ -52,7 +52,7 @@ def as_written(
 
 
 def _array(tensor: torch.Tensor) -> Array:
-    """The elements of `tensor` as the evaluator carries them."""
+    """Returns the elements of `tensor` as the evaluator carries them."""
     plain = tensor.detach().cpu()
     if plain.dtype is torch.bool:
         return plain.numpy()

@@ -44,7 +44,7 @@ class Atom:
 
 
 def _forms_of(module: Any) -> list[type]:
-    """The dataclasses and enumerations that a module defines."""
+    """Lists the dataclasses and enumerations that a module defines."""
     every: list[Any] = list(module.__dict__.values())
     found: list[type] = [e for e in every if isinstance(e, type) and e.__module__ == module.__name__]
     return [form for form in found if is_dataclass(form) or issubclass(form, Enum)]
@@ -58,7 +58,7 @@ _FORMS: tuple[type, ...] = (
 
 
 def name_of(form: type) -> str:
-    """What a form is called in the text."""
+    """Names a form as the text does."""
     return f"{form.__module__}.{form.__qualname__}"
 
 
@@ -67,7 +67,7 @@ FORMS: Mapping[str, type | Atom] = {name_of(form): form for form in _FORMS}
 
 
 def packed(value: Any, forms: Mapping[str, type | Atom] = FORMS, brought: Sequence[Any] = ()) -> bytes:
-    """`value` as text.
+    """Writes `value` as text.
 
     Args:
         value: of `forms`, tuples, frozen sets, mappings, numbers, strings and None.
@@ -84,7 +84,7 @@ def packed(value: Any, forms: Mapping[str, type | Atom] = FORMS, brought: Sequen
 
 
 def unpacked(data: bytes, kind: type[T], forms: Mapping[str, type | Atom] = FORMS, brought: Sequence[Any] = ()) -> T:
-    """What `packed` wrote, which must be a `kind`; what was written as a number is that of `brought`.
+    """Reads what `packed` wrote, which must be a `kind`; what was written as a number is that of `brought`.
 
     Raises:
         LookupError, TypeError, ValueError: it is something else.
@@ -131,7 +131,7 @@ class _Writer:
         self._by_text: dict[str, list[int]] = {}
 
     def item(self, value: Any) -> Any:
-        """How `value` is written in a row."""
+        """Returns `value` as it is written in a row."""
         if value is None or value.__class__ in (bool, int, float, str):
             return value
         known = self._by_id.get(id(value))
@@ -174,7 +174,8 @@ class _Writer:
 
 
 def unplaced(program: TensorProgram) -> tuple[TensorProgram, tuple[Location | Space, ...]]:
-    """`program` with a number for each line of the user's; and these lines, and its spaces, which say the example's sizes.
+    """Replaces each line of the user's in `program` by a number; returned with these lines, and its spaces, which say
+    the example's sizes.
 
     The same program wherever its text stands in a file, and whatever it is called with: who reads what was packed for it brings
     lines and spaces of its own.

@@ -34,17 +34,17 @@ class Region:
 
     @property
     def uses(self) -> tuple[str, ...]:
-        """What it reads, values of the whole program."""
+        """The values of the whole program that the region reads."""
         return tuple(n.name for n in self.program.inputs)
 
     @property
     def results(self) -> tuple[str, ...]:
-        """What it makes for others, values of the whole program."""
+        """The values of the whole program that the region makes for others."""
         return self.program.outputs
 
     @property
     def looks(self) -> bool:
-        """Whether it only looks at elements: it has no kernel."""
+        """True where the region only looks at elements: it has no kernel."""
         return all(isinstance(n, Reindex) for n in self.program.nodes)
 
 
@@ -92,7 +92,7 @@ def partition(program: TensorProgram) -> tuple[Stage, ...]:
 
 
 def united(program: TensorProgram, regions: Sequence[Region], again: Collection[str] = ()) -> Region:
-    """`regions` as one; the values `again` are made by each region that wants them."""
+    """Join `regions` into one; the values `again` are made by each region that wants them."""
     if len(regions) == 1:
         return regions[0]
     own = {n.name for r in regions for n in r.program.nodes}
@@ -101,7 +101,9 @@ def united(program: TensorProgram, regions: Sequence[Region], again: Collection[
 
 
 def apart(program: TensorProgram, region: Region) -> tuple[Region, ...]:
-    """`region` in parts with one contraction each, one after the other: what one needs blocks of, another may have as a batch."""
+    """Cut `region` into parts with one contraction each, one after the other: one may want as a batch what another
+    wants in blocks.
+    """
     values, local = program.values(), _local(program)
     members = [n for n in region.program.nodes if n.name not in local]
     starts = [i for i, n in enumerate(members) if isinstance(n, Contraction)][1:]
@@ -112,15 +114,15 @@ def apart(program: TensorProgram, region: Region) -> tuple[Region, ...]:
 
 
 def taken_apart(program: TensorProgram, region: Region, names: Collection[str]) -> tuple[Region, ...]:
-    """Of `region` the operations that make `names`, as a region; none where every region makes these for itself."""
+    """Return the operations of `region` that make `names`, as a region; none where every region makes these for itself."""
     local = _local(program)
     members = [n for n in region.program.nodes if n.name in names and n.name not in local]
     return (_with_local(program, members, local, program.values()),) if members else ()
 
 
 def before_reductions(program: TensorProgram, region: Region) -> tuple[Region, ...]:
-    """`region` in two parts: what is made before results of products, or of reductions along other axes, are reduced, or multiplied
-    at all; and the rest.
+    """Cut `region` in two: what is made before results of products, or of reductions along other axes, are reduced or
+    multiplied; and the rest.
 
     What one makes block by block, or row by row, the other reads as whole rows, or all of them.
     """
@@ -141,7 +143,7 @@ def before_reductions(program: TensorProgram, region: Region) -> tuple[Region, .
 
 
 def before_products(program: TensorProgram, region: Region) -> tuple[Region, ...]:
-    """`region` in two parts: what its products read of it, and the products with what follows."""
+    """Cut `region` in two: what its products read of it, and the products with what follows."""
     values, local = program.values(), _local(program)
     members = [n for n in region.program.nodes if n.name not in local]
     read = {name for n in members if isinstance(n, Contraction) for name in uses(n)}
@@ -159,7 +161,7 @@ def before_products(program: TensorProgram, region: Region) -> tuple[Region, ...
 def between_passes(
     program: TensorProgram, region: Region, sizes: Mapping[str, int]
 ) -> tuple[tuple[Region, ...], frozenset[str]]:
-    """`region`, which multiplies nothing, in the passes over its operands that its reductions ask for, one after the other.
+    """Cut `region`, which multiplies nothing, into the passes over its operands that its reductions ask for, one after the other.
 
     Where reductions of one pass run along other axes than others, each is a part by itself. So every part is a nest of loops that
     blocks of any size go through.
@@ -199,7 +201,7 @@ def _spaces(node: Node) -> frozenset[Space]:
 
 
 def _passes(members: Sequence[Node]) -> dict[str, int]:
-    """The number of the pass over its operands in which each value is made: of what a reduction makes, one is over first."""
+    """Number the pass over its operands in which each value is made: of what a reduction makes, one is over first."""
     found: dict[str, int] = {}
     finished: dict[str, frozenset[Space]] = {}  # the axes of values that are there when a pass is over
     for node in members:
@@ -216,7 +218,7 @@ def _passes(members: Sequence[Node]) -> dict[str, int]:
 
 
 def _reduced_along(members: Sequence[Node], passes: Mapping[str, int]) -> dict[str, frozenset[Space]]:
-    """The spaces of the reductions of its own pass that each value depends on, those it is reduced along itself among them."""
+    """Return the spaces of the reductions of its own pass that each value depends on, with those it is reduced along itself."""
     found: dict[str, frozenset[Space]] = {}
     for node in members:
         own = [found[v] for v in uses(node) if v in found and passes[v] == passes[node.name]]
@@ -233,7 +235,7 @@ def _made_again(
     passes: Mapping[str, int],
     sizes: Mapping[str, int],
 ) -> frozenset[str]:
-    """The elementwise values of `members` that later passes make again, since what they are made of is no more to read."""
+    """Find the elementwise values of `members` that later passes make again, since that takes no more reading."""
     values = program.values()
 
     def elements(name: str) -> int:
@@ -258,7 +260,7 @@ def _made_again(
 def _with_local(
     program: TensorProgram, members: Sequence[Node], local: Collection[str], values: Mapping[str, Node]
 ) -> Region:
-    """The region of `members`, with the `local` values that they read."""
+    """Make the region of `members`, with the `local` values that they read."""
     needed = {v for n in members for v in uses(n)}
     for node in reversed(program.nodes):
         if node.name in needed and node.name in local:
@@ -268,7 +270,7 @@ def _with_local(
 
 
 def in_order(stages: Sequence[Stage]) -> tuple[Stage, ...]:
-    """`stages`, each after those whose values it reads; otherwise in their order."""
+    """Sort `stages`, each after those whose values it reads; otherwise in their order."""
     rest, ready, done = list(stages), set[str](), list[Stage]()
     made = {name for s in stages for name in s.results}
     while rest:
@@ -280,7 +282,7 @@ def in_order(stages: Sequence[Stage]) -> tuple[Stage, ...]:
 
 
 def linear(stages: Sequence[Stage]) -> tuple[Stage, ...]:
-    """`stages` as a chain: each after those whose values it reads, and right after the one that most of them lead to.
+    """Sort `stages` into a chain: each after those whose values it reads, and right after the one that most of them lead to.
 
     Of what a stage reads, what the longest path of stages leads to comes last: a chain with short branches into it stays together.
     Views are no step of a path, and those of inputs come before all else.
@@ -309,7 +311,7 @@ def linear(stages: Sequence[Stage]) -> tuple[Stage, ...]:
 
 
 def _depths(program: TensorProgram) -> dict[str, int]:
-    """The number of the stage of each value: inputs 0, and one more at each cut."""
+    """Number the stage of each value: inputs 0, and one more at each cut."""
     depth = {n.name: 0 for n in program.inputs}
     contracted = dict.fromkeys(depth, False)
     opaque = {n.name for n in program.nodes if isinstance(n, Opaque)}
@@ -332,7 +334,7 @@ def _depths(program: TensorProgram) -> dict[str, int]:
 
 
 def _connected(program: TensorProgram, depth: Mapping[str, int], local: Collection[str]) -> list[list[Node]]:
-    """The nodes in groups: opaque ones by call, the others by being connected within one depth."""
+    """Group the nodes: opaque ones by call, the others by being connected within one depth."""
     parent = {n.name: n.name for n in program.nodes}
 
     def find(name: str) -> str:
@@ -361,7 +363,7 @@ def _connected(program: TensorProgram, depth: Mapping[str, int], local: Collecti
 
 
 def _parts(group: list[Node]) -> list[list[Node]]:
-    """`group`, in parts of at most `MOST_NODES`, one after the other; cut where the fewest dimensions go from part to part."""
+    """Cut `group` into parts of at most `MOST_NODES`, one after the other, where the fewest dimensions go from part to part."""
     if len(group) <= MOST_NODES or isinstance(group[0], Opaque):
         return [group]
     last = {v: i for i, node in enumerate(group) for v in uses(node)}
@@ -382,7 +384,8 @@ def _parts(group: list[Node]) -> list[list[Node]]:
 
 
 def _local(program: TensorProgram) -> frozenset[str]:
-    """The values that every region which wants them makes for itself: numbers, sizes, indices, and what is soon made of these.
+    """Find the values that every region which wants them makes for itself: numbers, sizes, indices, and what is soon
+    made of these.
 
     That is what integers and conditions decide, a mask above all, and functions of sizes; a table of sines is made once.
     """
@@ -419,7 +422,7 @@ def _region(
 
 
 def _wanted(program: TensorProgram, own: Collection[str], local: Collection[str]) -> set[str]:
-    """The values that nodes which are not `own` read, and what the `local` ones among these, made there again, are made of."""
+    """Find the values that nodes which are not `own` read, and those of which the `local` ones among these are made again there."""
     wanted = {v for n in program.nodes if n.name not in own for v in uses(n)}
     for node in reversed(program.nodes):
         if node.name in wanted and node.name in local:

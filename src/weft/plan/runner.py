@@ -47,7 +47,7 @@ _VARIABLE = re.compile(r"\bv\d+\b")
 
 
 def kept_dims(node: Input) -> tuple[bool, ...]:
-    """For each dimension of the tensor whether it has an axis: a dimension of size 1 has none."""
+    """Tells for each dimension of the tensor whether it has an axis: a dimension of size 1 has none."""
     return tuple(axis is not None for axis in node.dims or node.axes)
 
 
@@ -104,7 +104,7 @@ def runner(
     instead: Instead | None = None,
     once: Collection[str] = (),
 ) -> Runner:
-    """The function that runs `steps` on the graph's arguments, of which there are so many, and hands its results out.
+    """Writes the function that runs `steps` on the graph's arguments, of which there are so many, and hands its results out.
 
     In the end it copies outputs of the program into arguments, as `writes` says: by argument, the output. `instead` runs calls
     that kernels refuse, until one of the calls `once` was made or copying began: the graph cannot run again then.
@@ -148,17 +148,17 @@ class _Text:
     variables: int = 0
 
     def constant(self, value: Any) -> str:
-        """A name for an object."""
+        """Names an object."""
         name = f"c{len(self.scope)}"
         self.scope[name] = value
         return name
 
     def given(self, index: int) -> str:
-        """An argument of the graph, or after these a tensor that the graph holds."""
+        """Names an argument of the graph, or after these a tensor that the graph holds."""
         return [*self.arguments, *self.held][index]
 
     def variable(self) -> str:
-        """A new variable."""
+        """Names a new variable."""
         self.variables += 1
         return f"v{self.variables}"
 
@@ -169,7 +169,9 @@ class _Text:
         self.names[value] = name
 
     def call(self, step: CallStep, program: TensorProgram) -> None:
-        """PyTorch's own; what it gives is made such as kernels read, or raises: tracing knows no more than a call's fake says."""
+        """Writes a call into PyTorch; its result is made such as kernels read, or raises: tracing knows no more than a
+        call's fake says.
+        """
         own = {n.name: n for n in program.nodes if isinstance(n, Opaque) and n.call == step.call.name}
         # Names of values are constants, never text: a user's own may read like a variable of the runner.
         given = ", ".join(
@@ -187,7 +189,7 @@ class _Text:
             self.let(result.value, given)
 
     def region(self, step: RegionStep) -> None:
-        """The launches of its kernels."""
+        """Writes the launches of a region's kernels."""
         own = {inner: self.names[outer] for inner, outer in step.reads}
         given, empty = dict(own), self.empty(step, own)
         for kernel in step.region.kernels:
@@ -224,7 +226,7 @@ class _Text:
         return bool(sizes)
 
     def views(self, step: ViewStep) -> None:
-        """Strided tensors over the memory of their sources."""
+        """Writes strided tensors over the memory of their sources."""
         shown = {n.name for n in step.program.inputs} - {v.name for v in step.made}
         for view in step.made:
             sizes = [
@@ -256,7 +258,7 @@ class _Text:
             self.let(view.name, f"{source}.as_strided({shape}, {made}, {start}){none}")
 
     def size(self, place: Found) -> str:
-        """A size, read off a tensor at each call."""
+        """Writes a size, read off a tensor at each call."""
         if place.number is None:
             text = f"{self.names[place.value]}.shape[{place.dim}]"
         else:
@@ -266,7 +268,7 @@ class _Text:
         return text
 
     def output(self, program: TensorProgram, index: int) -> str:
-        """An output of the program with the dimensions that the user sees."""
+        """Writes an output of the program with the dimensions that the user sees."""
         axes, dims = _output_axes(program, index)
         text = self.names[program.outputs[index]]
         return (
@@ -278,7 +280,7 @@ class _Text:
     def ordered(
         self, text: str, program: TensorProgram, index: int, order: tuple[int, ...] | None, *, anyhow: bool
     ) -> str:
-        """An output, `text`, whose dimensions shall lie in memory in this order.
+        """Writes an output, `text`, whose dimensions shall lie in memory in this order.
 
         A value's axes lie there in theirs, but `anyhow` where PyTorch made it: a convolution's result follows its operands.
         """
@@ -288,13 +290,13 @@ class _Text:
         return f"{self.constant(in_order)}({text}, {order})"
 
     def write(self, writes: Mapping[int, str]) -> None:
-        """Copies values into arguments."""
+        """Writes the copies of values into arguments."""
         if writes:
             pairs = _tuple(f"({self.given(argument)}, {value})" for argument, value in writes.items())
             self.lines.append(f"{self.constant(_write)}({pairs})")
 
     def results(self, captured: Captured, program: TensorProgram) -> list[str]:
-        """What the graph returns."""
+        """Lists what the graph returns."""
         values = program.values()
         found: list[str] = []
         taken: dict[str, int] = {}
@@ -330,7 +332,7 @@ class _Text:
         return found
 
     def function(self, instead: Instead | None) -> Runner:
-        """What was written, compiled; each variable goes after the last line that has it."""
+        """Compiles what was written; each variable goes after the last line that has it."""
         last = {name: number for number, line in enumerate(self.lines) for name in _VARIABLE.findall(line)}
         text = [f"def run({', '.join(self.arguments)}):"]
         for number, line in enumerate(self.lines):
@@ -393,20 +395,21 @@ def _tuple(items: Iterable[str]) -> str:
 
 
 def _output_axes(program: TensorProgram, index: int) -> tuple[tuple[Axis, ...], tuple[Axis | None, ...]]:
-    """The axes of an output's value, and its dimensions as the user sees them."""
+    """Returns the axes of an output's value, and its dimensions as the user sees them."""
     axes = program.values()[program.outputs[index]].axes
     return axes, program.output_dims[index] if program.output_dims else axes
 
 
 def _theirs(captured: Captured, program: TensorProgram, index: int) -> bool:
-    """Whether laws made an output the same value as a tensor that PyTorch holds or makes, which may lie in an argument's memory."""
+    """Tells whether laws replaced an output by a tensor that PyTorch holds or makes, which may lie in an argument's memory."""
     assert captured.program is not None
     name = program.outputs[index]
     return name != captured.program.outputs[index] and isinstance(program.values()[name], Input | Opaque)
 
 
 def _made_of_the_same(captured: Captured, program: TensorProgram) -> dict[str, tuple[str, ...]]:
-    """The results of PyTorch's calls that must not lie in the memory of other outputs: those made of the same values as they are.
+    """Maps results of PyTorch's calls to the outputs in whose memory they must not lie: those made of the same values
+    as they are.
 
     A call that copies in eager (`reshape` of a transpose) may find nothing to do where weft has laid its operand out otherwise.
     """
@@ -427,13 +430,13 @@ def _made_of_the_same(captured: Captured, program: TensorProgram) -> dict[str, t
 
 
 def _apart(tensor: torch.Tensor, others: Sequence[torch.Tensor]) -> torch.Tensor:
-    """`tensor`, a copy where it lies in the memory of one of `others`."""
+    """Returns `tensor`, or a copy where it lies in the memory of one of `others`."""
     memory = storage_of(tensor)
     return tensor.clone() if any(storage_of(other) == memory for other in others) else tensor
 
 
 def _owner(captured: Captured, values: Mapping[str, Node], name: str) -> str:
-    """The value whose memory the value `name` is, where weft itself had PyTorch look at that otherwise."""
+    """Finds the value whose memory the value `name` is, where weft itself had PyTorch look at that otherwise."""
     node = values[name]
     while isinstance(node, Opaque) and captured.calls[node.call].look:
         node = values[node.uses[0]]
@@ -441,7 +444,9 @@ def _owner(captured: Captured, values: Mapping[str, Node], name: str) -> str:
 
 
 def _flipped(view: View, source: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """The tensor that `view` describes. PyTorch has no negative strides: a dimension that runs backwards is flipped, a copy."""
+    """Makes the tensor that `view` describes. PyTorch has no negative strides: a dimension that runs backwards is
+    flipped, a copy.
+    """
     strides = view.strides(source.stride())
     if min(strides, default=0) >= 0:
         return source.as_strided(shape, strides, source.storage_offset() + view.offset(source.shape, source.stride()))
@@ -452,6 +457,6 @@ def _flipped(view: View, source: torch.Tensor, shape: Sequence[int]) -> torch.Te
 
 
 def _backwards(index: Affine) -> Affine:
-    """The same element, counted from the other end."""
+    """Counts the index of an element from the other end."""
     terms = tuple((axis, -coefficient) for axis, coefficient in index.terms)
     return Affine(terms, -index.offset, not index.from_end)

@@ -30,7 +30,7 @@ def without_shifts(program: TensorProgram) -> TensorProgram:
 
 
 def _left_plain(program: TensorProgram) -> frozenset[str]:
-    """The exponentials of `program` that would not become pairs; all of a program without block program."""
+    """Finds the exponentials of `program` that would not become pairs; all of a program without block program."""
     try:
         lowered = lower(sizes_in_place(program))
     except UnsupportedError:
@@ -40,7 +40,7 @@ def _left_plain(program: TensorProgram) -> frozenset[str]:
 
 
 def _exponentials(graph: Graph) -> Iterator[str]:
-    """The list that each exponential of an unfused program is for, which has its tensor's name, in the program's order."""
+    """Yields the list that each exponential of an unfused program is for, which has its tensor's name, in the program's order."""
     for node in graph.nodes:
         for _ in range(_count(node)):
             yield results(node)[0]

@@ -24,7 +24,7 @@ class Found:
     number: Number | None = None
 
     def size(self, values: Mapping[str, torch.Tensor], arguments: Sequence[Any] = ()) -> int:
-        """The size, where `values` are the tensors of the plan's values, one dimension per axis; `arguments`: the graph's."""
+        """Reads the size, where `values` are the tensors of the plan's values, one dimension per axis; `arguments`: the graph's."""
         size = values[self.value].shape[self.dim] if self.number is None else int(self.number.value(arguments))
         for rule in self.rules:
             size = rule.size(size)
@@ -34,7 +34,7 @@ class Found:
 def found(
     space: Space, program: TensorProgram, values: Collection[str], numbers: Mapping[Space, Number] | None = None
 ) -> Found:
-    """Where the size of `space` is found.
+    """Finds where the size of `space` can be read.
 
     Args:
         space: one of `program`'s, not fixed.
@@ -56,7 +56,7 @@ def found(
 def tells(
     space: Space, program: TensorProgram, values: Collection[str], numbers: Mapping[Space, Number] | None = None
 ) -> bool:
-    """Whether `found` finds the size of `space`."""
+    """Tells whether `found` finds the size of `space`."""
     return _found(space, program, values) is not None or space in (numbers or {})
 
 
@@ -77,7 +77,7 @@ def _found(space: Space, program: TensorProgram, values: Collection[str]) -> Fou
 
 
 def _shown(space: Space, program: TensorProgram, values: Collection[str]) -> Found | None:
-    """A dimension of one of `values` that runs over `space`."""
+    """Finds a dimension of one of `values` that runs over `space`."""
     for node in (*program.inputs, *program.nodes):
         if node.name in values:
             for dim, axis in enumerate(node.axes):

@@ -63,7 +63,7 @@ def _has_plain_memory(argument: Any) -> bool:
 
 
 def _copied(tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
-    """Copies of tensors of one storage, which lie to one another as these; and the bytes of both."""
+    """Copies tensors of one storage, so that the copies lie to one another as these; returned with the bytes of both."""
     spans = [_span(tensor) for tensor in tensors]
     start = min(first for first, _ in spans) // _ALIGNED * _ALIGNED
     size = max(end for _, end in spans) - start
@@ -77,7 +77,7 @@ def _copied(tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], tuple[
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """The bytes of the storage from the first element to the end of the last one."""
+    """Returns the bytes of the storage from the first element to the end of the last one."""
     width = tensor.element_size()
     first = int(tensor.storage_offset()) * width
     if not tensor.numel():
@@ -94,6 +94,6 @@ def _over(
 
 
 def _as(tensor: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
-    """`copy`, whose memory means what that of `tensor` does."""
+    """Returns `copy` with the conjugate and negative bits of `tensor`, whose memory it copies."""
     copy = copy.conj() if tensor.is_conj() else copy
     return vars(torch)["_neg_view"](copy) if tensor.is_neg() else copy  # no public name

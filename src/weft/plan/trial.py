@@ -58,7 +58,7 @@ class Trial:
     library: Plan | None = None
 
     def __call__(self, *arguments: Any) -> Sequence[Any]:
-        """The graph's results."""
+        """Runs the graph, and returns its results."""
         sizes = tuple([arguments[i].numel().bit_length() for i in self.changing])
         run = self.chosen.get(sizes)
         if run is not None:
@@ -83,7 +83,7 @@ class Trial:
         return tuple(argument for argument, _ in self.plan.captured.writes)
 
     def choose(self, arguments: Sequence[Any]) -> Runner:
-        """The faster of the two at `arguments`, measured now or before.
+        """Returns the faster of the two at `arguments`, measured now or before.
 
         Raises:
             CacheFolderError: the cache folder is not safe.
@@ -118,7 +118,7 @@ class Trial:
                 return self.plan.run if made is None else made.run
 
     def measured_in_memory(self, arguments: Sequence[Any]) -> Measured | None:
-        """The candidates, timed; None where the GPU's memory does not suffice for that: what is timed is held beside the user's.
+        """Times the candidates; None where the GPU's memory does not suffice for that: what is timed is held beside the user's.
 
         Nor does it where PyTorch ran in place of a candidate for want of memory.
         """
@@ -129,7 +129,7 @@ class Trial:
         return None
 
     def measured(self, given: Spare) -> Measured:
-        """The candidates, timed.
+        """Times the candidates.
 
         Raises:
             WrongKernelError: weft's kernels give other results than eager.
@@ -153,7 +153,7 @@ class Trial:
         return Measured(*found.timings, load=found.load, cores=cores)
 
     def with_library(self, arguments: Sequence[Any]) -> Plan | None:
-        """The plan in which the library runs products, made once; None where it cannot be, or none is worth it."""
+        """Returns the plan in which the library runs products, made once; None where it cannot be, or none is worth it."""
         if self.library is None and self.plan.with_library is not None:
             try:
                 with in_force(**asdict(self.options)):
@@ -166,7 +166,7 @@ class Trial:
         return self.library
 
     def parts(self, sizes: tuple[int, ...], device: torch.device | None) -> dict[str, str]:
-        """All that the choice depends on; `sizes`: their class; `device`: the GPU that runs, if one does."""
+        """Returns all that the choice depends on; `sizes`: their class; `device`: the GPU that runs, if one does."""
         return {**self.environment, **_parts(self.plan, sizes, device)}
 
 
@@ -183,7 +183,9 @@ def _parts(plan: Plan, sizes: tuple[int, ...], device: torch.device | None) -> d
 
 
 def measured_before(plan: Plan) -> Measured | None:
-    """What a trial of the same kernels on arguments of these sizes found, in this process or another; None: there was none."""
+    """Recalls what a trial of the same kernels on arguments of these sizes found, in this process or another; None:
+    there was none.
+    """
     if not plan.kernels or not plan.size_class:
         return None
     parts = _environment(plan) | _parts(plan, plan.size_class, plan.device)
@@ -192,7 +194,7 @@ def measured_before(plan: Plan) -> Measured | None:
 
 
 def faster(plan: Plan, eager: Runner, options: Options, changing: tuple[int, ...]) -> Runner:
-    """What runs in place of a graph: `plan`, on trial against `eager` where that can be tried; `eager` where it has no kernel.
+    """Chooses what runs for a graph: `plan`, on trial against `eager` where that can be tried; `eager` where it has no kernel.
 
     A graph that draws random numbers is not tried, since each run draws others; nor is one that calls operations of other
     libraries, which may do more than return a result. What a graph writes into is copied for the trial.
@@ -205,7 +207,7 @@ def faster(plan: Plan, eager: Runner, options: Options, changing: tuple[int, ...
 
 
 def _environment(plan: Plan) -> dict[str, str]:
-    """The parts of a trial's key that are the same for every graph; a GPU's kernels need no C++ compiler."""
+    """Returns the parts of a trial's key that are the same for every graph; a GPU's kernels need no C++ compiler."""
     target = plan.kernels[0].target
     if not target.is_gpu:
         return environment_parts()
@@ -223,7 +225,7 @@ def repeatable(plan: Plan) -> bool:
 
 
 def changing_sizes(gm: torch.fx.GraphModule) -> tuple[int, ...]:
-    """Which arguments of a graph of Dynamo's are tensors whose sizes may be others at the next call."""
+    """Lists the arguments of a graph of Dynamo's that are tensors whose sizes may be others at the next call."""
     examples = [n.meta["example_value"] for n in gm.graph.nodes if n.op == "placeholder"]
     tensors = [(i, e) for i, e in enumerate(examples) if isinstance(e, torch.Tensor)]
     return tuple(i for i, e in tensors if any(isinstance(size, torch.SymInt) for size in e.shape))

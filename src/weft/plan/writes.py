@@ -22,7 +22,7 @@ from weft.tensor.program import Opaque, Reindex, TensorProgram, uses
 def with_writes_in_place(
     captured: Captured, program: TensorProgram, stages: Sequence[Stage]
 ) -> tuple[tuple[Stage, ...], frozenset[str]]:
-    """The stages in an order in which as many writes as possible are in place, and the names of those calls.
+    """Orders the stages so that as many writes as possible are in place; returned with the names of those calls.
 
     A write is, where its first argument is the memory of a placeholder by then, and whatever reads the old content, or may be
     a view of it, comes before. Calls that draw random numbers stay in their order.
@@ -57,7 +57,7 @@ class _Memory:
         self.bases = {n.call: n.uses[0] for n in self.nodes.values() if captured.calls[n.call].into is not None}
 
     def is_placeholders(self, call: OpaqueCall, chosen: Collection[str]) -> bool:
-        """Whether what `call` writes into is the memory of the placeholder that it is to be the content of."""
+        """Tells whether what `call` writes into is the memory of the placeholder that it is to be the content of."""
         base = self.bases[call.name]
         node = self.nodes.get(base)
         if node is None:
@@ -65,7 +65,9 @@ class _Memory:
         return node.call in chosen and self.captured.calls[node.call].into == call.into
 
     def readers(self, call: OpaqueCall) -> list[Stage] | None:
-        """Who must run before `call` where it is in place; None where somebody reads the old content when all is done."""
+        """Lists the stages that must run before `call` if it is in place; None if somebody reads the old content when
+        all is done.
+        """
         base = self.bases[call.name]
         same = {base}
         for node in self.program.nodes:  # in the order in which they are made
@@ -84,7 +86,7 @@ class _Memory:
         return [s for s in self.stages if same.intersection(s.uses) and not self._is_apart(s, call)]
 
     def _may_view(self, node: Opaque, same: Collection[str]) -> bool:
-        """Whether `node` may be the memory of one of these values, or a view of it."""
+        """Tells whether `node` may be the memory of one of these values, or a view of it."""
         target = self.captured.calls[node.call].target
         if isinstance(target, Write | Effect):
             return node.uses[0] in same
@@ -101,7 +103,7 @@ class _Memory:
         return isinstance(stage, Call) and (stage.name == call.name or self._goes_out(stage.name))
 
     def _goes_out(self, name: str) -> bool:
-        """Whether the results of a call go out as views of memory, whose content is to be the last, and nothing else."""
+        """Tells whether the results of a call go out as views of memory, whose content is to be the last, and nothing else."""
         call = self.captured.calls[name]
         made = {n.name for n in self.nodes.values() if n.call == name}
         read = any(
@@ -120,7 +122,7 @@ def _random_in_order(captured: Captured, stages: Sequence[Stage]) -> set[tuple[i
 def _sorted(
     stages: Sequence[Stage], before: Collection[tuple[int, int]], program: TensorProgram
 ) -> tuple[Stage, ...] | None:
-    """`stages`, the first of each pair of ids before the second, each after those whose values it reads; else as they are.
+    """Sorts `stages`, the first of each pair of ids before the second, each after those whose values it reads; else as they are.
 
     None where there is no such order.
     """
@@ -138,7 +140,7 @@ def _sorted(
 
 
 def last_values(captured: Captured, program: TensorProgram, chosen: Collection[str]) -> dict[int, int]:
-    """By placeholder, the output of `program` that must be copied into it in the end: unless it is its memory already."""
+    """Maps placeholders to the output of `program` that must be copied into each in the end, unless it is its memory already."""
     calls = {n.name: n.call for n in program.nodes if isinstance(n, Opaque)}
 
     def there(argument: int, output: int) -> bool:
@@ -149,7 +151,8 @@ def last_values(captured: Captured, program: TensorProgram, chosen: Collection[s
 
 
 def once_only(captured: Captured, program: TensorProgram, chosen: Collection[str]) -> frozenset[str]:
-    """Those of the writes in place `chosen` after which the graph cannot run again from its beginning, with what it then finds.
+    """Finds those of the writes in place `chosen` after which the graph cannot run again from its beginning, with what
+    it then finds.
 
     It can, where each write into an argument only replaces elements, whatever they were (`x[i] = y`), and nothing but the next
     write reads the argument before the last one: the second run writes the same again.
@@ -173,7 +176,7 @@ _REPLACING = frozenset({"copy_", "fill_", "zero_", "index_copy_", "index_fill_",
 
 
 def _replaces(call: OpaqueCall) -> bool:
-    """Whether a write gives elements values in which their old ones have no part."""
+    """Tells whether a write gives elements values in which their old ones have no part."""
     if not isinstance(call.target, Write):
         return False
     _, _, args, kwargs = call.args
@@ -183,7 +186,7 @@ def _replaces(call: OpaqueCall) -> bool:
 
 
 def guarded(captured: Captured, run: Runner, eager: Runner) -> Runner:
-    """`run`, but `eager` for arguments of which one that is written into shares memory with another."""
+    """Runs `run`, but `eager` for arguments of which one that is written into shares memory with another."""
     written = [argument for argument, _ in captured.writes]
     if not written:
         return run
@@ -196,7 +199,7 @@ def guarded(captured: Captured, run: Runner, eager: Runner) -> Runner:
 
 
 def described(captured: Captured, program: TensorProgram, chosen: Collection[str]) -> list[str]:
-    """For a user: what is written into which argument, and how."""
+    """Says to a user what is written into which argument, and how."""
     names = {index: node.name for node, index in zip(program.inputs, captured.arguments, strict=True)}
     copied = last_values(captured, program, chosen)
     found: list[str] = []
