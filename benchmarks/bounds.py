@@ -62,7 +62,7 @@ class Measured:
 
     @property
     def exceeds(self) -> bool:
-        """Whether the share lies above the bound by more than five standard deviations."""
+        """True where the share lies above the bound by more than five standard deviations."""
         bound = min(self.bound, 1.0)
         return self.accepted > bound + 5 * math.sqrt(bound * (1 - bound) / self.points) + 1e-9
 
@@ -90,7 +90,7 @@ def _exponential(times: int, of: Scalar) -> Scalar:
 
 
 def pairs() -> Iterator[Pair]:
-    """Polynomials with as many roots as their degree, random ones, quotients, powers, functions, and sums of exponentials."""
+    """Yield polynomials with as many roots as their degree, random ones, quotients, powers, functions, and sums of exponentials."""
     rng = np.random.default_rng(0)
     for degree in (1, 2, 4, 8):
         roots = _product([apply("sub", X, Lit(float(i))) for i in range(degree)])
@@ -129,7 +129,7 @@ def _programs(pair: Pair) -> tuple[TensorProgram, TensorProgram]:
 
 
 def measured(pair: Pair, chain: tuple[int, ...], points: int) -> Measured:
-    """What is stated of a pair and what happens, over `points` elements under several seeds."""
+    """Measure how often a pair is accepted over `points` elements under several seeds, beside what is stated of it."""
     programs, equal = _programs(pair), 0
     each = -(-points // _SEEDS)
     for seed in range(_SEEDS):
@@ -143,7 +143,7 @@ def measured(pair: Pair, chain: tuple[int, ...], points: int) -> Measured:
 
 
 def bound(programs: tuple[TensorProgram, TensorProgram], chain: tuple[int, ...]) -> float:
-    """The chance that one trial modulo the last prime of `chain` accepts two programs that differ."""
+    """Bound the chance that one trial modulo the last prime of `chain` accepts two programs that differ."""
     domain, rng = DegreeDomain(), np.random.default_rng(0)
     inputs = {name: domain.random((1,), DType.float32, rng) for name in "xyz"}
     one, other = (evaluate(p, {n.name: inputs[n.name] for n in p.inputs}, domain)[0] for p in programs)
@@ -154,12 +154,12 @@ def bound(programs: tuple[TensorProgram, TensorProgram], chain: tuple[int, ...])
 
 
 def all_measured(points: int, every: Callable[[], Iterator[Pair]] = pairs) -> list[Measured]:
-    """Every pair modulo every prime."""
+    """Measure every pair modulo every prime."""
     return [measured(pair, chain, points) for pair in every() for chain in CHAINS]
 
 
 def drawn(found: Sequence[Measured], path: Path) -> None:
-    """A picture: what was measured over what is stated, a point for each pair and prime."""
+    """Draw a picture: what was measured over what is stated, a point for each pair and prime."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

@@ -58,7 +58,7 @@ def timed(module: ModuleType, name: str, clock: Callable[[], float], seconds: li
 
 
 def measured(only: list[str], full: bool, device: str) -> Iterator[dict[str, Any]]:
-    """A row of the table for each example and element type."""
+    """Yield a row of the table for each example and element type."""
     for example in SUITE:
         if only and example.title not in only:
             continue

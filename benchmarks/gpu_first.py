@@ -99,7 +99,7 @@ class Problem:
 
 
 def typed(program: TensorProgram, dtype: DType) -> TensorProgram:
-    """`program` with tensors of `dtype`; sizes stay numbers of float32, and products leave their accumulators as `dtype`."""
+    """Return `program` with tensors of `dtype`; sizes stay numbers of float32, and products leave their accumulators as `dtype`."""
     inputs = tuple(replace(i, dtype=dtype) for i in program.inputs)
     nodes = [n if isinstance(n, Extent) else replace(n, dtype=dtype) for n in program.nodes]
     axes_of = {n.name: n.axes for n in nodes}
@@ -110,7 +110,7 @@ def typed(program: TensorProgram, dtype: DType) -> TensorProgram:
 
 
 def snapshots(program: TensorProgram) -> dict[str, BlockProgram]:
-    """What the rules make of `program`: each snapshot by its number from 0, the last as "last", and that made "safe"."""
+    """Fuse `program`: each snapshot by its number from 0, the last as "last", and that made "safe"."""
     found = fuse(lower(program)).snapshots
     last = canonical(found[-1].program)
     safe = canonical(make_safe(last).program)
@@ -118,12 +118,12 @@ def snapshots(program: TensorProgram) -> dict[str, BlockProgram]:
 
 
 def example(name: str) -> Callable[[DType], dict[str, BlockProgram]]:
-    """One of the paper's examples."""
+    """Return one of the paper's examples."""
     return lambda dtype: snapshots(typed(EXAMPLES[name](), dtype))
 
 
 def attention_of_heads() -> TensorProgram:
-    """softmax(q @ k.T / sqrt(d)) @ v for each head, without the maximum."""
+    """Build softmax(q @ k.T / sqrt(d)) @ v for each head, without the maximum."""
     h, m, n, d, l = axes("h", "m", "n", "d", "l")  # noqa: E741 - the paper's name
     q, k, v = tensor("q", h, m, d), tensor("k", h, n, d), tensor("v", h, n, l)
     scale = applied("mul", Arg(0), applied("pow", Arg(1), Lit(-0.5)))
@@ -144,32 +144,32 @@ def attention_of_heads() -> TensorProgram:
 
 
 def eager_linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """relu(x @ w + b)."""
+    """Compute relu(x @ w + b)."""
     return torch.relu(x @ w + b)
 
 
 def eager_attention(q: torch.Tensor, kt: torch.Tensor, vt: torch.Tensor) -> torch.Tensor:
-    """Attention of one head; `vt` is transposed."""
+    """Compute attention of one head; `vt` is transposed."""
     return torch.softmax(q @ kt.mT * q.shape[-1] ** -0.5, -1) @ vt.mT
 
 
 def eager_heads(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Attention of several heads."""
+    """Compute attention of several heads."""
     return torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1) @ v
 
 
 def fused_heads(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """PyTorch's own fused attention."""
+    """Call PyTorch's own fused attention."""
     return torch.nn.functional.scaled_dot_product_attention(q[None], k[None], v[None])[0]
 
 
 def eager_layernorm(x: torch.Tensor, yt: torch.Tensor) -> torch.Tensor:
-    """LayerNorm(x) @ y."""
+    """Compute LayerNorm(x) @ y."""
     return torch.nn.functional.layer_norm(x, x.shape[-1:], eps=0.0) @ yt.mT
 
 
 def eager_swiglu(x: torch.Tensor, wt: torch.Tensor, vt: torch.Tensor, ut: torch.Tensor) -> torch.Tensor:
-    """RMSNorm, without the division by the width, and FFN-SwiGLU."""
+    """Compute RMSNorm, without the division by the width, and FFN-SwiGLU."""
     normal = x * torch.rsqrt(x.square().sum(-1, keepdim=True))
     return (torch.nn.functional.silu(normal @ wt.mT) * (normal @ vt.mT)) @ ut.mT
 
@@ -178,12 +178,12 @@ def eager_swiglu(x: torch.Tensor, wt: torch.Tensor, vt: torch.Tensor, ut: torch.
 
 
 def both(bfloat16: Sequence[Candidate], float32: Sequence[Candidate]) -> dict[DType, Sequence[Candidate]]:
-    """Candidates by element type."""
+    """Map element types to their candidates."""
     return {DType.bfloat16: bfloat16, DType.float32: float32}
 
 
 def over_rows(rest: str, rows: Sequence[int], columns: Sequence[int], **options: Any) -> list[Candidate]:
-    """A candidate for each block of rows and block of the loop over keys or the like; `rest` has {m} and {n}."""
+    """List a candidate for each block of rows and block of the loop over keys or the like; `rest` has {m} and {n}."""
     return [Candidate(rest.format(m=m, n=n), **options) for m in rows for n in columns]
 
 
@@ -296,7 +296,7 @@ PROBLEMS: dict[str, Problem] = {
 
 
 def schedule(program: BlockProgram, text: str) -> Schedule:
-    """The schedule that `text` describes, each loop taking the levels given for the first letter of its name."""
+    """Make the schedule that `text` describes, each loop taking the levels given for the first letter of its name."""
     given: dict[str, LoopSchedule] = {}
     for part in text.split(", "):
         loop, place, *rest = part.split()
@@ -309,7 +309,7 @@ def schedule(program: BlockProgram, text: str) -> Schedule:
 
 
 def inputs_of(program: BlockProgram, problem: Problem, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Random inputs on the GPU."""
+    """Draw random inputs on the GPU."""
     generator = torch.Generator("cuda").manual_seed(0)
     found: dict[str, torch.Tensor] = {}
     for name, kind in program.inputs:
@@ -319,7 +319,7 @@ def inputs_of(program: BlockProgram, problem: Problem, dtype: torch.dtype) -> di
 
 
 def timed(call: Callable[[], Any]) -> dict[str, float]:
-    """Medians in microseconds."""
+    """Measure medians in microseconds."""
     from triton import testing
 
     found = {"cold": 1e3 * float(testing.do_bench(call, warmup=20, rep=80, return_mode="median"))}
@@ -331,12 +331,12 @@ def timed(call: Callable[[], Any]) -> dict[str, float]:
 
 
 def error_of(found: torch.Tensor, exact: torch.Tensor) -> float:
-    """The largest error, relative to the largest result."""
+    """Measure the largest error, relative to the largest result."""
     return float((found.double() - exact).abs().max() / exact.abs().max())
 
 
 def say(row: Mapping[str, Any]) -> None:
-    """One line of JSON for the process that waits."""
+    """Write one line of JSON for the process that waits."""
     sys.stdout.write(json.dumps(row) + "\n")
     sys.stdout.flush()
 
@@ -396,7 +396,7 @@ def tried(
 
 
 def described(why: Exception) -> str:
-    """The kind and text of an error, short enough for a table's file."""
+    """Describe an error by its kind and text, short enough for a table's file."""
     return f"{type(why).__name__}: {why}"[:800]
 
 
@@ -404,7 +404,7 @@ def described(why: Exception) -> str:
 
 
 def in_a_process(name: str, dtype: DType) -> list[dict[str, Any]]:
-    """The rows of one problem, measured by a process of its own; what it wrote before it failed counts."""
+    """Measure the rows of one problem in a process of its own; what it wrote before it failed counts."""
     command = [sys.executable, __file__, "--worker", "--only", name, "--dtype", dtype.name]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_FOR_A_PROGRAM, check=False)
@@ -417,13 +417,13 @@ def in_a_process(name: str, dtype: DType) -> list[dict[str, Any]]:
 
 
 def best(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The fastest candidate that is right."""
+    """Find the fastest candidate that is right."""
     good = [r for r in rows if r["what"] == "weft" and r.get("right")]
     return min(good, key=lambda r: r.get("graph", r["cold"]), default=None)
 
 
 def line(name: str, dtype: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """A line of the table."""
+    """Write a line of the table."""
     eager = next((r for r in rows if r["what"] == "eager"), {})
     peer = next((r for r in rows if r["what"] not in ("eager", "floor", "weft", "process")), {})
     floor = next((r for r in rows if r["what"] == "floor"), {})
@@ -438,7 +438,7 @@ def line(name: str, dtype: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def setting() -> dict[str, Any]:
-    """Where this ran."""
+    """Describe where this ran."""
     import triton
 
     return {

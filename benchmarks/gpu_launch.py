@@ -39,23 +39,23 @@ ROWS, COLUMNS = 64, 64
 
 
 def built(folder: Path, source: GpuSource = SOURCE) -> GpuBinary:
-    """The kernel for this machine's GPU."""
+    """Build the kernel for this machine's GPU."""
     parts = {"text": source.text, "signature": str(source.signature)}
     return build_gpu(parts, lambda: source, of_device(torch.device("cuda", 0)), CacheFolder(folder))
 
 
 def exact(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """What the kernel computes."""
+    """Compute in PyTorch what the kernel computes."""
     return 2 * x + b
 
 
 def same(found: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether a result is PyTorch's up to one rounding (the GPU may fuse the addition)."""
+    """Tell whether a result is PyTorch's up to one rounding (the GPU may fuse the addition)."""
     return torch.allclose(found, exact(x, b), rtol=1e-6, atol=1e-6)
 
 
 def per_call(call: Callable[[], Any]) -> float:
-    """Microseconds of the host for each call: the median over batches."""
+    """Measure the microseconds of the host for each call: the median over batches."""
     for _ in range(BATCH):
         call()
     torch.cuda.synchronize()
@@ -70,7 +70,7 @@ def per_call(call: Callable[[], Any]) -> float:
 
 
 def jit_function(folder: Path) -> Any:
-    """The same kernel as Triton itself loads it."""
+    """Load the kernel as Triton itself does."""
     path = folder / "by_triton.py"
     path.write_text(TEXT)
     spec = importlib.util.spec_from_file_location("by_triton", path)
@@ -82,7 +82,7 @@ def jit_function(folder: Path) -> Any:
 
 
 def host_times(binary: GpuBinary, folder: Path) -> dict[str, float]:
-    """Microseconds of the host for one call, by who makes it."""
+    """Measure the microseconds of the host for one call, by who makes it."""
     x, b = torch.randn(ROWS, COLUMNS, device="cuda"), torch.randn(COLUMNS, device="cuda")
     out = torch.empty_like(x)
     taking = replace(TWICE, kernel=TWICE.kernel._replace(given=(0,)))
@@ -104,7 +104,7 @@ def host_times(binary: GpuBinary, folder: Path) -> dict[str, float]:
 
 
 def classes(binary: GpuBinary) -> bool:
-    """Shapes, strides and addresses of many classes; results without elements."""
+    """Check shapes, strides and addresses of many classes, and results without elements."""
     right = True
     for m, n in ((64, 64), (17, 33), (1, 1), (5, 48), (48, 5), (0, 7)):
         for x in (
@@ -118,7 +118,7 @@ def classes(binary: GpuBinary) -> bool:
 
 
 def in_a_graph(binary: GpuBinary, rows: int) -> bool:
-    """Captured calls give the results of what the inputs are when they are replayed; a class not met before may be captured too."""
+    """Check that captured calls follow the inputs as they are when replayed; a class not met before may be captured too."""
     x, b = torch.randn(rows, COLUMNS, device="cuda"), torch.randn(COLUMNS, device="cuda")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -131,7 +131,7 @@ def in_a_graph(binary: GpuBinary, rows: int) -> bool:
 
 
 def on_a_stream(binary: GpuBinary) -> bool:
-    """A call on another stream follows what that stream does, not the default stream."""
+    """Check that a call on another stream follows what that stream does, not the default stream."""
     x, b = torch.zeros(4096, COLUMNS, device="cuda"), torch.randn(COLUMNS, device="cuda")
     new = torch.randn_like(x)
     big = torch.randn(4096, 4096, device="cuda")
@@ -149,7 +149,7 @@ def on_a_stream(binary: GpuBinary) -> bool:
 
 
 def from_threads(binary: GpuBinary) -> bool:
-    """Two threads at once, each with shapes of its own and a context that PyTorch has not yet made."""
+    """Check two threads at once, each with shapes of its own and a context that PyTorch has not yet made."""
     wrong: list[str] = []
 
     def work(number: int) -> None:
@@ -182,7 +182,7 @@ def from_threads(binary: GpuBinary) -> bool:
 
 
 def refuses_the_cpu(binary: GpuBinary) -> bool:
-    """Tensors of the CPU are an error that says so."""
+    """Check that tensors of the CPU are an error that says so."""
     try:
         binary.launch(torch.zeros(2, 2), torch.zeros(2))
     except TargetError:
@@ -191,7 +191,7 @@ def refuses_the_cpu(binary: GpuBinary) -> bool:
 
 
 def warm(folder: Path) -> None:
-    """What another process does: the same kernel from the cache, without Triton. Prints what it saw."""
+    """Run in another process the kernel from the cache, without Triton. Prints what it saw."""
     x, b = torch.randn(ROWS, COLUMNS, device="cuda"), torch.randn(COLUMNS, device="cuda")
     torch.cuda.synchronize()
     begin = time.perf_counter()
@@ -205,7 +205,7 @@ def warm(folder: Path) -> None:
 
 
 def measured(folder: Path) -> dict[str, Any]:
-    """Everything."""
+    """Measure everything."""
     x, b = torch.randn(ROWS, COLUMNS, device="cuda"), torch.randn(COLUMNS, device="cuda")
     torch.cuda.synchronize()
     begin = time.perf_counter()

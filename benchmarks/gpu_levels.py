@@ -64,14 +64,14 @@ _NOT_RUN = "not run"
 
 
 def exchange(assembly: str, threads: int) -> Exchange:
-    """Between whom a kernel moves values other than through memory, by its PTX and the threads of a program."""
+    """Tell between whom a kernel moves values other than through memory, by its PTX and the threads of a program."""
     if re.search(r"\bbar(rier)?(\.cta)?\.sync", assembly):
         return Exchange.block if threads > CHIP.warp else Exchange.warp
     return Exchange.warp if re.search(r"\b(shfl|redux)\.sync", assembly) else Exchange.thread
 
 
 def enumerated(cell: Cell, programs: Mapping[str, Fused]) -> list[Way]:
-    """The ways of a cell, with all that is read of them."""
+    """List the ways of a cell, with all that is read of them."""
     found = list(ways(cell, programs))
     for each in found:
         each.know()
@@ -93,7 +93,7 @@ def compiled(way: Way) -> Exchange | str:
 
 
 def proven(step: Placed) -> Verdict:
-    """The proof that the applied program of `step` computes what was written."""
+    """Prove that the applied program of `step` computes what was written."""
     return verify(step.program, step.candidate.applied)
 
 
@@ -117,7 +117,7 @@ class Known:
     why: str = ""
 
     def refused(self) -> str:
-        """Why it is not measured, once it is compiled and proven; empty where it is."""
+        """Say why it is not measured, once it is compiled and proven; empty where it is."""
         if self.why:
             return self.why
         found = None if self.compiled is None else self.compiled.result()
@@ -146,7 +146,7 @@ class Known:
         return run
 
     def written(self, times: Found | None) -> dict[str, Any]:
-        """What the file holds of it."""
+        """Return what the file holds of it."""
         way = self.way
         about: dict[str, Any] = {
             "name": way.name, "level": way.level, "form": way.form, "outputs": way.outputs,
@@ -185,7 +185,7 @@ class Run:
     begin: float
 
     def later(self, function: Callable[..., Any], *given: Any) -> Future[Any]:
-        """What `function` gives, of a process of the pool."""
+        """Run `function` in a process of the pool."""
         if self.pool is not None:
             return self.pool.submit(function, *given)
         done: Future[Any] = Future()
@@ -193,17 +193,17 @@ class Run:
         return done
 
     def once(self, known: dict[str, Future[T]], key: str, function: Callable[..., T], *given: Any) -> Future[T]:
-        """The same for what is asked for with the same `key`."""
+        """Run `function` once for all that ask with one `key`."""
         if key not in known:
             known[key] = self.later(function, *given)
         return known[key]
 
     def say(self, text: str) -> None:
-        """A line, with the seconds so far."""
+        """Print a line, with the seconds so far."""
         sys.stderr.write(f"{time.monotonic() - self.begin:6.1f} s  {text}\n")
 
     def known(self, cells: Sequence[Cell], *, run: bool) -> dict[Cell, list[Known]]:
-        """The ways of all cells, being compiled and proven; `run`: they are to run here."""
+        """Return the ways of all cells, being compiled and proven; `run`: they are to run here."""
         asked = {name: self.later(fused, name) for name in dict.fromkeys(s for c in cells for s in c.functions)}
         programs: dict[str, Fused] = {name: each.result() for name, each in asked.items()}
         self.say(f"fused {', '.join(programs)}")
@@ -232,7 +232,7 @@ def _interpreted() -> bool:
 
 
 def workload(cell: Cell) -> Workload:
-    """`cell` as a row of the benchmark: its function, operands, sizes."""
+    """Return `cell` as a row of the benchmark: its function, operands, sizes."""
     function = FUNCTIONS[cell.function]
     operands = tuple(Operand(shape) for shape in cell.shapes)
     example = Example(
@@ -252,7 +252,7 @@ def measured(cell: Cell, known: Sequence[Known], clock: Clock, rate: Rates, roun
 
 
 def written(cell: Cell, known: Sequence[Known], times: Found | None) -> dict[str, Any]:
-    """A cell in the file."""
+    """Return a cell as the file has it."""
     about: dict[str, Any] = {"function": cell.function, "sizes": list(cell.sizes)}
     if times is not None:
         eager = times.times[_EAGER].median_ms * 1e3
@@ -261,7 +261,7 @@ def written(cell: Cell, known: Sequence[Known], times: Found | None) -> dict[str
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What the file holds; nothing where there is none."""
+    """Read the file; nothing where there is none."""
     return json.loads(path.read_text()) if path.exists() else {"cells": []}
 
 
@@ -319,7 +319,7 @@ def compile_all(arguments: argparse.Namespace, run: Run) -> dict[str, Any]:
 
 
 def best(cell: Mapping[str, Any], key: str = "us") -> dict[tuple[str, str, int], dict[str, Any]]:
-    """Of each level, form and number of outputs the fastest right point; with "predicted_us" the likeliest."""
+    """Find the fastest right point for each level, form and number of outputs; with "predicted_us" the likeliest."""
     found: dict[tuple[str, str, int], dict[str, Any]] = {}
     for point in cell["points"]:
         counts = point.get("right", False) if key == "us" else point["why"] == _NOT_RUN
@@ -330,7 +330,7 @@ def best(cell: Mapping[str, Any], key: str = "us") -> dict[tuple[str, str, int],
 
 
 def table(held: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each level and form of each cell."""
+    """Yield a line for each level and form of each cell."""
     for cell in held["cells"]:
         timed = "eager_us" in cell
         some = best(cell, "us" if timed else "predicted_us")

@@ -35,7 +35,7 @@ def _saved(figure: Figure, path: Path) -> None:
 
 
 def levels(cells: Sequence[Mapping[str, Any]]) -> Figure:
-    """Section 5.3: of each function and number of rows, time beside the unfused launches', by length of a row."""
+    """Plot section 5.3: for each function and number of rows, time beside the unfused launches', by length of a row."""
     panels = list(dict.fromkeys((cell["function"], cell["sizes"][0]) for cell in cells))
     figure = Figure((4.2 * ((len(panels) + 1) // 2), 6.4), layout="constrained")
     all_axes = figure.subplots(2, (len(panels) + 1) // 2, squeeze=False, sharex=True)
@@ -74,7 +74,7 @@ def _panel(axes: Axes, cells: Sequence[Mapping[str, Any]]) -> None:
 
 
 def running(cell: Mapping[str, Any]) -> Figure:
-    """Section 5.4: time by waves, of running states and of segments held whole."""
+    """Plot section 5.4: time by waves, of running states and of segments held whole."""
     figure = Figure((6.4, 3.8), layout="constrained")
     axes: Axes = figure.subplots()
     for form, label, colour, marker in (

@@ -49,33 +49,33 @@ class Exchange(Enum):
 
 
 def softmax(x: torch.Tensor) -> torch.Tensor:
-    """Safe softmax of rows."""
+    """Compute the safe softmax of rows."""
     return torch.softmax(x, -1)
 
 
 def statistics(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What safe softmax subtracts, and what it divides by."""
+    """Compute what safe softmax subtracts, and what it divides by."""
     most = x.amax(-1)
     return most, torch.exp(x - most[:, None]).sum(-1)
 
 
 def greatest(x: torch.Tensor) -> torch.Tensor:
-    """The first launch of the unfused softmax."""
+    """Compute the first launch of the unfused softmax."""
     return x.amax(-1)
 
 
 def summed(x: torch.Tensor, most: torch.Tensor) -> torch.Tensor:
-    """The second one."""
+    """Compute its second launch."""
     return torch.exp(x - most[:, None]).sum(-1)
 
 
 def divided(x: torch.Tensor, most: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
-    """The third one."""
+    """Compute its third launch."""
     return torch.exp(x - most[:, None]) / norm[:, None]
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Attention with heads of 64."""
+    """Compute attention with heads of 64."""
     return torch.softmax(q @ k.transpose(-1, -2) / 8, -1) @ v
 
 
@@ -131,7 +131,7 @@ class Cell:
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Of its operands."""
+        """Shapes of the operands."""
         return FUNCTIONS[self.function].shapes(*self.sizes)
 
     @property
@@ -151,7 +151,7 @@ class Cell:
 
     @property
     def functions(self) -> tuple[str, ...]:
-        """What is to be fused for it."""
+        """The functions that are to be fused for the cell."""
         return (self.function, *FUNCTIONS[self.function].apart)
 
     @property
@@ -193,14 +193,14 @@ class Fused:
     candidates: tuple[Candidate, ...]
 
     def example(self, shapes: Mapping[str, tuple[int, ...]]) -> Example:
-        """Operands of these shapes, by parameter."""
+        """Describe operands of these shapes, by parameter."""
         named = {own: shapes[parameter] for parameter, own in self.inputs}
         nodes = ((n.axes, named[n.name]) for n in self.program.inputs)
         sizes = {a.space.name: size for axes, shape in nodes for a, size in zip(axes, shape, strict=True)}
         return Example(sizes, self.innermost, 1, TARGET)
 
     def one(self, what: str, of: Callable[[BlockProgram], bool]) -> Candidate:
-        """The likeliest candidate of a form.
+        """Find the likeliest candidate of a form.
 
         Raises:
             LookupError: there is none.
@@ -212,7 +212,7 @@ class Fused:
 
 
 def fused(name: str) -> Fused:
-    """The programs of a function of `FUNCTIONS`."""
+    """Make the programs of a function of `FUNCTIONS`."""
     function = FUNCTIONS[name]
     own = dict(zip(function.parameters, function.shapes(*function.examples), strict=True))
     shapes = function.shapes(*range(3, 3 + len(function.examples)))  # the trace is for all sizes: small ones do
@@ -230,7 +230,7 @@ def fused(name: str) -> Fused:
 
 
 def _captured(fn: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> Region:
-    """All of `fn` as one region."""
+    """Capture all of `fn` as one region."""
     programs: list[TensorProgram] = []
 
     def backend(gm: torch.fx.GraphModule, example: list[torch.Tensor]) -> Callable[..., Any]:
@@ -250,18 +250,18 @@ def _captured(fn: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> Regio
 
 
 def chains(program: BlockProgram) -> list[Map]:
-    """The loops that carry a state of several components."""
+    """List the loops that carry a state of several components."""
     return [m for m in maps(program.graph) if m.state is not None and len(m.state.components) > 1]
 
 
 def is_one_loop(program: BlockProgram) -> bool:
-    """One loop carries all that depends on one another, and keeps nothing of its blocks: it can be cut in segments."""
+    """Tell whether one loop carries all that depends on one another, and keeps nothing of its blocks: it can be cut in segments."""
     found = chains(program)
     return len(found) == 1 and not any(isinstance(o, Stacked) for o in found[0].outputs)
 
 
 def is_loop_by_loop(program: BlockProgram) -> bool:
-    """No loop carries what depends on what it carries: each reduction ends before the next begins."""
+    """Tell whether no loop carries what depends on what it carries: each reduction ends before the next begins."""
     return not chains(program)
 
 
@@ -315,12 +315,12 @@ class Way:
 
     @functools.cached_property
     def text(self) -> str:
-        """The same for ways whose kernels are the same, at whatever number of rows."""
+        """A text that is equal for ways with equal kernels, at whatever number of rows."""
         return repr([(s.program, s.candidate.applied, s.candidate.schedule, s.example.innermost) for s in self.steps])
 
     @property
     def name(self) -> str:
-        """Of the cell's ways."""
+        """A name among the cell's ways."""
         last = "; ".join(str(s.candidate.schedule).replace("\n", ", ") for s in self.steps)
         return f"{self.level} {self.form}, {self.outputs} outputs: {last}".strip()
 
@@ -345,19 +345,19 @@ class Way:
 
     @functools.cached_property
     def launches(self) -> int:
-        """How many there are."""
+        """The number of launches."""
         return sum(len(kernels(s.candidate.applied)) for s in self.steps)
 
     @functools.cached_property
     def first(self) -> Resources:
-        """What the first launch takes, by the model."""
+        """The resources of the first launch, by the model."""
         step = self.steps[0]
         applied, plan = step.candidate.applied, step.candidate.schedule
         return resources(applied, kernels(applied)[0], step.example.sizes, CHIP, plan.warps, plan.stages)
 
 
 def ways(cell: Cell, programs: Mapping[str, Fused]) -> Iterator[Way]:
-    """The ways of a cell that weft can place, whether they fit or not."""
+    """Yield the ways of a cell that weft can place, whether they fit or not."""
     found = _attention(cell, programs["attention"]) if cell.function == "attention" else _rows(cell, programs)
     for each in found:
         if each is not None:
@@ -365,7 +365,7 @@ def ways(cell: Cell, programs: Mapping[str, Fused]) -> Iterator[Way]:
 
 
 def placed(cell: Cell, name: str, own: Fused, candidate: Candidate, wanted: Schedule) -> Placed:
-    """`candidate` of the function `name` under a schedule, at the sizes of `cell`; raises ScheduleError as `apply`."""
+    """Place `candidate` of the function `name` under a schedule, at the sizes of `cell`; raises ScheduleError as `apply`."""
     function = FUNCTIONS[name]
     shapes = dict(zip(function.parameters, function.shapes(*cell.sizes), strict=True))
     example = own.example(shapes)
@@ -382,7 +382,7 @@ def _applied(candidate: Candidate, wanted: Schedule) -> BlockProgram:
 def scheduled(
     own: Fused, cell: Cell, candidate: Candidate, blocks: Blocks, chain: tuple[Level, ...] = (), merging: int = 0
 ) -> Schedule:
-    """The schedule that weft makes of `blocks`, its chain in the levels `chain`, where there are any."""
+    """Make the schedule that weft makes of `blocks`, its chain in the levels `chain`, where there are any."""
     sizes = own.example(cell.operands).sizes
     made = schedule(candidate.fused, parts(candidate.fused, sizes, own.innermost), blocks, sizes)
     loop = chains(candidate.fused)[0].name if chain else ""
@@ -392,7 +392,7 @@ def scheduled(
 
 
 def segments(count: int, tile: int) -> tuple[Level, ...]:
-    """So many segments, each block by block; one segment is no split."""
+    """Return levels for so many segments, each block by block; one segment is no split."""
     own = (Level(LevelPlace.loop, tile),)
     return (Level(LevelPlace.split, count), *own) if count > 1 else own
 
@@ -404,7 +404,9 @@ _REST = 4096
 
 
 def outputs_of(cell: Cell) -> dict[Exchange, int]:
-    """L of each level: two blocks of four warps of 32 threads to a row, as in docs/cascades-levels.md; at small sizes fewer."""
+    """Return L of each level: two blocks of four warps of 32 threads to a row, as in docs/cascades-levels.md; at small
+    sizes fewer.
+    """
     if cell in SMALL:
         return {Exchange.thread: 8, Exchange.warp: 4, Exchange.block: 2}
     return {Exchange.thread: 256, Exchange.warp: 8, Exchange.block: 2}
@@ -423,7 +425,7 @@ class _Chain:
 
 
 def _rows(cell: Cell, programs: Mapping[str, Fused]) -> Iterator[Way | None]:
-    """Ways of softmax or of its statistics."""
+    """Yield ways of softmax or of its statistics."""
     own = programs[cell.function]
     width = cell.sizes[1]
     after = (32, 128) if cell.function == "statistics" else (2, 8)  # rows of a program that merges
@@ -453,7 +455,7 @@ def _rows(cell: Cell, programs: Mapping[str, Fused]) -> Iterator[Way | None]:
 
 
 def _attention(cell: Cell, own: Fused) -> Iterator[Way | None]:
-    """Ways of attention: segments of the keys, each block by block or in one block."""
+    """Yield ways of attention: segments of the keys, each block by block or in one block."""
     queries, keys = cell.sizes[2:4]
     for count in SEGMENTS:
         for tile in (16, 32, 64, 128, 256, 512):
@@ -472,7 +474,7 @@ def _attention(cell: Cell, own: Fused) -> Iterator[Way | None]:
 
 
 def _chained(cell: Cell, own: Fused, blocks: Blocks, chain: _Chain) -> Way | None:
-    """A way with the chain in one loop; None where the program cannot have it."""
+    """Return a way with the chain in one loop; None where the program cannot have it."""
     candidate = own.one("one loop", is_one_loop)
     step = _placed(cell, own, candidate, scheduled(own, cell, candidate, blocks, chain.levels, chain.merging))
     if step is None:
@@ -484,7 +486,7 @@ def _chained(cell: Cell, own: Fused, blocks: Blocks, chain: _Chain) -> Way | Non
 
 
 def _placed(cell: Cell, own: Fused, candidate: Candidate, wanted: Schedule) -> Placed | None:
-    """As `placed`, of the cell's function; None where the program cannot have the schedule."""
+    """Place a candidate of the cell's function, as `placed` does; None where the program cannot have the schedule."""
     try:
         return placed(cell, cell.function, own, candidate, wanted)
     except ScheduleError:
@@ -492,7 +494,7 @@ def _placed(cell: Cell, own: Fused, candidate: Candidate, wanted: Schedule) -> P
 
 
 def _unfused(cell: Cell, programs: Mapping[str, Fused]) -> Iterator[Way]:
-    """A launch for each reduction and one for the rest, each as weft's model likes it best, second best, third best."""
+    """Yield a launch for each reduction and one for the rest, each as weft's model likes it best, second best, third best."""
     steps: list[list[Placed]] = []
     for name in FUNCTIONS[cell.function].apart:
         function, own = FUNCTIONS[name], programs[name]

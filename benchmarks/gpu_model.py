@@ -48,7 +48,7 @@ class Row:
 
     @property
     def off(self) -> float:
-        """How much longer than the fastest candidate that takes which is predicted to be it."""
+        """The time of the candidate predicted to be fastest, relative to that of the fastest."""
         first = min(self.pairs, key=lambda p: p.predicted)
         return first.measured / min(p.measured for p in self.pairs)
 
@@ -72,7 +72,7 @@ Candidates = Mapping[tuple[str, str], Sequence[Measured]]
 
 
 def candidates(file: Path = MEASURED) -> Candidates:
-    """The candidates of each program and element type that the JSON file has times of."""
+    """Return the candidates of each program and element type that the JSON file has times of."""
     found: dict[tuple[str, str], list[Measured]] = {}
     for result in json.loads(file.read_text())["results"]:
         problem = gpu_first.PROBLEMS[result["program"]]
@@ -88,7 +88,7 @@ def candidates(file: Path = MEASURED) -> Candidates:
 
 
 def rows(known: Candidates, chip: Gpu = H200) -> list[Row]:
-    """Predictions for `chip` beside the times."""
+    """Predict for `chip`, beside the times."""
     found: list[Row] = []
     for (program, dtype), some in known.items():
         pairs: list[Pair] = []
@@ -100,7 +100,7 @@ def rows(known: Candidates, chip: Gpu = H200) -> list[Row]:
 
 
 def kendall(agreement: tuple[int, int]) -> float:
-    """The rank correlation of so many pairs in order and out of order."""
+    """Return the rank correlation of so many pairs in order and out of order."""
     return (agreement[0] - agreement[1]) / max(1, sum(agreement))
 
 
@@ -117,7 +117,7 @@ CONSTANTS = (
 
 
 def summary(some: Sequence[Row]) -> str:
-    """How well the order agrees, how often the first is the fastest, how far it is off at worst."""
+    """Say how well the order agrees, how often the first is the fastest, how far it is off at worst."""
     first, worst = sum(r.off == 1.0 for r in some), max(r.off for r in some)
     return f"Kendall {kendall(agreed(some)):.2f}, first in {first} of {len(some)}, off at most {worst:.2f}"
 

@@ -51,7 +51,7 @@ Kernel: TypeAlias = dict[str, str | float]
 
 
 def profiled(row: str) -> list[Kernel]:
-    """The kernels of one call of a row, in order; none where ncu failed, which is printed."""
+    """Profile the kernels of one call of a row, in order; none where ncu failed, which is printed."""
     sections = [part for s in _SECTIONS for part in ("--section", s)]
     command = ["ncu", "--clock-control", "none", "--profile-from-start", "off", "--csv", "--page", "raw", *sections]
     inside = [sys.executable, str(Path(__file__)), "-", "--inside", row]
@@ -63,7 +63,7 @@ def profiled(row: str) -> list[Kernel]:
 
 
 def _kernels(text: str) -> list[Kernel]:
-    """The lines of a table of ncu's; the second line of it has units."""
+    """Read the lines of a table of ncu's; the second line of it has units."""
     lines = text.splitlines()
     first = next(n for n, line in enumerate(lines) if line.startswith('"ID"'))
     units, *kernels = csv.DictReader(io.StringIO("\n".join(lines[first:])))
@@ -84,7 +84,7 @@ def _read(value: str) -> float:
 
 
 def inside(name: str) -> None:
-    """One row, called until nothing is compiled any more, and once more for the profiler."""
+    """Call one row until nothing is compiled any more, and once more for the profiler."""
     row = next(r for r in ROWS if r.name == name)
     inputs = row.inputs(row.example.full, 0, torch.device("cuda"))
     with torch.no_grad():
@@ -99,7 +99,7 @@ def inside(name: str) -> None:
 
 
 def shown(found: Mapping[str, Sequence[Kernel]]) -> Table:
-    """A line for each kernel."""
+    """Show a line for each kernel."""
     table = Table("row", "kernel", "us", *_SHOWN, "most waits")
     for row, kernels in found.items():
         for number, kernel in enumerate(kernels):
@@ -115,7 +115,7 @@ def _number(kernel: Kernel, pattern: str) -> str:
 
 
 def _waits(kernel: Kernel) -> str:
-    """What warps waited for most, two reasons."""
+    """Say what warps waited for most, two reasons."""
     found: dict[str, float] = {}
     for name, value in kernel.items():
         match = _STALLS.match(name)
@@ -126,7 +126,7 @@ def _waits(kernel: Kernel) -> str:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("file", type=Path, help="JSON: metrics of each kernel, by row")
     parser.add_argument("--only", nargs="*", default=[r.name for r in ROWS], help="names of rows")

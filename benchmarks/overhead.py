@@ -37,12 +37,12 @@ BASE, LIMIT = "Inductor", 2.0
 
 
 def linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """One product and two operations on its result: one kernel."""
+    """Compute one product and two operations on its result: one kernel."""
     return torch.relu(x @ w + b)
 
 
 def pointwise(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Two elementwise operations: one kernel."""
+    """Compute two elementwise operations: one kernel."""
     return x * 2 + y
 
 
@@ -54,14 +54,14 @@ class Scales(nn.Module):
         self.scales = nn.ParameterList([nn.Parameter(torch.randn(8)) for _ in range(2 * LAYERS)])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Each scales and shifts by turns."""
+        """Scale and shift by turns."""
         for scale, shift in zip(self.scales[::2], self.scales[1::2], strict=True):
             x = x * scale + shift
         return x
 
 
 def stack() -> nn.Module:
-    """Fifty parameters and as many kernels as there are layers: what running a plan costs per kernel."""
+    """Build fifty parameters and as many kernels as there are layers: what running a plan costs per kernel."""
     return nn.Sequential(*(layer for _ in range(LAYERS) for layer in (nn.Linear(8, 8), nn.ReLU())))
 
 
@@ -74,7 +74,7 @@ class Overhead:
 
 
 def sides(fn: Side) -> dict[str, Side]:
-    """The ways to call `fn`, each with code of its own, so that none shares Dynamo's entries with another."""
+    """Return the ways to call `fn`, each with code of its own, so that none shares Dynamo's entries with another."""
     never = {"measure": "never"}
     return {
         "eager": fn,
@@ -92,14 +92,14 @@ def sides(fn: Side) -> dict[str, Side]:
 
 
 def own(fn: Side) -> Side:
-    """A copy of a function or module."""
+    """Copy a function or module."""
     if isinstance(fn, types.FunctionType):
         return types.FunctionType(fn.__code__.replace(), fn.__globals__, fn.__name__)
     return copy.deepcopy(fn)
 
 
 def measure(candidates: Mapping[str, Side], inputs: Sequence[Any], rounds: int) -> dict[str, Overhead]:
-    """Medians over `rounds` rounds, each of which begins with another side."""
+    """Measure medians over `rounds` rounds, each of which begins with another side."""
     names = list(candidates)
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     with torch.no_grad():
@@ -118,7 +118,7 @@ def measure(candidates: Mapping[str, Side], inputs: Sequence[Any], rounds: int) 
 
 
 def timed(call: Side, inputs: Sequence[Any]) -> tuple[float, float]:
-    """Microseconds of one call of many."""
+    """Measure the microseconds of one call of many."""
     wall, cpu = time.perf_counter(), time.thread_time()
     for _ in range(CALLS):
         call(*inputs)
@@ -153,7 +153,7 @@ def main() -> None:
 
 
 def table(name: str, threads: int, found: Mapping[str, Overhead]) -> str:
-    """The figures of one function, and each beside Inductor's."""
+    """Write the figures of one function, and each beside Inductor's."""
     base = found[BASE]
     lines = [f"{name}, threads: {threads}", f"  {'us of a call':45} {'cpu':>8} {'wall':>8}  {'beside ' + BASE:>14}"]
     for side, us in found.items():

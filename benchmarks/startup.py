@@ -71,7 +71,7 @@ print(json.dumps(figures))
 
 
 def process(row: str, device: str, file: Path, what: str) -> dict[str, Any]:
-    """The figures of one new process: `what` is "cold", "warm" or "load"."""
+    """Measure one new process: `what` is "cold", "warm" or "load"."""
     done = subprocess.run(
         [sys.executable, "-c", _PROCESS, row, device, str(file), what],
         check=False,
@@ -85,7 +85,7 @@ def process(row: str, device: str, file: Path, what: str) -> dict[str, Any]:
 
 
 def measured(row: str, device: str, processes: int) -> dict[str, float | str]:
-    """Medians for one row, in seconds."""
+    """Measure medians for one row, in seconds."""
     runs: dict[str, list[dict[str, Any]]] = {"cold": [], "warm": [], "load": []}
     for _ in range(processes):
         with tempfile.TemporaryDirectory() as folder:

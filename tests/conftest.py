@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """As many cases as a run takes, and in an order of its own where one is asked for."""
+    """Takes as many cases as a run asks for, in an order of its own where one is asked for."""
     _deselect(config, items)
     seed: int | None = config.getoption("--shuffled")
     if seed is not None:
@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of the cases of a test that is marked `one_in(n)`, every n-th; all for the whole walk, or where a case is named."""
+    """Keeps every n-th case of a test that is marked `one_in(n)`; all for the whole walk, or where a case is named."""
     if WALK_ALL or any("[" in arg for arg in config.args):
         return
     met: Counter[tuple[str, str]] = Counter()

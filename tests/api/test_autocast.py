@@ -71,7 +71,7 @@ def test_regions_have_eagers_types_and_keep_the_error_rule(name: str) -> None:
 
 
 def exact(name: str, x, w, b, v) -> object:
-    """The same without casts."""
+    """Computes the functions without casts."""
     y = F.linear(x, w, b)
     return {
         "linear": lambda: F.gelu(y),

@@ -9,7 +9,7 @@ import weft
 
 
 def cached(x, keys):
-    """As a decoder's cache and its mask are written: what is held is asked for its type, and joined when it is empty."""
+    """Writes a decoder's cache and mask as models do: what is held is asked for its type, and joined when it is empty."""
     cache = torch.tensor([], dtype=x.dtype, device=x.device)
     cache = torch.cat([cache, keys], -2)
     scores = x @ cache.transpose(-1, -2) * torch.tensor(0.25, device=x.device)

@@ -22,7 +22,7 @@ def _traced():
 
 @pytest.fixture
 def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
-    """What becomes of each graph."""
+    """The plans that are made of the graphs."""
     made: list[Plan] = []
     compile_graph = backend.compile_graph
 

@@ -18,7 +18,7 @@ PYTORCH, WEFT = (1.0, 0.1), (0.1, 1.0)
 
 @pytest.fixture
 def takes(tmp_path, monkeypatch):
-    """What the trials' two sides "take"; to be changed by a test."""
+    """The times that the trials' two sides "take"; to be changed by a test."""
     found = [PYTORCH]
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("WEFT_MEASURE", "auto")
@@ -44,7 +44,7 @@ class Noted:
         self.fast = weft.compile(function)
 
     def __call__(self, x, *more, **named):
-        """Whether the function itself was called."""
+        """Calls both, and tells whether the function itself was called."""
         before = len(self.direct)
         with torch.no_grad():
             torch.testing.assert_close(self.fast(x, *more, **named), self.body(x, *more, **named))

@@ -15,7 +15,7 @@ WHOLE = (torch.int8, torch.uint8, torch.int64)
 
 
 def integers(dtype: torch.dtype, *shape: int) -> torch.Tensor:
-    """Of the whole range, its ends among them."""
+    """Draws integers of the whole range, its ends among them."""
     info = torch.iinfo(dtype)
     drawn = torch.from_numpy(
         np.random.default_rng(0).integers(info.min, info.max, shape, dtype=np.int64, endpoint=True)

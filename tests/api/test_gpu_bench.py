@@ -160,7 +160,7 @@ def session(name, clock=None, tried=None, **failed):
 
 
 def substitute(monkeypatch, **calls):
-    """What is called by these names computes something else."""
+    """Lets what is called by these names compute something else."""
     true = gpu_peers.candidate
     monkeypatch.setattr(gpu_peers, "candidate", lambda row, name: calls[name] if name in calls else true(row, "eager"))
 

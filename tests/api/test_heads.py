@@ -25,7 +25,7 @@ SHAPES = (
 
 
 def repeat_kv(x, times):
-    """As in Hugging Face's models."""
+    """Repeats keys and values as Hugging Face's models do."""
     batch, heads, length, size = x.shape
     if times == 1:
         return x

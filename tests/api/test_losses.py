@@ -26,7 +26,7 @@ def _nothing_said(monkeypatch):
 
 
 def said(call: Callable[[], Any]) -> list[warnings.WarningMessage]:
-    """What `call` warns of."""
+    """Returns the warnings of `call`."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         call()

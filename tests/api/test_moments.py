@@ -93,7 +93,7 @@ def test_the_range_is_eagers(function, dtype, width):
 
 @pytest.mark.parametrize("scale", [1e-25, 1e-10, 1.0, 1e19, 1e25])
 def test_deviations_of_any_size(scale):
-    """As they were found: 0, infinite and NaN."""
+    """Deviations stay as they were found: 0, infinite and NaN."""
     x = torch.randn(64, 768) * scale
     out = weft.optimize(lambda x: x.std(-1), (x,))(x)
     torch.testing.assert_close(out, x.double().std(-1).float(), rtol=1e-6, atol=0)
@@ -190,7 +190,7 @@ def test_each_kind_of_row_is_as_exact_as_eagers(function, width):
 
 @pytest.mark.parametrize(("width", "threads"), [(768, 1), (3001, 2), (200000, 2)])
 def test_a_constant_row_is_its_bias(width, threads):
-    """Of any length, in any number of parts."""
+    """Rows of any length, in any number of parts."""
     for values in ((1000.3, 12345.678, 0.1), (1000.3,)):
         x, bias = torch.tensor(values)[:, None].expand(-1, width).contiguous(), torch.randn(width)
         with weft.options(threads=threads):

@@ -21,7 +21,7 @@ from weft.plan import runner
 
 @pytest.fixture(autouse=True)
 def _in_use(monkeypatch):
-    """As users have it: the rest of the suite has defects raised."""
+    """Settings as users have them: the rest of the suite has defects raised."""
     monkeypatch.setenv("WEFT_DEFECTS", "warn")
     net.forget()
 

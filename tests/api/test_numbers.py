@@ -183,7 +183,7 @@ def test_nothing_is_said_where_each_size_is_to_be_traced():
 
 
 def test_backends_of_others_need_not_be_hashable():
-    """As PyTorch's own wrapper around Inductor is not."""
+    """PyTorch's own wrapper around Inductor is not hashable either."""
 
     class Plain:
         def __hash__(self):

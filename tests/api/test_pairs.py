@@ -37,7 +37,7 @@ def results(fn: Any, inputs: tuple[torch.Tensor, ...]) -> list[Any]:
 
 
 def alike(pair: Pair, inputs: tuple[torch.Tensor, ...], tolerance: float | None = None) -> bool:
-    """Whether eager gives the same for both, up to some roundings of the results' type."""
+    """Tells whether eager gives the same for both, up to some roundings of the results' type."""
     first, second = (results(fn, inputs) for fn in pair.functions)
     return len(first) == len(second) and all(_near(x, y, tolerance) for x, y in zip(first, second, strict=True))
 

@@ -25,7 +25,7 @@ def hard(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 def first(x: torch.Tensor, count: int, dim: int, largest: bool, nan_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """What comes first, the lowest index among equals: by two stable sorts."""
+    """Ranks by two stable sorts, the lowest index first among equals."""
     along = x.movedim(dim, -1)
     order = torch.argsort(along, dim=-1, descending=largest, stable=True)
     late = along.gather(-1, order).isnan() != nan_first
@@ -142,7 +142,7 @@ def test_more_than_there_are_is_eagers_error() -> None:
 
 
 def test_as_many_as_a_tensor_is_long_that_they_meet():
-    """How many there are is a number of the call's, also where a slice of three columns or rows has it for its size."""
+    """The number kept is a number of the call's, also where a slice of three columns or rows has it for its size."""
 
     def function(a):
         return a.reshape(-1).topk(3, 0).values * a[2:]

@@ -124,7 +124,7 @@ def test_without_the_option_the_kernel_is_what_it_is_without_the_form(name):
 
 @pytest.mark.parametrize("name", share(NAMES, 3))
 def test_beside_products_without_rounding_both_forms_and_eager_are_equally_far(name):
-    """What one quantises for: the product of what was there. Of rising rows most is rounded at a scale that is too small."""
+    """The product of what was there is what one quantises for. Of rising rows most is rounded at a scale that is too small."""
     torch.manual_seed(0)
     x, *rest = operands(name, 33, LONG, 40, torch.float32)
     x = x * RISING
@@ -208,7 +208,7 @@ SPECIAL = (
     ],
 )
 def test_rows_of_zeros_infinities_and_nan_are_eagers(name, rows, inner, kernels):
-    """Of two long rows there are segments, which are merged."""
+    """Two long rows have segments, which are merged."""
     torch.manual_seed(0)
     x, *rest = operands(name, rows, inner, 8, torch.float32)
     program = compiled(name, (x, *rest), threads=4)

@@ -48,7 +48,7 @@ def test_a_walk_over_lengths_compiles_nothing_after_the_second(fn):
 
 
 def own_attention(x):
-    """As models do: there is no mask for a single place."""
+    """Computes attention as models do: there is no mask for a single place."""
     q = x.view(x.shape[0], 2, 16).transpose(0, 1)
     single = x.shape[0] == 1
     made = (

@@ -44,7 +44,7 @@ def at_length(example, length):
 
 
 def laid_out(x, form):
-    """The same numbers (but for "expanded"), otherwise in memory."""
+    """Lays the same numbers (but for "expanded") out otherwise in memory."""
     match form:
         case "transposed":
             return x.mT.contiguous().mT if x.ndim > 1 else x

@@ -193,7 +193,7 @@ def of_what_it_writes(x):
 @pytest.mark.parametrize("function", [of_transposed, of_what_it_writes])
 @pytest.mark.parametrize("entry", ["optimize", "compile"])
 def test_other_libraries_see_the_strides_of_eager(function, entry):
-    """What a user's kernel is handed it may read by its strides, or by those that PyTorch traced."""
+    """A user's kernel may read its operands by their strides, or by those that PyTorch traced."""
     compiled = weft.compile(function, measure="never")
     for shape in ((4, 16), (5, 7), (9, 3)):
         x = torch.randn(shape)

@@ -50,7 +50,7 @@ def _types(*dims: tuple[Axis, ...]) -> dict[str, BlockType]:
 
 
 def _meaning(node: Functional, values: dict[str, np.ndarray], dims: dict[str, tuple[Axis, ...]]):
-    """What `node` computes, element by element, from the axes alone."""
+    """Computes `node` element by element, from the axes alone."""
     every = (*node.dims, *((node.over,) if isinstance(node, Dot) else ())) if not isinstance(
         node, Collapse
     ) else dims[node.arg]  # fmt: skip

@@ -42,7 +42,7 @@ class Collector:
         return captured
 
     def run(self, function: Callable[..., Any], *inputs: Any, dynamic: bool = False) -> Any:
-        """What `function` returns through this backend, without gradients."""
+        """Runs `function` through this backend, without gradients."""
         torch.compiler.reset()
         self.graphs.clear()
         with torch.no_grad():

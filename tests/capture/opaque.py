@@ -111,7 +111,7 @@ def _two_in_place(x: Tensor) -> Tensor:
 
 
 def a_view(x: Tensor) -> Tensor:
-    """What is read by strides."""
+    """Returns something that is read by strides."""
     return torch.as_strided(x, x.shape, x.stride()) + torch.as_strided(x[1:], (1, 1), (1, 1), 3)
 
 

@@ -62,7 +62,7 @@ def pairs(name: str, form: str) -> Iterator[tuple[Operand, Operand]]:
 
 
 def works(function: Callable[..., Any], *operands: Operand) -> bool:
-    """Whether eager does it: what eager refuses is not captured."""
+    """Tells whether eager does it: what eager refuses is not captured."""
     try:
         function(*operands)
     except (RuntimeError, TypeError):

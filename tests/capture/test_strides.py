@@ -126,7 +126,7 @@ def test_results_that_share_memory_still_do() -> None:
 )
 @pytest.mark.parametrize("compiled", [False, True])
 def test_strides_are_the_calls_own(function: View, dtype: torch.dtype, compiled: bool) -> None:
-    """Of a call that is taken by its parts, too, and of one that PyTorch runs and fake tensors describe otherwise."""
+    """Calls that are taken by their parts count too, and one that PyTorch runs and fake tensors describe otherwise."""
     a = torch.randn(4, 6, 8, dtype=dtype)
     run = weft.compile(function) if compiled else weft.optimize(function, (a,))
     _agree((run(a),), (function(a),))

@@ -39,7 +39,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 
 
 def graphs(function: Any, sees: Callable[[torch.fx.GraphModule, list[Any]], object]) -> int:
-    """How many graphs Dynamo makes of `function` for three lengths, where `sees` looks at each."""
+    """Counts the graphs that Dynamo makes of `function` for three lengths, where `sees` looks at each."""
     made = 0
 
     def backend(gm: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:

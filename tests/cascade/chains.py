@@ -72,7 +72,7 @@ def mean_square_of_logarithms(x):
 
 
 def entropy_below_a_bound(x, bound):
-    """Of the exponentials below the greatest, or below `bound` if that is more."""
+    """Computes the entropy of the exponentials below the greatest, or below `bound` if that is more."""
     below = x - torch.maximum(x.amax(-1, keepdim=True), bound[:, None])
     return (torch.exp(below) * below).sum(-1)
 
@@ -148,7 +148,7 @@ def below_the_greatest(a, w):
 
 
 def chosen_variance(w, x):
-    """Of the elements whose weight is positive."""
+    """Computes the variance of the elements whose weight is positive."""
     chosen = w > 0
     count = chosen.float().sum(-1, keepdim=True)
     mean = torch.where(chosen, x, 0.0).sum(-1, keepdim=True) / count

@@ -152,7 +152,7 @@ class Folding(Generic[V]):
         )
 
     def finished(self, state: State[V]) -> dict[str, V]:
-        """What the fold makes, by name, with the axes that the program's values have."""
+        """Returns what the fold makes, by name, with the axes that the program's values have."""
         finish = self.fold.state.finish
         values = self.graph(finish.nodes, dict(zip(finish.inputs, state, strict=True)))
         whole = {name: (v, axes) for name, (v, axes) in self.args.items() if self.axis not in axes}
@@ -167,7 +167,7 @@ class Folding(Generic[V]):
         return found
 
     def over(self, segments: Sequence[Sequence[int]], rng: random.Random | None = None) -> dict[str, V]:
-        """What it makes, its axis cut into segments, these into blocks; merged in any tree, or from the left without `rng`.
+        """Runs the fold over its axis cut into segments, these into blocks; merged in any tree, or from the left without `rng`.
 
         Of a tree, about half of the nodes have more than two parts, where such a merge can be made.
         """

@@ -17,13 +17,13 @@ def one_loop(found):
 
 
 def derived(program):
-    """Whether a derived loop is in a program."""
+    """Tells whether a derived loop is in a program."""
     return any(title.startswith("chains of reductions") for title, _ in program.explain().sections)
 
 
 @contextmanager
 def derived_loops(choice=one_loop) -> Generator[None]:
-    """What is compiled inside is the derived loop, where there is one, or what another `choice` takes; afresh."""
+    """Builds the derived loop of what is compiled inside, where there is one, or what another `choice` takes; afresh."""
     with chosen_afresh() as patch:
         patch.setattr(select, "_cheapest", choice)
         yield

@@ -50,7 +50,7 @@ SPECIAL = [
     ("name", "operand", "kind"), [wrong(*c, reason=WRONG[c]) if c in WRONG else c for c in SPECIAL], ids=str
 )
 def test_numbers_that_hurt(name, operand, kind):
-    """Where the program gives infinity or NaN, so does the state, and where it gives a number, that."""
+    """The state is infinite or NaN where the program is, and the same number where that is a number."""
     program, fold = one_loop(name)
     rows = np.stack(KINDS[kind])
     rng = np.random.default_rng(0)

@@ -268,7 +268,7 @@ def test_nothing_corrects_the_first_and_nothing_is_kept_of_the_last(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_correction_is_what_depends_on_earlier_results(name):
-    """Of each result that is one product with earlier results in it, and of no other."""
+    """A correction belongs to each result that is one product with earlier results in it, and to no other."""
     case = CASES[name]
     for found in derivation(case, program(name))[1]:
         factor = case.factors.get(found.result, ("", "1"))[1]

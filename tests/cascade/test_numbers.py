@@ -51,12 +51,12 @@ def fails(name, *rest, reason):
 
 
 def share(always, more):
-    """What is tried: all of it where the whole is asked for."""
+    """Returns what is tried: all of it where the whole is asked for."""
     return [*always, *(more if WALK_ALL else ())]
 
 
 def judged(function, make, gaps=None, loop: bool | None = True):
-    """What weft gives for four draws, beside eager and fp64: `loop` says whether by a derived loop, None that it may be."""
+    """Judges weft on four draws, beside eager and fp64: `loop` says whether by a derived loop, None that it may be."""
     program = weft.optimize(function, make(0))
     assert program.kernels, program  # else PyTorch would be judged
     assert loop is None or derived(program) is loop
@@ -245,7 +245,7 @@ def beside_the_chain(p, scores):
 
 @pytest.mark.parametrize("more", [in_the_chain, beside_the_chain])
 def test_float64_does_not_change_which_numbers_a_maximum_is_of(more):
-    """Of scores that are rounded wherever else they are read: where a row has but one term, its softmax is exactly 1."""
+    """The scores are rounded wherever else they are read: where a row has but one term, its softmax is exactly 1."""
 
     def function(x):
         scores = x * 1e4
@@ -291,7 +291,7 @@ def threes(x, *others):
 
 @pytest.mark.parametrize("name", ["skewness", "kurtosis", "correlation", "min-max normalise + sum"])
 def test_all_equal_rows_where_eager_divides_0_by_0(name):
-    """Of a length and a number whose mean is exact."""
+    """The length and the number are such that their mean is exact."""
     check(name, threes, (16, 4096))
 
 
@@ -324,7 +324,7 @@ def test_rows_that_are_or_begin_with_zeros(name, change):
 
 
 def largest_is_zero(a, w):
-    """Of every other row only at its end; the others are zeros."""
+    """Makes every other row largest only at its end; the others are zeros."""
     a = -a.abs() - 1.0
     a[:, -1] = 0.0
     a[::2] = 0.0

@@ -99,7 +99,7 @@ ALL = tuple(itertools.product(FUNCTIONS, (7, 65, 4099), (torch.float32, torch.bf
 
 @pytest.fixture(scope="module", autouse=True)
 def _derived_loops():
-    """Of the candidates the derived loop is built."""
+    """Builds the derived loop where it is among the candidates."""
     cheapest = select._cheapest
     with chosen_afresh() as patch:
         patch.setattr(

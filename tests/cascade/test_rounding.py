@@ -41,7 +41,7 @@ def by_reciprocal(x, w):
 
 
 def twice_as_large(x, w):
-    """What is rounded and what is measured are multiples of one another."""
+    """Scales what is rounded and what is measured by different numbers: they are multiples of one another."""
     return (2 * x / scale_of(3 * x, 448.0)).to(E4).to(x.dtype) @ w
 
 
@@ -107,7 +107,7 @@ def by_another(x, w):
 
 
 def growing(x, w):
-    """What is rounded grows with the maximum: so does an error that was made before."""
+    """Rounds what grows with the maximum: so does an error that was made before."""
     return (x * x.abs().amax(-1, keepdim=True)).round() @ w
 
 

@@ -62,7 +62,7 @@ def program(function, dtype) -> TensorProgram:
 
 
 def kernels(lowered: BlockProgram) -> list[BlockProgram]:
-    """What each snapshot of fusion becomes, as the plan makes it."""
+    """Lists what each snapshot of fusion becomes, as the plan makes it."""
     found: list[BlockProgram] = []
     for snapshot in fuse(lowered, RULES_THAT_KEEP_PRECISION, checked=True).snapshots:
         safe = make_safe(limit(snapshot.program)).program

@@ -81,7 +81,7 @@ def factor_of(of: Term) -> Scalar:
 
 
 def agree(domain: Domain, one: Scalar, other: Scalar) -> bool:
-    """Whether two expressions of all arguments are equal at 50 random points."""
+    """Tells whether two expressions of all arguments are equal at 50 random points."""
     rng = np.random.default_rng(0)
     args = [domain.random((50,), F64, rng) for _ in range(5)]
     return domain.equal(domain.elementwise(one, args, F64), domain.elementwise(other, args, F64))
@@ -298,7 +298,7 @@ def test_a_decision_takes_less_than_two_seconds(name):
     "step", [lambda y: y + torch.tanh(y), lambda y: y + 0.5 * y, lambda y: y * y - y], ids=["tanh", "scaled", "square"]
 )
 def test_work_that_doubles_with_each_step_is_refused_before_it_is_written(step, monkeypatch):
-    """As expressions are trees, forty such steps would be 2 ** 40 operations."""
+    """Forty such steps would be 2 ** 40 operations, since expressions are trees."""
 
     def doubling(x):
         y = x - x.mean(-1, keepdim=True)

@@ -25,7 +25,7 @@ HEAD = 64
 
 
 def statistics(x):
-    """What safe softmax divides by, and the maximum that it subtracts."""
+    """Computes what safe softmax divides by, and the maximum that it subtracts."""
     most = x.amax(-1, keepdim=True)
     return most[:, 0], torch.exp(x - most).sum(-1)
 

@@ -60,7 +60,7 @@ class Counting(Fp64Domain):
 
 
 def counted(program: BlockProgram, sizes: dict[str, int]):
-    """What the interpreter counts, and the domain."""
+    """Returns what the interpreter counts, and the domain."""
     rng, domain = np.random.default_rng(0), Counting()
     inputs = {n: rng.standard_normal([a.space.size(sizes) for a in k.lists]) for n, k in program.inputs}
     return interpret(program, inputs, sizes, domain)[1], domain
@@ -174,7 +174,7 @@ def test_fusion_at_each_level_corrects_its_outputs(name, size):
 
 
 def test_a_random_program_of_many_levels_counts_alike():
-    """As deep as threads, warps, blocks and a grid of them: four levels in one loop."""
+    """Four levels in one loop: as deep as threads, warps, blocks and a grid of them."""
     rng = random.Random(5)
     for _ in range(3):
         along = rng.randint(300, 700)

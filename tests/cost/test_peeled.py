@@ -67,7 +67,7 @@ def blocks(program: BlockProgram, tile: int) -> BlockProgram:
 
 
 def both(name: str, sizes: dict[str, int], tile: int) -> tuple[Traffic, Traffic]:
-    """What rule 6's first snapshot and rule 7's alternative to it move and do."""
+    """Counts what rule 6's first snapshot and rule 7's alternative to it move and do."""
     fusion = FUSED[name]
     alternative = fusion.alternatives[0]
     extended = fusion.snapshots[alternative.beside].program
@@ -110,7 +110,7 @@ def test_one_block_of_l_needs_no_rest() -> None:
 
 
 def test_the_estimate_ranks_them() -> None:
-    """Where arithmetic is slow rule 7 is predicted to win, where memory is slow and heads are short, rule 6."""
+    """Rule 7 is predicted to win where arithmetic is slow, rule 6 where memory is slow and heads are short."""
     fusion = FUSED["attention"]
     programs = [blocks(canonical(p), 16) for p in (fusion.snapshots[1].program, fusion.alternatives[0].program)]
 

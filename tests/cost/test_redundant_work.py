@@ -19,7 +19,7 @@ PLAIN, EXTENDED = (canonical(s.program) for s in (FUSION.snapshots[0], FUSION.sn
 
 
 def done(program: BlockProgram, columns: int, hidden: int) -> Traffic:
-    """What `program` does with so many blocks of N and of K, two of M and three of D."""
+    """Counts what `program` does with so many blocks of N and of K, two of M and three of D."""
     blocks = {"M": 2, "D": 3, "N": columns, "K": hidden}
     loops = tuple(
         (m.name, LoopSchedule((Level(LevelPlace.loop, SIZES[m.axis.space.name] // blocks[m.axis.space.name]),)))

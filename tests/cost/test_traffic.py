@@ -81,7 +81,7 @@ def scheduled(rng: random.Random, program: BlockProgram) -> BlockProgram:
 
 
 def moved(program: BlockProgram, sizes: dict[str, int]):
-    """What the interpreter counts."""
+    """Returns what the interpreter counts."""
     inputs = {n: np.ones([a.space.size(sizes) for a in k.lists]) for n, k in program.inputs}
     return interpret(program, inputs, sizes, Fp64Domain(), on_chip=True)[1]
 

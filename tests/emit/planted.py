@@ -232,7 +232,7 @@ def run(name: str, entry: str, target: str | None, judging: str, folder: Path, *
 
 
 def wrong_in(program: Planted, called: Callable[..., Any], args: Tensors) -> str | None:
-    """What is wrong with the results of one call, in words; None: nothing."""
+    """Says in words what is wrong with the results of one call; None: nothing."""
     found, eager = _tensors(called(*args)), _tensors(program.fn(*args))
     exact = _tensors(program.fn(*(a.double() if a.is_floating_point() else a for a in args)))
     for number, (mine, its, best) in enumerate(zip(found, eager, exact, strict=True)):
@@ -269,7 +269,7 @@ def _tensors(out: Any) -> Tensors:
 
 
 def in_a_child(work: Callable[[], Any], target: str | None) -> Any:
-    """What `work` gives in a process forked off this one, or in words how that ended."""
+    """Runs `work` in a process forked off this one; returned is its result, or in words how that ended."""
     with tempfile.TemporaryFile("w+", encoding="utf-8") as answer:
         child = os.fork()
         if child == 0:
@@ -320,7 +320,7 @@ def every_fault(name: str, target: str | None, choices: Path, *, few: bool) -> l
 def tried(
     program: str, plant: Callable[[str], str], entry: str, target: str | None, folder: Path, judging: str, *, few: bool
 ) -> dict[str, Any]:
-    """What becomes of a fault, which `plant` puts into a text, in a cache folder.
+    """Tries a fault, which `plant` puts into a text, in a cache folder.
 
     Returns:
         changes: how it shows where nothing stops it, in words; None: it changes no result that was tried. user: what the user gets.
@@ -335,7 +335,9 @@ def tried(
 
 
 def stopped(outcome: Mapping[str, Any]) -> bool:
-    """Whether the user got right results, and was told, each thing once; what is traced anew for other sizes is told of again."""
+    """Tells whether the user got right results, and was told, each thing once; what is traced anew for other sizes is
+    told of again.
+    """
     user = outcome["user"]
     if not isinstance(user, dict) or user["wrong"] is not None:
         return False
@@ -386,7 +388,7 @@ def planted_first(program: str, kind: str, number: int) -> Callable[[str], str]:
 
 
 def share() -> Iterator[dict[str, Any]]:
-    """What becomes of each fault of `SHARE`."""
+    """Yields what becomes of each fault of `SHARE`."""
     for program, kind, number in SHARE:
         with tempfile.TemporaryDirectory() as folder:
             plant = planted_first(program, kind, number)

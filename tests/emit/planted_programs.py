@@ -56,7 +56,7 @@ def _tensor(shape: tuple[int, ...], dtype: torch.dtype, change: Callable[[torch.
 
 
 def _with_gaps(t: torch.Tensor) -> torch.Tensor:
-    """The same elements, with others between them in memory."""
+    """Puts others between the elements in memory."""
     if not t.ndim:
         return t
     wide = torch.full((*t.shape[:-1], 2 * t.shape[-1]), 77).to(t.dtype)

@@ -118,7 +118,7 @@ def test_both_parts_go_into_one_tensor(first: LevelPlace, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", ALTERNATIVES)
 def test_an_empty_loop_writes_nothing(name: str, tmp_path: Path) -> None:
-    """Where there is no first block there is no rest: a list is empty, and a sum what it starts from."""
+    """Without a first block there is no rest: a list is empty, and a sum what it starts from."""
     program = ALTERNATIVES[name]
     applied = blocks(program)
     first = next(m for m in maps(program.graph) if isinstance(m.range, First))
@@ -172,7 +172,7 @@ def bodies(program: BlockProgram) -> list[BlockNode]:
 
 
 def test_triton_refuses_what_it_would_drop() -> None:
-    """What a first iteration hands on block by block would have to lie in memory: no kernel rather than a wrong one."""
+    """The values that a first iteration hands on block by block would have to lie in memory: no kernel rather than a wrong one."""
     applied = blocks(ALTERNATIVES["attention_1"])
     unit = units(applied, "kernel")[0]
     with pytest.raises(UnsupportedError, match="list"):

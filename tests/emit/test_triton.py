@@ -89,7 +89,9 @@ def test_numbers_are_rounded_to_integers_as_pytorch_does(interpreted: dict[str, 
 
 
 def test_quotients_of_one_divisor_are_rounded_once(interpreted: dict[str, float | str]) -> None:
-    """Of all exponents, of divisors beside powers of two, 0, infinities and NaN; and what is tiny or huge is nearly right."""
+    """The quotients are of all exponents, of divisors beside powers of two, 0, infinities and NaN; tiny and huge ones
+    are nearly right.
+    """
     assert not {name: got for name, got in interpreted.items() if name.startswith("quotient ")}
 
 

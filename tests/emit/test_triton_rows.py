@@ -34,7 +34,7 @@ BY_8 = levels((GRID, 8))
 
 @pytest.fixture(scope="module")
 def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float | str]]:
-    """What `triton_rows` prints."""
+    """The output of `triton_rows`."""
     command = [sys.executable, "-W", "ignore", triton_rows.__file__, str(tmp_path_factory.mktemp("interpreted"))]
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -89,7 +89,7 @@ def test_sums_of_whole_blocks_in_a_loop_compile(name: str, tmp_path: Path, monke
 
 
 def test_only_sums_that_go_on_as_sums_are_left_to_threads() -> None:
-    """What is done last in an iteration of the other one is no addition to the state as it was: Triton must not see it."""
+    """The last operation in an iteration of the other one is no addition to the state as it was: Triton must not see it."""
     once, always = (_only(CASES[name].program).text.split("for ", 1)[1] for name in ("read_twice", "fading"))
     assert re.search(r"\n    s = weft_kept\(s\)\n", once)
     assert re.search(r"\n        s = weft_kept\(\w+\)\n", always)

@@ -88,7 +88,7 @@ def placed(program: BlockProgram, together: int = 1, /, **loops: LoopSchedule) -
 
 
 def paper(name: str) -> BlockProgram:
-    """What the nine rules make of one of the paper's examples."""
+    """Fuse one of the paper's examples by the nine rules."""
     return canonical(fuse(initial(name)).last)
 
 
@@ -238,7 +238,7 @@ def operands_of(row: Row) -> tuple[str, ...]:
 
 
 def operation_errors(folder: Path) -> dict[str, float]:
-    """How far each operation is from its meaning, relative to it, in units of 2**-23; NaN and infinity must be the same."""
+    """Measure how far each operation is from its meaning, relative to it, in units of 2**-23; NaN and infinity must be the same."""
     case = operations()
     rng = np.random.default_rng(3)
     numbers = [0.0, -0.0, 0.5, 1.5, 2.5, -0.5, -1.5, 1.0, -3.0, 1e3, -1e3, np.inf, -np.inf, np.nan]
@@ -307,7 +307,8 @@ def error(case: Case, folder: Path, rng: random.Random) -> float:
 
 
 def conversions(folder: Path) -> dict[str, int]:
-    """How many floats become another float of 8 bits than they should: where they are kept, and where they are computed with.
+    """Count the floats that become another float of 8 bits than they should: where they are kept, and where they are
+    computed with.
 
     Both by integer arithmetic and by a machine's own conversion.
     """
@@ -349,7 +350,7 @@ def poisoned(shape: list[int], *, dtype: torch.dtype, device: torch.device) -> t
 
 
 def roundings(folder: Path) -> dict[str, float]:
-    """What the numbers are rounded to that are not rounded as PyTorch does it, to the bit of a sign."""
+    """Collect the numbers that are not rounded as PyTorch rounds them, to the bit of a sign."""
     m = handmade.M
     halves = np.array(
         [0.5, 1.5, 2.5, 2.0**22 - 0.5, 2.0**22 + 0.5, 2.0**22 + 1.5, 5000001.5, 2.0**23 - 1.5, 2.0**23 - 0.5]
@@ -380,7 +381,7 @@ def quotients(a, b, out, N: tl.constexpr):
 
 
 def quotients(folder: Path) -> dict[str, float]:
-    """What is divided by a number that many share, and is not as it should be.
+    """Collect quotients by a number that many share that are not as they should be.
 
     That is rounded once where the quotient is neither tiny nor huge, and else wrong by two units at most; infinities, NaN and the
     sign of 0 are eager's.

@@ -85,7 +85,7 @@ def cases() -> dict[str, Case]:
 
 
 def predicates() -> TensorProgram:
-    """Whether any element of a row is positive, whether all are; the least and the product of each row."""
+    """Build a program: whether any element of a row is positive, whether all are; the least and the product of each row."""
     m, n = axes("m", "n")
     positive, x = Use("positive", (m, n)), Use("x", (m, n))
     return TensorProgram((tensor("positive", m, n, dtype=DType.bool), tensor("x", m, n)), (
@@ -211,7 +211,7 @@ def _in_blocks(program: BlockProgram, rng: random.Random) -> BlockProgram:
 
 
 def difference(program: BlockProgram, sizes: dict[str, int], folder: Path, rng: random.Random) -> str:
-    """What of a ranking is not as the interpreter has it, to the last bit (one NaN is like another)."""
+    """Say what of a ranking is not as the interpreter has it, to the last bit (one NaN is like another)."""
     numbers = np.random.default_rng(rng.randrange(1 << 30))
     inputs: dict[str, torch.Tensor] = {}
     for name, kind in program.inputs:

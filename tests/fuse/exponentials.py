@@ -165,7 +165,7 @@ def rows_and_columns() -> TensorProgram:
 
 
 def rows_plus_columns() -> TensorProgram:
-    """As `rows_and_columns`, added: two pairs of one degree, 0."""
+    """Builds `rows_and_columns` with its last two values added: two pairs of one degree, 0."""
     program = rows_and_columns()
     return TensorProgram(program.inputs, (*program.nodes[:-1], over("out", ADD, "p", "q")), program.outputs)
 

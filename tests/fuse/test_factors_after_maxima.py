@@ -46,7 +46,7 @@ def attention(score: Scalar) -> BlockProgram:
 
 
 def decays(program: BlockProgram) -> list[Scalar]:
-    """What decays are of."""
+    """Lists the arguments of decays."""
     found: list[Scalar] = []
     for node in maps(program.graph):
         graphs = [node.body] if node.state is None else [node.body, node.state.update, node.state.merge]

@@ -76,7 +76,7 @@ def rmsnorm(x, wt, vt, ut):
 
 
 def _llama(x, epsilon):
-    """As in Llama: in fp32, and rounded to the type of the input."""
+    """Normalises as Llama does: in fp32, and rounded to the type of the input."""
     h = x.float()
     variance = h.pow(2).mean(-1, keepdim=True)
     return (h * torch.rsqrt(variance + epsilon)).to(x.dtype)

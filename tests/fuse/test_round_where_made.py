@@ -69,7 +69,7 @@ def test_a_list_that_something_reads_as_it_is_stays():
 
 
 def test_a_list_of_lists_stays():
-    """What the outer map of a nest stacks is a list already: it has no items to round."""
+    """The outer map of a nest stacks lists already: it has no items to round."""
     m, n, p = axes("m", "n", "p")
     program = TensorProgram(
         (tensor("x", n, m), tensor("y", p, m), tensor("z", p, dtype=BF16)),

@@ -50,7 +50,7 @@ def last(made: Callable[[], TensorProgram]) -> BlockProgram:
 
 
 def exps(program: BlockProgram) -> int:
-    """How many plain exponentials are computed in `program`."""
+    """Counts the plain exponentials that are computed in `program`."""
 
     def of(graph: Graph) -> int:
         count = sum(operation_count(n.expr, "exp") for n in graph.nodes if isinstance(n, Pointwise))
@@ -63,7 +63,7 @@ def exps(program: BlockProgram) -> int:
 
 
 def narrow(program: BlockProgram, *inputs: np.ndarray, tile: int = 4) -> tuple[np.ndarray, ...]:
-    """What `program` gives in its own element types, by blocks of `tile` columns and all rows, and two of anything else."""
+    """Runs `program` in its own element types, by blocks of `tile` columns and all rows, and two of anything else."""
     sizes = {s.name: n for (_, k), v in zip(program.inputs, inputs, strict=True)
              for s, n in zip((a.space for a in k.lists), v.shape, strict=True)}  # fmt: skip
     blocks = {name: tile if name == "N" else size for name, size in sizes.items()}
@@ -72,7 +72,7 @@ def narrow(program: BlockProgram, *inputs: np.ndarray, tile: int = 4) -> tuple[n
 
 
 def eager_softmax(x: np.ndarray) -> np.ndarray:
-    """As PyTorch computes it, in fp64."""
+    """Computes softmax as PyTorch does, in fp64."""
     with np.errstate(invalid="ignore"):
         e = np.exp(x - x.max(-1, keepdims=True))
         return e / e.sum(-1, keepdims=True)
@@ -271,7 +271,7 @@ LEAST = float(np.finfo(np.float32).min)
 
 
 def single(x: np.ndarray) -> np.ndarray:
-    """What fp32 holds of x."""
+    """Rounds x to what fp32 holds of it."""
     return x.astype(np.float32).astype(np.float64)
 
 

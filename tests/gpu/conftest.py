@@ -14,7 +14,7 @@ _WAY_BACK = "PyTorch has no GPU here; where it has: PYTHONPATH=src:tests python 
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What failed, in a few lines each, where these tests are asked for by themselves."""
+    """Prints failures in a few lines each, where these tests are asked for by themselves."""
     if any(Path(given.partition("::")[0]).resolve() == _FOLDER for given in config.args):
         config.option.tbstyle = "short"
 

@@ -43,7 +43,7 @@ def close(found: torch.Tensor, wanted: torch.Tensor) -> None:
 
 @contextmanager
 def in_kernels() -> Generator[None]:
-    """What is compiled meanwhile has kernels of weft's, and PyTorch is left with nothing."""
+    """Checks that what is compiled meanwhile has kernels of weft's, and PyTorch is left with nothing."""
     before = weft.stats()
     yield
     after = weft.stats()

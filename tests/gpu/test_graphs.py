@@ -180,7 +180,7 @@ def test_reduced_overhead_of_an_optimized_program(captures: list[int]) -> None:
 
 
 def microseconds(call: Callable[..., Any], given: tuple[torch.Tensor, ...], count: int = 200) -> float:
-    """Of the host, for a call."""
+    """Measures the host's microseconds for a call."""
     for _ in range(5):
         call(*given)
     torch.cuda.synchronize()

@@ -42,7 +42,7 @@ def beginning(program: BlockProgram, init: float, update: Scalar | None = None) 
 
 
 def idle(program: BlockProgram, *, resumed: bool = False) -> bool:
-    """Whether an iteration beyond the diagonal leaves the state as it is."""
+    """Tells whether an iteration beyond the diagonal leaves the state as it is."""
     (rows,) = (n for n in program.graph.nodes if isinstance(n, Map))
     known = values_inside(rows, values_of(program.graph, {}, Facts()))
     (loop,) = (n for n in rows.body.nodes if isinstance(n, Map) and n.state is not None)
@@ -57,7 +57,7 @@ def idle(program: BlockProgram, *, resumed: bool = False) -> bool:
 
 
 def test_a_maximum_that_begins_at_the_lowest_number_is_limited() -> None:
-    """What is excluded is the lowest number: no state is below it."""
+    """The lowest number is what is excluded: no state is below it."""
     maxima = beginning(fused(row_maxima(CONDITION, LOWEST)), LOWEST)
     assert idle(maxima)
     (band,) = bands(limit(maxima))
@@ -65,7 +65,7 @@ def test_a_maximum_that_begins_at_the_lowest_number_is_limited() -> None:
 
 
 def test_a_maximum_that_begins_below_what_is_excluded_is_not() -> None:
-    """Of -inf and the lowest number, that is the greater: a row of -inf shows it."""
+    """The lowest number is greater than -inf: a row of -inf shows it."""
     maxima = fused(row_maxima(CONDITION, LOWEST))
     assert not idle(maxima)
     assert limit(maxima) is maxima

@@ -45,7 +45,7 @@ def cases(names: list[str], target: str | None, device: str) -> Iterator[Case]:
 
 
 def outcome_of(run: Callable[[], Outcome]) -> Outcome:
-    """What a case gives; an exception is wrong."""
+    """Runs a case; an exception is wrong."""
     try:
         return run()
     except Exception as error:  # noqa: BLE001 - whatever it is, the campaign reports it and goes on

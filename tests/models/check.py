@@ -151,7 +151,7 @@ def generated(name: str, attention: str, dtype: torch.dtype, cache: str, device:
 
 
 def tokens_only(given: Inputs) -> Inputs:
-    """What `generate` takes, whole rows: a mask it makes itself, and the words of a decoder."""
+    """Keeps what `generate` takes, whole rows: a mask it makes itself, and the words of a decoder."""
     return {n: v for n, v in given.items() if n not in ("decoder_input_ids", "attention_mask")}
 
 

@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _together(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """What became of both lots of samples of an entry."""
+    """Combines what became of both lots of samples of an entry."""
     reasons = Counter[str](one["left to PyTorch"]) + Counter[str](other["left to PyTorch"])
     return {
         "counts": dict(sorted((Counter[str](one["counts"]) + Counter[str](other["counts"])).items())),

@@ -36,7 +36,7 @@ class Outcome:
 
     @property
     def bad(self) -> bool:
-        """Whether somebody must look at it."""
+        """True where somebody must look at it."""
         return self.kind in ("wrong", "crash") or any(d in reason for reason in self.reasons for d in DEFECTS)
 
 
@@ -75,7 +75,7 @@ def _check(case: Case) -> Outcome:
 
 
 def _function(case: Case) -> tuple[Callable[..., Any], list[torch.Tensor]]:
-    """What a user would write for the sample, a plain function of its tensors, and the tensors."""
+    """Writes the sample as a user would, a plain function of its tensors; returned with the tensors."""
     tensors: list[torch.Tensor] = []
     known: dict[str, Any] = {"__name__": __name__, "op": case.op.get_op()}
 
@@ -101,7 +101,7 @@ def _function(case: Case) -> tuple[Callable[..., Any], list[torch.Tensor]]:
 
 
 def _run(case: Case, call: Callable[..., Any], tensors: list[torch.Tensor], plans: list[Plan]) -> Any:
-    """What weft gives; the plans that gave it go to `plans`."""
+    """Runs the case in weft; the plans that were run go to `plans`."""
     if case.layout in ("contiguous", "noncontiguous"):
         graph = _graph(call, tensors)
         plan = compile_graph(graph, tensors)
@@ -181,7 +181,7 @@ def _reference(case: Case, given: Sequence[torch.Tensor], wanted: Any) -> list[t
 
 
 def _of_ties(case: Case, given: Sequence[torch.Tensor], found: Any, wanted: Any) -> Any:
-    """What we found of a top-k, with eager's places where ours are others of the same values: PyTorch promises no order of ties."""
+    """Replaces the places of a top-k by eager's where ours are others of the same values: PyTorch promises no order of ties."""
     ours, theirs = tensors_of(found), tensors_of(wanted)
     if (
         not case.entry.startswith("topk")

@@ -133,7 +133,7 @@ def name_of(op: Any) -> str:
 
 
 def share(op: Any) -> int | None:
-    """How many samples of an entry there are to take, for one dtype and layout; None for an entry that is not weft's affair.
+    """Counts the samples to take of an entry, for one dtype and layout; None for an entry that is not weft's affair.
 
     All, where weft has a handler or a row for every ATen operation that the entry's first samples call, or inference uses it;
     SOME, where it has one for some of the operations.

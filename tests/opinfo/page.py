@@ -67,7 +67,7 @@ def render(results: Mapping[str, Any]) -> str:
 
 
 def load() -> dict[str, Any]:
-    """What the last campaign gave."""
+    """Reads what the last campaign gave."""
     return json.loads(RESULTS.read_text(encoding="utf-8"))
 
 

@@ -71,7 +71,7 @@ def test_sample_is_right_or_left_to_pytorch_with_a_reason(entry: str, dtype: str
 
 
 def planted(change: Callable[[list[torch.Tensor]], Any], monkeypatch: pytest.MonkeyPatch) -> Outcome:
-    """What is said of a plan whose results, and inputs, `change` sees before the user does."""
+    """Judges a plan whose results, and inputs, `change` sees before the user does."""
 
     def compiled(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
         plan = compile_graph(gm, inputs)

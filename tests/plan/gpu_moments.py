@@ -27,7 +27,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def right(function: Callable[[torch.Tensor], torch.Tensor], width: int) -> bool:
-    """Whether a kernel gives 0 for constant rows, what eager gives for others, and infinity where squares overflow."""
+    """Tells whether a kernel gives 0 for constant rows, what eager gives for others, and infinity where squares overflow."""
     x = torch.randn(6, width)
     x[0], x[1], x[2] = 1000.3, 12345.678, x[2] + 1e4
     program = weft.optimize(function, (x,), target="cuda:90")

@@ -34,7 +34,7 @@ def randn(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 def moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of each channel."""
+    """Computes the moments of each channel."""
     return x.mean((0, 2, 3)), x.var((0, 2, 3))
 
 

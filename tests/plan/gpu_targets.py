@@ -78,7 +78,7 @@ class Compiled:
 
     @property
     def expected(self) -> bool:
-        """Whether PyTorch runs it all because the target lacks a type."""
+        """True where PyTorch runs it all because the target lacks a type."""
         return not self.failed and self.kernels == 0 and bool(self.left) and all(_NO_E4M3 in line for line in self.left)
 
     @property

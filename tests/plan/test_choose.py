@@ -70,7 +70,7 @@ def test_blocks_are_smaller_where_the_cache_is():
 
 @pytest.mark.parametrize("dims", [(0, 3), (1, 3), (0, 2), (1,)])
 def test_blocks_of_many_dimensions_fit_in_memory(dims):
-    """Where a product is in the program, all other loops have long blocks; together they were 2048^3 elements."""
+    """A product in the program gives all other loops long blocks; together they were 2048^3 elements."""
     builder = Builder()
     x = builder.input("x", (9, 8, 10, 11), DType.float32)
     summed = builder.reduce(Monoid.sum, x, dims)

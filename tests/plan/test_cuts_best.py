@@ -93,7 +93,7 @@ class Invented:
 
 
 def every_cut(cuts: Cuts, allowed: Callable[[TensorProgram], bool]) -> Iterator[float]:
-    """What every cut of a chain takes whose regions are `allowed`, at places where the partition ends a stage."""
+    """Yields the price of every cut of a chain whose regions are `allowed`, at places where the partition ends a stage."""
     stages = [s for s in linear(partition(cuts.program)) if isinstance(s, Region)]
     for places in itertools.product((False, True), repeat=len(stages) - 1):
         ends = [0, *(i for i, cut in enumerate(places, 1) if cut), len(stages)]

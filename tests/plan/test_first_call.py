@@ -112,7 +112,7 @@ def test_what_fails_is_left_to_whoever_times_it():
 
 
 def test_a_user_gets_eagers_results_and_hears_of_it(monkeypatch, tmp_path):
-    """Of a function whose kernels pass the judge at small sizes, and are wrong at these."""
+    """The function's kernels pass the judge at small sizes, and are wrong at these."""
     net.forget()
     emit = cpp.emit
 

@@ -21,7 +21,7 @@ def short(x, y):
 
 
 def around_a_call(x, y):
-    """What PyTorch runs reads one sum and gives another."""
+    """Puts a call into PyTorch between a sum that it reads and a product that reads it."""
     return torch.cumsum(x + y, 0) * 3
 
 

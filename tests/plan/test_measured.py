@@ -102,7 +102,7 @@ def test_this_machine_says_how_busy_it_is():
 
 
 def as_another_process(fn, x, takes, monkeypatch) -> tuple[int, str]:
-    """How many trials a process made whose candidates take so long; and what it keeps."""
+    """Counts the trials that a process made whose candidates take so long; returned with what it keeps."""
     made: list[int] = []
 
     def measure(candidates, given):

@@ -42,12 +42,12 @@ def selections(monkeypatch):
 
 
 def choices():
-    """What is kept of choices."""
+    """Lists the choices that are kept."""
     return [entry for entry in CacheFolder().entries() if "chosen" in entry.parts]
 
 
 def another_process():
-    """What this process remembers is gone; the cache is as it is."""
+    """Forgets what this process remembers; the cache is as it is."""
     regions._remembered.clear()
     torch._dynamo.reset()
 

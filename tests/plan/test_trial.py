@@ -35,7 +35,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def taking(*seconds: float) -> Timed:
-    """What `measure` gives for candidates that take so long."""
+    """Returns what `measure` gives for candidates that take so long."""
     return Timed(tuple(Timing(each) for each in seconds))
 
 

@@ -42,7 +42,7 @@ def everywhere(program: BlockProgram, change: Callable[[BlockNode], BlockNode]) 
 
 
 def fill_dropped(node: BlockNode) -> BlockNode:
-    """What was filled is read as it is, with whatever its padding holds."""
+    """Reads what was filled as it is, with whatever its padding holds."""
     if not isinstance(node, Map):
         return node
     filled = {n.name: n.arg for n in node.body.nodes if isinstance(n, Fill)}

@@ -232,7 +232,7 @@ def at_once(folder: Path, processes: int, kernels: int, *, locks: bool = True) -
 
 
 def wrong_bytes(rng: random.Random, content: bytes) -> Iterator[bytes]:
-    """What damage makes of a file."""
+    """Yields what damage makes of a file."""
     yield b""
     yield content[:1]
     yield content[: rng.randrange(1, len(content))]

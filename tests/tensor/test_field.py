@@ -404,7 +404,7 @@ def test_elements_are_cast_to_exact_integers(dtype: DType, bench: Bench) -> None
 @pytest.mark.parametrize("monoid", [Monoid.min, Monoid.max])
 @pytest.mark.parametrize("of", [F, DType.bool], ids=str)
 def test_extrema_of_casts_have_an_identity(monoid: Monoid, of: DType, bench: Bench) -> None:
-    """What a block is filled up with changes nothing, as it is the least or the greatest of its type."""
+    """A block is filled up with the least or the greatest number of its type, which changes nothing."""
     domain = bench.domain
     values = domain.lift(lambda a, b: np.concatenate([a, b]), domain.full((4,), 1, of), domain.poison((3,), of))
     cast = domain.convert(values, DType.int32, True)
@@ -522,7 +522,7 @@ def domain_value(value: Any) -> int:
 
 @pytest.mark.parametrize("op", ["floor_divide", "trunc_divide", "fmod", "bitwise_and", "bitwise_right_shift"])
 def test_integers_beside_what_is_not_known_are_what_they_are_alone(op):
-    """Of a cast of floats some elements are known, those of padding not: the others are divided as integers are. So are bools."""
+    """Elements of a cast of floats that are known are divided as integers are; those of padding are not known. So are bools."""
     domain = FieldDomain(1)
     for known, dtype, of in ((7.0, F, Convert(DType.int64, X)), (True, DType.bool, X)):
         sevens = domain.full((3,), known, dtype)

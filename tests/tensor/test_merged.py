@@ -26,7 +26,7 @@ def repeated(b: Builder, ref: Ref, times: int = 4) -> Ref:
 
 
 def flat(values: np.ndarray) -> np.ndarray:
-    """What the program computes, whose first dimension is two."""
+    """Merges the first two dimensions, as the program does."""
     return values.reshape(-1, *values.shape[2:])
 
 

@@ -93,7 +93,7 @@ def test_products_of_what_bfloat16_has(name):
 
 @pytest.mark.parametrize("name", EXACT)
 def test_no_number_is_changed(name):
-    """Of any inputs: those that nothing bounds, too."""
+    """Inputs may be any: those that nothing bounds, too."""
     function, weight = EXACT[name]
     before = captured(function, weight)
     read = replace(before, outputs=operands(before), output_dims=())

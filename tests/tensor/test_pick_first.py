@@ -60,7 +60,7 @@ def test_what_is_computed_of_the_place_is_computed_for_rows_alone(made, swapped)
 
 
 def test_nothing_is_picked_where_there_is_no_such_place():
-    """What the operation would make of 0 is not what the sum is."""
+    """The operation would make something else of 0 than the sum is."""
     before = program(LESS)
     values = {"x": np.arange(6.0).reshape(2, 3), "a": np.array([1.0, 2.0]), "i": np.array([3, -1])}
     for each_program in (before, pick_first(before)):

@@ -157,7 +157,7 @@ def test_other_chains_stay(kept):
 
 
 def sums(of: TensorProgram) -> list[str]:
-    """What the sums of `of` sum, with their axes left out."""
+    """Names what the sums of `of` sum, with their axes left out."""
     values = of.values()
     found = (values[n.arg.value] for n in of.nodes if isinstance(n, Reduction))
     return sorted(n.name if isinstance(n, Input) else str(getattr(n, "expr", n)) for n in found)

@@ -270,7 +270,7 @@ def written(of: Callable[[Writer], list[Ref]]) -> TensorProgram:
 
 
 def raises_a_difference(program: TensorProgram) -> bool:
-    """Whether an exponential reads a sum, a difference or a multiple of one."""
+    """Tells whether an exponential reads a sum, a difference or a multiple of one."""
     values = program.values()
 
     def made(name: str) -> Node:

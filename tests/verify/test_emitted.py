@@ -72,7 +72,7 @@ def sizes_of(program, size=30):
 
 
 def right(case):
-    """What a right kernel gives that sums in an order of its own."""
+    """Returns what a right kernel gives that sums in an order of its own."""
     return tuple(v.astype(np.float64) if v.dtype.kind == "f" else v for v in case.in_order(9))
 
 
@@ -130,7 +130,7 @@ def test_a_lost_nan_and_a_number_too_few_are_wrong():
 
 
 def test_more_range_than_eager_is_right():
-    """Where eager's sum of squares overflows, a kernel's need not."""
+    """Eager's sum of squares overflows, and a kernel's need not."""
     program = NORM
     case = next(iter(cases(program, [], [sizes_of(program)], 0)))
     huge = {n: v * 1e30 for n, v in case.inputs.items()}

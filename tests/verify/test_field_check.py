@@ -411,7 +411,7 @@ def test_a_claim_that_cannot_be_worked_out_costs_no_licence(monkeypatch):
 
 
 def test_programs_of_any_length():
-    """Of thousands of operations, as models of many layers have, the probability is still a number."""
+    """The probability is still a number for thousands of operations, as models of many layers have."""
     builder = Builder()
     ref = builder.input("x", [3], DType.float32)
     for _ in range(1100):

@@ -28,7 +28,7 @@ LARGE = 8192
 
 
 def over_indices(expr: Scalar, rows: int | None, columns: int | None) -> TensorProgram:
-    """Of x[m, n] the elements where `expr`, of the two indices, holds, and 0 elsewhere; summed over n."""
+    """Sums over n the elements of x[m, n] where `expr`, of the two indices, holds, and 0 elsewhere."""
     m, n = Axis("m", Space("M", rows)), Axis("n", Space("N", columns))
     chosen = op("where", expr, Arg(2), Lit(0.0))
     return TensorProgram(
@@ -168,7 +168,7 @@ def test_no_size_goes_beyond_what_it_is():
 
 
 def test_a_number_worked_out_of_sizes_and_indices_alone_has_no_place():
-    """Of a comparison without any axis there is one outcome."""
+    """A comparison without any axis has one outcome."""
     n = Axis("n", Space("N", 50))
     least = Reduction("least", (), DType.int64, Monoid.min, Use("j", (n,)), (n,))
     kept = op("where", op("lt", Arg(0), Lit(3)), Arg(1), Lit(0.0))

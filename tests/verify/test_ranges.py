@@ -294,7 +294,7 @@ def test_sums_have_the_range_of_what_is_summed(value):
 
 
 def test_operations_have_the_range_of_their_operands():
-    """As both emitters compute them: what becomes float32 at the end was float64 on the way."""
+    """Both emitters compute it so: what becomes float32 at the end was float64 on the way."""
     domain = BoundedDomain((Lane.unbounded, Lane.bounded))
     x = domain.convert(packed(np.array([[2.0**70] * 2])), DType.float64, semantic=False)
     root = Convert(DType.float32, apply("sqrt", apply("mul", Arg(0), Arg(0))))

@@ -72,7 +72,7 @@ def start(values: float, places: float) -> Callable[[BlockProgram], BlockProgram
 
 
 def numbers_from_one_on(program: BlockProgram) -> BlockProgram:
-    """Of a block of its own, as if each were the first."""
+    """Numbers the elements of a block from one on."""
 
     def from_one(state: State) -> State:
         nodes: list[BlockNode] = []

@@ -24,7 +24,7 @@ _TEXTS = {"kernel.cpp": "source", "kernel.py": "source", "kernel.ptx": "assembly
 
 @click.group()
 def cache() -> None:
-    """Compiled kernels on disk: where, which, whether they are whole; and removing them."""
+    """List, print, check and remove compiled kernels on disk."""
 
 
 @cache.command()

@@ -125,7 +125,7 @@ class Builder(Products, Views):
         return self._rounded(made[0], ref.dtype, location), made[1]
 
     def finish(self, outputs: Sequence[Ref]) -> TensorProgram:
-        """Finishes the program that returns `outputs`, without merged dimensions (`flatten`).
+        """Returns the finished program, which returns `outputs`, without merged dimensions (`flatten`).
 
         Spaces are M, K, N, D .. and axes m, k, n, d .., in order of appearance. An output that is
         expanded is copied first; one that is permuted is so in `output_dims`.
