@@ -107,7 +107,7 @@ class _Trial:
         self.kernels = self.judged = 0
 
     def run(self) -> Tried:
-        """All calls, up to the first that is wrong."""
+        """Runs all calls, up to the first that is wrong."""
         try:
             expected = self._eager(0, 0)
         except REFUSALS:
@@ -151,12 +151,12 @@ class _Trial:
         return True
 
     def _eager(self, call: int, draw: int) -> tuple[_Results, list[torch.Tensor]]:
-        """Results of eager, and the arguments after the call."""
+        """Runs eager, and returns its results, and the arguments after the call."""
         given = self.function.tensors(call, draw)
         return self.plain(*given), given
 
     def _weft(self, compiled: Function, call: int, draw: int) -> tuple[_Results, list[torch.Tensor]] | None:
-        """Results of weft, likewise; None where a program made for some sizes says that it is not for these."""
+        """Runs weft likewise; None where a program made for some sizes says that it is not for these."""
         given = self.function.tensors(call, draw)
         try:
             results = compiled(*given)
@@ -222,7 +222,8 @@ class _Trial:
             raise wrong
 
     def _but_roundings(self, every: _Every, call: int) -> _Every:
-        """Results of each draw; eager's, of those in float64 that are as near as the reference is to itself on other arguments.
+        """Returns results of each draw; eager's, of those in float64 that are as near as the reference is to itself on
+        other arguments.
 
         On arguments that are rounded otherwise: there the reference rounds as the results do, and its own error is not in the
         rule's bound.
@@ -243,7 +244,7 @@ class _Trial:
         return rows, every[1], every[2]
 
     def _of_copies(self, every: _Every, call: int) -> _Every:
-        """Results of each draw, beside eager's of operands of which no two elements lie in one place."""
+        """Returns results of each draw, beside eager's of operands of which no two elements lie in one place."""
         with OfCopies():
             made = [self._eager(call, draw) for draw in range(len(every[0]))]
             exact = [self._reference(call, draw, each) for draw, each in enumerate(made)]
@@ -252,7 +253,7 @@ class _Trial:
         return every[0], [(*results, *given) for results, given in made], exact
 
     def _nudged(self, call: int, draw: int, number: int) -> _Results | None:
-        """Results and arguments in fp64 where each argument's element is another by its last place, up or down."""
+        """Computes results and arguments in fp64 where each argument's element is another by its last place, up or down."""
         given: list[torch.Tensor] = []
         for place, tensor in enumerate(self.function.tensors(call, draw, wide=True)):
             signs = torch.randint(2, tensor.shape, generator=generator(call, draw, number, place)) * 2 - 1
@@ -263,7 +264,7 @@ class _Trial:
             return None
 
     def _as_traced(self, every: _Every, call: int) -> _Every | None:
-        """Results of each draw, beside those of PyTorch's own tracing in place of eager's; None where PyTorch cannot trace it.
+        """Returns results of each draw, beside PyTorch's own tracing instead of eager's; None where PyTorch cannot trace it.
 
         Where eager reads and writes elements at once, its results are an accident of the order in which it goes over these.
         """
@@ -287,7 +288,7 @@ class _Trial:
         return noted.found
 
     def _in_range(self, every: _Every, call: int) -> _Every:
-        """Results of each draw, 0 where they depend on a number that is out of range in eager and in fp64 is not.
+        """Returns results of each draw, 0 where they depend on a number that is out of range in eager and in fp64 is not.
 
         In sums of such numbers infinities of both signs meet or do not, as their order and fused multiplications have it.
         """
@@ -306,7 +307,7 @@ class _Trial:
         return [f for f, _, _ in rows], [e for _, e, _ in rows], [x for _, _, x in rows]
 
     def _out_of_range(self, call: int, draw: int) -> tuple[torch.Tensor, ...] | None:
-        """Which elements of results and arguments depend on such a number; None where that cannot be said."""
+        """Tells which elements of results and arguments depend on such a number; None where that cannot be said."""
 
         def plain() -> _Results:
             results, given = self._eager(call, draw)
@@ -318,12 +319,12 @@ class _Trial:
             return None
 
     def _in_fp64(self, given: list[torch.Tensor]) -> _Results:
-        """Results and arguments of the function in fp64, also where it makes tensors without saying of which type."""
+        """Computes results and arguments of the function in fp64, also where it makes tensors without saying of which type."""
         with _doubles():
             return *self.wide(*given), *given
 
     def _unmasked(self, every: _Every, call: int) -> _Every:
-        """Results of each draw without the NaN of operands that a mask excludes: weft owes none of them.
+        """Returns results of each draw without the NaN of operands that a mask excludes: weft owes none of them.
 
         Where eager is NaN and weft is not, and the result is the same for any finite numbers in place of infinities and NaN, it
         does not depend on these, and is that; where it is out of range for any huge ones, it depends on infinities of one sign.
@@ -343,7 +344,7 @@ class _Trial:
         return every[0], results, references
 
     def _otherwise(self, call: int, draw: int, eager: _Results, count: int, *, huge: bool) -> list[_Results]:
-        """Of each result, what it is in fp64 with other numbers in place of infinities and NaN; empty where that has no meaning."""
+        """Computes each result in fp64 with other numbers in place of infinities and NaN; empty where that has no meaning."""
         found = [self._reference(call, draw, (eager, []), stand_in(i, huge=huge)) for i in range(count)]
         known = [results for results in found if results is not None]
         return list(zip(*known, strict=True)) if len(known) == count else []
@@ -351,7 +352,7 @@ class _Trial:
     def _reference(
         self, call: int, draw: int, eager: tuple[_Results, list[torch.Tensor]], instead: StandIn | None = None
     ) -> _Results | None:
-        """Results and arguments in fp64; None where that has no meaning."""
+        """Computes results and arguments in fp64; None where that has no meaning."""
         try:
             results = self._in_fp64(self.function.tensors(call, draw, wide=True, instead=instead))
         except REFUSALS:
@@ -363,7 +364,7 @@ class _Trial:
         every: _Every,
         call: int,
     ) -> _WrongError | None:
-        """What is wrong with the numbers of one call."""
+        """Says what is wrong with the numbers of one call; None where nothing is."""
         kept = [
             (found, eager, exact)
             for found, eager, exact in zip(*every, strict=True)
@@ -433,7 +434,7 @@ def _same_memory(
 
 @contextmanager
 def _doubles() -> Generator[None]:
-    """New tensors of floating point are in fp64."""
+    """Makes new tensors of floating point in fp64."""
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -448,7 +449,7 @@ def _fits(results: _Results, plain: _Results) -> bool:
 
 
 def _other_strides(mine: Sequence[torch.Tensor], theirs: Sequence[_Results]) -> str | None:
-    """The first result that lies in memory as it does in none of `theirs`, eager's first; None where there is no such result."""
+    """Finds the first result that lies in memory as it does in none of `theirs`, eager's first; None where there is none."""
     for number, (found, *known) in enumerate(zip(mine, *theirs, strict=True)):
         if all(_strides(found) != _strides(each) for each in known):
             eager = known[0]
@@ -457,7 +458,7 @@ def _other_strides(mine: Sequence[torch.Tensor], theirs: Sequence[_Results]) -> 
 
 
 def _strides(tensor: torch.Tensor) -> list[int]:
-    """Of dimensions in which there is anything to step over."""
+    """Lists the strides of dimensions in which there is anything to step over."""
     if tensor.numel() == 0:
         return []
     return [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
@@ -471,7 +472,7 @@ def _shared(tensor: torch.Tensor, arguments: Sequence[torch.Tensor]) -> list[int
 def _comparable(
     found: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The three, 0 where eager overflows on its way: whether a sum does depends on its order.
+    """Returns the three, 0 where eager overflows on its way: whether a sum does depends on its order.
 
     That is where it is infinite or NaN and fp64 is not, and where it is a number of which no digit is right, as the 0 that is left
     of dividing by an infinite variance; of such a number weft owes none. Nor of one where weft is infinite or NaN as fp64 is: there
@@ -490,7 +491,7 @@ def _comparable(
 
 
 def _beyond(eager: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
-    """Where a result is out of the range of its type, and eager's the infinity of its sign."""
+    """Tells where a result is out of the range of its type, and eager's the infinity of its sign."""
     if not eager.is_floating_point():
         return torch.zeros_like(eager, dtype=torch.bool)
     most = 2 * float(torch.finfo(eager.dtype).max)
@@ -504,7 +505,7 @@ def _without_masked(
     finite: Sequence[torch.Tensor],
     huge: Sequence[torch.Tensor],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`eager` and `exact`, in place of their NaN what does not depend on it, see `_Trial._unmasked`."""
+    """Returns `eager` and `exact` with what does not depend on their NaN in its place, see `_Trial._unmasked`."""
     if not eager.is_floating_point():
         return eager, exact
     hidden = eager.isnan() & exact.isnan() & ~found.isnan()
@@ -518,7 +519,7 @@ def _without_masked(
 
 
 def _numbers(tensor: torch.Tensor) -> torch.Tensor:
-    """As the error rule takes it: complex numbers as pairs."""
+    """Returns a tensor as the error rule takes it: complex numbers as pairs."""
     plain = tensor.resolve_conj().resolve_neg()
     return torch.view_as_real(plain) if plain.is_complex() else plain
 

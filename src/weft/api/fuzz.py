@@ -100,7 +100,7 @@ def campaign(
 
 
 def both(program: TensorProgram, minimal: TensorProgram) -> str:
-    """The text of a program that is wrong, and of the smallest that is."""
+    """Write a program that is wrong, and the smallest that is."""
     return f"{program}\n\nsmallest program that fails so:\n\n{minimal}"
 
 
@@ -113,7 +113,7 @@ def _fails_alike(seed: int, stage: str, compiled: bool) -> Callable[[TensorProgr
 
 
 def _examine(program: TensorProgram, seed: int, counts: Counter[str], compiled: bool) -> _WrongError | None:
-    """What is wrong with `program` and all that is made of it."""
+    """Say what is wrong with `program` and all that is made of it; None where nothing is."""
     rng = random.Random(f"{seed} choices")
     try:
         _staged("lower", counts, lambda: well_formed(program))
@@ -139,7 +139,7 @@ def _examine(program: TensorProgram, seed: int, counts: Counter[str], compiled: 
 
 
 def _staged(stage: str, counts: Counter[str], work: Callable[[], T]) -> T | None:
-    """What `work` gives, None where it is refused; any other error is a finding."""
+    """Do `work`; None where it is refused, and any other error is a finding."""
     try:
         return work()
     except _WrongError as wrong:
@@ -152,12 +152,12 @@ def _staged(stage: str, counts: Counter[str], work: Callable[[], T]) -> T | None
 
 
 def _reason(refusal: WeftError) -> str:
-    """Without names and numbers, which differ from program to program."""
+    """Leave names and numbers out, which differ from program to program."""
     return re.sub(r"'[^']*'|\b[a-z]\d[\w.]*|\[[^]]*\]", "..", refusal.what)
 
 
 def _check_snapshots(program: TensorProgram, fusion: Fusion, rng: random.Random) -> None:
-    """Every snapshot at sizes of several whole blocks; of one that is wrong, the first rewrite that made it so."""
+    """Check every snapshot at sizes of several whole blocks; of one that is wrong, name the first rewrite that made it so."""
     blocks = {s.name: rng.choice((1, 2, 3)) for s in program.spaces() if s.fixed is None}
     trial = Trial(program, {name: size * rng.choice((1, 2, 3)) for name, size in blocks.items()}, rng, blocks)
     for number, snapshot in enumerate(fusion.snapshots):
@@ -182,7 +182,7 @@ def _check_snapshots(program: TensorProgram, fusion: Fusion, rng: random.Random)
 def _check_schedule(
     program: TensorProgram, block: BlockProgram, rng: random.Random, counts: Counter[str]
 ) -> tuple[BlockProgram, Schedule]:
-    """`block` under a random schedule, at sizes of its own."""
+    """Check `block` under a random schedule, at sizes of its own."""
     schedule, applied = fitting_schedule(block, rng)
     counts["schedules"] += 1
     trial = Trial(program, {s.name: rng.choice(_SIZES) for s in program.spaces() if s.fixed is None}, rng)
@@ -212,7 +212,7 @@ class Trial:
         self.tolerance = _ROUNDING * largest(program, self.numbers)
 
     def difference(self, block: BlockProgram) -> str | None:
-        """Where `block` gives something else."""
+        """Say where `block` gives something else; None where it does not."""
         at = f"at sizes {self.sizes}" + (f" in blocks of {self.blocks}" if self.blocks else "")
         elements, _ = interpret(block, self.elements, self.sizes, self.field, self.blocks)
         for place, (a, b) in enumerate(zip(self.exact, elements, strict=True)):
@@ -228,7 +228,7 @@ class Trial:
 def inputs_of(
     program: TensorProgram, sizes: Mapping[str, int], domain: Domain[V], rng: np.random.Generator
 ) -> dict[str, V]:
-    """Random inputs, with numbers of the program among them."""
+    """Draw random inputs, with numbers of the program among them."""
     return with_numbers(random_inputs(program, sizes, domain, rng), (program,), domain, rng)
 
 
@@ -236,14 +236,14 @@ class TameNumbers(Fp64Domain):
     """Numbers whose random inputs lie where `random_programs` wants them."""
 
     def random(self, shape: Sequence[int], dtype: DType, rng: np.random.Generator) -> Array:
-        """Floats in -1 .. 1, exact in the type; integers in -3 .. 3."""
+        """Draw floats in -1 .. 1, exact in the type, and integers in -3 .. 3."""
         if dtype.is_float:
             return rounded(rng.uniform(-1.0, 1.0, tuple(shape)), dtype)
         return rng.integers(-3, 4, tuple(shape))
 
 
 def largest(program: TensorProgram, inputs: Mapping[str, Array]) -> float:
-    """The largest number that the program computes anywhere, at least 1: what roundings are relative to."""
+    """Find the largest number that the program computes anywhere, at least 1: what roundings are relative to."""
     every = replace(program, outputs=tuple(n.name for n in program.nodes), output_dims=())
     values = evaluate(every, inputs, Fp64Domain())
     return max([1.0, *(float(np.abs(v[np.isfinite(v)]).max(initial=0.0)) for v in values if v.dtype.kind == "f")])
@@ -252,7 +252,7 @@ def largest(program: TensorProgram, inputs: Mapping[str, Array]) -> float:
 def _check_kernel(
     program: TensorProgram, found: tuple[BlockProgram, Schedule], rng: random.Random, counts: Counter[str]
 ) -> None:
-    """Kernels of `program` under the schedule, beside eager, at several sizes, 0 among them."""
+    """Check kernels of `program` under the schedule, beside eager, at several sizes, 0 among them."""
     _, schedule = found
     spaces = [s for s in program.spaces() if s.fixed is None]
     example = Example({s.name: s.fixed or 5 for s in program.spaces()}, {n.name: None for n in program.inputs}, 2)

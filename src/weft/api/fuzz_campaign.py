@@ -75,12 +75,12 @@ class Tally:
             (self.pytorch if outcome.stage == PYTORCH else self.failures).append(outcome)
 
     def named(self, what: str) -> Counter[str]:
-        """The counts that begin with `what: `, by the rest of their names."""
+        """Return the counts that begin with `what: `, by the rest of their names."""
         start = f"{what}: "
         return Counter({name.removeprefix(start): n for name, n in self.counts.items() if name.startswith(start)})
 
     def table(self) -> Table:
-        """All of it, for printing: plain counts first, then those of a kind, the most frequent first."""
+        """Make a table of all of it, for printing: plain counts first, then those of a kind, the most frequent first."""
         table = Table("", "count", title=self.title)
         table.add_row("seeds", str(self.seeds))
         for name, count in sorted(self.counts.items(), key=lambda entry: _place(*entry)):
@@ -102,7 +102,7 @@ def _place(name: str, count: int) -> tuple[str, int, str]:
 
 
 def _seeds(outcomes: list[Outcome]) -> str:
-    """How many, and which."""
+    """Say how many, and which."""
     shown = [str(o.seed) for o in outcomes[:_MOST_SEEDS]]
     return f"{len(outcomes)} (seed {', '.join(shown)}{', ...' if len(outcomes) > len(shown) else ''})"
 
@@ -112,7 +112,7 @@ class Keeps(Protocol):
 
     @property
     def outcomes(self) -> Iterable[Outcome]:
-        """What was found before."""
+        """The outcomes that were found before."""
         ...
 
     def add(self, outcome: Outcome) -> None:

@@ -69,7 +69,7 @@ def campaign(
 
 
 def _done(job: _Job, say: Say, *, draw: Draw) -> Outcome:
-    """What becomes of a job; says the function as soon as it is known."""
+    """Does a job, and says the function as soon as it is known."""
     function = draw(job.seed) if job.function is None else job.function
     say(function)
     if job.alone:
@@ -105,7 +105,7 @@ class _Processes:
         self._alone = self._pool(1)  # in this process PyTorch is alone at all times
 
     def outcomes(self, seeds: Iterator[int], *, jobs: int, shrink: bool) -> Generator[Outcome]:
-        """What becomes of each seed, in the order in which they end."""
+        """Yields the outcome of each seed, in the order in which they end."""
         pool = self._pool(jobs)
         try:
             for answer in pool.answers(_Job(seed) for seed in seeds):
@@ -127,7 +127,7 @@ class _Processes:
         return Pool(jobs, self._folder, self._seconds, self._work)
 
     def _outcome(self, answer: Answer[_Job]) -> Outcome:
-        """What an answer says of its seed; of a process that ended, also whether PyTorch alone would have ended it."""
+        """Returns the outcome that an answer tells of; of a process that ended, also whether PyTorch alone would have ended it."""
         function = cast("RandomFunction | None", answer.said)
         if not isinstance(answer.found, Ended):
             found = cast("Outcome", answer.found)
@@ -141,7 +141,7 @@ class _Processes:
         return Outcome(answer.job.seed, ended.stage, ended.what, text, {}, answer.seconds, function)
 
     def _minimised(self, outcome: Outcome) -> RandomFunction:
-        """The smallest function found that fails at the same stage."""
+        """Finds the smallest function that fails at the same stage."""
         function: RandomFunction = outcome.minimal
         pool, deadline, steps = self._pool(1), time.monotonic() + _SHRINKING, 0
         try:
@@ -165,7 +165,7 @@ class _Processes:
 
 
 def _written(outcome: Outcome, minimal: RandomFunction, seconds: float) -> Outcome:
-    """The outcome with a file that shows it."""
+    """Returns the outcome with a file that shows it."""
     text = reproducer(minimal)
     return Outcome(outcome.seed, outcome.stage, outcome.what, text, outcome.counts, seconds, minimal)
 
@@ -174,7 +174,7 @@ def _written(outcome: Outcome, minimal: RandomFunction, seconds: float) -> Outco
 
 
 def reproducer(function: RandomFunction) -> str:
-    """Text of a file that runs the function eagerly and through weft, and prints what each gives."""
+    """Writes a file that runs the function eagerly and through weft, and prints what each gives."""
     calls = f"({', '.join(map(repr, map(dict, function.calls)))},)"
     lines = [
         "import torch",

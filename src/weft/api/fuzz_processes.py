@@ -46,7 +46,7 @@ class Answer(Generic[J]):
 
 
 def _serve(pipe: Connection, folder: str, work: Work[Any]) -> None:
-    """What a process does: an answer for each job."""
+    """Answers jobs, in a process of its own, one after the other."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the campaign's own process ends this one
     os.environ["WEFT_CACHE_DIR"] = folder
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
@@ -88,7 +88,7 @@ class _Worker(Generic[J]):
         self.job, self.said, self.begun, self.served = job, None, time.monotonic(), self.served + 1
 
     def heard(self) -> tuple[bool, object]:
-        """What came through the pipe, and whether it is the answer; a process that has ended says so."""
+        """Receives what came through the pipe, and whether it is the answer; a process that has ended says so."""
         try:
             return self.pipe.recv()
         except (EOFError, OSError):
@@ -106,7 +106,7 @@ class _Worker(Generic[J]):
 
 
 def _status(code: int | None) -> str:
-    """The name of the signal that ended a process, or its exit status."""
+    """Names the signal that ended a process, or its exit status."""
     with suppress(ValueError):
         return signal.Signals(-code).name if code is not None and code < 0 else f"status {code}"
     return f"signal {-(code or 0)}"
@@ -127,7 +127,7 @@ class Pool(Generic[J]):
         self.workers = [_Worker(folder, work) for _ in range(jobs)]
 
     def answers(self, jobs: Iterator[J]) -> Iterator[Answer[J]]:
-        """An answer for each job, in the order in which they end."""
+        """Yields an answer for each job, in the order in which they end."""
         more = True
         while more or any(w.job is not None for w in self.workers):
             for place, worker in enumerate(self.workers):
@@ -139,14 +139,14 @@ class Pool(Generic[J]):
             yield from self._heard()
 
     def _ready(self, place: int) -> _Worker[J]:
-        """The process at this place, or one in its place where it has done enough."""
+        """Returns the process at this place, or one in its place where it has done enough."""
         if self.workers[place].served >= _JOBS_TO_A_PROCESS:
             self._replace(place)
         self.workers[place].start()
         return self.workers[place]
 
     def _heard(self) -> Iterator[Answer[J]]:
-        """What processes have to say within a second, and those that take too long."""
+        """Yields answers that processes give within a second, and those of processes that take too long."""
         busy: dict[Any, int] = {w.pipe: i for i, w in enumerate(self.workers) if w.job is not None}
         heard = wait(list(busy), 1.0) if busy else []
         for pipe, place in busy.items():
@@ -176,7 +176,9 @@ class Pool(Generic[J]):
 
 
 def _crowded() -> float:
-    """How much longer anything takes on this machine than alone: who waits for a processor, for each that there is."""
+    """Measures how much longer anything takes on this machine than alone: those that wait for a processor, for each
+    that there is.
+    """
     with suppress(OSError, AttributeError):  # AttributeError: not on every platform
         return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
     return 1.0

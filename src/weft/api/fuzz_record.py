@@ -86,7 +86,7 @@ def _alone(file: TextIO, path: Path) -> None:
 
 
 def _whole_lines(file: TextIO) -> list[str]:
-    """The lines that were written whole; half a line at the end, of a process that was stopped, is taken off the file."""
+    """Return the lines that were written whole; half a line at the end, of a process that was stopped, is taken off the file."""
     file.seek(0)
     text = file.read()
     whole = text[: text.rfind("\n") + 1]

@@ -96,7 +96,7 @@ def _fails_alike(seed: int, stage: str) -> Callable[[TensorProgram], bool]:
 
 
 def _first_wrong(program: TensorProgram, seed: int, counts: Counter[str]) -> tuple[str, str] | None:
-    """The stage and what is wrong of the first application that its check does not pass."""
+    """Return the stage and what is wrong of the first application that its check does not pass."""
     rng = random.Random(f"{seed} choices")
     for stage, applications in (
         ("law", _laws(program)),
@@ -116,7 +116,7 @@ def _first_wrong(program: TensorProgram, seed: int, counts: Counter[str]) -> tup
 
 
 def _laws(program: TensorProgram) -> Iterator[tuple[str, str | None]]:
-    """Each law on the program, and on what those before it made; with what its check says against it."""
+    """Yield each law on the program, and on what those before it made; with what its check says against it."""
     made = program
     for name, law in LAWS.items():
         for before in dict.fromkeys((program, made)):
@@ -128,7 +128,7 @@ def _laws(program: TensorProgram) -> Iterator[tuple[str, str | None]]:
 
 
 def _steps(program: TensorProgram, rng: random.Random) -> Iterator[tuple[str, str | None]]:
-    """Each step of fusion, with all rules and with those of plans; peeling, and the passes for numbers."""
+    """Yield each step of fusion, with all rules and with those of plans; peeling, and the passes for numbers."""
     lowered = lower(program)
     blocks = {s.name: rng.choice((1, 2, 3)) for s in program.spaces() if s.fixed is None}
     trial = Trial(program, {name: size * rng.choice((1, 2, 3)) for name, size in blocks.items()}, rng, blocks)
@@ -151,7 +151,7 @@ def _distinct(programs: Iterator[BlockProgram]) -> Iterator[BlockProgram]:
 
 
 def _schedules(program: TensorProgram, rng: random.Random) -> Iterator[tuple[str, str | None]]:
-    """A random schedule, checked as a region's is."""
+    """Yield a random schedule, checked as a region's is."""
     _, applied = fitting_schedule(canonical(fuse(lower(program), RULES_IN_PLANS, ()).last), rng)
     verdict = verify(program, applied)
     yield "schedule", None if verdict.agrees else str(verdict)

@@ -94,14 +94,14 @@ class RandomFunction:
     entry: str
 
     def source(self) -> str:
-        """The text of the function, which is called f."""
+        """Writes the text of the function, which is called f."""
         names = ", ".join(a.name for a in self.arguments)
         result = ", ".join(self.outputs) + ("," if len(self.outputs) == 1 else "")
         lines = [f"def f({names}):", *(f"    {s}" for s in self.statements), f"    return {result}"]
         return "\n".join(lines) + "\n"
 
     def made(self, *, wide: bool = False) -> Callable[..., tuple[torch.Tensor, ...]]:
-        """The function itself; `wide` for the reference, where T.float16 and others are float64."""
+        """Makes the function itself; `wide` for the reference, where T.float16 and others are float64."""
         text, file = self.source(), f"<function {self.seed}{' wide' if wide else ''}>"
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
         scope = namespace(wide=wide)
@@ -111,7 +111,7 @@ class RandomFunction:
     def tensors(
         self, call: int, draw: int = 0, *, wide: bool = False, instead: StandIn | None = None
     ) -> list[torch.Tensor]:
-        """Arguments for call number `call`: new ones each time, the same for the same numbers.
+        """Draws arguments for call number `call`: new ones each time, but equal for equal numbers.
 
         `wide` ones are in fp64; `instead` puts finite numbers in place of infinities and NaN.
         """
@@ -131,11 +131,11 @@ class RandomFunction:
         return list(made.values())
 
     def masks(self) -> bool:
-        """Whether a statement may leave operands out by a mask."""
+        """Tells whether a statement may leave operands out by a mask."""
         return any(word in s.text for s in self.statements for word in MASKS)
 
     def decides_rightly(self) -> bool:
-        """Whether all that decides reads exact values alone, and every name is known where it is read."""
+        """Tells whether all that decides reads exact values alone, and every name is known where it is read."""
         exact = {a.name: True for a in self.arguments}
         for statement in self.statements:
             if not all(name in exact for name in statement.reads):
@@ -151,7 +151,7 @@ class RandomFunction:
 
 
 def namespace(*, wide: bool = False) -> dict[str, Any]:
-    """What a function's text may name."""
+    """Returns what a function's text may name."""
     types = {name: torch.float64 if wide else getattr(torch, name) for name in FLOATS}
     return {"torch": torch, "F": functional, "T": SimpleNamespace(**types)}
 
@@ -163,7 +163,7 @@ def _wide(values: torch.Tensor) -> torch.Tensor:
 
 
 def random_function(seed: int) -> RandomFunction:
-    """The function with this seed."""
+    """Draws the function with this seed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return _Drawing(seed).function()
@@ -193,7 +193,7 @@ class _Drawing:
         return replace(drawn, statements=tuple(self.statements), outputs=self._outputs())
 
     def _outputs(self) -> tuple[str, ...]:
-        """The last value, others that nothing reads, now and then one that something reads, or an argument."""
+        """Chooses the last value, others that nothing reads, now and then one that something reads, or an argument."""
         rng = self.rng
         read = {name for s in self.statements for name in s.reads}
         made = [s.target for s in self.statements if s.target is not None]
@@ -257,7 +257,7 @@ class _Drawing:
         return self.rng.choices(names, [1 + i for i in range(len(names))])[0]
 
     def _filled(self, row: Row, name: str, kind: str) -> str | None:
-        """The row's text with its blanks filled in; None where there is nothing for one of them."""
+        """Returns the row's text with its blanks filled in; None where there is nothing for one of them."""
         rng, value = self.rng, self.values[name]
         alike = [n for n, v in self.values.items() if kind_of(v) == kind and v.dtype == value.dtype] or [name]
         same = [n for n in alike if self.values[n].shape == value.shape]
@@ -295,13 +295,13 @@ class _Drawing:
         return text.format(**filled)
 
     def _of_kind(self, kind: str, like: torch.Tensor) -> str | None:
-        """A value of the kind, if there is one, preferably of the same shape."""
+        """Chooses a value of the kind, if there is one, preferably of the same shape."""
         names = [n for n, v in self.values.items() if kind_of(v) == kind]
         same = [n for n in names if self.values[n].shape == like.shape]
         return self.rng.choice(same or names) if names else None
 
     def _taken(self, row: Row, text: str) -> bool:
-        """Whether the statement has a meaning; then it is one of the function's."""
+        """Takes the statement if it has a meaning: then it is one of the function's."""
         target = None if row.writes else f"v{len(self.statements)}"
         statement = Statement(target, text, row.effect, row.effect is not Effect.rounds)
         known = all(self.exact[name] for name in statement.reads)
@@ -325,7 +325,7 @@ class _Drawing:
         return True
 
     def _written(self, statement: Statement, known: bool) -> None:
-        """What shares memory with the value that is written is no more exact than what was written."""
+        """Makes values that share memory with the one that is written no more exact than what was written."""
         written = self.values[statement.reads[0]]
         if known and (statement.keeps or kind_of(written) in "ib"):
             return
@@ -336,7 +336,7 @@ class _Drawing:
 
 
 def kind_of(value: torch.Tensor) -> str:
-    """The letter of its kind in `function_rows`."""
+    """Returns the letter of its kind in `function_rows`."""
     if value.is_complex():
         return "c"
     return "f" if value.is_floating_point() else "b" if value.dtype is torch.bool else "i"
@@ -346,7 +346,7 @@ def kind_of(value: torch.Tensor) -> str:
 
 
 def smaller(function: RandomFunction) -> list[RandomFunction]:
-    """Functions with less in them, those first that are much smaller; not all of them have a meaning."""
+    """Lists functions with less in them, those first that are much smaller; not all of them have a meaning."""
     found: list[RandomFunction] = []
     if len(function.calls) > 1:
         found += [replace(function, calls=(function.calls[i],)) for i in range(len(function.calls))]
@@ -370,7 +370,7 @@ def _without(function: RandomFunction, number: int) -> RandomFunction:
 
 
 def _bypassed(function: RandomFunction, number: int) -> list[RandomFunction]:
-    """One of its operands in place of each result."""
+    """Lists functions with one operand of a statement in place of its result."""
     statement = function.statements[number]
     if statement.target is None:
         return []
@@ -386,7 +386,7 @@ def _bypassed(function: RandomFunction, number: int) -> list[RandomFunction]:
 
 
 def _plainer(function: RandomFunction) -> list[RandomFunction]:
-    """Each argument without one of its oddities."""
+    """Lists functions with one argument each without one of its oddities."""
     found: list[RandomFunction] = []
     for number, argument in enumerate(function.arguments):
         plain = ("values", "normal"), ("layout", "dense"), ("dtype", "float32")
@@ -400,7 +400,7 @@ def _plainer(function: RandomFunction) -> list[RandomFunction]:
 
 
 def _pruned(function: RandomFunction) -> RandomFunction:
-    """Without statements and arguments that nothing needs; writes stay where they write to what is needed."""
+    """Removes statements and arguments that nothing needs; writes stay where they write to what is needed."""
     needed = set(function.outputs)
     kept: list[Statement] = []
     for statement in reversed(function.statements):

@@ -56,7 +56,7 @@ class _TooLargeError(Exception):
 
 
 def random_program(rng: random.Random, operations: int | None = None) -> TensorProgram:
-    """A well-formed program over 2 to 4 named axes.
+    """Makes a well-formed program over 2 to 4 named axes.
 
     Args:
         rng: the only source of choices.
@@ -84,7 +84,7 @@ def _spaces(rng: random.Random) -> tuple[Space, ...]:
 
 
 def _outputs(maker: _Maker) -> tuple[str, ...]:
-    """What nothing reads, now and then something that is read too, or one value twice."""
+    """Chooses what nothing reads, now and then something that is read too, or one value twice."""
     rng, read = maker.rng, {v for n in maker.nodes for v in uses(n)}
     made = [n.name for n in maker.nodes if not isinstance(n, Constant | Extent)]
     found = [n for n in made if n not in read]
@@ -112,7 +112,7 @@ class _Maker:
     # Values
 
     def input(self, spaces: Sequence[Space], dtype: DType | None = None) -> _Value:
-        """A new input."""
+        """Adds a new input."""
         name = f"x{len(self.inputs)}"
         dtype = dtype or (DType.bfloat16 if self.short and self.rng.random() < 0.6 else _F32)
         axes = tuple(Axis(f"{name}.{d}", s) for d, s in enumerate(spaces))
@@ -123,7 +123,7 @@ class _Maker:
         return value
 
     def pick(self, rank: int, *, least: int | None = None, fresh: float = 0.3) -> _Value:
-        """A float of `rank` axes (`least` or more, where given), the last made more likely than the first."""
+        """Picks a float of `rank` axes (`least` or more, where given), the last made more likely than the first."""
         low = rank if least is None else least
         found = [v for v in self.values if low <= len(v.spaces) <= rank]
         if not found or self.rng.random() < fresh:
@@ -134,7 +134,7 @@ class _Maker:
         return self.rng.choices(found, range(1, len(found) + 1))[0]
 
     def add(self, node: Node, most: float, least: float = 0.0) -> _Value:
-        """`node` at the end of the program."""
+        """Adds `node` at the end of the program."""
         if most > _MOST:
             raise _TooLargeError
         self.nodes.append(node)
@@ -149,7 +149,7 @@ class _Maker:
     # Uses
 
     def whole(self, value: _Value) -> Use:
-        """A use in which every dimension has an axis of its own: m, k, and m1 for a second one over M."""
+        """Returns a use in which every dimension has an axis of its own: m, k, and m1 for a second one over M."""
         count: Counter[Space] = Counter()
         axes: list[Axis] = []
         for space in value.spaces:
@@ -158,7 +158,7 @@ class _Maker:
         return Use(value.name, tuple(axes))
 
     def within(self, value: _Value, axes: Sequence[Axis]) -> Use:
-        """A use over `axes` where they have the spaces, over new axes where they have not."""
+        """Returns a use over `axes` where they have the spaces, over new axes where they have not."""
         bound: list[Axis] = []
         for space in value.spaces:
             found = [a for a in axes if a.space == space and a not in bound]
@@ -169,7 +169,7 @@ class _Maker:
         return Use(value.name, tuple(bound))
 
     def ordered(self, axes: Sequence[Axis]) -> tuple[Axis, ...]:
-        """`axes`, each once, now and then in another order."""
+        """Returns `axes`, each once, now and then in another order."""
         found = list(dict.fromkeys(axes))
         if self.rng.random() < 0.15:
             self.rng.shuffle(found)
@@ -192,7 +192,7 @@ class _Maker:
         return self.add(node, value.most * times, value.least)
 
     def contract(self, left: _Value, right: _Value, over: Space, *, batch: bool = False) -> _Value:
-        """left times right; `batch`: other axes over one space are one axis, else they are two."""
+        """Multiplies left by right; `batch`: other axes over one space are one axis, else they are two."""
         left, right = self.alike(left, right)
         one = self.whole(left)
         summed = next(a for a in one.axes if a.space == over)
@@ -214,7 +214,7 @@ class _Maker:
         return self.add(node, left.most * right.most * LARGEST_SIZE, 0.0)
 
     def alike(self, left: _Value, right: _Value) -> tuple[_Value, _Value]:
-        """Both in one type, the narrower of the two, as eager demands of a product."""
+        """Converts both to one type, the narrower of the two, as eager demands of a product."""
         if left.dtype == right.dtype:
             return left, right
         narrow = min(left.dtype, right.dtype, key=lambda d: d.bytes)
@@ -236,7 +236,7 @@ def _axis(space: Space, number: int) -> Axis:
 
 
 def _unary(maker: _Maker, value: _Value) -> _Value:
-    """One function of one value."""
+    """Applies one function to one value."""
     x, most, least = Arg(0), value.most, value.least
     choices: list[tuple[Scalar, float, float]] = [
         (apply("maximum", x, Lit(0.0)), most, least),
@@ -258,14 +258,14 @@ def _unary(maker: _Maker, value: _Value) -> _Value:
 
 
 def _chain(maker: _Maker) -> None:
-    """One function after the other (rule 9)."""
+    """Applies one function after the other (rule 9)."""
     value = maker.pick(2, least=1)
     for _ in range(maker.rng.randint(1, 3)):
         value = _unary(maker, value)
 
 
 def _combine(maker: _Maker) -> None:
-    """Two values added, multiplied, subtracted or compared, one repeated along the axes that it lacks."""
+    """Adds, multiply, subtract or compare two values, one repeated along the axes that it lacks."""
     rng, one = maker.rng, maker.pick(2, least=1)
     other = maker.pick(2, least=0)
     use = maker.whole(one)
@@ -278,7 +278,7 @@ def _combine(maker: _Maker) -> None:
 
 
 def _divide(maker: _Maker) -> None:
-    """Something over a positive value: one there is, or the exponentials or squares of one, often summed (softmax's shape)."""
+    """Divides by a positive value: one there is, or the exponentials or squares of one, often summed (softmax's shape)."""
     rng = maker.rng
     positive = [v for v in maker.values if v.least >= 0.05]
     below = rng.choice(positive) if positive and rng.random() < 0.5 else _positive(maker)
@@ -303,7 +303,7 @@ def _positive(maker: _Maker) -> _Value:
 
 
 def _reduce(maker: _Maker) -> None:
-    """One reduction, or several of one value along one axis (rules 3 and 2)."""
+    """Adds one reduction, or several of one value along one axis (rules 3 and 2)."""
     rng, value = maker.rng, maker.pick(3, least=1)
     count = 2 if len(value.spaces) > 1 and rng.random() < 0.15 else 1
     over = rng.sample(range(len(value.spaces)), count)
@@ -312,7 +312,7 @@ def _reduce(maker: _Maker) -> None:
 
 
 def _mean(maker: _Maker) -> None:
-    """A sum divided by the number of its terms, and often the value less its mean."""
+    """Divides a sum by the number of its terms, and often subtracts that mean from the value."""
     rng, value = maker.rng, maker.pick(2, least=1)
     place = rng.randrange(len(value.spaces))
     total = maker.reduce(Monoid.sum, value, (place,))
@@ -326,7 +326,7 @@ def _mean(maker: _Maker) -> None:
 
 
 def _scaled_product(maker: _Maker) -> None:
-    """A row scale or shift, and one or more products that read it (rules 4, 5 and 8)."""
+    """Adds a row scale or shift, and one or more products that read it (rules 4, 5 and 8)."""
     rng, block = maker.rng, maker.pick(2, fresh=0.5)
     rows = int(rng.random() < 0.15)
     vector = _row_vector(maker, block, rows)
@@ -344,7 +344,7 @@ def _scaled_product(maker: _Maker) -> None:
 
 
 def _row_vector(maker: _Maker, block: _Value, rows: int) -> _Value:
-    """A number for each row of `block`, or for all."""
+    """Returns a number for each row of `block`, or for all."""
     rng = maker.rng
     if rng.random() < 0.1:
         return maker.input(())
@@ -355,7 +355,7 @@ def _row_vector(maker: _Maker, block: _Value, rows: int) -> _Value:
 
 
 def _product_over(maker: _Maker, left: _Value, over: Space) -> _Value:
-    """`left` times a matrix, or a vector, over the space `over`."""
+    """Multiplies `left` by a matrix, or a vector, over the space `over`."""
     rng = maker.rng
     found = [v for v in maker.values if over in v.spaces and 1 <= len(v.spaces) <= 2]
     if found and rng.random() < 0.25:
@@ -370,7 +370,7 @@ def _product_over(maker: _Maker, left: _Value, over: Space) -> _Value:
 
 
 def _product(maker: _Maker) -> None:
-    """A product, often of a product, a function in between now and then."""
+    """Adds a product, often of a product, a function in between now and then."""
     rng, value = maker.rng, maker.pick(2, least=1)
     for _ in range(rng.choice((1, 1, 2, 2, 3))):
         if not value.spaces:
@@ -381,7 +381,7 @@ def _product(maker: _Maker) -> None:
 
 
 def _batched_product(maker: _Maker) -> None:
-    """A product for each element of a batch; or a vector with each row of a matrix."""
+    """Adds a product for each element of a batch; or a vector with each row of a matrix."""
     rng = maker.rng
     if len(maker.spaces) < 3:
         raise _TooLargeError
@@ -394,7 +394,7 @@ def _batched_product(maker: _Maker) -> None:
 
 
 def _mask(maker: _Maker) -> None:
-    """Elements selected by their indices, or by integers that are an input."""
+    """Selects elements by their indices, or by integers that are an input."""
     rng, value = maker.rng, maker.pick(2, least=1)
     use = maker.whole(value)
     axes = rng.sample(use.axes, min(len(use.axes), rng.choice((1, 2))))
@@ -416,14 +416,14 @@ def _indices(maker: _Maker, axis: Axis) -> Use:
 
 
 def _precision(maker: _Maker) -> None:
-    """A change of precision, which nothing may notice."""
+    """Changes the precision, which nothing may notice."""
     value = maker.pick(2, least=1)
     dtype = DType.bfloat16 if value.dtype is _F32 else _F32
     maker.cast(value, dtype)
 
 
 def _number(maker: _Maker) -> None:
-    """A value and a number that stands in the program."""
+    """Combines a value and a number that stands in the program."""
     rng, value = maker.rng, maker.pick(2, least=1)
     number = rng.choice((-1.0, 0.25, 0.5, 2.0))
     constant = maker.add(Constant(maker.name(), (), _F32, number), abs(number))
@@ -442,7 +442,7 @@ _WEIGHTS = (6, 4, 4, 4, 4, 3, 2, 2, 2, 1, 1)
 
 
 def without_dead(program: TensorProgram) -> TensorProgram:
-    """`program` without the values and inputs that no output needs."""
+    """Removes the values and inputs that no output needs."""
     needed = set(program.outputs)
     nodes: list[Node] = []
     for node in reversed(program.nodes):
@@ -454,7 +454,7 @@ def without_dead(program: TensorProgram) -> TensorProgram:
 
 
 def minimised(program: TensorProgram, fails: Callable[[TensorProgram], bool]) -> TensorProgram:
-    """`program` with as many outputs and operations taken away as it can lose and still fail.
+    """Takes away from `program` as many outputs and operations as it can lose and still fail.
 
     Args:
         program: fails.
@@ -468,7 +468,7 @@ def minimised(program: TensorProgram, fails: Callable[[TensorProgram], bool]) ->
 
 
 def _smaller(program: TensorProgram) -> Iterator[TensorProgram]:
-    """Programs with one output less, with one operation made an input, or with what an operation reads in its place."""
+    """Yields programs with one output less, with one operation made an input, or with what an operation reads in its place."""
     if len(program.outputs) > 1:
         for place in range(len(program.outputs)):
             outputs = program.outputs[:place] + program.outputs[place + 1 :]

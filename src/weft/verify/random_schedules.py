@@ -16,7 +16,7 @@ TILES = (1, 2, 3, 4, 5, 8, 16)
 
 
 def random_schedule(program: BlockProgram, rng: random.Random, tiles: tuple[int, ...] = TILES) -> Schedule:
-    """A schedule that may use every place, several levels, peeling, one split, and staging.
+    """Draws a schedule that may use every place, several levels, peeling, one split, and staging.
 
     It need not fit the program: `apply` refuses a grid loop that other work stands beside, with ScheduleError.
     """
@@ -75,7 +75,7 @@ def random_schedule(program: BlockProgram, rng: random.Random, tiles: tuple[int,
 
 
 def _together(program: BlockProgram, rng: random.Random, tiles: tuple[int, ...]) -> dict[Axis, int | None]:
-    """One tile, or None for the whole, for all loops that share blocks on every level."""
+    """Chooses one tile, or None for the whole, for all loops that share blocks on every level."""
     groups: list[set[Axis]] = [{*pair} for pair in tied(program)]
     for pair in (*groups, *({*p} for p in begins_where(program).items())):
         touched = [g for g in groups if g & pair]
@@ -85,7 +85,7 @@ def _together(program: BlockProgram, rng: random.Random, tiles: tuple[int, ...])
 
 
 def _blocks(graph: Graph, inputs: dict[str, BlockType], scope: Scope) -> Iterator[str]:
-    """Every item of two axes that a body is fed."""
+    """Yields every item of two axes that a body is fed."""
     types = infer(graph, inputs, scope)
     for node in graph.nodes:
         if isinstance(node, Map):
@@ -100,7 +100,7 @@ def _dots(graph: Graph) -> list[Dot]:
 
 
 def _whole_around(graph: Graph, name: str) -> bool:
-    """Whether every map around the map `name` that carries state goes over all of its range."""
+    """Tells whether every map around the map `name` that carries state goes over all of its range."""
     for node in graph.nodes:
         if isinstance(node, Map):
             if node.name == name:
@@ -111,7 +111,7 @@ def _whole_around(graph: Graph, name: str) -> bool:
 
 
 def fitting_schedule(program: BlockProgram, rng: random.Random, tries: int = 50) -> tuple[Schedule, BlockProgram]:
-    """The first random schedule that fits `program`, and what `apply` makes of both.
+    """Draws the first random schedule that fits `program`; returned with what `apply` makes of both.
 
     Raises:
         ScheduleError: none of `tries` fits.
