@@ -20,7 +20,7 @@ from weft.block.fold import Fold
 from weft.block.interpret import interpret
 from weft.block.lower import lower
 from weft.block.program import Graph, Pointwise
-from weft.cascade import folds
+from weft.cascade import chains, folds
 from weft.tensor.evaluate import evaluate
 from weft.tensor.field import FieldElements, FieldValue
 from weft.tensor.fp64 import Fp64Domain
@@ -58,6 +58,31 @@ def test_data_that_are_the_same_along_the_axis(name):
     for seed in range(3):
         verdict = verify(program, scheduled(program, random.Random(seed)), trials=1)
         assert verdict.equal is True, verdict
+
+
+AROUND = {
+    "the mean of deviations": lambda x: x.std(3, correction=0).mean(),
+    "the variance of variances": lambda x: (x.var((2, 3)), x.var((2, 3)).var()),
+    "sums of logarithms": lambda x: torch.logsumexp(x, 1).sum((0, 2)),
+    "a logarithm along all of logarithms along one": lambda x: x.logsumexp(1).logsumexp((0, 1, 2)),
+    "as long as another": lambda x: (x + x.mT).std(1).amax(),
+    "weights": lambda x: (torch.softmax(x, 1) * x).sum(1).sum((1, 2)),
+}
+"""Chains, and around them several axes that something else reduces at once."""
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("name", AROUND)
+def test_axes_around_a_loop_that_are_reduced_together(name):
+    found = chains(captured(AROUND[name], torch.randn(3, 4, 5, 5)))
+    assert found.found.folds
+    lowered = lower(found.program, found.found.folds)
+    check(lowered)
+    sizes = {s.name: 2 + number % 2 for number, s in enumerate(found.program.spaces())}
+    domain = field_for((found.program,), 7)
+    inputs = random_inputs(found.program, sizes, domain, np.random.default_rng(7))
+    outputs, _ = interpret(lowered, inputs, sizes, domain, {name: size // 2 for name, size in sizes.items()})
+    assert all(map(agree, outputs, evaluate(found.program, inputs, domain)))
 
 
 # Random chains: a share, and more with WALK_ALL=1 in the environment.

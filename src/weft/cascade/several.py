@@ -202,15 +202,16 @@ def _uses(node: Node) -> tuple[Use, ...]:
 
 
 def over_each(fold: Fold, whole: Joined) -> Fold | None:
-    """Puts `fold`, of the program of `whole`, over the axes that its own stand for; None where it has a product along
-    one of these.
+    """Puts `fold`, of the program of `whole`, over the axes that its own stand for: those of its loop, and those around it.
+
+    None where it has a product along an axis that stands for several.
     """
     (axis,) = fold.over
-    if axis not in whole.axes:
+    apart = {a: whole.axes[a] for a in (axis, *fold.axes) if a in whole.axes}
+    if not apart:
         return fold
-    own = whole.axes[axis]
     state = fold.state
-    if any(isinstance(n, Dot) for n in (*fold.body, *state.update.nodes, *state.merge.nodes)):
+    if axis in apart and any(isinstance(n, Dot) for n in (*fold.body, *state.update.nodes, *state.merge.nodes)):
         return None
     make = fresh(
         {n for node in (*fold.body, *state.update.nodes, *fold.after) for n in (*operands(node), *results(node))}
@@ -218,7 +219,7 @@ def over_each(fold: Fold, whole: Joined) -> Fold | None:
     args: list[tuple[str, Use]] = []
     counts: list[BlockNode] = []
     for name, use in fold.args:
-        if use.value in whole.sizes:
+        if axis in apart and use.value in whole.sizes:
             parts = tuple((make(name), Use(p, ())) for p in whole.sizes[use.value])
             args += parts
             names = tuple(n for n, _ in parts)
@@ -228,14 +229,21 @@ def over_each(fold: Fold, whole: Joined) -> Fold | None:
     read = {n for node in (*fold.body, *state.update.nodes) for n in operands(node)}
     if any(c.name in read for c in counts if isinstance(c, Pointwise)):
         return None
-    expand = _Expanding(axis, own, make)
+    expand = _Expanding(apart, make)
     return replace(
         fold,
-        over=own,
+        axes=expand.dims(fold.axes),
+        over=expand.dims(fold.over),
         args=tuple(args),
-        body=tuple(n for node in fold.body for n in expand(node)),
-        state=replace(state, update=expand.graph(state.update)),
-        after=(*counts, *fold.after),
+        body=expand.nodes(fold.body),
+        state=replace(
+            state,
+            components=tuple(replace(c, dims=expand.dims(c.dims)) for c in state.components),
+            update=expand.graph(state.update),
+            merge=expand.graph(state.merge),
+            finish=expand.graph(state.finish),
+        ),
+        after=(*counts, *expand.nodes(fold.after)),
     )
 
 
@@ -248,29 +256,39 @@ def _product(count: int) -> Scalar:
 
 @dataclass(frozen=True, slots=True)
 class _Expanding:
-    axis: Axis
-    own: tuple[Axis, ...]
+    """Operators over the axes that some of theirs stand for."""
+
+    apart: Mapping[Axis, tuple[Axis, ...]]
     make: Callable[[str], str]
 
-    def __call__(self, node: BlockNode) -> Iterator[BlockNode]:
-        """Yields the nodes for `node` over the axes that its own stands for."""
+    def dims(self, axes: Sequence[Axis]) -> tuple[Axis, ...]:
+        """Returns `axes`, with several in place of each that stands for several."""
+        return tuple(each for a in axes for each in self.apart.get(a, (a,)))
+
+    def nodes(self, nodes: Sequence[BlockNode]) -> tuple[BlockNode, ...]:
+        """Returns `nodes` over these axes."""
+        return tuple(made for node in nodes for made in self._made(node))
+
+    def graph(self, graph: Graph) -> Graph:
+        """Returns `graph` with its nodes over these axes."""
+        return replace(graph, nodes=self.nodes(graph.nodes))
+
+    def _made(self, node: BlockNode) -> Iterator[BlockNode]:
         match node:
-            case Collapse(name, monoid, arg, over) if over == self.axis:
-                for each in self.own[::-1][:-1]:
+            case Collapse(name, monoid, arg, over) if over in self.apart:
+                first, *others = self.apart[over]
+                for each in reversed(others):
                     made = self.make(name)
                     yield Collapse(made, monoid, arg, each, node.location)
                     arg = made
-                yield Collapse(name, monoid, arg, self.own[0], node.location)
-            case Extent(name, _, dtype, along) if along == self.axis:
-                parts = tuple(self.make(name) for _ in self.own)
-                for part, each in zip(parts, self.own, strict=True):
+                yield Collapse(name, monoid, arg, first, node.location)
+            case Extent(name, _, dtype, along) if along is not None and along in self.apart:
+                own = self.apart[along]
+                parts = tuple(self.make(name) for _ in own)
+                for part, each in zip(parts, own, strict=True):
                     yield Extent(part, each.space, dtype, each)
                 yield Pointwise(name, _product(len(parts)), parts, (), dtype)
-            case Pointwise():
-                yield replace(node, dims=tuple(e for a in node.dims for e in (self.own if a == self.axis else (a,))))
+            case Pointwise() | Dot():
+                yield replace(node, dims=self.dims(node.dims))
             case _:
                 yield node
-
-    def graph(self, graph: Graph) -> Graph:
-        """Expands all nodes of a graph."""
-        return replace(graph, nodes=tuple(n for node in graph.nodes for n in self(node)))
