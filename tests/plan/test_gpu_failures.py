@@ -23,7 +23,7 @@ from weft.plan import Plan, instead, trial, tune
 from weft.plan.clock import Timed, Timing
 from weft.plan.executable import running
 from weft.plan.runner import RegionStep, Runner, Step
-from weft.plan.select import Candidate, Example, Selection, select
+from weft.plan.select import Candidate, Considered, Example, Selection, select
 from weft.plan.tune import tuned
 from weft.run.gpu import Assembled, Job, assemble
 from weft.target import Target
@@ -282,9 +282,8 @@ def timing(seconds: Callable[[Candidate], float], made: list[Candidate]) -> type
     class Timing(tune._Timing):
         def __init__(self, *_: Any) -> None:
             self.device, self.inputs = torch.device("cpu"), dict[str, torch.Tensor]()
-            self.expected, self.moved = (), ()
 
-        def _run(self, ready: tune.Ready, inputs: Any) -> Callable[[], tuple[torch.Tensor, ...]]:
+        def _run(self, ready: tune.Ready) -> Callable[[], tuple[torch.Tensor, ...]]:
             self.now = ready.candidate
             made.append(ready.candidate)
             return lambda: ()
@@ -302,72 +301,23 @@ def of(stages: int, origin: str) -> Candidate:
     return replace(chosen, applied=copy(chosen.applied), schedule=schedule, origin=origin)
 
 
-def results(values: dict[tuple[str, bool], float], made: list[Candidate]) -> type:
-    """Stands for what times candidates: by origin, and whether there is a pipeline, each has this result; without one it fails."""
-
-    class Timing(tune._Timing):
-        def __init__(self, *_: Any) -> None:
-            self.device, self.inputs = torch.device("cpu"), dict[str, torch.Tensor]()
-            self.expected, self.moved = None, ()
-
-        def _moved(self, ready: tune.Ready, outputs: Any) -> tuple[torch.Tensor, ...]:
-            return ()
-
-        def _run(self, ready: tune.Ready, inputs: Any) -> Callable[[], tuple[torch.Tensor, ...]]:
-            one = ready.candidate
-            made.append(one)
-            value = values.get((one.origin, one.schedule.stages > 1))
-
-            def run() -> tuple[torch.Tensor, ...]:
-                if value is None:
-                    raise RuntimeError("an illegal instruction")
-                return (torch.full((4,), value),)
-
-            return run
-
-        def _timed(self, run: Any, best: float) -> float:
-            return 1.0 / len(made)  # the last is the fastest
-
-    return Timing
-
-
-@pytest.mark.parametrize(
-    ("values", "taken"),
-    [
-        # The likeliest is wrong with a pipeline.
-        ({("a", False): 1.0, ("a", True): 9.0, ("b", True): 1.0}, {("a", 1), ("b", 3)}),
-        # It cannot be run without: one that has none anyway is what others are compared with, although it is tried last.
-        ({("a", True): 9.0, ("b", True): 1.0, ("c", False): 1.0}, {("c", 1), ("b", 3)}),
-        # No other has none: then the others are tried without theirs.
-        ({("a", True): 9.0, ("b", True): 1.0, ("b", False): 1.0}, {("b", 1), ("b", 3)}),
-        ({("a", True): 9.0, ("b", True): 9.0}, set()),
-    ],
-    ids=["wrong pipeline", "another plain one", "another made plain", "no plain one"],
-)
-def test_no_pipeline_counts_but_beside_a_candidate_without_one(
-    monkeypatch: pytest.MonkeyPatch,
-    selection: Selection,
-    tmp_path: Any,
-    values: dict[tuple[str, bool], float],
-    taken: set[tuple[str, int]],
-) -> None:
-    a, b = of(3, "a"), of(3, "b")
-    others = (b, of(1, "c")) if ("c", False) in values else (b,)
-    made: list[Candidate] = []
-    found = tune_it(monkeypatch, replace(selection, chosen=a, others=others), tmp_path, results(values, made))
-    seconds = {c.origin: c.seconds for c in found.considered if c.origin[1] == ":"}
-    assert {(name[0], 3 if "stages 3" in name else 1) for name, s in seconds.items() if s is not None} == taken
-    assert not taken or (found.chosen.origin, found.chosen.schedule.stages) != ("a", 3)
+def right(_: Candidate) -> None:
+    """Says of every candidate that it may run."""
 
 
 def tune_it(
-    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any, made: type, tune_seconds: int | None = None
+    monkeypatch: pytest.MonkeyPatch,
+    selection: Selection,
+    tmp_path: Any,
+    made: type,
+    tune_seconds: int | None = None,
+    refused: tune.Refused = right,
 ) -> Selection:
     monkeypatch.setattr(tune, "_Timing", made)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
     options = Options(cache_dir=str(tmp_path), tune_seconds=tune_seconds)
     with weft.options(cache_dir=str(tmp_path)):
-        return tuned(selection, options, torch.device("cuda", 0))
+        return tuned(selection, options, torch.device("cuda", 0), refused)
 
 
 @pytest.mark.one_in(2)
@@ -441,22 +391,12 @@ def test_candidates_without_kernels_make_room_for_others(
     assert {id(each.applied) for each in timed} == {id(each.applied) for each in (*first, *more)} - lost
 
 
-@pytest.mark.parametrize("plain_runs", [True, False])
 def test_the_next_are_tried_where_the_first_have_no_kernels(
-    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any, *, plain_runs: bool
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any
 ) -> None:
-    """All of the first; or one of them, while others wait for one without a pipeline: they are made plain before another is."""
     one, two, three, four, five = (of(3, name) for name in "abcde")
-    lost = {id(c.applied) for c in ((four,) if plain_runs else (one, two, three, four))}
+    lost = {id(c.applied) for c in (one, two, three, four)}
     whole = tune._printed
-    values = {
-        ("b", False): 1.0,
-        ("b", True): 1.0,
-        ("c", False): 1.0,
-        ("c", True): 1.0,
-        ("e", False): 1.0,
-        ("e", True): 1.0,
-    }
 
     def printed(program: TensorProgram, candidate: Candidate, example: Example) -> Any:
         if id(candidate.applied) in lost:
@@ -464,11 +404,70 @@ def test_the_next_are_tried_where_the_first_have_no_kernels(
         return whole(program, candidate, example)
 
     monkeypatch.setattr(tune, "_printed", printed)
-    made: list[Candidate] = []
     given = replace(selection, chosen=one, others=(two, three, four, five))
-    found = tune_it(monkeypatch, given, tmp_path, results(values, made))
-    timed = {c.origin[0] for c in found.considered if c.seconds is not None and c.origin[1] == ":"}
-    assert timed == ({"b", "c", "e"} if plain_runs else {"e"})
+    found = tune_it(monkeypatch, given, tmp_path, timing(lambda _: 1e-6, []))
+    assert {c.origin[0] for c in found.considered if c.seconds is not None and c.origin[1] == ":"} == {"e"}
+
+
+# The fastest is taken only if it is right.
+
+
+def fastest_first(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any, *wrong: Candidate
+) -> tuple[Selection, list[Candidate]]:
+    """A tuning in which the likeliest is the fastest, and some are wrong; and which candidates were asked about, in order."""
+    timed: list[Candidate] = []
+    asked: list[Candidate] = []
+
+    def refused(candidate: Candidate) -> str | None:
+        asked.append(candidate)
+        return "its code is wrong" if candidate in wrong else None
+
+    monkeypatch.setitem(tune._TRIED, "quick", 6)
+    monkeypatch.setitem(tune._CLOSELY, "quick", 0)
+    made = timing(lambda _: float(len(timed)), timed)
+    return tune_it(monkeypatch, selection, tmp_path, made, refused=refused), asked
+
+
+def test_a_wrong_winner_gives_way_to_the_next_and_this_is_kept(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any
+) -> None:
+    a, b, c = (of(3, name) for name in "abc")
+    given = replace(selection, chosen=a, others=(b, c))
+    found, asked = fastest_first(monkeypatch, given, tmp_path, a)
+    assert found.chosen is b
+    assert [each.origin for each in asked] == ["a", "b"]
+    said = {each.origin[0]: each for each in found.considered if each.origin[1] == ":"}
+    assert (said["a"].seconds, said["a"].reason) == (None, "its code is wrong")
+    assert (said["b"].seconds, said["c"].seconds) == (2.0, 3.0)
+    again, asked = fastest_first(monkeypatch, given, tmp_path, a)
+    assert again.chosen.origin == "b"
+    assert again.considered == found.considered
+    assert not asked
+
+
+def test_warps_and_stages_of_a_wrong_program_are_passed_over_but_not_its_plain_loop() -> None:
+    a, b = of(3, "a"), of(3, "b")
+    deeper, plain = (replace(a, schedule=replace(a.schedule, stages=n)) for n in (4, 1))
+    chosen, said = tune._first_right((a, deeper, plain, b), [], lambda each: "wrong" if each is a else None)
+    assert chosen is plain
+    said = [Considered(tune._name(each), 1.0, "") for each in (a, deeper, plain, b)]
+    chosen, said = tune._first_right((a, deeper, b), said, lambda each: "wrong" if each is a else None)
+    assert chosen is b
+    assert [each.reason.partition(":")[0] for each in said] == ["wrong", "not judged", "", ""]
+
+
+def test_where_none_of_a_few_is_right_the_fastest_is_kept(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any
+) -> None:
+    """Whoever builds it finds that it is wrong, in the next process too, and times nothing for that."""
+    every = [of(3, name) for name in "abcdef"]
+    given = replace(selection, chosen=every[0], others=tuple(every[1:]))
+    found, asked = fastest_first(monkeypatch, given, tmp_path, *every)
+    assert found.chosen is every[0]
+    assert [each.origin for each in asked] == list("abcdef")[: tune._JUDGED]
+    found, asked = fastest_first(monkeypatch, given, tmp_path, *every)
+    assert (found.chosen.origin, asked) == ("a", [])
 
 
 def test_the_second_round_changes_warps_or_stages_before_both(
@@ -484,7 +483,7 @@ def test_the_second_round_changes_warps_or_stages_before_both(
     given = replace(selection, chosen=candidate(4, 3), others=tuple(others))
     tune_it(monkeypatch, given, tmp_path, timing(lambda _: 1.0 / len(timed), timed))
     tried = [(each.schedule.warps, each.schedule.stages) for each in timed]
-    assert tried == [(4, 1), (4, 3), (8, 3), (4, 4), (4, 2), (8, 4), (8, 2)]
+    assert tried == [(4, 3), (8, 3), (4, 4), (4, 2), (8, 4), (8, 2)]
 
 
 def test_what_needs_no_kernel_is_not_tuned(
@@ -548,7 +547,7 @@ def test_the_time_for_tuning_bounds_compiling_but_for_one_candidate(
     assert given[:2] == [tune._COMPILING, 5.0]
     assert given[2:]
     assert all(left < 0 for left in given[2:])
-    assert found.chosen.schedule.stages == 1
+    assert found.chosen is selection.chosen
     assert any("the time for it was over" in c.reason for c in found.considered)
 
 

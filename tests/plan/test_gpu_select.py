@@ -23,7 +23,7 @@ from weft.options import Options
 from weft.plan import tune
 from weft.plan.gpu_schedules import Blocks, Part, choices, launches, parts, schedule
 from weft.plan.gpu_select import Ways
-from weft.plan.select import Considered, Example, select
+from weft.plan.select import Candidate, Considered, Example, select
 from weft.plan.tune import compiled, tuned
 from weft.run.cache import CacheFolder
 from weft.run.gpu import Assembled, Job, assemble
@@ -251,6 +251,10 @@ def test_no_way_where_nothing_fits() -> None:
         Ways(program, {"M": 64, "N": 4096, "D": 16384, "L": 16384}, {}, H200).probed()
 
 
+def right(_: Candidate) -> None:
+    """Says of every candidate that it may run."""
+
+
 def test_selection_for_a_gpu_has_more_to_time_and_without_one_the_first_is_taken() -> None:
     program = programs.linear_relu(DType.bfloat16)
     example = Example({"M": 64, "N": 64, "K": 64}, {}, 1, H200)
@@ -258,7 +262,7 @@ def test_selection_for_a_gpu_has_more_to_time_and_without_one_the_first_is_taken
     assert selection.others
     times = [c.cost.predicted_seconds for c in (selection.chosen, *selection.others)]
     assert times == sorted(times)
-    taken = tuned(selection, Options(), None)
+    taken = tuned(selection, Options(), None, right)
     assert taken.chosen is selection.chosen
     assert taken.others == ()
 
@@ -267,7 +271,7 @@ def test_a_candidate_that_cannot_be_compiled_loses_to_the_next() -> None:
     program = programs.linear_relu(DType.bfloat16)
     selection = select(program, Example({"M": 64, "N": 64, "K": 64}, {}, 1, H200), Options())
     impossible = replace(selection.chosen, schedule=replace(selection.chosen.schedule, warps=3))
-    taken = tuned(replace(selection, chosen=impossible), Options(), None)
+    taken = tuned(replace(selection, chosen=impossible), Options(), None, right)
     assert selection.others
     assert taken.chosen is selection.others[0]
     assert len(taken.considered) == len(selection.considered) + 1
@@ -279,26 +283,26 @@ def test_what_was_tuned_is_kept_with_its_program(tmp_path: Path, monkeypatch: py
 
     def fastest(tried: Any, *_: Any) -> Any:
         timed.append(len(tried))
-        return tried[2], [Considered("one", 1e-3, ""), Considered("other", None, "too slow")], True
+        return [tried[2]], [Considered("one", 1e-3, ""), Considered("other", None, "too slow")], True
 
     monkeypatch.setattr(tune, "_fastest", fastest)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
     program, options = programs.linear_relu(DType.bfloat16), Options(cache_dir=str(tmp_path))
     selection = select(program, Example({"M": 64, "N": 64, "K": 64}, {}, 1, H200), options)
-    first = tuned(selection, options, torch.device("cuda"))
+    first = tuned(selection, options, torch.device("cuda"), right)
     assert first.chosen.schedule != selection.chosen.schedule
     monkeypatch.setattr(tune, "select", lambda *_: pytest.fail("nothing is enumerated again"))
     kept = replace(selection, others=None)
-    second = tuned(kept, options, torch.device("cuda"))
+    second = tuned(kept, options, torch.device("cuda"), right)
     assert selection.others
     assert timed == [1 + len(selection.others)]
     assert (second.chosen.applied, second.chosen.schedule) == (first.chosen.applied, first.chosen.schedule)
     assert second.considered == first.considered
     larger = replace(kept, example=replace(kept.example, sizes={"M": 50, "N": 64, "K": 64}))  # of the same class
-    assert tuned(larger, options, torch.device("cuda")).chosen.cost.flops < second.chosen.cost.flops
+    assert tuned(larger, options, torch.device("cuda"), right).chosen.cost.flops < second.chosen.cost.flops
     monkeypatch.setattr(tune, "select", lambda *_: selection)
     other = replace(kept, example=replace(kept.example, sizes={"M": 640, "N": 64, "K": 64}))
-    assert tuned(other, options, torch.device("cuda")).chosen is first.chosen
+    assert tuned(other, options, torch.device("cuda"), right).chosen is first.chosen
     assert len(timed) == 2
 
 

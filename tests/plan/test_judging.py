@@ -1,6 +1,11 @@
 """The judge of emitted code: a kernel whose text is wrong never serves, whatever is wrong with it."""
 
+import json
+import os
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -143,3 +148,31 @@ def test_a_full_disk_costs_the_verdict_only(monkeypatch, tmp_path):
 
     monkeypatch.setattr(judging.CacheFolder, "store", full)
     assert len(optimized(softmax, torch.randn(5, 70), cache_dir=tmp_path)[0].kernels) == 1
+
+
+@pytest.fixture(scope="module")
+def tuned_on_a_gpu():
+    """What became of a tuning whose fastest candidate is wrong, and of one all of whose candidates are, in Triton's interpreter."""
+    script = Path(__file__).with_name("gpu_wrong_winner.py")
+    own = {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    environment = {name: value for name, value in os.environ.items() if name not in ("WEFT_DEFECTS", "WEFT_JUDGE")}
+    command = [sys.executable, str(script), "1", "99"]
+    done = subprocess.run(command, check=False, env=environment | own, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_wrong_winner_gives_way_to_the_next_candidate(tuned_on_a_gpu):
+    outcome, _ = tuned_on_a_gpu
+    assert (outcome["kernels"], outcome["fallbacks"], outcome["warned"]) == (1, [], [])
+    assert outcome["error"] < 1e-5
+    refused = [line for line in outcome["candidates"] if "is wrong on hard inputs" in line]
+    assert len(refused) == 1
+
+
+def test_where_every_candidate_is_wrong_pytorch_runs_it_with_one_warning(tuned_on_a_gpu):
+    _, outcome = tuned_on_a_gpu
+    assert outcome["kernels"] == 0
+    assert outcome["error"] == 0
+    assert "is wrong on hard inputs" in outcome["fallbacks"][0]
+    assert len(outcome["warned"]) == 1

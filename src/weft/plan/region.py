@@ -16,7 +16,7 @@ from weft.block.program import BlockProgram
 from weft.cascade import Approximation
 from weft.cost import Cost
 from weft.emit import cpp
-from weft.errors import VerificationError
+from weft.errors import VerificationError, WrongKernelError
 from weft.fuse import Step
 from weft.options import Options
 from weft.plan.gpu_build import built
@@ -58,6 +58,10 @@ class CompiledRegion:
     approximation: Approximation | None = None
 
 
+Demand: TypeAlias = Callable[[CompiledRegion], None]
+"""Has the kernels of a region judged; raises WrongKernelError."""
+
+
 def compile_region(
     program: TensorProgram, example: Example, options: Options, schedule: Schedule | None = None
 ) -> CompiledRegion:
@@ -77,26 +81,72 @@ def compile_region(
     return build_region(select(program, example, options, schedule), options)
 
 
-def build_region(selection: Selection, options: Options, device: torch.device | None = None) -> CompiledRegion:
-    """The kernels of what was selected, on a GPU the fastest of several on `device`; raises as `compile_region`."""
+def build_region(
+    selection: Selection, options: Options, device: torch.device | None = None, demand: Demand = lambda _: None
+) -> CompiledRegion:
+    """The kernels of what was selected, on a GPU the fastest of several on `device`.
+
+    Args:
+        selection, options: what to build, and how.
+        device: where candidates are timed, if anywhere.
+        demand: has kernels judged before they serve. Where candidates were timed, the next takes the place of a wrong one.
+
+    Raises:
+        WrongKernelError: what `demand` raised.
+        Others as `compile_region`.
+    """
+    attempts = _Attempts(selection, options, demand)
     if selection.example.target.is_gpu:
-        selection = tuned(selection, options, device)
+        selection = tuned(selection, options, device, attempts.refused)
+    chosen, considered = selection.chosen, selection.considered
     try:
-        return _built(selection, selection.chosen, selection.considered, options)
+        return replace(attempts.made(chosen), considered=considered)
     except VerificationError as error:
         if selection.written is None:
             raise
         # A law that no field can check: the program as written needs none.
-        chosen = selection.chosen.origin
-        considered = tuple(
-            Considered(c.origin, None, error.what) if c.origin == chosen else c for c in selection.considered
-        )
-        return _built(selection, selection.written, considered, options)
+        refused = Considered(chosen.origin, None, error.what)
+        considered = tuple(refused if c.origin == chosen.origin else c for c in considered)
+    return replace(attempts.made(selection.written), considered=considered)
 
 
-def _built(
-    selection: Selection, chosen: Candidate, considered: tuple[Considered, ...], options: Options
-) -> CompiledRegion:
+class _Attempts:
+    """Candidates of a region built and judged, each once."""
+
+    def __init__(self, selection: Selection, options: Options, demand: Demand) -> None:
+        self._selection, self._options, self._demand = selection, options, demand
+        self._found: list[tuple[Candidate, CompiledRegion | VerificationError | WrongKernelError]] = []
+
+    def made(self, candidate: Candidate) -> CompiledRegion:
+        """The kernels of `candidate`, which may run; raises as `build_region`."""
+        found = next((found for one, found in self._found if one is candidate), None)
+        if found is None:
+            found = self._attempt(candidate)
+            self._found.append((candidate, found))
+        if isinstance(found, CompiledRegion):
+            return found
+        raise found
+
+    def refused(self, candidate: Candidate) -> str | None:
+        """Why the kernels of `candidate` may not run, None where they may; a wrong one is raised where defects are to be."""
+        try:
+            self.made(candidate)
+        except (VerificationError, WrongKernelError) as error:
+            if self._options.defects == "raise" and isinstance(error, WrongKernelError):
+                raise
+            return error.what
+        return None
+
+    def _attempt(self, candidate: Candidate) -> CompiledRegion | VerificationError | WrongKernelError:
+        try:
+            made = _built(self._selection, candidate, self._options)
+            self._demand(made)
+        except (VerificationError, WrongKernelError) as error:
+            return error
+        return made
+
+
+def _built(selection: Selection, chosen: Candidate, options: Options) -> CompiledRegion:
     program, applied, example = selection.program, chosen.applied, selection.example
     checked = _Checked(program, chosen.applied, options, chosen.approximation)
     costs = functools.cache(functools.partial(example.costs, applied, chosen.schedule))  # for whoever asks
@@ -114,7 +164,7 @@ def _built(
         chosen.trace,
         made,
         chosen.origin,
-        considered,
+        selection.considered,
         chosen.approximation,
     )
 

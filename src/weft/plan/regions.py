@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import re
 from collections.abc import Generator, Mapping, Sequence
@@ -154,22 +155,26 @@ class Regions:
             refuted = laws_refuted(region.program, prepared.centred) if changed else None
             if refuted is not None:
                 raise VerificationError(refuted)
-            made = build_region(self.selection(region), self.options, self.device)
-            spaces = zip(prepared.program.spaces(), prepared.viewed.spaces(), strict=True)
-            names = {own.name: its.name for own, its in spaces}
-            example = prepared.example
-            judged = Judged(
-                region.program,
-                prepared.centred,
-                prepared.made,
-                names,
-                example.sizes,
-                example.innermost,
+            self._built[prepared.form] = build_region(
+                self.selection(region),
+                self.options,
                 self.device,
+                functools.partial(demand, self._judged(prepared), options=self.options),
             )
-            demand(judged, made, self.options)
-            self._built[prepared.form] = made
         return self._built[prepared.form]
+
+    def _judged(self, prepared: Prepared) -> Judged:
+        """What the kernels of a region are judged by."""
+        spaces = zip(prepared.program.spaces(), prepared.viewed.spaces(), strict=True)
+        return Judged(
+            prepared.region.program,
+            prepared.centred,
+            prepared.made,
+            {own.name: its.name for own, its in spaces},
+            prepared.example.sizes,
+            prepared.example.innermost,
+            self.device,
+        )
 
     def _prepare(self, region: Region) -> Prepared:
         centred = centre_at_an_element(region.program)

@@ -1,7 +1,7 @@
-"""The tuner: candidates for a GPU, ranked by the model, compiled side by side, checked against one another and timed in turn.
+"""The tuner: candidates for a GPU, ranked by the model, are compiled side by side and timed; the fastest right one is taken.
 
-The choice is kept in the cache for the class of sizes, so that a warm start times nothing. A candidate that fails in any step is
-listed with its reason, and ends nothing.
+Whether one is right is the judge's to say, as of every kernel. The choice is kept in the cache for the class of sizes, so that a
+warm start times nothing. A candidate that fails in any step is listed with its reason, and ends nothing.
 """
 
 from __future__ import annotations
@@ -43,15 +43,14 @@ _LEAST, _MOST, _SECONDS, _HOPELESS = 3, 15, 0.02, 1.3
 _IDLE = 0.2
 # Seconds after which a candidate's compiler is stopped: what takes longer is unrolled into thousands of lines, and slow.
 _COMPILING = 20.0
-# What two right kernels may differ by, of the largest result: random operands may cancel. What is compiled wrongly differs by more.
-_CLOSE = {torch.float32: 1e-3, torch.float64: 1e-3}
-_OTHERS_CLOSE = 0.03
-# How many times the spacing of floating numbers operands are changed by, to see how far rounding can move results: a quotient by a
-# sum that cancels moves far. Two right kernels may differ by so many times what that does.
-_NUDGE, _NUDGES = 8.0, 100.0
+# So many of the fastest candidates have their kernels built and judged before the tuner gives up. Those of one program that have a
+# pipeline count as one, and those that have none: what the printed text or a pipeline gets wrong they all get wrong.
+_JUDGED = 4
 _NO_MEMORY = "the GPU's memory did not suffice"
 
 Run = Callable[[], tuple[torch.Tensor, ...]]
+Refused: TypeAlias = "Callable[[Candidate], str | None]"
+"""Why the kernels of a candidate may not run; None where they may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +61,8 @@ class Ready:
     kernels: list[Built]
 
 
-def tuned(selection: Selection, options: Options, device: torch.device | None) -> Selection:
-    """`selection` with the candidate that measured fastest, and what became of the others among those considered.
+def tuned(selection: Selection, options: Options, device: torch.device | None, refused: Refused) -> Selection:
+    """`selection` with the candidate that measured fastest of those that are right, and what became of the others.
 
     The choice of a tuning that `tune_seconds` cut short is kept under a key with these seconds: a warm start with as many times
     nothing, and one with more, or without a limit, does not take half a tuning for a whole one. A whole one is good for all.
@@ -73,6 +72,8 @@ def tuned(selection: Selection, options: Options, device: torch.device | None) -
         options: `effort` says how many are tried, `tune_seconds` for how long, compiling included.
         device: where they are timed; None where the target is not here: then the first that can be compiled is taken, as it is
             while a CUDA graph is captured.
+        refused: asked of the fastest candidates in order until one may run. Where none of a few may, the fastest is taken and
+            kept: whoever builds it finds that out again, without a tuning. Nothing is asked where nothing is timed.
 
     Raises:
         WeftError: no candidate has kernels; the first one's reason.
@@ -84,6 +85,7 @@ def tuned(selection: Selection, options: Options, device: torch.device | None) -
         return _first_that_compiles(selection, options)
     plain, brought = unplaced(selection.program)
     gpu = {"tuned": effort, "gpu": torch.cuda.get_device_name(device), "tf32": str(tf32_allowed())}
+    gpu |= {"judged": str(options.judge != "off")}
     parts = parts_of("schedule", plain, selection.example, options) | gpu
     cut_short = parts | {"tune seconds": str(options.tune_seconds)}
     known = recalled(parts, Candidate, options, brought)
@@ -99,9 +101,10 @@ def tuned(selection: Selection, options: Options, device: torch.device | None) -
     tried = (selection.chosen, *(selection.others or ()))
     if len(tried) == 1:
         return replace(selection, others=())
-    best, said, whole = _fastest(tried, selection, device, options)
-    if best is None:  # perhaps the next process has the memory to time them
+    ranked, said, whole = _fastest(tried, selection, device, options)
+    if not ranked:  # perhaps the next process has the memory to time them
         return _first_that_compiles(replace(selection, considered=(*selection.considered, *said)), options)
+    best, said = _first_right(ranked, said, refused)
     lines: list[Json] = [[c.origin, c.seconds, c.reason] for c in said]
     keep(parts if whole else cut_short, best, options, brought, {"chosen": _name(best), "considered": lines})
     return replace(selection, chosen=best, others=(), considered=(*selection.considered, *said))
@@ -135,19 +138,35 @@ def _likeliest(selection: Selection, options: Options) -> Iterator[Candidate]:
     yield from _with_others(selection, options).others or ()
 
 
+def _first_right(
+    ranked: Sequence[Candidate], said: Sequence[Considered], refused: Refused
+) -> tuple[Candidate, list[Considered]]:
+    """The fastest candidate that may run, the fastest of all where none of a few may; and why faster ones may not."""
+    reasons: dict[str, str] = {}
+    wrong = set[tuple[int, bool]]()
+    chosen = ranked[0]
+    for candidate in ranked:
+        alike = id(candidate.applied), candidate.schedule.stages > 1
+        if alike in wrong:
+            reasons[_name(candidate)] = "not judged: another one of this program, but for warps or stages, may not run"
+            continue
+        if len(wrong) == _JUDGED:
+            break
+        reason = refused(candidate)
+        if reason is None:
+            chosen = candidate
+            break
+        wrong.add(alike)
+        reasons[_name(candidate)] = reason
+    return chosen, [Considered(c.origin, None, reasons[c.origin]) if c.origin in reasons else c for c in said]
+
+
 def _each_once(tried: Sequence[Candidate], most: int) -> tuple[Candidate, ...]:
-    """Of each program with places the likeliest candidate, and before them the first one without a pipeline: what others are
-    compared with, since compilers were seen to get pipelines wrong."""
+    """Of each program with places the likeliest candidate, so many at most."""
     firsts: dict[int, Candidate] = {}
     for each in tried:
         firsts.setdefault(id(each.applied), each)
-    first, *others = list(firsts.values())[:most]
-    plain = _without_pipeline(first)
-    return (plain, *([] if first.schedule == plain.schedule else [first]), *others)
-
-
-def _without_pipeline(candidate: Candidate) -> Candidate:
-    return replace(candidate, schedule=replace(candidate.schedule, stages=1))
+    return tuple(firsts.values())[:most]
 
 
 def _name(candidate: Candidate) -> str:
@@ -171,26 +190,27 @@ def _considered(meta: Mapping[str, Json]) -> list[Considered] | None:
 
 def _fastest(
     tried: Sequence[Candidate], selection: Selection, device: torch.device, options: Options
-) -> tuple[Candidate | None, list[Considered], bool]:
-    """The candidate that measured fastest: the best programs with places first, then the best warps and stages of these.
+) -> tuple[list[Candidate], list[Considered], bool]:
+    """The candidates by measured time: the best programs with places first, then the best warps and stages of these.
 
     Returns:
-        it, None where none could be measured; what became of each; whether there was time for all.
+        those that could be measured, the fastest first; what became of each; whether there was time for all.
     """
     rounds = _Rounds(selection.program, selection.example, device, options)
     first = _each_once(tried, _TRIED[options.effort])
     following = _each_once(tried, 2 * _TRIED[options.effort])[len(first) :]
+    done = set(map(_key, first))
     try:
-        done = rounds.run_checked(first)
+        rounds.run(first)
     except WeftError:
         if not following or rounds.is_over():
             raise
-        done = set[_Key]()
     # Those that had no kernels, which did not fit, make room for others; but not where none can be timed.
     compiled_ones = set(map(id, rounds.compiled))
     lost = sum(id(each) not in compiled_ones for each in first)
     if lost and (rounds.times or not rounds.compiled) and following and not rounds.is_over():
-        done |= rounds.run_checked(following[:lost])
+        rounds.run(following[:lost])
+        done |= set(map(_key, following[:lost]))
     more: list[Candidate] = []
     for best, _ in rounds.times[: _CLOSELY[options.effort]]:
         others = [c for c in tried if c.applied is best.applied and _key(c) not in done]
@@ -200,7 +220,7 @@ def _fastest(
         more += others[:_VARIANTS]
         done.update(map(_key, others))
     rounds.run(more)
-    return (rounds.times[0][0] if rounds.times else None), rounds.said, not rounds.cut_short
+    return [candidate for candidate, _ in rounds.times], rounds.said, not rounds.cut_short
 
 
 _Key: TypeAlias = tuple[int, Schedule]
@@ -229,22 +249,6 @@ class _Rounds:
         self.cut_short = False
         self._timing: _Timing | None = None
 
-    def run_checked(self, candidates: Sequence[Candidate]) -> set[_Key]:
-        """One round; where none without a pipeline runs, to compare others with, one more with those of the others. What is done.
-
-        Raises:
-            WeftError: as `run`.
-        """
-        self.run(candidates)
-        tried = set(map(_key, candidates))
-        if self._timing is not None and self._timing.expected is None:
-            failed = {id(c.applied) for c in candidates if c.schedule.stages == 1}
-            plain = [_without_pipeline(c) for c in candidates if c.schedule.stages != 1 and id(c.applied) not in failed]
-            self.run(plain)
-            # Those with a pipeline, which were not timed, may be yet.
-            tried = {_key(c) for c in (*candidates, *plain) if c.schedule.stages == 1}
-        return tried
-
     def run(self, candidates: Sequence[Candidate]) -> None:
         """One round. However little time there is, the first of all candidates is compiled and timed.
 
@@ -270,8 +274,7 @@ class _Rounds:
             raise failure
         with torch.no_grad(), torch.cuda.device(self.device), alone_on(self.device):
             timing = self._timing = self._timing or _timing(self.program, self.example, self.device)
-            # Those without a pipeline first: the others are compared with one of them.
-            for each in sorted(ready, key=lambda each: each.candidate.schedule.stages != 1):
+            for each in ready:
                 self._time(each, timing)
         self.times.sort(key=lambda found: found[1])
 
@@ -340,36 +343,20 @@ def _timing(program: TensorProgram, example: Example, device: torch.device) -> _
 
 
 class _Timing:
-    """Runs candidates on the same random inputs and times them, the second-level cache emptied before each call.
-
-    Attributes:
-        expected: the results of the first candidate without a pipeline that ran: all others are compared with these, and none
-            with a pipeline counts before there are some.
-        moved: how far each of these moves where operands change as rounding may change them; empty: as good as not at all.
-    """
+    """Runs candidates on the same random inputs and times them, the second-level cache emptied before each call."""
 
     def __init__(self, program: TensorProgram, example: Example, device: torch.device) -> None:
         self.program, self.example, self.device = program, example, device
         self.inputs = {n.name: _random(n.name, n.dtype.name, n.axes, example, device) for n in program.inputs}
         self.flush = cache_filler(device)
-        self.expected: tuple[torch.Tensor, ...] | None = None
-        self.moved: tuple[torch.Tensor, ...] = ()
         self.idle_since = -math.inf
 
     def measured(self, ready: Ready, best: float) -> float | str:
         """Median seconds of a call; or why it cannot be taken."""
-        if self.expected is None and ready.candidate.schedule.stages != 1:
-            return "not timed: no candidate without a pipeline ran, to compare it with"
         try:
-            run = self._run(ready, self.inputs)
-            outputs = run()
-            torch.cuda.synchronize(self.device)
-            if self.expected is None:
-                self.moved = self._moved(ready, outputs)
-                self.expected = outputs
-            elif differ(self.expected, outputs, self.moved):
-                return "its results differ from those of a candidate without a pipeline"
-            del outputs
+            run = self._run(ready)
+            run()
+            torch.cuda.synchronize(self.device)  # what fails, fails here
             return self._timed(run, best)
         except WeftError as error:
             return error.what
@@ -380,27 +367,12 @@ class _Timing:
         torch.cuda.empty_cache()  # the next candidate, and the user, may have what this one took
         return _NO_MEMORY
 
-    def _run(self, ready: Ready, inputs: Mapping[str, torch.Tensor]) -> Run:
+    def _run(self, ready: Ready) -> Run:
         def run() -> tuple[torch.Tensor, ...]:
-            values = launched(ready.kernels, inputs, self.example.sizes)
+            values = launched(ready.kernels, self.inputs, self.example.sizes)
             return tuple(values[n] for n in ready.candidate.applied.graph.outputs)
 
         return run
-
-    def _moved(self, ready: Ready, outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        """How far `outputs` of `ready` are from those of operands that differ by rounding; empty where some have fewer bits.
-
-        Those are rounded so coarsely that what is left of a sum that cancels is not looked at.
-        """
-        if any(each.is_floating_point() and each.dtype not in _CLOSE for each in self.inputs.values()):
-            return ()
-        try:
-            changed = {n: nudged(each) for n, each in self.inputs.items()}
-            others = self._run(ready, changed)()
-            torch.cuda.synchronize(self.device)
-            return tuple((a - b).abs() for a, b in zip(outputs, others, strict=True))
-        except torch.OutOfMemoryError:
-            return ()
 
     def _timed(self, run: Run, best: float) -> float:
         run = replayed(run)  # what starting several kernels costs the host would hide what they cost
@@ -413,38 +385,6 @@ class _Timing:
             taken += replay_times(run, self.flush, _LEAST)
         self.idle_since = time.perf_counter()
         return statistics.median(taken)
-
-
-def nudged(operand: torch.Tensor) -> torch.Tensor:
-    """`operand` with each floating element changed by a few times its rounding."""
-    if not operand.is_floating_point():
-        return operand
-    return operand * (1.0 + _NUDGE * torch.finfo(operand.dtype).eps * torch.randn_like(operand))
-
-
-def differ(
-    expected: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], moved: Sequence[torch.Tensor] = ()
-) -> bool:
-    """Whether `outputs` are further from those that are expected than two right kernels are from one another.
-
-    Args:
-        expected, outputs: of two kernels.
-        moved: by how much operands that differ by rounding move each of the first; empty: not worth mentioning.
-    """
-    for place, (one, other) in enumerate(zip(expected, outputs, strict=True)):
-        if not one.is_floating_point():
-            if (one == other).double().mean() < 0.99:
-                return True
-            continue
-        first, second = one.double(), other.double()
-        finite = torch.isfinite(first)
-        largest = first[finite].abs().amax() if bool(finite.any()) else torch.zeros(())
-        allowed = torch.full_like(first, _CLOSE.get(one.dtype, _OTHERS_CLOSE) * float(largest))
-        if moved:
-            allowed += _NUDGES * moved[place].double().nan_to_num(nan=0.0, posinf=0.0)
-        if not torch.equal(finite, torch.isfinite(second)) or bool(((first - second).abs() > allowed)[finite].any()):
-            return True
-    return False
 
 
 def _random(name: str, dtype: str, axes: Sequence[Any], example: Example, device: torch.device) -> torch.Tensor:
