@@ -45,7 +45,8 @@ def replacing(path: Path) -> Generator[Path]:
     """Write a file whole or not at all: with `replacing(path) as new`, what is written to `new` takes the place of
     `path` in the end.
 
-    What is there and no ordinary file (a pipe, a terminal) is itself written to; of a link, what it points to is replaced.
+    A path that is no ordinary file (a pipe, a terminal) is written to directly; for a link, the file that it points to is
+    replaced.
 
     Raises:
         MissingFileError: the folder of `path` is not there.

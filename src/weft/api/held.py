@@ -17,7 +17,8 @@ def bytes_of(tensor: torch.Tensor) -> bytes:
 def _once(tensor: torch.Tensor) -> torch.Tensor:
     """Return a view with each place of the memory of `tensor` once, which shape and strides alone decide.
 
-    Dimensions that stay in one place have one element. Where others overlap, it is all places from the first to the last one.
+    Dimensions that stay in one place have one element. If others overlap, the view has all places from the first to the last
+    one.
     """
     if 0 in tensor.shape:
         return tensor

@@ -148,8 +148,8 @@ def _number(size: Any) -> Any:
 def safe(run: Runner, gm: torch.fx.GraphModule, eager: Runner) -> Runner:
     """Guards `run`, which stands for `gm`: where it fails and PyTorch does not, PyTorch runs this call and all later ones.
 
-    What PyTorch itself raises, the user sees as it is; where eager refuses operands, a ShapeError with the user's line says so.
-    A graph that had written into an argument when it failed does not run again: the failure is raised.
+    Errors of PyTorch's own are raised as they are; if eager refuses the operands, they become a ShapeError that names the
+    user's line. A graph that had written into an argument when it failed does not run again: the failure is raised.
     """
     state = [run]
 

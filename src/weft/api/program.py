@@ -125,9 +125,9 @@ class Program:
 def load(path: str | Path, device: str | torch.device | None = None) -> Program:
     """Load the program that `Program.save` wrote: it runs without tracing, tuning or a compiler.
 
-    A file holds machine code and the names of PyTorch's operations: whoever made it decides what calling the program does, and
-    loading a CPU's library runs code of its maker's. Load files of those whom you would let run a program as you. What says how the
-    parts go together is JSON, and no pickle.
+    A file holds machine code and the names of PyTorch's operations: whoever made it decides what calling the program does,
+    and loading a CPU's library runs code of its maker's. Load files of those whom you would let run a program as you. The
+    description of how the parts go together is JSON, not a pickle.
 
     Args:
         path: of the file.

@@ -227,7 +227,7 @@ def _indices(program: TensorProgram) -> dict[str, Node]:
     """Finds what indices and sizes alone decide, such as masks: made again where it is read, since no memory holds it
     more cheaply.
 
-    Of floating-point numbers only those that a few comparisons choose between, not what a function computes.
+    Floating-point values count only if a few comparisons choose between numbers, not if a function computes them.
     """
     found: dict[str, Node] = {}
     for node in program.nodes:

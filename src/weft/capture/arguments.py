@@ -37,8 +37,8 @@ _UNKNOWN = 97
 def hint(size: Any) -> int:
     """Returns a size in the example; at least 2 for one that is symbolic.
 
-    A dimension has an axis or has none, which cannot depend on the inputs: one whose size is 1 or 0 for these inputs only has one,
-    and counts as 2 long. What follows wrongly from that is found when a result's shape is held against PyTorch's.
+    A dimension has an axis or has none, which cannot depend on the inputs: one whose size is 1 or 0 for these inputs only has
+    one, and counts as 2 long. If that is wrong, it is found when a result's shape is compared with PyTorch's.
     """
     return size if isinstance(size, int) else max(in_example(size), 2)
 

@@ -250,8 +250,7 @@ class Captured:
 def without_units(tensor: torch.Tensor, kept: Sequence[bool]) -> torch.Tensor:
     """Returns a view of `tensor` without the dimensions, of size 1, that are not `kept`.
 
-    What is left is the form in which a program's values are held. A dimension that is kept may
-    still turn out to have size 1.
+    The view has the form in which a program's values are held. A dimension that is kept may still turn out to have size 1.
     """
     if all(kept):
         return tensor

@@ -102,8 +102,9 @@ def _variance(
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Computes the variance and the mean, not rounded; None where PyTorch computes them.
 
-    What the sum of the differences is off 0 tells how far the mean was rounded, and by how much too large their squares are;
-    infinite squares are not made NaN by it. With digits to `spare`, as in fp64 for what was fp32, that is nothing.
+    The sum of the differences, which should be 0, tells how far the mean was rounded and by how much the squares are too
+    large; infinite squares are not made NaN by this correction. With digits to `spare`, as in fp64 for fp32 data, no
+    correction is needed.
     """
     correction = 1 if correction is None else correction
     if not wide.is_floating_point() or wide.ndim == 0:

@@ -27,8 +27,8 @@ _PYTORCHS = ("torch", "aten", "prims", "_operator", "math", "builtins")
 def refusal(gm: fx.GraphModule, arguments: Sequence[Any], error: BaseException) -> ShapeError | None:
     """Finds the error to raise instead of `error`, with which a run of `gm` on `arguments` ended in PyTorch.
 
-    Whether it is the operands' kinds that eager refuses, and where, is found out by a run on ones: if that ends in the same words,
-    no number can be at fault.
+    A run on ones finds out whether eager refuses the operands' kinds, and where: if it ends with the same message, no number
+    can be at fault.
 
     Returns:
         None where the numbers matter (an index out of range), or where a run on ones might do more than compute.

@@ -262,9 +262,9 @@ class Tape:
     def on_fakes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs `func` without data, unrecorded.
 
-        Composite operations on symbolic sizes are run as PyTorch itself traces them, as Dynamo does: their C++ functions may ask a
-        symbol for its number (`matmul` of torch 2.11 does), and Dynamo then compiles anew for each. Of other calls, whose C++
-        functions are eager's, that way is next where one fails.
+        Composite operations on symbolic sizes are run as PyTorch itself traces them, as Dynamo does: their C++ functions may
+        ask a symbol for its number (`matmul` of torch 2.11 does), and Dynamo then compiles anew for each. Other calls use
+        their C++ functions, which are eager's, and are traced that way only if one fails.
         """
         python_first = consists_of_others(func) and _has_symbols((args, kwargs))
         first, second = (

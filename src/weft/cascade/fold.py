@@ -209,8 +209,8 @@ def _counts_all_alike(term: Term, side: int) -> bool:
 def _mean(found: Decomposition, shift: Shift, values: Mapping[str, Node]) -> Centre | None:
     """Matches what `shift` subtracts with one sum by another, sum(w * g) / sum(w), or sum(g) / the number of elements.
 
-    Weights that may be negative may add up to about 0, above all those so far, and put their mean anywhere. So the centre then is
-    that by their sizes, which is among the data.
+    Weights that may be negative may add up to about 0, above all those so far, and put their mean anywhere. So the centre is
+    then the mean weighted by their magnitudes, which lies among the data.
     """
     match shift.result:
         case Apply("div", (Arg(above), (Arg() | Lit()) as divisor)):
@@ -371,8 +371,8 @@ class _Folding:
     def _product(self, index: int) -> Scalar:
         """Computes the product of n factors data * H * exp(g - h) from their signs, and their geometric mean n times.
 
-        The mean is a number wherever most factors are; to the power of n it is 0 or infinite where the product is. What is
-        multiplied with 0 or with infinity need only have the right sign: the power itself could make NaN of it.
+        The mean is a number wherever most factors are; to the power of n it is 0 or infinite where the product is. A factor
+        of 0 or infinity need only have the right sign: multiplied with the power itself, it could become NaN.
         """
         (term,) = self.found.terms[index]
         (factor,) = term.factors

@@ -118,7 +118,7 @@ def _multiple(chain: Chain, expr: Scalar, data: Monomial) -> float:
 
 
 def _cuts(around: Scalar, most: float) -> bool:
-    """Tells whether a number of size `most` may be cut by more than a step of `around`."""
+    """Tells whether a step of `around` may cut a number of size `most` off, as a clamp or a narrow type does."""
     match around:
         case Convert(dtype, inner):
             if dtype.is_float:

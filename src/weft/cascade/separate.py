@@ -114,8 +114,8 @@ def factored(chain: Chain, expr: Scalar) -> Term:
 def overflowing(chain: Chain, term: Term) -> str | None:
     """Say why `term` is no way to compute its sum; None where it is one.
 
-    H is applied after the sum. Where it makes elements small that are not, or ordinary ones of those that are tiny, the sum without
-    it is infinite or 0. That is what dividing by an extremum is for, and what powers of H amount to.
+    H is applied after the sum. If H scales large elements down, or tiny ones up, to ordinary size, the sum without it is
+    infinite or 0. Dividing by an extremum is meant to do this, and powers of H do it too.
     """
     data = [f.data for f in term.factors if not is_one(f.data)]
     differences = any(f.powers for f in term.factors)

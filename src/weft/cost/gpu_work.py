@@ -389,7 +389,7 @@ class _Walk:
     ) -> tuple[_Values, dict[str, int]]:
         """Return what the body of `node` sees of its inputs, and how many bytes of registers each takes that it loads.
 
-        What no loop around moves is loaded before it, once.
+        Blocks that do not move with a loop around are loaded once, before it.
         """
         seen: _Values = {}
         loaded: dict[str, int] = {}

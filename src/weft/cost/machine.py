@@ -58,9 +58,8 @@ class Processor:
     def here() -> Processor:
         """Describes this machine's processor.
 
-        Caches come from the system's description of its first core, the width of vectors from
-        PyTorch, the clock and the tile unit from the processor's. What is not described is taken
-        to be modest: 32 KiB, 512 KiB and 2 MiB a core, 2.5 GHz.
+        Caches come from the system's description of its first core, the width of vectors from PyTorch, the clock and the tile
+        unit from the processor's. Anything not described gets a modest default: 32 KiB, 512 KiB and 2 MiB a core, 2.5 GHz.
         """
         units = {"amx_bf16": DType.bfloat16, "amx_int8": DType.int8}
         flags = _cpu_description().get("flags", "").split()

@@ -27,7 +27,7 @@ def kind_of_literal(value: float | int | bool) -> Kind:
 def promoted(row: Row, kinds: Sequence[Kind]) -> tuple[tuple[Kind, ...], Kind]:
     """Return the kinds to which an operation converts its arguments, and that of the result.
 
-    As in eager: what an operation does not do on integers it does in float.
+    As in eager, an operation that is not defined on integers is done in float.
     """
     values = [i for i, s in enumerate(row.samples) if s != "bool"]
     floats = not row.closed or any(kinds[i] == "float" for i in values)

@@ -112,8 +112,9 @@ _NEVER_FLOAT = (DType.int32, DType.int64)
 def of_expression(expr: Scalar, args: Sequence[Value], facts: Facts) -> Value:
     """Says what is known of `expr`, whose arguments are `args`.
 
-    An operand that a number makes irrelevant counts as finite: 0 x is 0, and -inf + x is -inf. A mask that excludes an operand
-    this way does not let its NaN through (design.md, decision 6). So does a state that is subtracted from itself: 0.
+    An operand that a number makes irrelevant counts as finite: 0 x is 0, and -inf + x is -inf. A mask that excludes an
+    operand this way does not let its NaN through (design.md, decision 6). A state that is subtracted from itself counts as
+    finite too: the difference is 0.
     """
     match expr:
         case Arg(index):

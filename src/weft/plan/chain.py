@@ -15,9 +15,10 @@ def cheapest(
 ) -> tuple[tuple[Interval, ...], float]:
     """Cuts a chain of `count` elements into the intervals whose prices have the least sum; returned with that sum.
 
-    The best cut of a prefix is that of a shorter one and one interval more. This is done with bounds in place of prices that are
-    not known; of the intervals that are best so, one is priced, and it is done again, until all of them are priced. No other cut
-    is cheaper then: it would be even by its bounds. Of cuts that cost the same the one with the fewest intervals is taken.
+    The best cut of a prefix is that of a shorter one and one interval more. This is done with bounds in place of prices that
+    are not known; of the intervals that are best so, one is priced, and it is done again, until all of them are priced. No
+    other cut is cheaper then: if it were, it would have been the best by its bounds too. If cuts cost the same, the one with
+    the fewest intervals is taken.
 
     Args:
         count: of elements.

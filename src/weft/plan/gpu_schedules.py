@@ -186,7 +186,7 @@ def _is_nested(found: Mapping[str, Part], along: Mapping[str, int], nest: Sequen
 def _splittable(graph: Graph, once: Set[str], sizes: Mapping[str, int]) -> Iterator[Map]:
     """Yields the plain reductions, in no loop with a state but those that go `once`, that hold no longer ones.
 
-    What reads results of one of them is no other: it is in one kernel with the first one's merge.
+    A loop that reads results of one of them is left out: it is in one kernel with the first one's merge.
     """
     later = set[str]()
     for node in graph.nodes:
@@ -342,10 +342,10 @@ def _merging(
 ) -> Schedule:
     """Gives `wanted` blocks, parts at once and warps for the kernels that merge segments of the loops `names`.
 
-    They wait for memory and do little else. Few programs take all parts at once, each for one row, so that there is one wait; more
-    than the machine holds, and those whose state is plain sums, go by a few rows and one part after the other: their loads are
-    under way together anyway, and elements that change their threads would cost more. Where products come after the merge, in one
-    kernel with it, that has the blocks that they have.
+    They wait for memory and do little else. Few programs take all parts at once, each for one row, so that there is one wait;
+    more than the machine holds, and those whose state is plain sums, go by a few rows and one part after the other: their
+    loads are under way together anyway, and elements that change their threads would cost more. A merge that is followed by
+    products in one kernel has the products' blocks.
     """
     rows = {name for name, _ in wanted.loops if known.of[name] in (Part.rows, Part.few, Part.unit)}
     block: dict[Axis, int] = {}

@@ -17,9 +17,10 @@ _LEAST_SIZES = (3, 8, 20, 70)
 def laws_refuted(written: TensorProgram, program: TensorProgram) -> str | None:
     """Says why `program`, what the laws made of `written`, must not run; None where it agrees over finite fields.
 
-    What PyTorch runs stands as an input, and what it reads as an output. Casts between floats are taken for the identity, as no
-    field has roundings: where the laws leave a rounding rests on their own tests. Other casts must be the same in both. Sizes are
-    small where slices allow that, else the example's; where those are large too, nothing is checked.
+    Results of PyTorch's calls are inputs of the check, and operands of the calls are outputs. Casts between floats are taken
+    for the identity, as no field has roundings: that the laws keep the right roundings rests on their own tests. Other casts
+    must be the same in both. Sizes are small where slices allow that, else the example's; where those are large too, nothing
+    is checked.
     """
     calls = [n.name for n in program.nodes if isinstance(n, Opaque)]
     before, after = (_comparable(p, calls) for p in (written, program))

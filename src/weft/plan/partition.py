@@ -124,7 +124,7 @@ def before_reductions(program: TensorProgram, region: Region) -> tuple[Region, .
     """Cut `region` in two: what is made before results of products, or of reductions along other axes, are reduced or
     multiplied; and the rest.
 
-    What one makes block by block, or row by row, the other reads as whole rows, or all of them.
+    The first part makes its values block by block, or row by row; the second reads whole rows, or all of them.
     """
     values, local = program.values(), _local(program)
     members = [n for n in region.program.nodes if n.name not in local]
@@ -163,8 +163,8 @@ def between_passes(
 ) -> tuple[tuple[Region, ...], frozenset[str]]:
     """Cut `region`, which multiplies nothing, into the passes over its operands that its reductions ask for, one after the other.
 
-    Where reductions of one pass run along other axes than others, each is a part by itself. So every part is a nest of loops that
-    blocks of any size go through.
+    Reductions of one pass that run along different axes are parts of their own. So every part is a nest of loops that blocks
+    of any size go through.
 
     Args:
         program: of which `region` is a part.
@@ -284,8 +284,8 @@ def in_order(stages: Sequence[Stage]) -> tuple[Stage, ...]:
 def linear(stages: Sequence[Stage]) -> tuple[Stage, ...]:
     """Sort `stages` into a chain: each after those whose values it reads, and right after the one that most of them lead to.
 
-    Of what a stage reads, what the longest path of stages leads to comes last: a chain with short branches into it stays together.
-    Views are no step of a path, and those of inputs come before all else.
+    Among the values that a stage reads, the one with the longest path of stages before it comes last, so that a chain with
+    short branches into it stays together. Views do not count as steps of a path, and views of inputs come first of all.
     """
     maker = {name: i for i, s in enumerate(stages) for name in s.results}
     reads = [sorted({maker[v] for v in s.uses if v in maker}) for s in stages]

@@ -197,7 +197,7 @@ def faster(plan: Plan, eager: Runner, options: Options, changing: tuple[int, ...
     """Chooses what runs for a graph: `plan`, on trial against `eager` where that can be tried; `eager` where it has no kernel.
 
     A graph that draws random numbers is not tried, since each run draws others; nor is one that calls operations of other
-    libraries, which may do more than return a result. What a graph writes into is copied for the trial.
+    libraries, which may do more than return a result. Arguments that a graph writes into are copied for the trial.
     """
     if not plan.kernels:
         return eager

@@ -129,8 +129,8 @@ class CacheFolder:
     ) -> Entry:
         """Writes an entry, over a damaged or older one of the same key.
 
-        A folder that cannot be written to (read-only, full) is counted, and the entry goes to this process's private folder. So do
-        all where there is no folder. A CacheFolderWarning says so, once for a folder.
+        A folder that cannot be written to (read-only, full) is counted, and the entry goes to this process's private folder.
+        All entries go there if there is no folder. A CacheFolderWarning says so, once for a folder.
 
         Args:
             key: 64 hex digits.

@@ -121,8 +121,8 @@ def forget_sweep(root: Path) -> None:
 def alone(root: Path, key: str, seconds: float = WAIT_SECONDS) -> Generator[None]:
     """Keeps other processes and threads that ask here for `key` waiting while this lasts; for speed alone, nothing relies on it.
 
-    The system takes the lock away from a process that dies. Where there can be no lock (a folder that is read-only, a file system
-    without), and where the other takes longer than `seconds`, this one goes on all the same.
+    The system takes the lock away from a process that dies. If there can be no lock (a read-only folder, a file system
+    without locks), or the other takes longer than `seconds`, this one goes on all the same.
     """
     descriptor = _lock(root / f".{key}.lock", seconds)
     try:

@@ -35,8 +35,8 @@ _REDUCE = {
 def rounded(values: Array, dtype: DType) -> Array:
     """Returns fp64 values rounded to the floats of `dtype`, half to even, still carried in fp64.
 
-    bfloat16 and the types of 8 bits are reached by way of float32, as PyTorch reaches them. What is too large for float8_e4m3fn,
-    infinity too, becomes its largest number.
+    bfloat16 and the types of 8 bits are reached by way of float32, as PyTorch reaches them. Numbers too large for
+    float8_e4m3fn, and infinity, become its largest number.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         match dtype:

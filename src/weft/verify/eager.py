@@ -234,7 +234,7 @@ class RandomlyRoundedDomain(Fp64Domain):
         """Returns a number in -1..1 for each of `values`: with an even seed equal ones have equal numbers, as one unit
         rounds them.
 
-        What is rounded alike adds up; what is computed in another order at another place does not cancel.
+        Equal roundings add up; values computed in another order elsewhere do not cancel them.
         """
         if self._anyhow is not None:
             return self._anyhow.uniform(-1.0, 1.0, values.shape)

@@ -53,11 +53,11 @@ def with_numbers(
 ) -> dict[str, V]:
     """Exchanges about half of the elements of `values`, inputs of `programs` by name, for numbers that stand in a program.
 
-    Random integers rarely are the one that `where(i == 50256, ..)` waits for, and random elements rarely lie above 1e6. Integers
-    become small indices, literals, literals plus and minus 1, and the ends of their type, where arithmetic wraps; floats, literals
-    of comparisons, maxima and minima and the numbers on both sides of them. Literals that are only added or multiplied are left out
-    of floats: 0 and 1 would hide mistakes.
-    What is compared is rarely an input itself; of what is computed first, nothing is promised.
+    Random integers rarely are the one that `where(i == 50256, ..)` waits for, and random elements rarely lie above 1e6.
+    Integers become small indices, literals, literals plus and minus 1, and the ends of their type, where arithmetic wraps;
+    floats, literals of comparisons, maxima and minima and the numbers on both sides of them. Literals that are only added or
+    multiplied are left out of floats: 0 and 1 would hide mistakes. Values that are computed before they are compared may not
+    be reached this way.
 
     Args:
         turn: after `turns` of them, counted from 0, every number has been in every input that has elements. Where a program ranks
@@ -107,8 +107,8 @@ def ordered(program: TensorProgram) -> bool:
 def exhausting(programs: Sequence[TensorProgram], sizes: Mapping[str, int]) -> int | None:
     """Counts the draws of `with_all_integers` until the inputs that are not floats have had all values.
 
-    Where each result depends on one element of each, at every element; else all of them together, which only few bools can have.
-    None where there are no such inputs, or too many values.
+    If each result depends on one element of each input, every element takes all values; otherwise all elements together take
+    all combinations, which is possible for a few bools only. None where there are no such inputs, or too many values.
     """
     inputs = {n.name: n for p in programs for n in p.inputs if not n.dtype.is_float}
     if not inputs or any(n.dtype.is_foreign or n.dtype.bytes > 1 for n in inputs.values()):

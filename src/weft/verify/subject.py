@@ -184,7 +184,8 @@ class Subject(ABC):
     def claim(self, draw: Draw) -> Held:
         """Finds out what both hold, given that they agree.
 
-        Where integers, casts to them or comparisons with numbers leave it open, they are tried again, these as arbitrary functions.
+        If integers, casts to them or comparisons with numbers leave the claim open, both are tried again with these as
+        arbitrary functions.
         """
         held = self.held(draw)
         arbitrary = replace(draw, arbitrary=True)

@@ -49,8 +49,8 @@ class Phases:
 def phases(works: Sequence[Work], depth: int) -> Phases:
     """Finds times for `works`, the body of loop number `depth`.
 
-    A value is computed in the inner loop that reads it; where several do, in the first of them, and the others read a
-    buffer. What an inner loop reduces is there only after it.
+    A value is computed in the inner loop that reads it; where several do, in the first of them, and the others read a buffer.
+    The result of a reduction over an inner loop is there only after that loop.
     """
     found = Phases(depth, works)
     time = found.time

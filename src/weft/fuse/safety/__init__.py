@@ -98,7 +98,7 @@ def _named(work: Work, before: Graph) -> Graph:
 def _headroom(program: BlockProgram) -> float:
     """Return how far exponents stay below the maximum: a narrow type underflows where it has range to spare above 1.
 
-    Where nothing narrow is made, there is none: a difference of about 10 has less exact digits than one of about 0.
+    Without narrow types there is no headroom: a difference of about 10 has fewer exact digits than one of about 0.
     """
     return _NARROW_HEADROOM if DType.float16 in _made(program) else 0.0
 

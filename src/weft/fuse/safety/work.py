@@ -152,8 +152,8 @@ class Work:
     def shared(self, pair: Pair, over: frozenset[Axis], dims: tuple[Axis, ...]) -> Pair:
         """Returns `pair`, an item of axes `dims`, with an exponent that does not vary along `over`.
 
-        Two exponents are never added: of their sum, fewer digits are left than of the product of their exponentials. What has
-        several that vary and do not cancel is a plain value.
+        Two exponents are never added: their sum has fewer digits left than the product of their exponentials. A pair with
+        several exponents that vary and do not cancel becomes a plain value.
         """
         varying = [(n, c) for n, c in pair.terms if over.intersection(self.dims(n))]
         if len(varying) > 1:
@@ -181,7 +181,8 @@ class Work:
         """Returns an exponent for all elements of `name` that differ along `over` alone: their maximum, less the
         headroom, and finite.
 
-        Where all are -inf the differences to it are -inf, and the significands 0. Powers have no headroom: it would be theirs too.
+        If all are -inf, the differences to it are -inf and the significands 0. Powers have no headroom, since it would be
+        raised with them.
         """
         dims = self.dims(name)
         kept = tuple(a for a in dims if a not in over)

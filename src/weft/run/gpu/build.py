@@ -157,7 +157,8 @@ class Classes:
     def of(self, kind: KernelClass, seconds: float = ASSEMBLY_SECONDS) -> Assembled:
         """Gets the binary for `kind`. Errors as `assemble`.
 
-        What Triton has refused it is not asked about again; where it crashed or took too long, only with more time than it had.
+        Triton is not asked again for a class that it refused; after a crash or a timeout, it is asked again only with more
+        time than before.
         """
         with self._lock:
             alone = self._making.setdefault(kind, threading.Lock())

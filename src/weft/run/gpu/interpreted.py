@@ -74,9 +74,9 @@ def make_interpreted(
 def mend_floats() -> None:
     """Make the interpreter's floats those of a GPU.
 
-    A multiplication and addition in one it rounds twice. In bfloat16 it truncates where one rounds, and multiplies bit patterns as
-    integers. Of 8 bits it takes infinities and NaN for numbers, and rounds half away from zero; an NVIDIA GPU makes the largest
-    number of what is too large.
+    The interpreter rounds a fused multiplication and addition twice. In bfloat16 it truncates instead of rounding, and
+    multiplies bit patterns as integers. In types of 8 bits it takes infinities and NaN for numbers, and rounds half away from
+    zero; an NVIDIA GPU saturates numbers that are too large to the largest one.
     """
     try:
         interpreter: Any = import_module("triton.runtime.interpreter")

@@ -261,8 +261,8 @@ class _Text:
     def key(self) -> str:
         """Writes the key that finds the binary of a call: the GPU and, of its class, what is cheap to see.
 
-        Addresses of outputs that the launcher allocates are divisible by 16. Where a number has more than 31 bits, or a size may be
-        too long, there is no such key.
+        Addresses of outputs that the launcher allocates are divisible by 16. There is no key if a number has more than 31
+        bits, or a size may be too long.
         """
         seen = [a for a, t in zip(self.addresses, (*self.inputs, *self.outputs), strict=True) if t in self.tensors]
         parts = [f"{a} & 15" for a in seen]

@@ -164,9 +164,7 @@ class Base(Merges):
         return self._pointwise(Arg(0), (ref,), ref.dtype, None)
 
     def order(self, ref: Ref) -> tuple[int, ...] | None:
-        """Tell which of its value's axes each dimension of `ref` is, leaving out those of size 1; None where a
-        dimension is none of them.
-        """
+        """Tell which of its value's axes each dimension of `ref` not of size 1 is; None where the value has other axes too."""
         own, axes = self._own[ref.value], self._atoms(ref.dims)
         return tuple(own.index(a) for a in axes) if len(own) == len(axes) else None
 

@@ -142,7 +142,7 @@ class Merges:
     def _split(
         self, ref: Ref, axis: Axis | None, model: Axis, location: Location | None
     ) -> tuple[Ref, tuple[Axis | None, ...]]:
-        """Splits dimension `axis` of `ref` into axes like those that `model` is merged of; the value that has these comes second.
+        """Splits dimension `axis` of `ref` into axes like those that `model` is merged of; returned behind the value with these.
 
         Raises:
             ShapeError: it has another size.

@@ -40,8 +40,8 @@ def centre_at_an_element(program: TensorProgram) -> TensorProgram:
         u[m, n] = x[m, n] - t[m] / extent(n)    ==>    t[m] = sum over n of y[m, n]
                                                        u[m, n] = y[m, n] - t[m] / extent(n)
 
-    So it is with the mean less x. Where a number c divides the sum, which the rows are as long as in the example, t / c becomes
-    t / c - s (1 - extent(n) / c): nothing is added as long as they are.
+    The mean less x is treated alike. If the sum is divided by a number c, the length of the rows in the example, t / c
+    becomes t / c - s (1 - extent(n) / c): nothing is added while rows have that length.
 
     Condition: x is an input, a view of one, or made elementwise of such, and t / extent(n) is its mean and is not rounded before
     it is subtracted; s is 0 where the element is too large to be subtracted from others of its type, or is no number. Exact for

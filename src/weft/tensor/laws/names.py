@@ -18,8 +18,9 @@ _NUMBER = re.compile(r"^t\d+$|[._]\d+$")
 def numbered(program: TensorProgram, keep: Collection[str]) -> TensorProgram:
     """Returns `program` with its nodes called t0, t1 .., and its spaces M, K, N .., in order.
 
-    The inputs in `keep` keep their names, others get one of theirs with a number, t0 where they are computed. What depends on
-    names (the text of a kernel, its key in the cache) then depends on structure alone, and on what the user calls the inputs.
+    The inputs in `keep` keep their names, others get one of theirs with a number, t0 where they are computed. The text of a
+    kernel and its key in the cache, which depend on names, then depend only on structure and on what the user calls the
+    inputs.
     """
     spaces = {s: replace(s, name=space_name(i)) for i, s in enumerate(program.spaces())}
     program = _over(program, spaces)

@@ -43,16 +43,16 @@ def cancel_shifts(program: TensorProgram, but: Collection[str] = ()) -> TensorPr
         t[m] = sum over n of e[m, n]              return e[m, n] / t[m]
         return e[m, n] / t[m]
 
-    Condition: c lacks an axis of the exponential, and is a term of what is raised: through sums, differences, signs and products
-    with numbers. With g = exp(c), each value derived from such exponentials is what it was times a power of g; the shift cancels
-    where that power is 0 for every output, and for all that is read by something that is not homogeneous. Powers add in products
-    and contractions, subtract in quotients, and must be equal in sums, differences, branches and extrema (g > 0), where an
-    exact 0 has any power; a sum or extremum over axes keeps the power where c has none of them. What c was computed by is gone
-    where nothing else reads it.
+    Condition: c lacks an axis of the exponential, and is a term of what is raised: through sums, differences, signs and
+    products with numbers. With g = exp(c), each value derived from such exponentials is what it was times a power of g; the
+    shift cancels where that power is 0 for every output, and for all that is read by something that is not homogeneous.
+    Powers add in products and contractions, subtract in quotients, and must be equal in sums, differences, branches and
+    extrema (g > 0), where an exact 0 has any power; a sum or extremum over axes keeps the power where c has none of them. The
+    nodes that computed c are removed if nothing else reads them.
 
-    Conditioning: none of its own, ill-conditioned alone: exp(x) overflows where exp(x - max x) cannot. What comes out must be
-    made safe before it runs on numbers; infinities and NaN are then that pass's too. Where c is -inf, as the maximum of a row
-    that is all -inf, both sides give NaN: -inf - -inf there, and 0 / 0 here.
+    Conditioning: none of its own, ill-conditioned alone: exp(x) overflows where exp(x - max x) cannot. The result must be
+    made safe before it runs on numbers; that pass then also takes care of infinities and NaN. Where c is -inf, as the maximum
+    of a row that is all -inf, both sides give NaN: -inf - -inf there, and 0 / 0 here.
     """
     before = split = split_elementwise(program)
     found = _cancelled(split, but)
