@@ -120,7 +120,7 @@ def _run_on_a_cpu(judged: Judged, region: CompiledRegion, every: Sequence[Case],
 def _inputs(
     judged: Judged, region: CompiledRegion, case: Case, memory: Guarded | GuardedOnGpu, number: int
 ) -> dict[str, torch.Tensor]:
-    """The tensors of a case by name of the kernels' program: on a GPU as in the example, else laid out in several ways."""
+    """Lays out the tensors of a case by name of the kernels' program: on a GPU as in the example, else in several ways."""
     arrays = {**case.inputs, **_viewed(judged, case)}
     values: dict[str, torch.Tensor] = {}
     for own, node in zip(region.program.inputs, arrays, strict=True):
@@ -141,7 +141,7 @@ def _launched(
     values: dict[str, torch.Tensor],
     launcher: Callable[[Kernel], Launcher],
 ) -> tuple[torch.Tensor, ...]:
-    """The region's results."""
+    """Runs the kernels, and returns the region's results."""
     sizes = {name: case.sizes[its] for name, its in judged.names.items()}
     for kernel in region.kernels:
         found = launcher(kernel)(*(values[n] for n in kernel.reads), *(sizes[n] for n in kernel.sizes))
@@ -150,7 +150,7 @@ def _launched(
 
 
 def dense(shape: Sequence[int], innermost: int | None) -> tuple[int, ...]:
-    """The strides of a tensor without gaps, that dimension its last."""
+    """Returns the strides of a tensor without gaps, with dimension `innermost` its last."""
     order = list(range(len(shape)))
     if innermost is not None:
         order.append(order.pop(innermost))
@@ -162,7 +162,7 @@ def dense(shape: Sequence[int], innermost: int | None) -> tuple[int, ...]:
 
 
 def _viewed(judged: Judged, case: Case) -> dict[str, Array]:
-    """What the views show, by name."""
+    """Computes what the views show, by name."""
     names = tuple(v.name for v in judged.views)
     if not names:
         return {}
@@ -172,7 +172,7 @@ def _viewed(judged: Judged, case: Case) -> dict[str, Array]:
 
 
 def _strides(shape: Sequence[int], number: int) -> tuple[int, ...]:
-    """Dense at first; then with gaps between rows, with steps, and turned round."""
+    """Chooses strides: dense at first; then with gaps between rows, with steps, and turned round."""
     order = list(range(len(shape)))
     if number % 4 == 3:
         order.reverse()
@@ -186,7 +186,7 @@ def _strides(shape: Sequence[int], number: int) -> tuple[int, ...]:
 
 
 def _bits(values: Array, dtype: DType) -> Array:
-    """The elements as they lie in memory, in numpy's type of their width."""
+    """Returns the elements as they lie in memory, in numpy's type of their width."""
     if dtype is DType.bfloat16:
         return (np.ascontiguousarray(values, np.float32).view(np.uint32) >> 16).astype(np.uint16).reshape(values.shape)
     if dtype.is_float and dtype.bytes == 1:
@@ -196,7 +196,7 @@ def _bits(values: Array, dtype: DType) -> Array:
 
 
 def _numbers(tensor: torch.Tensor) -> Array:
-    """As the evaluator carries them."""
+    """Returns the elements as the evaluator carries them."""
     match tensor.dtype:
         case torch.bool:  # a byte that is neither 0 nor 1 is no bool: nothing was written there
             found = tensor.view(torch.uint8).numpy()

@@ -96,7 +96,7 @@ def choose(
     threads: int,
     cache_bytes: float = 2 << 20,
 ) -> Schedule:
-    """A schedule for `program` on a CPU.
+    """Choose a schedule for `program` on a CPU.
 
     Args:
         program: fused, with canonical names.
@@ -138,7 +138,7 @@ def choose(
 
 
 def _summed_down(graph: Graph, inputs: dict[str, BlockType], scope: Scope, short: frozenset[Axis]) -> Iterator[Axis]:
-    """The axes along which items are combined element by element, not lane by lane: each block of them is one chain.
+    """Yield the axes along which items are combined element by element, not lane by lane: each block of them is one chain.
 
     An axis of `short` is never the innermost beside another.
     """
@@ -160,7 +160,9 @@ def _lying_across(
     innermost: Mapping[str, int | None],
     short: frozenset[Axis],
 ) -> Iterator[str]:
-    """What bodies are fed of inputs that lie in memory along one of `short`, in items with another axis: vectors would gather."""
+    """Yield items fed to bodies from inputs that lie in memory along one of `short`, if they have another axis: vectors
+    would gather.
+    """
     types = infer(graph, inputs, scope)
     for node in graph.nodes:
         if not isinstance(node, Map):
@@ -178,7 +180,7 @@ def _lying_across(
 
 
 def _items(graph: Graph, inputs: dict[str, BlockType], scope: Scope) -> Iterator[tuple[Axis, ...]]:
-    """The axes of each block that is loaded or computed."""
+    """Yield the axes of each block that is loaded or computed."""
     types = infer(graph, inputs, scope)
     yield from (kind.dims for kind in types.values() if not kind.buffered and len(kind.dims) > 1)
     for node in graph.nodes:
@@ -194,7 +196,7 @@ def _fit(axes: Sequence[Axis], tiles: dict[Axis, int]) -> None:
 
 
 def in_chains(levels: tuple[Level, ...], chain: int, least: int, length: int) -> tuple[Level, ...]:
-    """`levels` of a loop over `length` elements inside others: what so many iterations add up is added up as one.
+    """Cut `levels` of a loop over `length` elements inside others, so that what so many iterations add up is added up as one.
 
     Args:
         levels: of the loop.
@@ -209,18 +211,18 @@ def in_chains(levels: tuple[Level, ...], chain: int, least: int, length: int) ->
 
 
 def multiplies(node: Map) -> bool:
-    """Whether there are block products in `node`."""
+    """Tell whether there are block products in `node`."""
     return next(_dots(Graph((), (node,), ())), None) is not None
 
 
 def is_plain_reduction(node: Map) -> bool:
-    """Whether all that `node` leaves is its state."""
+    """Tell whether all that `node` leaves is its state."""
     stacks = any(not isinstance(o, Final) for o in node.outputs)
     return node.state is not None and node.state.resume is None and node.range == All() and not node.unit and not stacks
 
 
 def in_segments(program: BlockProgram, schedule: Schedule, sizes: Mapping[str, int], threads: int) -> Schedule | None:
-    """`schedule` with a segment for each thread of loops with state, where the grid has not a block for each; else None.
+    """Cut loops with state into a segment for each thread, where the grid has not a block for each; else None.
 
     Their states are merged by a kernel more.
     """
@@ -246,12 +248,12 @@ def in_segments(program: BlockProgram, schedule: Schedule, sizes: Mapping[str, i
 
 
 def _work(node: Map, sizes: Mapping[str, int]) -> int:
-    """The elements that the longest loops in `node`, and itself, go over."""
+    """Count the elements that the longest loops in `node`, and itself, go over."""
     return node.axis.space.size(sizes) * max((_work(m, sizes) for m in maps(node.body)), default=1)
 
 
 def outer_reductions(graph: Graph) -> Iterator[Map]:
-    """The plain reductions that are in no loop with a state."""
+    """Yield the plain reductions that are in no loop with a state."""
     for node in graph.nodes:
         if isinstance(node, Map) and node.state is None:
             yield from outer_reductions(node.body)
@@ -260,7 +262,7 @@ def outer_reductions(graph: Graph) -> Iterator[Map]:
 
 
 def off_the_grid(schedule: Schedule) -> Schedule:
-    """`schedule` on one thread: one launch where each parallel loop was one, which pays where there is little to do."""
+    """Put `schedule` on one thread: one launch where each parallel loop was one, which pays where there is little to do."""
 
     def moved(level: Level) -> Level:
         return replace(level, place=LevelPlace.loop) if level.place is LevelPlace.grid else level
@@ -270,7 +272,7 @@ def off_the_grid(schedule: Schedule) -> Schedule:
 
 
 def repeating(graph: Graph) -> Iterator[Axis]:
-    """The axes of parallel maps that do a product again for each block, because it does not depend on the axis.
+    """Yield the axes of parallel maps that do a product again for each block, because it does not depend on the axis.
 
     One block that covers such an axis does the work once, as the paper's D = L = 1 for attention. The loop over a ranking has
     one block anyway.
@@ -293,7 +295,7 @@ def _dots(graph: Graph) -> Iterator[Dot]:
 
 
 def find_products(program: BlockProgram, innermost: Mapping[str, int | None]) -> Iterator[Product]:
-    """Every block product of `program`, with what is known of how its operands lie in memory."""
+    """Yield every block product of `program`, with what is known of how its operands lie in memory."""
     sources = {name: {a: (name, d) for d, a in enumerate(kind.lists)} for name, kind in program.inputs}
     yield from _products(program.graph, dict(program.inputs), Scope({}, applied=False), sources, innermost)
 
@@ -338,7 +340,7 @@ def _products_of_update(
 
 
 def _seen(node: Map, feed: Feed, axes: Mapping[Axis, tuple[str, int]]) -> dict[Axis, tuple[str, int]]:
-    """Where the axes of a fed value come from: the one that is iterated is the map's own inside."""
+    """Tell where the axes of a fed value come from: the one that is iterated is the map's own inside."""
     over = None if isinstance(feed.access, Broadcast) else feed.access.over
     return {node.axis if a == over else a: origin for a, origin in axes.items()}
 
@@ -349,7 +351,7 @@ def _few_rows(product: Product, sizes: Mapping[str, int]) -> bool:
 
 
 def _turned(product: Product, sizes: Mapping[str, int], tiles: Mapping[Axis, int]) -> bool:
-    """Whether to copy the block's rows and result pays better than to copy its column operand."""
+    """Tell whether to copy the block's rows and result pays better than to copy its column operand."""
     if product.rows is None or product.columns is None or not product.column_operand_dense:
         return False
     if product.dtype not in _TURNED:
@@ -368,7 +370,7 @@ def _tiles(
     whole: frozenset[Axis],
     cache_bytes: float,
 ) -> dict[Axis, int]:
-    """Elements per iteration of each loop."""
+    """Choose the elements per iteration of each loop."""
     extent = {m.axis: m.axis.space.size(sizes) for m in maps(program.graph)}
     on_grid = set(grid_maps(program.graph))
     grid = [m.axis for m in maps(program.graph) if m.name in on_grid]
@@ -403,7 +405,7 @@ def _tiles(
 
 
 def _most_rows(extent: Mapping[Axis, int], whole: frozenset[Axis], chained: Sequence[Axis], cache_bytes: float) -> int:
-    """How many rows a block takes: what it holds for each row, in fp32, has a quarter of the second-level cache."""
+    """Choose how many rows a block takes: what it holds for each row, in fp32, has a quarter of the second-level cache."""
     held = max((extent[a] for a in whole), default=0)
     held = max(held, _CHAINED if chained else 0, _COLUMNS)
     rows = _ROWS
@@ -434,7 +436,7 @@ def _enough_blocks(tiles: dict[Axis, int], extent: Mapping[Axis, int], axes: lis
 def _elementwise_tiles(
     program: BlockProgram, extent: Mapping[Axis, int], grid: list[Axis], threads: int, long: frozenset[Axis]
 ) -> dict[Axis, int]:
-    """Long rows of the loops along memory, and as many of them as make a block, but two blocks for each thread."""
+    """Choose long rows of the loops along memory, and as many of them as make a block, but two blocks for each thread."""
     # Rows with loops inside are blocks as on the grid: what one loop reads of them, the next finds in the cache.
     summed = {m.axis for m in maps(program.graph) if m.state is not None and not list(maps(m.body))}
     square = any(outer in long and inner in long for outer, inner in _nested(program.graph))
@@ -462,7 +464,7 @@ def _nested(graph: Graph) -> Iterator[tuple[Axis, Axis]]:
 def _along_memory(
     program: BlockProgram, extent: Mapping[Axis, int], innermost: Mapping[str, int | None]
 ) -> frozenset[Axis]:
-    """The axes along which large tensors lie in memory, short ones left out: of points in space the axis over points."""
+    """Find the axes along which large tensors lie in memory, short ones left out: of points in space the axis over points."""
     inputs = {name: kind.lists for name, kind in program.inputs}
     sources = {name: {a: (name, d) for d, a in enumerate(lists)} for name, lists in inputs.items()}
     origins = list(origins_of(program.graph, sources))
@@ -487,13 +489,13 @@ def _along_memory(
 
 
 def inwards(rank: int, last: int | None) -> list[int]:
-    """Dimensions from the innermost outwards: the one of stride 1 first, where it is known."""
+    """List dimensions from the innermost outwards: the one of stride 1 first, where it is known."""
     order = list(reversed(range(rank)))
     return order if last is None else [last, *(d for d in order if d != last)]
 
 
 def origins_of(graph: Graph, sources: _Sources) -> Iterator[tuple[Axis, tuple[str, int]]]:
-    """For each loop that goes along a dimension of an input, its axis, and which."""
+    """Yield for each loop that goes along a dimension of an input its axis, and which dimension."""
     for node in graph.nodes:
         if isinstance(node, Map):
             fed = {f.inner: _seen(node, f, sources[f.outer]) for f in node.inputs if f.outer in sources}

@@ -85,7 +85,7 @@ def _this_process() -> str:
 
 
 def _known(meta: Mapping[str, object]) -> str | None:
-    """What was found before; None where nothing was. A process that is gone since it began has not survived it."""
+    """Reads what was found before; None where nothing was. A process that is gone since it began has not survived it."""
     wrong, running = meta.get("wrong"), meta.get("running")
     if isinstance(wrong, str):
         return wrong
@@ -104,7 +104,7 @@ def _known(meta: Mapping[str, object]) -> str | None:
 
 
 def _now(judged: Judged, region: CompiledRegion, seed: int) -> str | None:
-    """What is wrong, in words; empty where nothing is; None where there is no memory."""
+    """Judges now, and says in words what is wrong; empty where nothing is; None where there is no memory."""
     try:
         return wrong_of(judged, region, seed) or ""
     except torch.OutOfMemoryError:
@@ -123,7 +123,7 @@ def _now(judged: Judged, region: CompiledRegion, seed: int) -> str | None:
 
 
 def wrong_of(judged: Judged, region: CompiledRegion, seed: int) -> str | None:
-    """What is wrong with the kernels, in words; None where nothing is, or they cannot be judged here.
+    """Says in words what is wrong with the kernels; None where nothing is, or they cannot be judged here.
 
     Raises:
         OutOfMemoryError: a GPU has no room even for small sizes.
@@ -152,7 +152,7 @@ def _tried(
 
 
 def _as_its_numbers_say(judged: Judged, near: list[dict[str, int]]) -> list[dict[str, int]]:
-    """The sizes `near`, but the example's where a number of the program is made of one; none where no number is.
+    """Returns the sizes `near`, but the example's where a number of the program is made of one; none where no number is.
 
     A graph that was traced for one size divides a sum by that number, and means nothing in particular at other sizes.
     """
@@ -218,7 +218,7 @@ def _of_the_example_s_class(judged: Judged, region: CompiledRegion, sizes: dict[
 
 
 def _has_binary(judged: Judged, made: Binary | GpuBinary, sizes: Mapping[str, int]) -> bool:
-    """Whether calls of these sizes are of a class that was compiled for."""
+    """Tells whether calls of these sizes are of a class that was compiled for."""
     assert isinstance(made, GpuBinary)
     shapes = [[n if isinstance(n, int) else sizes[n] for n in shape] for shape in made.signature.shapes]
     names = [each.name for each in made.signature.kernel.inputs]

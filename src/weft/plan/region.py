@@ -65,7 +65,7 @@ Demand: TypeAlias = Callable[[CompiledRegion], None]
 def compile_region(
     program: TensorProgram, example: Example, options: Options, schedule: Schedule | None = None
 ) -> CompiledRegion:
-    """The kernels of `program`.
+    """Compiles the kernels of `program`.
 
     Args:
         program: one region: no opaque operation, every reindexing a view made before.
@@ -84,7 +84,7 @@ def compile_region(
 def build_region(
     selection: Selection, options: Options, device: torch.device | None = None, demand: Demand = lambda _: None
 ) -> CompiledRegion:
-    """The kernels of what was selected, on a GPU the fastest of several on `device`.
+    """Builds the kernels of what was selected, on a GPU the fastest of several on `device`.
 
     Args:
         selection, options: what to build, and how.
@@ -118,7 +118,7 @@ class _Attempts:
         self._found: list[tuple[Candidate, CompiledRegion | VerificationError | WrongKernelError]] = []
 
     def made(self, candidate: Candidate) -> CompiledRegion:
-        """The kernels of `candidate`, which may run; raises as `build_region`."""
+        """Gets the kernels of `candidate`, which may run; raises as `build_region`."""
         found = next((found for one, found in self._found if one is candidate), None)
         if found is None:
             found = self._attempt(candidate)
@@ -128,7 +128,7 @@ class _Attempts:
         raise found
 
     def refused(self, candidate: Candidate) -> str | None:
-        """Why the kernels of `candidate` may not run, None where they may; a wrong one is raised where defects are to be."""
+        """Says why the kernels of `candidate` may not run, None where they may; a wrong one is raised where defects are to be."""
         try:
             self.made(candidate)
         except (VerificationError, WrongKernelError) as error:
@@ -183,17 +183,19 @@ class _Checked:
         self.known: Verdict | None = None
 
     def verdict(self) -> Verdict:
-        """The verdict; raises VerificationError where the program is refuted or could not be run, which leaves it no licence."""
+        """Returns the verdict; raises VerificationError where the program is refuted or could not be run, which leaves
+        it no licence.
+        """
         if self.known is None:
             self.known = self._verified()
         return _licensed(self.known)
 
     def meta(self) -> dict[str, Json]:
-        """The verdict as it is kept beside a kernel; raises as `verdict`."""
+        """Returns the verdict as it is kept beside a kernel; raises as `verdict`."""
         return {"verdict": self.verdict().to_json()}
 
     def of(self, meta: Mapping[str, Json]) -> Verdict:
-        """The verdict of a kernel that may come from the cache, with what was kept beside it; raises as `verdict`."""
+        """Returns the verdict of a kernel that may come from the cache, with what was kept beside it; raises as `verdict`."""
         if self.options.verify == "always" or self.known is not None:
             return self.verdict()
         try:
@@ -276,6 +278,6 @@ def _cost(costs: Costs, index: int) -> Cost:
 
 
 def _passed(part: KernelNodes) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The values that a kernel takes, tensors begun by an earlier one among them, and those that it gives."""
+    """Names the values that a kernel takes, tensors begun by an earlier one among them, and those that it gives."""
     writes = tuple(tensor_of(part, n)[0] for n in part.writes)
     return (*part.reads, *(writes[i] for i in given(part))), writes

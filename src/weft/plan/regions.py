@@ -80,7 +80,7 @@ class Regions:
     _built: dict[str, CompiledRegion] = field(default_factory=dict[str, CompiledRegion])
 
     def stages(self, written: TensorProgram, program: TensorProgram) -> tuple[Stage, ...]:
-        """The stages of `program`, which the laws made of `written`: as another process cut them, or cut now.
+        """Returns the stages of `program`, which the laws made of `written`: as another process cut them, or cut now.
 
         Raises:
             VerificationError: the laws changed what is computed.
@@ -103,14 +103,14 @@ class Regions:
         return Example(_sizes(program), innermost, self._threads, self.target)
 
     def prepared(self, region: Region) -> Prepared:
-        """`region`, ready to be compiled."""
+        """Prepares `region` for being compiled."""
         found = self._prepared.get(id(region))
         if found is None:  # it is kept with its region, so that no other one gets its id
             found = self._prepared[id(region)] = self._prepare(region)
         return found
 
     def selection(self, region: Region) -> Selection:
-        """The candidate for `region`; raises WeftError where there is none."""
+        """Selects the candidate for `region`; raises WeftError where there is none."""
         prepared = self.prepared(region)
         found = self._selected.get(prepared.form)
         if found is None:
@@ -125,25 +125,25 @@ class Regions:
 
     @property
     def launch_seconds(self) -> float:
-        """Of one kernel, beyond its work."""
+        """Seconds of one kernel's launch, beyond its work."""
         return machine_of(self.target, self._threads).launch_seconds
 
     @property
     def fine(self) -> bool:
-        """Whether kernels may end before products: each program of a GPU makes their operands again."""
+        """True where kernels may end before products: each program of a GPU makes their operands again."""
         return self.target.is_gpu
 
     def lengths(self, region: Region) -> Mapping[str, int]:
-        """The elements of each space of `region`, by name, at the example."""
+        """Returns the elements of each space of `region`, by name, at the example."""
         return _sizes(region.program)
 
     def least(self, region: Region) -> float:
-        """Seconds that the model predicts no kernels of `region` to improve on, without launches."""
+        """Bounds the seconds that the model predicts no kernels of `region` to improve on, without launches."""
         machine = machine_of(self.target, self._threads)
         return least_seconds(region.program, _sizes(region.program), machine, cached=not self.target.is_gpu)
 
     def built(self, region: Region) -> CompiledRegion:
-        """The kernels of `region`. Names are those of the first region of this form.
+        """Builds the kernels of `region`. Names are those of the first region of this form.
 
         Raises:
             VerificationError: the law of centres changed what is computed.
@@ -164,7 +164,7 @@ class Regions:
         return self._built[prepared.form]
 
     def _judged(self, prepared: Prepared) -> Judged:
-        """What the kernels of a region are judged by."""
+        """Returns what the kernels of a region are judged by."""
         spaces = zip(prepared.program.spaces(), prepared.viewed.spaces(), strict=True)
         return Judged(
             prepared.region.program,
@@ -194,7 +194,7 @@ class Regions:
 
 
 def _sizes(program: TensorProgram) -> dict[str, int]:
-    """A space without an example is taken for a large one."""
+    """Returns the size of each space by name; a space without an example is taken for a large one."""
     return {s.name: s.example or 1024 for s in program.spaces()}
 
 
@@ -204,7 +204,7 @@ _remembered: dict[tuple[str, tuple[Any, ...]], Selection | Refusal] = {}
 
 
 def _selected_before(prepared: Prepared, options: Options) -> Selection:
-    """The candidate for a region: the one that was chosen for the same program at sizes of these magnitudes, else chosen now.
+    """Selects for a region what was chosen for the same program at sizes of these magnitudes, or choose now.
 
     In another trace of this process, or in another process, which left it in the cache.
     """
@@ -226,7 +226,7 @@ def _selected_before(prepared: Prepared, options: Options) -> Selection:
 def _kept(
     parts: Mapping[str, str], program: TensorProgram, options: Options, brought: Sequence[Any]
 ) -> Selection | Refusal | None:
-    """What another process chose for `program`."""
+    """Reads what another process chose for `program`; None where there is nothing."""
     found = recalled(parts, object, options, brought)
     match found:
         case (Selection() as selection, _) if selection.program == program:
@@ -240,7 +240,7 @@ def _kept(
 def _selected_now(
     parts: Mapping[str, str], program: TensorProgram, example: Example, options: Options, brought: Sequence[Any]
 ) -> Selection | Refusal:
-    """What is chosen for `program` now, and kept for other processes."""
+    """Chooses for `program` now, and keeps the choice for other processes."""
     with _uncollected():
         try:
             found = select(program, example, options)
@@ -254,7 +254,9 @@ def _selected_now(
 
 @contextmanager
 def _uncollected() -> Generator[None]:
-    """No collection of cycles meanwhile, for less than a second: each one looks at all that PyTorch's modules hold, for 0.3 s."""
+    """Stops the collection of cycles meanwhile, for less than a second: each looks at all that PyTorch's modules hold,
+    for 0.3 s.
+    """
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -265,7 +267,9 @@ def _uncollected() -> Generator[None]:
 
 
 def form_of(program: TensorProgram, example: Example) -> str:
-    """The same text for programs and examples that differ in names alone: of values, axes and spaces, and users' lines."""
+    """Returns a text that is equal for programs and examples that differ in names alone: of values, axes and spaces,
+    and users' lines.
+    """
     spaces = {s: Space(f"S{i}", s.fixed) for i, s in enumerate(program.spaces())}
     values = {n.name: f"v{i}" for i, n in enumerate((*program.inputs, *program.nodes))}
     axes: dict[Axis, Axis] = {}
@@ -291,7 +295,7 @@ def form_of(program: TensorProgram, example: Example) -> str:
 
 
 def calls_of(captured: Captured, region: Region, error: Exception) -> frozenset[int]:
-    """The ATen calls, by number, that PyTorch must run so that `region`, which failed with `error`, goes.
+    """Finds the ATen calls, by number, that PyTorch must run so that `region`, which failed with `error`, goes.
 
     Those on the line that the error names, where it names one of the region's; else all that a node of the region comes from;
     where laws have left no node with a name that capture gave, all that the region's values depend on.
@@ -318,7 +322,8 @@ def calls_of(captured: Captured, region: Region, error: Exception) -> frozenset[
 
 
 def lone_products(captured: Captured, region: Region) -> frozenset[int]:
-    """The ATen calls, by number, that the products of `region` come from, where none of its products reads another one's result.
+    """Finds the ATen calls, by number, that the products of `region` come from, if none of its products reads another
+    one's result.
 
     What a library does as well. A product of a product's result gains from the fusion that made the region.
     """
@@ -338,13 +343,15 @@ def lone_products(captured: Captured, region: Region) -> frozenset[int]:
 
 
 def call_of(captured: Captured, name: str) -> int | None:
-    """The number of the ATen call that `name`, a value of the program after the laws, is a part of; None: no call is known."""
+    """Finds the number of the ATen call that `name`, a value of the program after the laws, is a part of; None: no call
+    is known.
+    """
     assert captured.program is not None
     return captured.made_by.get(_root(name, captured.program.values()))
 
 
 def _root(name: str, written: Mapping[str, Node]) -> str:
-    """The value of the program as written that a law made `name` of: laws add a number to a name."""
+    """Finds the value of the program as written that a law made `name` of: laws add a number to a name."""
     while name not in written:
         shorter = _SUFFIX.sub("", name)
         if shorter == name:

@@ -61,18 +61,18 @@ class Example:
 
     @property
     def kind(self) -> str:
-        """As text, its class: magnitudes of sizes, and the rest. What is chosen for one example serves all of a class."""
+        """The example's class as text: magnitudes of sizes, and the rest. What is chosen for one example serves all of a class."""
         magnitudes = {name: (size - 1).bit_length() if size else -1 for name, size in self.sizes.items()}
         layouts = sorted(self.innermost.items())
         return f"sizes up to 2**{sorted(magnitudes.items())}, innermost {layouts}, threads {self.threads}"
 
     @property
     def machine(self) -> Machine:
-        """What the model takes the target to be."""
+        """The machine that the model takes the target to be."""
         return machine_of(self.target, self.threads)
 
     def costs(self, applied: BlockProgram, schedule: Schedule) -> tuple[Cost, ...]:
-        """The cost of each launch of a program with places; `schedule` is what gave them."""
+        """Estimate the cost of each launch of a program with places; `schedule` is what gave them."""
         if self.target.is_gpu:
             return estimate_gpu(applied, self.sizes, self.target, schedule, self.innermost)
         return estimate(applied, self.sizes, self.machine)
@@ -123,12 +123,12 @@ class Refusal:
 
     @staticmethod
     def of(error: UnsupportedError | ScheduleError) -> Refusal:
-        """What `error` says."""
+        """Keep what `error` says."""
         kind = "ScheduleError" if isinstance(error, ScheduleError) else "UnsupportedError"
         return Refusal(kind, error.what, error.where, error.todo)
 
     def error(self) -> UnsupportedError | ScheduleError:
-        """An error that says the same."""
+        """Make an error that says the same."""
         kind = ScheduleError if self.kind == "ScheduleError" else UnsupportedError
         found = kind(self.what, where=self.where, todo=self.todo)
         found.where = self.where  # None is no line, not that of whoever asks
@@ -152,7 +152,7 @@ class Selection:
     others: tuple[Candidate, ...] | None = ()
 
     def at(self, example: Example) -> Selection:
-        """The same for another example of its class, with the cost there."""
+        """Return the selection for another example of its class, with the cost there."""
         if example == self.example:
             return self
         cost = total(example.costs(self.chosen.applied, self.chosen.schedule))
@@ -166,7 +166,7 @@ class Selection:
 
 
 def select(program: TensorProgram, example: Example, options: Options, schedule: Schedule | None = None) -> Selection:
-    """The cheapest candidate for `program`: the snapshots of its fusion, with and without the rules that move rounding.
+    """Select the cheapest candidate for `program`: the snapshots of its fusion, with and without the rules that move rounding.
 
     Args:
         program: one region.
@@ -237,7 +237,7 @@ class _Bearing:
         return [c for c in self.left if c.approximation is not None] or self.left
 
     def bears(self, candidate: Candidate) -> bool:
-        """Whether `candidate` bears as much as what was written; it is left out where it does not."""
+        """Tell whether `candidate` bears as much as what was written; it is left out where it does not."""
         if candidate.origin in self._fine:
             return True
         lost = self._ranges.lost(candidate.fused)
@@ -249,7 +249,7 @@ class _Bearing:
         return False
 
     def cheapest(self) -> Candidate:
-        """The candidate to take; raises UnsupportedError where there is none."""
+        """Return the candidate to take; raises UnsupportedError where there is none."""
         while self.left:
             chosen = _cheapest(self._running())
             if self.bears(chosen):
@@ -257,7 +257,7 @@ class _Bearing:
         raise UnsupportedError(next((each.reason for each in self.said.values()), "no candidate"))
 
     def nearest(self) -> list[Candidate]:
-        """Those that are predicted to be fastest, a few."""
+        """List a few candidates that are predicted to be fastest."""
         found: list[Candidate] = []
         for each in sorted(self._running(), key=lambda c: c.cost.predicted_seconds):
             if len(found) < _LOOKED_AT and self.bears(each):
@@ -266,7 +266,7 @@ class _Bearing:
 
 
 def _more_for_a_gpu(bearing: _Bearing, example: Example) -> tuple[Candidate, ...]:
-    """More schedules of the programs that are predicted to be fastest, all together in order of their predicted times."""
+    """Find more schedules of the programs that are predicted to be fastest, all together in order of their predicted times."""
     nearest = bearing.nearest()
     most = _FAR * nearest[0].cost.predicted_seconds
     made = [
@@ -279,13 +279,15 @@ def _more_for_a_gpu(bearing: _Bearing, example: Example) -> tuple[Candidate, ...
 
 
 def _elements(program: BlockProgram) -> list[DType]:
-    """The element types of its outputs. Running values are float64 where anything is: they may have become a result."""
+    """Return the element types of the program's outputs. Running values are float64 where anything is: they may have
+    become a result.
+    """
     types = infer(program.graph, dict(program.inputs), Scope({}, applied=False))
     return [types[name].dtype for name in program.graph.outputs]
 
 
 def _cheapest(found: Sequence[Candidate]) -> Candidate:
-    """The candidate that is predicted to be fastest; where that is the program as written, one that moves less may be as fast."""
+    """Choose the candidate predicted to be fastest; where that is the program as written, one that moves less may be as fast."""
     cheapest = min(found, key=lambda c: c.cost.predicted_seconds)  # the first of equals
     if cheapest.origin != _WRITTEN:
         return cheapest
@@ -294,7 +296,7 @@ def _cheapest(found: Sequence[Candidate]) -> Candidate:
 
 
 def _way(fused: BlockProgram, example: Example, schedule: Schedule | None) -> Way:
-    """The fastest schedule of `fused`, or the one that is given; raises as `select`."""
+    """Find the fastest schedule of `fused`, or the one that is given; raises as `select`."""
     if example.target.is_gpu:
         ways = Ways(fused, example.sizes, example.innermost, example.target)
         found = [ways.given(schedule)] if schedule is not None else ways.probed()
@@ -345,7 +347,7 @@ def _fused(
     *,
     only_exact: bool,
 ) -> Iterator[_Fused | Considered]:
-    """Where each candidate comes from, its program in canonical names, and its trace; or why it is none."""
+    """Yield each candidate's origin, its program in canonical names, and its trace; or why it is none."""
     first = _with_decays(program, lowered, lengths)
     exact = fuse(first, RULES_IN_PLANS, (), checked=options.debug_checks)
     written = canonical(round_where_made(limit(exact.last)))
@@ -376,7 +378,7 @@ def _fused(
 def _cascaded(
     program: TensorProgram, seen: set[BlockProgram], options: Options, lengths: Mapping[str, int] | None
 ) -> Iterator[_Fused | Considered]:
-    """Candidates in which chains of dependent reductions are one loop, and why others of the program are not."""
+    """Yield candidates in which chains of dependent reductions are one loop, and why others of the program are not."""
     chained = chains(program)
     refused = chained.found.refused
     yield from (Considered(f"one loop for {r.node}", None, r.reason) for r in refused)
@@ -410,7 +412,7 @@ def _looped(
 
 
 def _lengths(program: TensorProgram, example: Example) -> Mapping[str, int] | None:
-    """Lengths of loops that may be nested in any order: those of a GPU that multiply nothing; None of others."""
+    """Return lengths of loops that may be nested in any order: those of a GPU that multiply nothing; None for others."""
     products = any(isinstance(n, Contraction) for n in program.nodes)
     return None if products or not example.target.is_gpu else example.sizes
 
@@ -418,7 +420,7 @@ def _lengths(program: TensorProgram, example: Example) -> Mapping[str, int] | No
 def _with_decays(
     program: TensorProgram, lowered: BlockProgram | None, lengths: Mapping[str, int] | None
 ) -> BlockProgram:
-    """The block program of `program`, its exponentials below maxima cheaper; `lowered` is that of the program as it is."""
+    """Lower `program` with its exponentials below maxima cheaper; `lowered` is the block program of the program as it is."""
     decaying = decays_below_maxima(program)
     return lowered if lowered is not None and decaying is program else lower(sizes_in_place(decaying), lengths=lengths)
 

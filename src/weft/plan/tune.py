@@ -62,7 +62,7 @@ class Ready:
 
 
 def tuned(selection: Selection, options: Options, device: torch.device | None, refused: Refused) -> Selection:
-    """`selection` with the candidate that measured fastest of those that are right, and what became of the others.
+    """Returns `selection` with the candidate that measured fastest of those that are right, and what became of the others.
 
     The choice of a tuning that `tune_seconds` cut short is kept under a key with these seconds: a warm start with as many times
     nothing, and one with more, or without a limit, does not take half a tuning for a whole one. A whole one is good for all.
@@ -111,12 +111,12 @@ def tuned(selection: Selection, options: Options, device: torch.device | None, r
 
 
 def _with_others(selection: Selection, options: Options) -> Selection:
-    """`selection` with all that a tuner may try, found anew where it was not kept."""
+    """Returns `selection` with all that a tuner may try, found anew where it was not kept."""
     return selection if selection.others is not None else select(selection.program, selection.example, options)
 
 
 def _first_that_compiles(selection: Selection, options: Options) -> Selection:
-    """`selection` with the likeliest candidate that has kernels."""
+    """Returns `selection` with the likeliest candidate that has kernels."""
     failed: list[Considered] = []
     failure: WeftError | None = None
     for candidate in _likeliest(selection, options):
@@ -133,7 +133,7 @@ def _first_that_compiles(selection: Selection, options: Options) -> Selection:
 
 
 def _likeliest(selection: Selection, options: Options) -> Iterator[Candidate]:
-    """The candidates in order; the others are found only where the first does not do."""
+    """Yields the candidates in order; the others are found only where the first does not do."""
     yield selection.chosen
     yield from _with_others(selection, options).others or ()
 
@@ -141,7 +141,7 @@ def _likeliest(selection: Selection, options: Options) -> Iterator[Candidate]:
 def _first_right(
     ranked: Sequence[Candidate], said: Sequence[Considered], refused: Refused
 ) -> tuple[Candidate, list[Considered]]:
-    """The fastest candidate that may run, the fastest of all where none of a few may; and why faster ones may not."""
+    """Chooses the fastest candidate that may run, the fastest of all where none of a few may; and says why faster ones may not."""
     reasons: dict[str, str] = {}
     wrong = set[tuple[int, bool]]()
     chosen = ranked[0]
@@ -162,7 +162,7 @@ def _first_right(
 
 
 def _each_once(tried: Sequence[Candidate], most: int) -> tuple[Candidate, ...]:
-    """Of each program with places the likeliest candidate, so many at most."""
+    """Returns the likeliest candidate for each program with places, so many at most."""
     firsts: dict[int, Candidate] = {}
     for each in tried:
         firsts.setdefault(id(each.applied), each)
@@ -174,7 +174,7 @@ def _name(candidate: Candidate) -> str:
 
 
 def _considered(meta: Mapping[str, Json]) -> list[Considered] | None:
-    """What was measured, as it was said beside the choice; None where it is something else."""
+    """Reads what was measured, as it was said beside the choice; None where it is something else."""
     lines = meta.get("considered")
     if not isinstance(lines, list):
         return None
@@ -191,7 +191,7 @@ def _considered(meta: Mapping[str, Json]) -> list[Considered] | None:
 def _fastest(
     tried: Sequence[Candidate], selection: Selection, device: torch.device, options: Options
 ) -> tuple[list[Candidate], list[Considered], bool]:
-    """The candidates by measured time: the best programs with places first, then the best warps and stages of these.
+    """Ranks the candidates by measured time: the best programs with places first, then the best warps and stages of these.
 
     Returns:
         those that could be measured, the fastest first; what became of each; whether there was time for all.
@@ -250,7 +250,7 @@ class _Rounds:
         self._timing: _Timing | None = None
 
     def run(self, candidates: Sequence[Candidate]) -> None:
-        """One round. However little time there is, the first of all candidates is compiled and timed.
+        """Runs one round. However little time there is, the first of all candidates is compiled and timed.
 
         Raises:
             WeftError: no candidate has kernels so far; the first one's reason.
@@ -279,7 +279,7 @@ class _Rounds:
         self.times.sort(key=lambda found: found[1])
 
     def is_over(self) -> bool:
-        """Whether no more is to be begun; it is asked where there is more."""
+        """Tells whether no more is to be begun; it is asked where there is more."""
         over = time.monotonic() >= self.deadline
         self.cut_short = self.cut_short or over
         return over
@@ -308,7 +308,8 @@ def compiled(
     *,
     surely: int = 0,
 ) -> list[list[Built] | WeftError]:
-    """For each candidate its kernels, or what is wrong with one; Triton runs in processes of its own, one for each core.
+    """Compiles for each candidate its kernels, or says what is wrong with one; Triton runs in processes of its own, one
+    for each core.
 
     Nothing is compiled after `deadline`, by `time.monotonic`, but for so many that are compiled `surely`: the first that can be
     printed.
@@ -335,7 +336,7 @@ def _assembled(kernels: list[Built], deadline: float) -> list[Built]:
 
 
 def _timing(program: TensorProgram, example: Example, device: torch.device) -> _Timing | None:
-    """What times candidates; None where the GPU has no memory for other operands beside the user's."""
+    """Makes what times candidates; None where the GPU has no memory for other operands beside the user's."""
     with suppress(torch.OutOfMemoryError):
         return _Timing(program, example, device)
     torch.cuda.empty_cache()
@@ -352,7 +353,7 @@ class _Timing:
         self.idle_since = -math.inf
 
     def measured(self, ready: Ready, best: float) -> float | str:
-        """Median seconds of a call; or why it cannot be taken."""
+        """Measures the median seconds of a call, or says why it cannot be taken."""
         try:
             run = self._run(ready)
             run()
@@ -388,7 +389,7 @@ class _Timing:
 
 
 def _random(name: str, dtype: str, axes: Sequence[Any], example: Example, device: torch.device) -> torch.Tensor:
-    """Random elements in a tensor that lies as the example's does."""
+    """Draws random elements in a tensor that lies as the example's does."""
     kind: torch.dtype = getattr(torch, dtype)
     shape = [a.space.size(example.sizes) for a in axes]
     last = example.innermost.get(name)
