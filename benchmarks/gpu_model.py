@@ -105,7 +105,7 @@ def kendall(agreement: tuple[int, int]) -> float:
 
 
 def agreed(some: Sequence[Row]) -> tuple[int, int]:
-    """Pairs in order and out of order of several programs."""
+    """Count the pairs in order and out of order of several programs."""
     return sum(row.agreement[0] for row in some), sum(row.agreement[1] for row in some)
 
 

@@ -76,7 +76,7 @@ def planted(patch: pytest.MonkeyPatch, wrong: int) -> None:
 
 
 def tried(wrong: int, folder: str) -> dict[str, Any]:
-    """What became of the kernels where so many of the fastest are wrong."""
+    """Tell what became of the kernels where so many of the fastest are wrong."""
     x = torch.randn(5000)
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
@@ -95,7 +95,7 @@ def tried(wrong: int, folder: str) -> dict[str, Any]:
 
 
 def main(wrong: list[int]) -> list[dict[str, Any]]:
-    """What became of each."""
+    """Tell what became of each."""
     outcomes: list[dict[str, Any]] = []
     for number in wrong:
         with tempfile.TemporaryDirectory() as folder, chosen_afresh():

@@ -194,7 +194,7 @@ def replaced_twice(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 def refusing_after(plan: Plan, eager: Runner, kernels: int) -> Runner:
-    """What runs a CPU's `plan` as a GPU's is run: so many kernels of a call do, the next one is refused."""
+    """Run a CPU's `plan` as a GPU's is run: so many kernels of a call do, the next one is refused."""
     left = [kernels]
 
     def counted(launch: Callable[..., Any], *arguments: Any) -> Any:
@@ -371,7 +371,7 @@ def test_no_memory_to_time_any_takes_the_likeliest_and_remembers_nothing(
 def test_candidates_without_kernels_make_room_for_others(
     monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any
 ) -> None:
-    """Of four programs that are to be tried, two have no kernels: the fifth and sixth are tried in their place."""
+    """Two of four programs that are to be tried have no kernels: the fifth and sixth are tried in their place."""
     tried = (selection.chosen, *(selection.others or ()))
     first = tune._each_once(tried, 4)
     more = tune._each_once(tried, 8)[len(first) :][:2]

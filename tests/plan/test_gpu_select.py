@@ -69,7 +69,7 @@ def scores_and_greatest() -> TensorProgram:
 
 
 def last(program: TensorProgram) -> BlockProgram:
-    """What the rules make of `program` in the end, numerically safe."""
+    """Fuse `program` to the last snapshot, numerically safe."""
     return canonical(make_safe(fuse(lower(program)).snapshots[-1].program).program)
 
 

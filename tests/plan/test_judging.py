@@ -152,7 +152,7 @@ def test_a_full_disk_costs_the_verdict_only(monkeypatch, tmp_path):
 
 @pytest.fixture(scope="module")
 def tuned_on_a_gpu():
-    """What became of a tuning whose fastest candidate is wrong, and of one all of whose candidates are, in Triton's interpreter."""
+    """Tell what became of a tuning whose fastest candidate is wrong, and one whose candidates all are, in Triton's interpreter."""
     script = Path(__file__).with_name("gpu_wrong_winner.py")
     own = {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     environment = {name: value for name, value in os.environ.items() if name not in ("WEFT_DEFECTS", "WEFT_JUDGE")}

@@ -151,7 +151,7 @@ def test_what_eager_refuses_is_no_finding():
 
 
 def test_what_overflows_in_eager_is_judged_where_it_is_finite(monkeypatch):
-    """Whether infinities of both signs meet in a sum is an accident; other numbers are not."""
+    """Infinities of both signs may or may not meet in a sum, by accident; other numbers are no accident."""
     large = tuple(replace(a, values="large") for a in drawn("a0").arguments)
     function = drawn("a0 @ a0.mT", "torch.logaddexp(v0, a1[..., :1])", outputs="v1", entry="compile", arguments=large)
     monkeypatch.setattr(function_trial, "weft_compile", lambda f: lambda *given: (f(*given)[0] * torch.nan,))
@@ -329,7 +329,7 @@ def test_what_eager_overflows_in_is_not_compared():
 
 
 def test_what_is_infinite_in_fp64_may_be_infinite():
-    """Where eager divides by what rounding left of a 0; with the other sign, as NaN, or where fp64 is finite it is wrong."""
+    """Eager may divide by what rounding left of a 0; with the other sign, as NaN, or where fp64 is finite it is wrong."""
     inf, nan = float("inf"), float("nan")
     eager = torch.tensor([-207872.0, 5.0, 1e30, 1e30, 3.0, inf])
     exact = torch.tensor([-inf, nan, inf, inf, 3.0, inf], dtype=torch.float64)
@@ -372,7 +372,7 @@ def test_what_a_mask_excludes_owes_no_nan(monkeypatch, weft, stage):
 
 
 def _wrongly(monkeypatch, function, change):
-    """What is found where weft gives `change` of eager's results."""
+    """Find what is said where weft gives `change` of eager's results."""
     monkeypatch.setattr(function_trial, "weft_compile", lambda f: lambda *given: change(*f(*given)))
     return tried(function).finding
 

@@ -19,7 +19,7 @@ OF = {"kind": "functions", "seed": 3, "count": 6}
 
 
 def outcomes(seeds: Iterator[int]) -> Generator[Outcome]:
-    """Of every seed: 4 is wrong."""
+    """Yield an outcome of every seed: 4 is wrong."""
     for seed in seeds:
         stage = "number" if seed == 4 else None
         yield Outcome(

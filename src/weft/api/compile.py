@@ -134,7 +134,7 @@ def direct_or(inner: Callable[..., Any], model: Callable[..., Any], watched: Wat
 
 
 def _without_strides(argument: Any) -> bool:
-    """Tells whether it is a nested tensor without strides, or holds such: PyTorch's guards would end the process."""
+    """Tell whether it is a nested tensor without strides, or holds such: PyTorch's guards would end the process."""
     match argument:
         case torch.Tensor():
             return argument.is_nested and argument.layout is torch.strided
@@ -176,7 +176,7 @@ def without_log_inside(function: Callable[..., Any]) -> None:
 
 
 def _outside(record: logging.LogRecord) -> bool:
-    """Tells whether a record is logged outside of all functions that report the failure themselves."""
+    """Tell whether a record is logged outside of all functions that report the failure themselves."""
     del record
     frame = inspect.currentframe()
     while frame is not None:

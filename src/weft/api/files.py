@@ -92,7 +92,7 @@ def _new_for(path: Path, where: str | None) -> Generator[tuple[Path, Path]]:
 
 
 def _is_special(path: Path) -> bool:
-    """Tells whether there is something at `path` that is no ordinary file. Raises IsADirectoryError, and OSError."""
+    """Tell whether there is something at `path` that is no ordinary file. Raises IsADirectoryError, and OSError."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:

@@ -53,7 +53,7 @@ def campaign(
     draw: Draw = random_function,
     course: Course | None = None,
 ) -> Tally:
-    """Try the functions with these seeds.
+    """Tries the functions with these seeds.
 
     Args:
         seeds: of the functions; each can be looked at alone.

@@ -83,7 +83,7 @@ class _Worker(Generic[J]):
         self.pipe.recv()
 
     def ask(self, job: J) -> None:
-        """Send a job; the answer comes through the pipe."""
+        """Sends a job; the answer comes through the pipe."""
         self.pipe.send(job)
         self.job, self.said, self.begun, self.served = job, None, time.monotonic(), self.served + 1
 

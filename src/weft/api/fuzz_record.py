@@ -49,7 +49,7 @@ class Record:
 
 @contextmanager
 def record(path: Path, arguments: Mapping[str, Any]) -> Generator[Record]:
-    """Opens the file of a campaign, and begins it where there is none.
+    """Open the file of a campaign, and begin it where there is none.
 
     Args:
         path: of the file.

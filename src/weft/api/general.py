@@ -83,7 +83,7 @@ def _places(general: Outline, special: Outline) -> tuple[Place, ...] | None:
 
 
 def _outline(captured: Captured) -> Outline | None:
-    """Return the outline of a captured graph; None for one that cannot be compared with others, which is compiled for itself."""
+    """Returns the outline of a captured graph; None for one that cannot be compared with others, which is compiled for itself."""
     try:
         return None if captured.recording is None else Outline.of(captured.recording)
     except Exception as error:  # noqa: BLE001 - likewise

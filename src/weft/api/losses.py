@@ -86,7 +86,7 @@ def _asks_for_gradients(gm: torch.fx.GraphModule) -> bool:
 
 
 def _is_large(gm: torch.fx.GraphModule) -> bool:
-    """Tells whether any tensor has some size; of sizes that change from call to call, at the example."""
+    """Tell whether any tensor has some size; of sizes that change from call to call, at the example."""
     return any(each.is_nested or math.prod(map(in_example, each.shape)) >= _LARGE for each in _examples(gm))
 
 

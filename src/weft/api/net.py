@@ -54,7 +54,7 @@ with torch.no_grad(), weft.options(defects="raise", measure="never"):
 
 
 def say(gm: torch.fx.GraphModule, arguments: Sequence[Any], error: Exception) -> None:
-    """Warn that weft failed at `gm` and PyTorch runs what it concerns, once for each cause; the warning names a reproducer.
+    """Warns that weft failed at `gm` and PyTorch runs what it concerns, once for each cause; the warning names a reproducer.
 
     Raises:
         Exception: `error`, where the option `defects` says so.
@@ -90,7 +90,7 @@ def defect(gm: torch.fx.GraphModule, arguments: Sequence[Any], error: Exception)
 
 
 def reproducer(gm: torch.fx.GraphModule, arguments: Sequence[Any], error: Exception) -> Path:
-    """Write a Python file that runs `gm` on arguments like these, in PyTorch and in weft, to the cache folder.
+    """Writes a Python file that runs `gm` on arguments like these, in PyTorch and in weft, to the cache folder.
 
     Returns:
         Its path; the same for the same graph.

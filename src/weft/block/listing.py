@@ -186,7 +186,7 @@ class _Printer:
             self._store(name, frame)
 
     def _joins(self, graph: Graph, frame: _Frame) -> None:
-        """Lists of two parts are stored where the whole is."""
+        """Stores lists of two parts where the whole is."""
         for node in graph.nodes:
             if isinstance(node, Join):
                 self._whole.update(node.axes)

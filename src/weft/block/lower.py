@@ -287,7 +287,7 @@ class _Lowering:
         return tuple(a for a in axes if not self.axes.is_unit(a))
 
     def add(self, node: Node) -> None:
-        """Append the subgraph of `node`."""
+        """Appends the subgraph of `node`."""
         match node:
             case Input():
                 pass
@@ -411,7 +411,7 @@ class _Lowering:
         self._nest(_Leaf(node.name, node.axes, (node.arg,), leaf, tuple(over), node.monoid, node.dtype.accumulator))
 
     def fold(self, fold: Fold) -> None:
-        """Append the nest of `fold`: maps over its free axes, in them its loop and what follows that."""
+        """Appends the nest of `fold`: maps over its free axes, in them its loop and what follows that."""
         unit = next((a for a in fold.over if self.axes.is_unit(a)), None)
         if unit is not None:
             raise UnsupportedError(f"a loop over {unit} by single elements has no blocks to reduce")

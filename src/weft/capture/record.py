@@ -53,7 +53,7 @@ _DROPOUTS = (_ATEN.dropout, _ATEN.feature_dropout, _ATEN.alpha_dropout, _ATEN.fe
 
 
 def record(gm: fx.GraphModule, meaning: Meaning, *, doubles: bool = True) -> Recording:
-    """Replay `gm`, a graph of Dynamo's whose placeholders have `example_value`s, and record it.
+    """Replays `gm`, a graph of Dynamo's whose placeholders have `example_value`s, and records it.
 
     Args:
         gm: the graph.

@@ -161,7 +161,7 @@ class _Printing:
         return f"{name}'" if name in self.results else name
 
     def _products(self, index: int, apart: Product, correction: str | None) -> tuple[str, str]:
-        """Update and merge of what is one product. Nothing corrects extrema: they are of data alone."""
+        """Write update and merge of what is one product. Nothing corrects extrema: they are of data alone."""
         link = self.chain.links[index]
         own, monoid = self.name(link.node), link.monoid
         element = apart.data
@@ -177,7 +177,7 @@ class _Printing:
         return f"{name}_{segment}" if name in self.results or name == "count" else name
 
     def _expanded(self, index: int) -> tuple[str, str]:
-        """Update and merge of a sum of several products: each term with its differences, its exponential and its H moved."""
+        """Write update and merge of a sum of several products: each term with its differences, its exponential and its H moved."""
         own = self.name(self.chain.links[index].node)
         rounded = self.chain.links[index].element.rounded
         joined = " + ".join(self._moved(term, rounded) for term in self.found.terms[index])

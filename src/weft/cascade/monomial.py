@@ -24,7 +24,7 @@ class Monomial:
     exponent: tuple[tuple[Scalar, int], ...] = ()
 
     def times(self, other: Monomial, sign: int = 1) -> Monomial:
-        """Multiplies by `other`, or for sign -1 divide by it."""
+        """Multiplies by `other`, or for sign -1 divides by it."""
         number = self.number * other.number if sign > 0 else self.number / other.number
         return Monomial(
             number, _joined(self.factors, other.factors, sign), _joined(self.exponent, other.exponent, sign)

@@ -161,7 +161,7 @@ def _working_seconds(part: Traffic, machine: Machine) -> float:
 
 
 def _local_seconds(part: Traffic, machine: Machine) -> float:
-    """Lists that live and die in an iteration of the grid, one for each core at a time."""
+    """Computes the seconds of lists that live and die in an iteration of the grid, one for each core at a time."""
     seconds = 0.0
     for name in part.local:
         held = part.stored.get(name, 0) / part.iterations * machine.cores

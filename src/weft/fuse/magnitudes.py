@@ -126,7 +126,7 @@ class _Sizes:
         }
 
     def scales(self, expr: Scalar, args: Sequence[Magnitude], rank: int) -> None:
-        """Note what the factors of fewer axes are made of, but of ordinary numbers."""
+        """Notes what the factors of fewer axes are made of, but of ordinary numbers."""
         match expr:
             case Apply(op, parts):
                 scaled = op in ("mul", "div") and not any(_ordinary(part, args) for part in parts)

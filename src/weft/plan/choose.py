@@ -456,7 +456,7 @@ def _elementwise_tiles(
 
 
 def _nested(graph: Graph) -> Iterator[tuple[Axis, Axis]]:
-    """Pairs of axes of which one is looped over inside the other."""
+    """Yield pairs of axes of which one is looped over inside the other."""
     for node in maps(graph):
         yield from ((node.axis, inner.axis) for inner in maps(node.body))
 

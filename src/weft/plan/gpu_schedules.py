@@ -242,7 +242,7 @@ def _kept_on_chip(graph: Graph, lists: dict[str, frozenset[Axis]], *, top: bool 
 
 
 def _tie(program: BlockProgram, found: dict[str, Part], pairs: Sequence[tuple[Axis, Axis]]) -> None:
-    """Give loops that go by the same blocks, by `pairs` of axes, the same part."""
+    """Gives loops that go by the same blocks, by `pairs` of axes, the same part."""
     names = {m.axis: m.name for m in maps(program.graph)}
     for _ in pairs:
         for one, other in pairs:

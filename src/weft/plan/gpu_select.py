@@ -144,6 +144,6 @@ class Ways:
 
 
 def _demand_printable(applied: BlockProgram, target: Target) -> None:
-    """Raise UnsupportedError where a kernel of `applied` cannot be printed for `target`."""
+    """Raises UnsupportedError where a kernel of `applied` cannot be printed for `target`."""
     for number, part in enumerate(kernels(applied)):
         triton.emit(applied, part, f"kernel_{number}", dims_of(applied, part), target)

@@ -39,7 +39,7 @@ _DIVISIBLE = 16
 
 
 def demand(judged: Judged, region: CompiledRegion, options: Options) -> None:
-    """Have the kernels of `region` judged, now or from what the cache knows.
+    """Has the kernels of `region` judged, now or from what the cache knows.
 
     Raises:
         WrongKernelError: they give wrong results, crash, or do not end.
@@ -173,7 +173,7 @@ def _as_its_numbers_say(judged: Judged, near: list[dict[str, int]]) -> list[dict
 def _sizes(
     judged: Judged, applied: BlockProgram, region: CompiledRegion
 ) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
-    """Sizes to run at, by name of the spaces of the written program: those that reach beyond every block, and small ones."""
+    """Chooses sizes by name of the spaces of the written program: those that reach beyond every block, and small ones."""
     layout = layout_of(judged.written)
     compiled = not isinstance(region.kernels[0].made, Binary) and not is_asked_for()
     interpreted = is_asked_for() and not isinstance(region.kernels[0].made, Binary)

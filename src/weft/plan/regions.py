@@ -98,7 +98,7 @@ class Regions:
         return stages
 
     def example(self, program: TensorProgram) -> Example:
-        """Sizes and layouts of the graph's example, for all of it or a part; what the graph is not called with lies densely."""
+        """Describes sizes and layouts of the graph's example, for all of it or a part; its own values lie densely."""
         innermost = {n.name: self.layouts.get(n.name, len(n.axes) - 1) for n in program.inputs}
         return Example(_sizes(program), innermost, self._threads, self.target)
 
@@ -204,7 +204,7 @@ _remembered: dict[tuple[str, tuple[Any, ...]], Selection | Refusal] = {}
 
 
 def _selected_before(prepared: Prepared, options: Options) -> Selection:
-    """Selects for a region what was chosen for the same program at sizes of these magnitudes, or choose now.
+    """Selects for a region what was chosen for the same program at sizes of these magnitudes, or chooses now.
 
     In another trace of this process, or in another process, which left it in the cache.
     """

@@ -217,7 +217,7 @@ _said: set[str] = set()
 
 
 def _say_not_kept(why: str) -> None:
-    """Warn, once for a reason, that what is compiled lives as long as this process."""
+    """Warns, once for a reason, that what is compiled lives as long as this process."""
     if why in _said:
         return
     _said.add(why)

@@ -107,7 +107,7 @@ class BoundedDomain:
         self._spacing = {dtype: self._spaced(EXPONENTS[dtype][0] - digits) for dtype, digits in _DIGITS.items()}
 
     def at(self, node: Any) -> None:
-        """Take note of what is computed next."""
+        """Takes note of what is computed next."""
         self.node = node
 
     def _of(self, low: int, high: int) -> tuple[Array, Array]:

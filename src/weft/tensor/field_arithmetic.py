@@ -384,12 +384,12 @@ class FieldArithmetic:
         return self.le(b, a)
 
     def eq(self, a: FieldValue, b: FieldValue) -> Array | FieldValue:
-        """Tells whether the elements are the same, as a mask; False beside NaN."""
+        """Tell whether the elements are the same, as a mask; False beside NaN."""
         found = self._beside_number("eq", a, b, ties=True)
         return (a.last == b.last) & (a.codes == b.codes) & ~(a.nan | b.nan) if found is None else found
 
     def ne(self, a: FieldValue, b: FieldValue) -> Array | FieldValue:
-        """Tells whether the elements differ, as a mask; True beside NaN."""
+        """Tell whether the elements differ, as a mask; True beside NaN."""
         found = self._beside_number("ne", a, b, ties=True)
         return (a.last != b.last) | (a.codes != b.codes) | a.nan | b.nan if found is None else found
 

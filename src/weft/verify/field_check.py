@@ -39,7 +39,7 @@ def verify(
     seed: int = 0,
     primes: Sequence[int] | None = None,
 ) -> Verdict:
-    """Check `applied` against `program`.
+    """Checks `applied` against `program`.
 
     Args:
         program: what must be computed.

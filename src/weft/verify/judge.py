@@ -227,7 +227,7 @@ def _pair(
     draw: int,
     found: dict[str, list[_Leaf]],
 ) -> None:
-    """Walk the results together and add their leaves to `found` by path."""
+    """Walks the results together and adds their leaves to `found` by path."""
     mine, theirs, wide = _children(out), _children(eager), _children(exact)
     if theirs is None and mine is None and wide is None:
         found.setdefault(name, []).append(_leaf(name, out, eager, exact, gap, draw))

@@ -265,7 +265,7 @@ def _chain(maker: _Maker) -> None:
 
 
 def _combine(maker: _Maker) -> None:
-    """Adds, multiply, subtract or compare two values, one repeated along the axes that it lacks."""
+    """Adds, multiplies, subtracts or compares two values, one repeated along the axes that it lacks."""
     rng, one = maker.rng, maker.pick(2, least=1)
     other = maker.pick(2, least=0)
     use = maker.whole(one)

@@ -79,7 +79,7 @@ def _off_centre(rows: Rows) -> Array:
 
 
 def _constant(rows: Rows) -> Array:
-    """Draws one element for each row and repeat it along the row."""
+    """Draws one element for each row and repeats it along the row."""
     size = 10.0 if rows.dtype.is_kept else 1234.567
     one = size * (1.0 + rows.rng.uniform(size=(*rows.shape[:-1], 1)))
     return np.broadcast_to(one, rows.shape)

@@ -102,7 +102,7 @@ class Computed:
 
 
 def computed(program: TensorProgram, inputs: Mapping[str, Array], noise: np.random.Generator | None = None) -> Computed:
-    """Evaluate `program` in numbers.
+    """Evaluates `program` in numbers.
 
     Args:
         program: without opaque operations; of `as_written`, where its casts are to round.

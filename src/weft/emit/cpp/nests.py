@@ -360,7 +360,7 @@ class _Printer:
             self.out.line(f"{name} = {combined(monoid, name, value, kind)};")
 
     def _put(self, stores: Sequence[Store]) -> None:
-        """Stores of one depth: all values are there before the first is written."""
+        """Print the stores of one depth: all values are there before the first is written."""
         values = [self._value(s.value) for s in stores]
         if len(stores) > 1:
             values = [self._held(v) for v in values]

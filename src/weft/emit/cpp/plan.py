@@ -63,7 +63,7 @@ Arrange: TypeAlias = Callable[[tuple[Axis, ...]], tuple[Axis, ...]]
 
 
 def plan(stores: Sequence[Store], reductions: Sequence[Lazy], arrange: Arrange) -> list[Nest]:
-    """Nests, in order, that do all of `stores` and compute all of `reductions`.
+    """Plans nests, in order, that do all of `stores` and compute all of `reductions`.
 
     A work joins the first nest that is not before anything it depends on and whose outer loops run over its axes; values
     that a later nest reads are marked by `crossing`.

@@ -337,7 +337,7 @@ class _Text:
         ]
 
     def _device(self, parameters: Sequence[str]) -> list[str]:
-        """Writes lines that find the GPU of the call, and leave a call for another than the current one to `elsewhere`."""
+        """Writes lines that find the GPU of the call and leave a call for another than the current one to `elsewhere`."""
         if not self.tensors:
             return ["    device = current()"]
         return [

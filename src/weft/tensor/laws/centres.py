@@ -84,7 +84,7 @@ class _Centring:
         self.taken = set(self.values)
 
     def add(self, node: Node) -> None:
-        """Append `node`; where it subtracts a mean from its own data, about an element of these."""
+        """Appends `node`; where it subtracts a mean from its own data, about an element of these."""
         match node:
             case Elementwise(expr=Apply("sub", (Arg(i), Arg(j))), args=(_, _)) if i != j and node.dtype in _NEAR:
                 if not any(self.centred(node, data, i + j - data, less_mean=data == i) for data in (i, j)):
@@ -93,7 +93,7 @@ class _Centring:
                 self.nodes.append(node)
 
     def centred(self, node: Elementwise, data: int, subtracted: int, *, less_mean: bool) -> bool:
-        """Append `node`, which is its operand `data` less the operand `subtracted` or the other way round, if that is the mean."""
+        """Appends `node`, which is its operand `data` less the operand `subtracted` or the other way round, if that is the mean."""
         mean = self.mean(node, node.args[data], node.args[subtracted])
         first = None if mean is None else self.first(node.args[data], mean.over)
         if mean is None or first is None:
@@ -198,7 +198,7 @@ class _Centring:
         return Use(made.name, kept)
 
     def about(self, node: Elementwise, mean: _Mean, first: Use, operands: tuple[Use, Use], *, less_mean: bool) -> None:
-        """Append `node`, of data and their mean, about the element `first` of the data."""
+        """Appends `node`, of data and their mean, about the element `first` of the data."""
         data, kept = operands[0], operands[1].axes
         first, element = self.converted(first)
         small = apply("lt", apply("abs", element), Lit(_NEAR[node.dtype]))

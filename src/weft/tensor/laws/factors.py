@@ -14,7 +14,7 @@ from weft.tensor.scalar import Apply, Arg, Lit, Scalar
 
 
 def scale_rows_last(program: TensorProgram) -> TensorProgram:
-    """Moves factors that lack the axis that a contraction sums over behind those that have it.
+    """Move factors that lack the axis that a contraction sums over behind those that have it.
 
         y[m, k] = g[k] * (x[m, k] * r[m])                        y0[m, k] = g[k] * x[m, k]
         z[m, n] = sum over k of y[m, k] * w[k, n]      ==>       y[m, k] = y0[m, k] * r[m]
