@@ -191,7 +191,7 @@ def _sizes(
 
 
 def _of_the_example_s_class(judged: Judged, region: CompiledRegion, sizes: dict[str, int]) -> dict[str, int] | None:
-    """Sizes near `sizes` for which the binary is there that calls like the example use; None where there are none."""
+    """Returns sizes near `sizes` for which the binary is there that calls like the example use; None where there are none."""
     example = {judged.names[name]: size for name, size in judged.example.items() if name in judged.names}
     kept = {
         judged.names[c.space]
