@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 import torch
@@ -27,8 +27,8 @@ from weft.run.key import cache_key, source_hash
 from weft.tensor.evaluate import stays_inside
 from weft.verify.emitted import AT_MOST, FAR, MANY, Tally, cases, fitted, has_meaning, points
 from weft.verify.inputs import literals
-from weft.verify.regimes import layout_of
-from weft.verify.sizes import edge_sizes
+from weft.verify.regimes import layout_of, reduced_spaces
+from weft.verify.sizes import band_sizes, edge_sizes
 
 # Draws of each regime before results are called wrong: the error rule takes its maxima over several.
 _DRAWS = 4
@@ -133,9 +133,11 @@ def wrong_of(judged: Judged, region: CompiledRegion, seed: int) -> str | None:
         return None
     try:
         wrong = _tried(judged, region, seed, far, near, 1) and _tried(judged, region, seed, far, near, _DRAWS)
-        told = _as_its_numbers_say(judged, near) if wrong and wrong.startswith("output") else []
-        if told:
-            wrong = _tried(judged, region, seed, [], told, _DRAWS)
+        told = [
+            _as_its_numbers_say(judged, each) if wrong and wrong.startswith("output") else [] for each in (far, near)
+        ]
+        if told[1]:
+            wrong = _tried(judged, region, seed, *told, _DRAWS)
     except torch.OutOfMemoryError:
         if not far:
             raise
@@ -151,8 +153,8 @@ def _tried(
     return run(judged, region, list(cases(judged.written, far, near, seed, draws)), tally) or tally.verdict()
 
 
-def _as_its_numbers_say(judged: Judged, near: list[dict[str, int]]) -> list[dict[str, int]]:
-    """Returns the sizes `near`, but the example's where a number of the program is made of one; none where no number is.
+def _as_its_numbers_say(judged: Judged, every: list[dict[str, int]]) -> list[dict[str, int]]:
+    """Returns the sizes `every`, but the example's where a number of the program is made of one; none where no number is.
 
     A graph that was traced for one size divides a sum by that number, and means nothing in particular at other sizes.
     """
@@ -161,8 +163,8 @@ def _as_its_numbers_say(judged: Judged, near: list[dict[str, int]]) -> list[dict
     numbers = {abs(float(v)) for v in literals(program)}
     made = {name: n for name, n in example.items() if n > 1 and numbers & {n, n - 1.0, 1.0 / n, n**-0.5, n**0.5}}
     given = {rule.space.name for rule in program.derived}
-    every = [{name: n for name, n in (sizes | made).items() if name not in given} for sizes in near] if made else []
-    chosen = [program.sizes(each) for each in every]
+    free = [{name: n for name, n in (sizes | made).items() if name not in given} for sizes in every] if made else []
+    chosen = [program.sizes(each) for each in free]
     return [
         sizes
         for sizes in chosen
@@ -174,19 +176,35 @@ def _sizes(
     judged: Judged, applied: BlockProgram, region: CompiledRegion
 ) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
     """Chooses sizes by name of the spaces of the written program: those that reach beyond every block, and small ones."""
-    layout = layout_of(judged.written)
+    layout, summed = layout_of(judged.written), reduced_spaces(judged.written)
     compiled = not isinstance(region.kernels[0].made, Binary) and not is_asked_for()
     interpreted = is_asked_for() and not isinstance(region.kernels[0].made, Binary)
     most = ((1, _MANY_INTERPRETED), (0, MANY)) if interpreted else ((1, MANY), (0, FAR))
     found: tuple[list[dict[str, int]], list[dict[str, int]]] = ([], [])
     for chosen in edge_sizes(applied):
         own = {judged.names[name]: size for name, size in chosen.items() if name in judged.names}
-        for place, limit in most[:1] if found[0] else most:
-            sizes = fitted(judged.written, own, layout, limit)
-            if sizes is not None and compiled:
-                sizes = _of_the_example_s_class(judged, region, sizes)
+
+        def fit(limit: int, own: Mapping[str, int] = own, whole: Collection[str] = ()) -> dict[str, int] | None:
+            sizes = fitted(judged.written, own, layout, limit, whole)
+            return _of_the_example_s_class(judged, region, sizes) if sizes is not None and compiled else sizes
+
+        def add(place: int, sizes: dict[str, int] | None) -> None:
             if sizes is not None and sizes not in (*found[0], *found[1]):
                 found[place].append(sizes)
+
+        first = not found[0]
+        for place, limit in most if first else most[:1]:
+            add(place, fit(limit))
+        if first:  # what was cut short of a block is whole once, beside less of the others
+            limit = 2 * min(limit for _, limit in most)
+            for together in band_sizes(applied):
+                wanted = {judged.names[name]: size for name, size in together.items() if name in judged.names}
+                add(0, fit(limit, own | wanted, wanted))
+            for name, size in own.items():
+                # A second block of one row more may lie anywhere in the first one's; a third one shows where it begins.
+                enough = size if name in summed else 2 * size + 3
+                if all(sizes[name] < enough for sizes in (*found[0], *found[1])):
+                    add(0, fit(limit, own | {name: enough}, (name,)))
     return found
 
 

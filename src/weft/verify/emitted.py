@@ -8,7 +8,7 @@ program in fp64 and against the program as eager rounds it, and gives the error 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -359,7 +359,9 @@ def _near(found: Array, exact: Array, eps: float) -> Array:
         return (np.abs(found - exact) <= 16 * eps * scale) | _same_class(found, exact)
 
 
-def fitted(program: TensorProgram, wanted: Mapping[str, int], layout: Layout, most: int) -> dict[str, int] | None:
+def fitted(
+    program: TensorProgram, wanted: Mapping[str, int], layout: Layout, most: int, whole: Collection[str] = ()
+) -> dict[str, int] | None:
     """Chooses sizes of all spaces of `program` that take few enough operations; None where its fixed sizes leave no such.
 
     Args:
@@ -368,6 +370,7 @@ def fitted(program: TensorProgram, wanted: Mapping[str, int], layout: Layout, mo
             something is summed along: blocks of these have a state.
         layout: spaces of rows have room for all regimes, several times where that is cheap.
         most: so many operations.
+        whole: spaces that keep the size wanted, whatever becomes of the others; then rows need not be of all regimes.
     """
 
     given = {rule.space.name for rule in program.derived}
@@ -377,7 +380,8 @@ def fitted(program: TensorProgram, wanted: Mapping[str, int], layout: Layout, mo
         if name in chosen:
             # So many more, not so many: a number that blocks divide would leave no rest.
             chosen[name] += ROWS * len(REGIMES) if chosen[name] < ROWS * len(REGIMES) else 0
-            least[name] = len(REGIMES)
+            least[name] = len(REGIMES) if not whole else _LEAST
+    least |= {name: chosen[name] for name in whole if name in chosen}
     if (
         not layout.slots
     ):  # of integers alone: three blocks of each loop and a rest, so that each must begin where the last one ended

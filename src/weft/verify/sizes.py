@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from weft.block.program import BlockProgram, Graph, Map, Place, Rank, maps, spaces
-from weft.block.ranges import Band, Rest, Segment, Within
+from weft.block.ranges import Band, Part, Rest, Segment, Within
 
 # The least tile that is checked in place of a real one, where that is not 1.
 _LEAST = 3
@@ -100,6 +100,32 @@ def _band_reach(applied: BlockProgram) -> dict[str, int]:
             for axis in (node.axis, node.range.outer):
                 far[axis.space.name] = max(far.get(axis.space.name, 0), *ends)
     return far
+
+
+def band_sizes(applied: BlockProgram) -> tuple[Mapping[str, int], ...]:
+    """Choose sizes at which each band has a whole block between its edges: of the space it runs over and of the one beside it.
+
+    Args:
+        applied: scheduled, with places.
+    """
+    tiles = {m.axis: _tile(m) for m in maps(applied.graph)}
+    found: list[Mapping[str, int]] = []
+    for node in maps(applied.graph):
+        match node.range:
+            case Band(outer, low, high, Part.all | Part.full):
+                pass
+            case _:
+                continue
+        ends = [d for d in (low, high) if d is not None]
+        beside = tiles.get(outer, _LEAST)
+        whole = _tile(node) + beside + 1 + sum(abs(d.constant) for d in ends)
+        # Without a lower end the first block is inside; where an end is relative to sizes, equal ones have it where it says.
+        own = whole if low is not None or any(d.sizes for d in ends) else whole - beside
+        sizes = {node.axis.space.name: own}
+        sizes[outer.space.name] = max(whole, sizes.get(outer.space.name, 0))
+        if sizes not in found:
+            found.append(sizes)
+    return tuple(found)
 
 
 def edge_sizes(
