@@ -197,12 +197,15 @@ def _sizes(
             add(place, fit(limit))
         if first:  # what was cut short of a block is whole once, beside less of the others
             limit = 2 * min(limit for _, limit in most)
-            for together in band_sizes(applied):
-                wanted = {judged.names[name]: size for name, size in together.items() if name in judged.names}
-                add(0, fit(limit, own | wanted, wanted))
+            for one, two in zip(band_sizes(applied, 1), band_sizes(applied, 2), strict=True):
+                sizes = [
+                    {judged.names[n]: size for n, size in each.items() if n in judged.names} for each in (two, one)
+                ]
+                add(0, next(filter(None, (fit(limit, own | wanted, wanted) for wanted in sizes)), None))
             for name, size in own.items():
-                # A second block of one row more may lie anywhere in the first one's; a third one shows where it begins.
-                enough = size if name in summed else 2 * size + 3
+                # A second block of one row more may lie anywhere in the first one's; a third one shows where it begins. The
+                # second block of a sum is long enough to hold the maximum.
+                enough = size + size // 2 if name in summed else 2 * size + 3
                 if all(sizes[name] < enough for sizes in (*found[0], *found[1])):
                     add(0, fit(limit, own | {name: enough}, (name,)))
     return found

@@ -22,7 +22,6 @@ from weft.tensor.program import (
     Contraction,
     Elementwise,
     Input,
-    Iota,
     Opaque,
     Ranking,
     Reduction,
@@ -195,8 +194,6 @@ def _parallel(program: TensorProgram) -> set[str]:
                     if index.axis is None:
                         mixed.update(a.space.name for a, _ in index.terms)
                 mixed.update(_sources(program, node))
-            case Iota():
-                mixed.add(node.axes[0].space.name)
             case Opaque():
                 mixed.update(a.space.name for a in node.axes)
             case Input() | Elementwise() | _:

@@ -102,30 +102,24 @@ def _band_reach(applied: BlockProgram) -> dict[str, int]:
     return far
 
 
-def band_sizes(applied: BlockProgram) -> tuple[Mapping[str, int], ...]:
-    """Choose sizes at which each band has a whole block between its edges: of the space it runs over and of the one beside it.
+def band_sizes(applied: BlockProgram, blocks: int) -> tuple[Mapping[str, int], ...]:
+    """Choose sizes at which bands have whole blocks between their edges: of the space each runs over and of the one beside it.
 
     Args:
         applied: scheduled, with places.
+        blocks: so many, and a rest, at the least.
     """
     tiles = {m.axis: _tile(m) for m in maps(applied.graph)}
     found: list[Mapping[str, int]] = []
     for node in maps(applied.graph):
         match node.range:
             case Band(outer, low, high, Part.all | Part.full):
-                pass
+                far = sum(abs(d.constant) for d in (low, high) if d is not None)
+                size = blocks * _tile(node) + tiles.get(outer, _LEAST) + 1 + far
+                found.append({node.axis.space.name: size, outer.space.name: size})
             case _:
-                continue
-        ends = [d for d in (low, high) if d is not None]
-        beside = tiles.get(outer, _LEAST)
-        whole = _tile(node) + beside + 1 + sum(abs(d.constant) for d in ends)
-        # Without a lower end the first block is inside; where an end is relative to sizes, equal ones have it where it says.
-        own = whole if low is not None or any(d.sizes for d in ends) else whole - beside
-        sizes = {node.axis.space.name: own}
-        sizes[outer.space.name] = max(whole, sizes.get(outer.space.name, 0))
-        if sizes not in found:
-            found.append(sizes)
-    return tuple(found)
+                pass
+    return tuple({tuple(each.items()): each for each in found}.values())
 
 
 def edge_sizes(
