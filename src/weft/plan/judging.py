@@ -133,11 +133,10 @@ def wrong_of(judged: Judged, region: CompiledRegion, seed: int) -> str | None:
         return None
     try:
         wrong = _tried(judged, region, seed, far, near, 1) and _tried(judged, region, seed, far, near, _DRAWS)
-        told = [
-            _as_its_numbers_say(judged, each) if wrong and wrong.startswith("output") else [] for each in (far, near)
-        ]
-        if told[1]:
-            wrong = _tried(judged, region, seed, *told, _DRAWS)
+        if wrong and wrong.startswith("output"):
+            told = _as_its_numbers_say(judged, near)
+            if told:
+                wrong = _tried(judged, region, seed, _as_its_numbers_say(judged, far), told, _DRAWS)
     except torch.OutOfMemoryError:
         if not far:
             raise
