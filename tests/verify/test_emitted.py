@@ -8,8 +8,9 @@ from block import programs
 from block.paper import each, row_sum
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate
-from weft.tensor.program import Monoid, Order, Ranking, Reduction, TensorProgram, Use
-from weft.tensor.scalar import Arg, apply
+from weft.tensor.fp64 import Fp64Domain
+from weft.tensor.program import Extent, Iota, Monoid, Order, Ranking, Reduction, TensorProgram, Use
+from weft.tensor.scalar import Arg, Lit, apply
 from weft.verify.eager import EagerDomain, MaskedDomain
 from weft.verify.emitted import FAR, MANY, Tally, cases, fitted, points
 from weft.verify.regimes import REGIMES, labels, layout_of
@@ -193,3 +194,187 @@ def test_integers_must_be_equal():
     program = first_place()
     assert verdict(program) is None
     assert "is right" in (verdict(program, lambda case: tuple(np.where(v == 3, 4, v) for v in right(case))) or "")
+
+
+# What an accident decides: a right kernel may give it, and no wrong one passes for it.
+
+HUGE = 2.5e38
+
+
+def one_case(program, change, results) -> str | None:
+    """Returns what is said of the results of one case, whose inputs `change` makes."""
+    case = next(iter(cases(program, [], [sizes_of(program)], 0)))
+    inputs = {name: change(v) for name, v in case.inputs.items()}
+    made = type(case)(program, case.sizes, inputs, case.layout, 0)
+    tally = Tally(program)
+    tally.add(made, results(made))
+    return tally.verdict()
+
+
+def summed(dtype=F32):
+    m, n = programs.axes("m", "n")
+    node = Reduction("t", (m,), dtype, Monoid.sum, Use("x", (m, n)), (n,))
+    return TensorProgram((programs.tensor("x", m, n, dtype=dtype),), (node,), ("t",))
+
+
+def of_huge_terms(up: int, down: int):
+    """Rows of so many terms near the end of the range of either sign, and zeros."""
+
+    def change(v):
+        row = [HUGE] * up + [-HUGE] * down + [0.0] * v.shape[-1]
+        return np.broadcast_to(np.array(row[: v.shape[-1]]), v.shape).astype(np.float64)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("up", "down", "said"),
+    [
+        (6, 6, {np.inf: None, -np.inf: None, np.nan: None, 0.0: None}),
+        (9, 1, {np.inf: None, np.nan: None, -np.inf: "where eager gives", 7.0: "where eager gives"}),
+        (1, 1, {np.inf: "where eager gives", np.nan: "where eager gives", 0.0: None}),
+    ],
+)
+def test_sums_that_leave_the_range_on_their_way_depend_on_their_order(up, down, said):
+    """Where partial sums can, on that side; nothing else does."""
+    for value, wrong in said.items():
+        found = one_case(summed(), of_huge_terms(up, down), lambda case, v=value: (np.full_like(case.exact[0], v),))
+        assert (found is None) is (wrong is None), (up, down, value, found)
+        assert wrong is None or found is None or wrong in found
+
+
+def test_products_that_leave_the_range_on_their_way_depend_on_their_order():
+    m, n = programs.axes("m", "n")
+    node = Reduction("t", (m,), F32, Monoid.prod, Use("x", (m, n)), (n,))
+    program = TensorProgram((programs.tensor("x", m, n),), (node,), ("t",))
+
+    def row(*first):
+        return lambda v: np.broadcast_to(np.array([*first, *[1.0] * v.shape[-1]])[: v.shape[-1]], v.shape).copy()
+
+    for found in (np.inf, np.nan):
+        assert one_case(program, row(1e30, 1e30, 1e-30, 1e-30), lambda case, v=found: (v + 0 * case.exact[0],)) is None
+        assert one_case(program, row(1e15, 1e15, 1e-30), lambda case, v=found: (v + 0 * case.exact[0],)) is not None
+    of_both = np.array([[1e300, 1e300, 1e-300, -1e-300], [1e300, 1e300, np.nan, 0.0], [0.0, -2.0, 1.0, 3.0]])
+    np.testing.assert_allclose(Fp64Domain().reduce(Monoid.prod, of_both, [1]), [-1.0, np.nan, -0.0], rtol=1e-15)
+    assert one_case(program, row(np.inf), lambda case: (np.full_like(case.exact[0], 5.0),)) is not None
+
+
+def about_the_mean():
+    """Makes 1 / (n * x - sum of x), which rounding decides where x is the same all along a row."""
+    m, n = programs.axes("m", "n")
+    nodes = (
+        Extent("size", (), F32, n.space),
+        row_sum("t", "x", m, n),
+        each(
+            "d",
+            (m, n),
+            apply("sub", apply("mul", Arg(0), Arg(1)), Arg(2)),
+            Use("x", (m, n)),
+            Use("size", ()),
+            Use("t", (m,)),
+        ),
+        each("out", (m, n), apply("div", Lit(1.0), Arg(0)), Use("d", (m, n))),
+    )
+    return TensorProgram((programs.tensor("x", m, n),), nodes, ("out",))
+
+
+@pytest.mark.parametrize("found", [np.inf, -np.inf])
+def test_what_cancels_may_be_0_where_rounding_is_all_that_is_left(found):
+    program = about_the_mean()
+    assert one_case(program, lambda v: np.full_like(v, 0.1), lambda case: (np.full_like(case.exact[0], found),)) is None
+    said = one_case(
+        program, lambda v: np.arange(v.size).reshape(v.shape) * 0.1, lambda case: (np.full_like(case.exact[0], found),)
+    )
+    assert said is not None
+
+
+def test_a_zero_has_either_sign():
+    """Of an operand that is one number too: a maximum of zeros of both signs is either."""
+    (m,) = programs.axes("m")
+    nodes = (
+        each("top", (), apply("maximum", Arg(0), Arg(1)), Use("b", ()), Use("c", ())),
+        each("out", (m,), apply("div", Arg(0), Arg(1)), Use("a", (m,)), Use("top", ())),
+    )
+    program = TensorProgram((programs.tensor("a", m), programs.tensor("b"), programs.tensor("c")), nodes, ("out",))
+
+    def with_zeros(sign):
+        return lambda v: np.full_like(v, sign * 0.0) if v.ndim == 0 else v
+
+    for sign in (1.0, -1.0):
+        assert one_case(program, with_zeros(sign), lambda case: (-case.exact[0],)) is None
+    assert (
+        one_case(program, with_zeros(1.0), lambda case: (np.where(np.isinf(case.exact[0]), 3.0, case.exact[0]),))
+        is not None
+    )
+
+
+def test_rounding_decides_also_where_a_mask_excludes_operands():
+    """The weights of what is left: (x + 1e8) - 1e8 is a multiple of 8 in fp32. The operands that are excluded are infinite."""
+    m, n, d = programs.axes("m", "n", "d")
+    weight = apply("sub", apply("add", Arg(0), Lit(1e8)), Lit(1e8))
+    kept = apply("where", apply("le", Arg(1), Arg(2)), apply("add", Arg(0), Lit(8.0)), Lit(0.0))
+    nodes = (
+        Iota("i", (m,), DType.int64),
+        Iota("j", (n,), DType.int64),
+        each("w", (m, n), weight, Use("x", (m, n))),
+        each("p", (m, n), kept, Use("w", (m, n)), Use("j", (n,)), Use("i", (m,))),
+        programs.matmul("out", Use("p", (m, n)), Use("v", (n, d)), n),
+    )
+    program = TensorProgram((programs.tensor("x", m, n), programs.tensor("v", n, d)), nodes, ("out",))
+
+    def change(v):
+        found = np.random.default_rng(v.size).standard_normal(v.shape)
+        found[len(found) // 2 :, : v.shape[1] // 2] = -np.inf
+        return found if v.shape[0] == v.shape[1] else np.nan_to_num(found, neginf=-np.inf)
+
+    def masked(off):
+        return lambda case: (case.in_order(0, masked=True)[0].astype(np.float64) + off,)
+
+    kinds = {"x": lambda v: np.random.default_rng(1).standard_normal(v.shape), "v": change}
+    for off, right in ((0.0, True), (300.0, False)):
+        case = next(iter(cases(program, [], [sizes_of(program)], 0)))
+        inputs = {name: kinds[name](v) for name, v in case.inputs.items()}
+        made = type(case)(program, case.sizes, inputs, case.layout, 0)
+        assert np.isnan(made.exact[0]).any()
+        tally = Tally(program)
+        tally.add(made, masked(off)(made))
+        assert (tally.verdict() is None) is right, tally.verdict()
+
+
+def test_sums_in_fp64_are_held_to_the_roundings_of_fp64():
+    assert verdict(summed(DType.float64)) is None
+    assert verdict(summed(DType.float64), draws=4) is None
+
+    def narrow(case):
+        return (case.inputs["x"].astype(np.float32).sum(-1, dtype=np.float32).astype(np.float64),)
+
+    assert "error" in (verdict(summed(DType.float64), narrow, 4) or "")
+
+
+def test_equal_terms_are_rounded_alike():
+    """One after another, 4 sums of 2048 equal terms in fp64 lie off by more than rounding at random would bring."""
+    program = summed(DType.float64)
+    sizes = {s.name: size for s, size in zip(program.spaces(), (len(REGIMES), 8192), strict=True)}
+
+    def found(off):
+        tally = Tally(program)
+        for case in cases(program, [], [sizes], 0):
+            x = case.inputs["x"].reshape(len(REGIMES), 2048, 4)
+            with np.errstate(all="ignore"):
+                lanes = np.add.accumulate(x, axis=1)[:, -1]
+                tally.add(case, (lanes.sum(-1) * (1 + off),))
+        return tally.verdict()
+
+    assert found(0.0) is None
+    assert "error" in (found(1e-11) or "")
+
+
+def test_a_result_beyond_its_type_is_infinite():
+    for found, right in ((np.inf, True), (np.nan, True), (7.0, False), (-np.inf, False)):
+        said = one_case(
+            NORM_SQUARED, lambda v: np.full_like(v, 1e25), lambda case, v=found: (np.full_like(case.exact[0], v),)
+        )
+        assert (said is None) is right, said
+
+
+NORM_SQUARED = TensorProgram(NORM.inputs, NORM.nodes[:2], ("t",))

@@ -121,8 +121,27 @@ class Fp64Domain:
         if v.dtype == np.bool_ and monoid in (Monoid.sum, Monoid.prod):
             v = v.astype(np.int64)
         with np.errstate(all="ignore"):
+            if monoid is Monoid.prod and v.dtype == np.float64:
+                return self._multiplied(v, dims)
             start = identity(monoid, v.dtype.kind)
             return np.asarray(_REDUCE[monoid].reduce(v, axis=tuple(dims), initial=start))
+
+    def _multiplied(self, v: Array, dims: Sequence[int]) -> Array:
+        """Returns the product over `dims`, significands and exponents by themselves: it leaves the range only where it is out of
+        it, whatever the order."""
+        kept = [d for d in range(v.ndim) if d not in dims]
+        rows = v.transpose([*kept, *dims]).reshape([*(v.shape[d] for d in kept), math.prod(v.shape[d] for d in dims)])
+        parts, exponents = np.frexp(rows)
+        exponents = exponents.astype(np.int64)
+        while parts.shape[-1] > 1:
+            half = parts.shape[-1] // 2
+            odd = parts[..., 2 * half :], exponents[..., 2 * half :]
+            pairs, more = np.frexp(parts[..., :half] * parts[..., half : 2 * half])
+            both = exponents[..., :half] + exponents[..., half : 2 * half] + more
+            parts, exponents = np.concatenate((pairs, odd[0]), -1), np.concatenate((both, odd[1]), -1)
+        if not parts.shape[-1]:
+            return np.ones(parts.shape[:-1])
+        return np.ldexp(parts[..., 0], np.clip(exponents[..., 0], -3000, 3000))
 
     def ranked(self, v: Array, numbers: Array, count: int, order: Order) -> tuple[Array, Array]:
         """Ranks by sorting; False is less than True."""

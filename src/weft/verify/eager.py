@@ -13,7 +13,7 @@ import numpy as np
 from weft.tensor.domain import Array, contract_arrays, wrapped
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import Fp64Domain, rounded
-from weft.tensor.program import Monoid
+from weft.tensor.program import Monoid, Node
 from weft.tensor.scalar import Apply, Lit, Scalar
 
 
@@ -52,11 +52,13 @@ class EagerDomain(Fp64Domain):
 
     def reduce(self, monoid: Monoid, v: Array, dims: Sequence[int]) -> Array:
         """Reduces as the base class does, in float32; sums and products go one after another where the order asks for it."""
-        if not self.order or v.dtype.kind != "f" or monoid not in (Monoid.sum, Monoid.prod) or v.size == 0:
+        plain = monoid is Monoid.sum and not self.order
+        if plain or v.dtype.kind != "f" or monoid not in (Monoid.sum, Monoid.prod) or v.size == 0:
             return super().reduce(monoid, v, dims)
         kept = [d for d in range(v.ndim) if d not in dims]
         rows = v.transpose([*kept, *dims]).reshape([*(v.shape[d] for d in kept), -1])
-        way = np.random.default_rng(self.order).permutation(rows.shape[-1])
+        count = rows.shape[-1]
+        way: Array = np.random.default_rng(self.order).permutation(count) if self.order else np.arange(count)
         with np.errstate(all="ignore"):
             together = np.add if monoid is Monoid.sum else np.multiply
             return np.asarray(together.accumulate(rows[..., way], axis=-1)[..., -1])
@@ -151,6 +153,11 @@ class RandomlyRoundedDomain(Fp64Domain):
         rng = np.random.default_rng(seed)
         self._key = np.uint64(rng.integers(1 << 63))
         self._anyhow = rng if seed % 2 else None
+        self._zero = -1.0 if seed % 4 else 1.0
+
+    def begin(self, node: Node) -> None:
+        """Notes the type that the next node is computed in; `watch` of `evaluate`."""
+        self._of = node.dtype.accumulator
 
     def contract(
         self,
@@ -171,23 +178,29 @@ class RandomlyRoundedDomain(Fp64Domain):
             return found
         sizes = {**dict(zip(left_axes, left.shape, strict=True)), **dict(zip(right_axes, right.shape, strict=True))}
         terms = math.prod(n for axis, n in sizes.items() if axis not in out_axes)
-        return self._summed(found, product(np.abs(left), np.abs(right)), terms)
+        return self._summed(found, product(np.abs(left), np.abs(right)), product(left * left, right * right), terms)
 
     def reduce(self, monoid: Monoid, v: Array, dims: Sequence[int]) -> Array:
         """Reduces; sums and products are off by what rounding each partial one does: of n terms, by its root (Higham
-        and Mary 2019).
+        and Mary 2019), and by n/2 where all are equal, since these are rounded alike at each step.
         """
         found = super().reduce(monoid, v, dims)
         if v.dtype.kind != "f" or monoid in (Monoid.max, Monoid.min):
             return found
         terms = math.prod(v.shape[d] for d in dims)
-        of_all = np.abs(found) if monoid is Monoid.prod else super().reduce(monoid, np.abs(v), dims)
-        return self._summed(found, of_all, terms)
-
-    def _summed(self, found: Array, of_all: Array, terms: int) -> Array:
+        if monoid is Monoid.prod:
+            return self._summed(found, np.abs(found), np.zeros_like(found), terms)
         with np.errstate(all="ignore"):
-            off = 0.5 * DType.float32.eps * math.sqrt(terms) * of_all * self._parts(found)
-            return self._flushed(found + np.where(np.isfinite(off), off, 0.0), self._parts(found), DType.float32)
+            squares = super().reduce(monoid, v * v, dims)
+        return self._summed(found, super().reduce(monoid, np.abs(v), dims), squares, terms)
+
+    def _summed(self, found: Array, of_all: Array, squares: Array, terms: int) -> Array:
+        """Returns `found`, off by what rounding does to a sum: of `terms`, their magnitudes and squares summed up."""
+        with np.errstate(all="ignore"):
+            equal = np.abs(terms * squares - of_all * of_all) <= 1e-9 * of_all * of_all  # Cauchy and Schwarz
+            steps = np.where(equal, terms / 2, math.sqrt(terms))
+            off = 0.5 * self._of.eps * steps * of_all * self._parts(found)
+            return self._flushed(found + np.where(np.isfinite(off), off, 0.0), self._parts(found), self._of)
 
     def convert(self, v: Array, dtype: DType, semantic: bool) -> Array:
         """Converts, off by what the type rounds."""
@@ -207,7 +220,7 @@ class RandomlyRoundedDomain(Fp64Domain):
             case Apply("maximum" | "minimum"):  # of zeros of either sign either is right
                 found = super()._applied(expr, operands)
                 zero = (found == 0) & (found.dtype.kind == "f")
-                return np.where(zero, np.copysign(0.0, self._parts(found)), found) if zero.any() else found
+                return np.where(zero, self._zeros(found), found) if zero.any() else found
             case _:
                 return self._off(super()._applied(expr, operands), self._of)
 
@@ -215,8 +228,11 @@ class RandomlyRoundedDomain(Fp64Domain):
         """Returns an input: exact, but that numbers below the normal ones may be 0, and zeros have either sign."""
         if values.dtype.kind != "f":
             return values
-        parts = self._parts(values)
-        return np.where(values == 0, np.copysign(0.0, parts), self._flushed(values, parts, dtype))
+        return np.where(values == 0, self._zeros(values), self._flushed(values, self._parts(values), dtype))
+
+    def _zeros(self, like: Array) -> Array:
+        """Returns zeros of any signs; with an even seed all of one sign, with another such seed of the other."""
+        return np.copysign(0.0, self._zero if self._anyhow is None else self._parts(like))
 
     def _off(self, values: Array, dtype: DType) -> Array:
         if values.dtype.kind != "f":
@@ -239,9 +255,98 @@ class RandomlyRoundedDomain(Fp64Domain):
         if self._anyhow is not None:
             return self._anyhow.uniform(-1.0, 1.0, values.shape)
         bits = np.ascontiguousarray(values, np.float64).view(np.uint64).reshape(values.shape)
-        mixed = (bits ^ self._key) * np.uint64(0x9E3779B97F4A7C15)
-        mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+        with np.errstate(over="ignore"):  # numpy warns of it where there is one element alone
+            mixed = (bits ^ self._key) * np.uint64(0x9E3779B97F4A7C15)
+            mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
         return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0
+
+
+class MaskedEagerDomain(MaskedDomain, EagerDomain):
+    """Numbers as eager rounds them, and 0 times anything is 0: which operands of 0 there are may be rounding's to decide."""
+
+
+class MaskedRandomlyRoundedDomain(MaskedDomain, RandomlyRoundedDomain):
+    """Numbers that round at random, and 0 times anything is 0."""
+
+
+class AccidentalDomain(Fp64Domain):
+    """Numbers, but 0 where rounding decides what is left of terms that cancel, and NaN where the order of a sum or a product
+    decides whether it leaves the range of its type on the way.
+
+    Where a result is no number here, it may be none in a right program: a quotient by what may be 0, infinities of both signs.
+
+    Args:
+        terms: of the longest sum whose rounding may be what is left.
+    """
+
+    def __init__(self, terms: int) -> None:
+        self._of, self._room = DType.float32, 4.0 * math.sqrt(terms)
+
+    def begin(self, node: Node) -> None:
+        """Notes the type that the next node is computed in; `watch` of `evaluate`."""
+        self._of = node.dtype.accumulator
+
+    def contract(
+        self,
+        left: Array,
+        left_axes: Sequence[int],
+        right: Array,
+        right_axes: Sequence[int],
+        out_axes: Sequence[int],
+    ) -> Array:
+        """Multiplies and sums, as a sum is."""
+        labels = (left_axes, right_axes, out_axes)
+        found, of_all = (
+            super(AccidentalDomain, self).contract(a, labels[0], b, labels[1], labels[2])
+            for a, b in ((left, right), (np.abs(left), np.abs(right)))
+        )
+        return self._summed(found, of_all)
+
+    def reduce(self, monoid: Monoid, v: Array, dims: Sequence[int]) -> Array:
+        """Reduces; what leaves the range in some order and not in another one is NaN."""
+        found = super().reduce(monoid, v, dims)
+        if v.dtype.kind != "f" or monoid in (Monoid.max, Monoid.min):
+            return found
+        if monoid is Monoid.sum:
+            return self._summed(found, super().reduce(monoid, np.abs(v), dims))
+        most, largest = super().reduce(monoid, np.maximum(np.abs(v), 1.0), dims), -self._of.lowest
+        return np.where((np.abs(found) <= largest) & (most > largest), np.nan, found)
+
+    def _summed(self, found: Array, of_all: Array) -> Array:
+        """Returns `found`; what is left of terms that cancel is 0, and NaN where partial sums leave the range on one side and it
+        does not, or on both."""
+        if found.dtype.kind != "f":
+            return found
+        with np.errstate(all="ignore"):
+            largest, above, below = -self._of.lowest, (of_all + found) / 2, (of_all - found) / 2
+            either = (above > largest) & ((below > largest) | (found <= largest))
+            either |= (below > largest) & (found >= -largest)
+            return np.where(either, np.nan, self._left(found, of_all))
+
+    def _left(self, found: Array, of_all: Array) -> Array:
+        """Returns `found`; 0 where it is no more than what rounding of terms of this size leaves."""
+        with np.errstate(all="ignore"):
+            return np.where(np.abs(found) <= self._room * self._of.eps * of_all, 0.0, found)
+
+    def elementwise(self, expr: Scalar, args: Sequence[Array], dtype: DType) -> Array:
+        """Applies each operation of the expression; sums of what cancels are 0."""
+        self._of = dtype.accumulator
+        return super().elementwise(expr, args, dtype)
+
+    def _applied(self, expr: Apply, operands: Sequence[Array]) -> Array:
+        found = super()._applied(expr, operands)
+        if found.dtype.kind != "f":
+            return found
+        with np.errstate(all="ignore"):
+            match expr.op:
+                case "add" | "sub":
+                    return self._left(found, np.abs(operands[0]) + np.abs(operands[1]))
+                case "fma":
+                    return self._left(found, np.abs(operands[0] * operands[1]) + np.abs(operands[2]))
+                case "log":  # of what rounding alone tells from 1
+                    return self._left(found, np.ones_like(found))
+                case _:
+                    return found
 
 
 class FlushedDomain(Fp64Domain):

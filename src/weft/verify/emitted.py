@@ -17,9 +17,18 @@ import numpy as np
 from weft.tensor.domain import Array
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate, stays_inside
-from weft.tensor.fp64 import Fp64Domain
-from weft.tensor.program import Contraction, Monoid, Opaque, Ranking, Reduction, TensorProgram
-from weft.verify.eager import EagerDomain, FlushedDomain, MaskedDomain, RandomlyRoundedDomain, least_normal
+from weft.tensor.fp64 import Fp64Domain, rounded
+from weft.tensor.program import Contraction, Node, Opaque, Ranking, Reduction, TensorProgram
+from weft.verify.eager import (
+    AccidentalDomain,
+    EagerDomain,
+    FlushedDomain,
+    MaskedDomain,
+    MaskedEagerDomain,
+    MaskedRandomlyRoundedDomain,
+    RandomlyRoundedDomain,
+    least_normal,
+)
 from weft.verify.regimes import REGIMES, ROWS, Layout, drawn, labels, layout_of, reduced_spaces
 
 # Operations that the reference of a case may have: for cases of all regimes, a millisecond; for one whose sizes reach beyond every
@@ -80,7 +89,7 @@ class Case:
         }
         return _evaluated(self.program, inputs, self.sizes, FlushedDomain())
 
-    def in_order(self, order: int) -> tuple[Array, ...]:
+    def in_order(self, order: int, *, masked: bool = False) -> tuple[Array, ...]:
         """Returns the results as eager rounds them, with sums in another order."""
 
         def made() -> tuple[Array, ...]:
@@ -89,19 +98,27 @@ class Case:
                 name: v.astype(np.float32) if kinds[name].is_float and kinds[name] is not DType.float64 else v
                 for name, v in self.inputs.items()
             }
-            return _evaluated(self.program, narrow, self.sizes, EagerDomain(order))
+            domain = (MaskedEagerDomain if masked else EagerDomain)(order)
+            return _evaluated(self.program, narrow, self.sizes, domain)
 
-        return self._once(("order", order), made)
+        return self._once(("masked, in order" if masked else "order", order), made)
 
-    def rounded(self, number: int) -> tuple[Array, ...]:
+    @cached_property
+    def accidental(self) -> tuple[Array, ...]:
+        """The results in fp64, no numbers where an accident of roundings or of the order of sums decides whether there are any."""
+        domain = AccidentalDomain(most_terms(self.program, self.sizes))
+        return _evaluated(self.program, self.inputs, self.sizes, domain, domain.begin)
+
+    def rounded(self, number: int, *, masked: bool = False) -> tuple[Array, ...]:
         """Returns the results where each operation rounds at random."""
 
         def made() -> tuple[Array, ...]:
-            domain, kinds = RandomlyRoundedDomain(number), {n.name: n.dtype for n in self.program.inputs}
+            domain = (MaskedRandomlyRoundedDomain if masked else RandomlyRoundedDomain)(number)
+            kinds = {n.name: n.dtype for n in self.program.inputs}
             given = {name: domain.given(v, kinds[name]) for name, v in self.inputs.items()}
-            return _evaluated(self.program, given, self.sizes, domain)
+            return _evaluated(self.program, given, self.sizes, domain, domain.begin)
 
-        return self._once(("rounded", number), made)
+        return self._once(("masked and rounded" if masked else "rounded", number), made)
 
     def _once(self, key: tuple[str, int], made: Callable[[], tuple[Array, ...]]) -> tuple[Array, ...]:
         if key not in self.known:
@@ -139,10 +156,20 @@ def _said(group: int) -> str:
 
 
 def _evaluated(
-    program: TensorProgram, inputs: Mapping[str, Array], sizes: Mapping[str, int], domain: Fp64Domain
+    program: TensorProgram,
+    inputs: Mapping[str, Array],
+    sizes: Mapping[str, int],
+    domain: Fp64Domain,
+    watch: Callable[[Node], None] | None = None,
 ) -> tuple[Array, ...]:
     with np.errstate(all="ignore"):
-        return evaluate(program, inputs, domain, sizes=dict(sizes))
+        return evaluate(program, inputs, domain, sizes=dict(sizes), watch=watch)
+
+
+def most_terms(program: TensorProgram, sizes: Mapping[str, int]) -> int:
+    """Returns how many terms the longest sum of the program has at `sizes`."""
+    sums = (n.over for n in program.nodes if isinstance(n, Contraction | Reduction))
+    return max((math.prod(a.space.size(sizes) for a in over) for over in sums), default=1)
 
 
 def points(program: TensorProgram, sizes: Mapping[str, int]) -> int:
@@ -248,26 +275,18 @@ class Tally:
         if found.shape != exact.shape:
             self.wrong.append(f"output {output} has shape {found.shape}, not {exact.shape}")
             return
+        exact = _in_range(exact, eager, self._dtype(output))
         counted = np.isfinite(exact) & np.isfinite(eager)
         lost = counted & ~np.isfinite(found)
         if lost.any():  # near the end of the range a sum may leave it where its quotients do not
             lost &= ~_same_class(found, case.flushed[output]) & (
                 np.abs(exact) < -self._dtype(output).accumulator.lowest / _TERMS
             )
-        # Where eager has no number, a kernel has none either, or a right one: it may have more range. An infinity may be a NaN: a
-        # state that is corrected subtracts infinities.
-        none = ~np.isfinite(exact) & ~np.isfinite(eager)
-        odd = none & ~np.isnan(found) & ~_same_class(found, exact) & ~_same_class(found, eager)
-        if odd.any():
-            odd &= ~_near(found, case.unmasked[output], self._eps(output)) & ~_same_class(found, case.flushed[output])
-            odd &= not self._multiplies  # whether a product of many leaves the range on its way depends on the order
-        for number in range(_ROUNDINGS) if lost.any() or odd.any() else ():
-            # What another rounding, or a zero of the other sign, decides is nobody's promise.
-            other = case.rounded(number)[output]
-            lost &= ~_same_class(found, other)
-            odd &= ~(_same_class(found, other) | np.isfinite(other))
-            if (np.isinf(other) & np.isinf(exact) & (other != exact)).any():
-                odd &= ~np.isinf(found)
+        odd = self._odd(case, output, found, exact)
+        if lost.any():
+            lost &= np.isfinite(case.accidental[output])
+        for number in range(_ROUNDINGS) if lost.any() else ():
+            lost &= ~_same_class(found, case.rounded(number)[output])
         for mask in (lost, odd):
             if mask.any():
                 place = tuple(int(i) for i in np.argwhere(mask)[0])
@@ -275,16 +294,45 @@ class Tally:
                     f"output {output}, {_said(int(groups[place]))}: {found[place]} where eager gives {eager[place]}"
                 )
                 return
-        with np.errstate(all="ignore"):
-            counted &= ~(lost | np.isnan(found))
+        counted &= np.isfinite(found)
         maxima = self._maxima.setdefault(output, np.zeros((3, _BASE ** (1 + len(case.layout.slots)))))
         inside = groups[counted]
         for place, values in enumerate((_minus(found, exact), _minus(eager, exact), exact)):
             np.maximum.at(maxima[place], inside, np.abs(values[counted]))
 
-    @cached_property
-    def _multiplies(self) -> bool:
-        return any(isinstance(n, Reduction) and n.monoid is Monoid.prod for n in self.program.nodes)
+    def _odd(self, case: Case, output: int, found: Array, exact: Array) -> Array:
+        """Tells where eager has no number, and a result is not one that a right kernel may give there.
+
+        Such is the same, or a right number, since a kernel may have more range. An infinity may be a NaN: a state that is corrected
+        subtracts infinities. What a mask excludes does not count; what rounding decides, the sign of a zero among it, is nobody's
+        promise, nor whether a sum of large terms leaves the range on its way.
+        """
+        eager = case.eager[output]
+
+        def ranged(values: Array) -> Array:
+            return _in_range(values, eager, self._dtype(output))
+
+        odd = ~np.isfinite(exact) & ~np.isfinite(eager)
+        odd &= ~np.isnan(found) & ~_same_class(found, exact) & ~_same_class(found, eager)
+        if not odd.any():
+            return odd
+        unmasked = ranged(case.unmasked[output])
+        odd &= ~_near(found, unmasked, self._eps(output)) & ~_same_class(found, ranged(case.flushed[output]))
+        if odd.any():
+            odd &= ~np.isnan(case.accidental[output]) | np.isnan(exact) | np.isfinite(found)
+        for number in range(_ROUNDINGS) if odd.any() else ():
+            other = ranged(case.rounded(number)[output])
+            odd &= ~(_same_class(found, other) | np.isfinite(other))
+            if (np.isinf(other) & np.isinf(exact) & (other != exact)).any():
+                odd &= ~np.isinf(found)
+        if odd.any():
+            results = [case.rounded(n, masked=True) for n in range(_ROUNDINGS)]
+            results += [case.in_order(n, masked=True) for n in range(_ORDERS + 1)]
+            others = np.stack([ranged(each[output]) for each in results])
+            with np.errstate(all="ignore"):
+                room = _ROOM * np.abs(others - unmasked).max(0)
+                odd &= ~(np.abs(found - unmasked) <= room) & ~_same_class(found, others).any(0)
+        return odd
 
     def _exact(self, case: Case, output: int, found: Array) -> None:
         exact, eager = case.exact[output], case.eager[output]
@@ -334,6 +382,12 @@ class Tally:
         """Returns the error rule's bound; below the normal numbers, which some machines make 0, nothing counts."""
         dtype = self._dtype(output)
         return 2.0 * most[1] + 2.0 * dtype.eps * most[2] + least_normal(dtype)
+
+
+def _in_range(exact: Array, eager: Array, dtype: DType) -> Array:
+    """Returns `exact`, infinite where it is more than twice the largest number of its type and eager's is that infinity."""
+    beyond = np.isinf(rounded(exact / 2, dtype)) & np.isinf(eager) & (np.sign(exact) == np.sign(eager))
+    return np.where(beyond, eager, exact)
 
 
 def _minus(one: Array, other: Array) -> Array:
