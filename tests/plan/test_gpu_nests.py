@@ -190,7 +190,7 @@ NAMES = tuple(cases())
 
 
 def test_nests_are_right_in_the_interpreter(tmp_path: Path) -> None:
-    names = share(NAMES, 8, 2)
+    names = share(NAMES, 16, 2)
     environment = {
         **os.environ,
         "TRITON_INTERPRET": "1",
