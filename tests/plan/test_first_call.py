@@ -85,6 +85,28 @@ def test_fp64_decides_who_is_right():
     assert "error" in (compared(raw, lambda x: [x.var(-1, correction=0)], x) or "")
 
 
+@pytest.mark.parametrize("instead", [7.0, torch.inf, torch.nan])
+def test_infinities_are_compared_too(instead):
+    """What is left of a mask that was dropped, or has the wrong sign; a NaN may come of a state that is corrected."""
+    lower = torch.ones(40, 300, dtype=torch.bool).tril()
+
+    def masked(x):
+        return [x.masked_fill(~lower, -torch.inf)]
+
+    def wrong(x):
+        return [x.masked_fill(~lower, instead)]
+
+    found = compared(wrong, masked, X)
+    assert (found is None) if instead != instead else "other numbers than infinity" in (found or "")
+
+
+def test_one_infinity_that_rounding_decides_is_not_wrong():
+    def one(value):
+        return lambda x: [torch.cat((x.reshape(-1), x.new_full((1,), value)))]
+
+    assert compared(one(1e8), one(torch.inf), X) is None
+
+
 def test_what_is_written_is_compared_too():
     x = torch.randn(50)
 

@@ -115,6 +115,26 @@ def test_a_wrong_one_is_remembered_too(monkeypatch, tmp_path):
     assert "is wrong on hard inputs" in program.fallbacks[0].reason
 
 
+def test_a_size_that_a_number_looks_made_of_excuses_nothing_at_other_sizes(monkeypatch, tmp_path):
+    """0.5 is 1 / sqrt(4): what the judge forgives a graph that runs with 4 rows alone, it must not forgive one of any number."""
+    emit = cpp.emit
+
+    def few_rows(*args, **kwargs):
+        return emit(*args, **kwargs).replace("; program < m_blocks;", "; program < weft::min_index(m_blocks, 8);")
+
+    monkeypatch.setattr(cpp, "emit", few_rows)
+
+    def half(x):
+        return (x * 0.5).sum(-1)
+
+    called = weft.compile(half, cache_dir=tmp_path, measure="never", effort="none", defects="warn")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LeftToPyTorchWarning)
+        for rows in (50, 4, 60):  # from the second on PyTorch takes it for any number
+            x = torch.randn(rows, 70)
+            torch.testing.assert_close(called(x), half(x))
+
+
 def test_off_asks_nothing(monkeypatch, tmp_path):
     monkeypatch.setattr(judging, "wrong_of", None)
     assert len(optimized(softmax, torch.randn(5, 70), cache_dir=tmp_path, judge="off")[0].kernels) == 1

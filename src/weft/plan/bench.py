@@ -38,6 +38,7 @@ class Judged:
         names: the space of `written` for each name of a space of the kernels' program.
         example: sizes by those names.
         innermost: of inputs of the kernels' program, the dimension of stride 1, if any, in calls like the example.
+        constant: the spaces of `written` that are as long at each call as in the example, by name.
         device: the GPU that runs them; None: a CPU.
     """
 
@@ -47,6 +48,7 @@ class Judged:
     names: Mapping[str, str]
     example: Mapping[str, int]
     innermost: Mapping[str, int | None]
+    constant: frozenset[str] = frozenset()
     device: torch.device | None = None
 
 

@@ -146,6 +146,7 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     assert captured.program is not None
     program = as_in_eager(_for_the_machine(normalize(captured.program), known.options, known.target), captured.results)
     known.layouts = {name: _layout(t) for name, t in _inputs(captured, program, arguments).items()}
+    known.constant = frozenset(space.name for space, number in captured.sizes.items() if not number.symbols)
     steps: list[Step] = []
     regions: list[CompiledRegion] = []
     failed: dict[int, str] = {}
@@ -178,7 +179,9 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
         note(error)
         return _in_pytorch(captured, (*captured.fallbacks, Fallback("graph", reason_of(error))), eager)
     products = captured.leaving is not None and any(lone_products(captured, region) for region in cut)
-    fresh = Regions(known.options, known.layouts, known.target)  # without all that is not needed once this is built
+    fresh = Regions(
+        known.options, known.layouts, known.target, constant=known.constant
+    )  # without all that is not needed once this is built
     with_library = functools.partial(_with_library, captured, program, cut, fresh) if products else None
     captured = replace(captured, leaving=None, recording=None)  # they hold the whole recording
     made = tuple(regions), captured.fallbacks, run, with_library, in_place, tuple(steps), len(arguments)

@@ -49,6 +49,7 @@ def demand(judged: Judged, region: CompiledRegion, options: Options) -> None:
     folder = CacheFolder(options.cache_dir)
     keys = " ".join(k.key for k in region.kernels)
     parts = {"weft": source_hash(), "judged": keys, "program": str(judged.written)}
+    parts |= {"sizes": str(_sizes_that_are_numbers(judged))}
     if judged.device is not None:
         parts["gpu"] = torch.cuda.get_device_name(judged.device)
     key = cache_key(parts)
@@ -157,10 +158,7 @@ def _as_its_numbers_say(judged: Judged, every: list[dict[str, int]]) -> list[dic
 
     A graph that was traced for one size divides a sum by that number, and means nothing in particular at other sizes.
     """
-    program = judged.written
-    example = {judged.names[name]: size for name, size in judged.example.items() if name in judged.names}
-    numbers = {abs(float(v)) for v in literals(program)}
-    made = {name: n for name, n in example.items() if n > 1 and numbers & {n, n - 1.0, 1.0 / n, n**-0.5, n**0.5}}
+    program, made = judged.written, _sizes_that_are_numbers(judged)
     given = {rule.space.name for rule in program.derived}
     free = [{name: n for name, n in (sizes | made).items() if name not in given} for sizes in every] if made else []
     chosen = [program.sizes(each) for each in free]
@@ -169,6 +167,20 @@ def _as_its_numbers_say(judged: Judged, every: list[dict[str, int]]) -> list[dic
         for sizes in chosen
         if program.consistent(sizes) and stays_inside(program, sizes) and points(program, sizes) <= AT_MOST
     ]
+
+
+def _sizes_that_are_numbers(judged: Judged) -> dict[str, int]:
+    """Returns the sizes that a number of the program may be made of, by name of the space.
+
+    Only of spaces that have this size at each call: at others the kernels must be right, whatever numbers look like.
+    """
+    example = {judged.names[name]: size for name, size in judged.example.items() if name in judged.names}
+    numbers = {abs(float(v)) for v in literals(judged.written)}
+    return {
+        name: n
+        for name, n in example.items()
+        if n > 1 and name in judged.constant and numbers & {n, n - 1.0, 1.0 / n, n**-0.5, n**0.5}
+    }
 
 
 def _sizes(

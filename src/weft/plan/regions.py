@@ -69,12 +69,14 @@ class Regions:
         layouts: for each input of the graph, its dimension of stride 1, if any.
         target: where the kernels run.
         device: the GPU on which they may be timed; None where the target is not here.
+        constant: the spaces of the graph that are as long at each call as in the example, by name.
     """
 
     options: Options
     layouts: Mapping[str, int | None]
     target: Target = CPU
     device: torch.device | None = None
+    constant: frozenset[str] = frozenset()
     _prepared: dict[int, Prepared] = field(default_factory=dict[int, Prepared])
     _selected: dict[str, Selection | WeftError] = field(default_factory=dict[str, "Selection | WeftError"])
     _built: dict[str, CompiledRegion] = field(default_factory=dict[str, CompiledRegion])
@@ -173,6 +175,7 @@ class Regions:
             {own.name: its.name for own, its in spaces},
             prepared.example.sizes,
             prepared.example.innermost,
+            self.constant,
             self.device,
         )
 
