@@ -14,7 +14,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 RUN_STAMP := $(VENV)/.weft-run
 DEV_STAMP := $(VENV)/.weft-dev
 
-.PHONY: help venv demo test lint style code types imports check shuffled format bench clean
+# Of `make fuzz`. The seeds are the same each time, so that what it finds is of the change and not of the day; other seeds are for
+# campaigns (docs/judge.md).
+FUZZ_SEED ?= 1300000
+FUZZ_MINUTES ?= 3
+
+.PHONY: help venv demo test lint style code types imports check shuffled fuzz format bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -27,7 +32,7 @@ demo: $(RUN_STAMP) ## derive attention; compile example functions; print what wa
 bench: $(RUN_STAMP) ## measure against eager, Inductor and PyTorch's own attention
 	$(BIN)/weft bench
 
-test: lint check ## everything CI runs: lint, then the tests
+test: lint check fuzz ## everything CI runs: lint, the tests, three minutes of random functions
 
 check: $(DEV_STAMP) ## the tests alone
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q
@@ -37,6 +42,9 @@ shuffled: $(DEV_STAMP) ## the tests ten times, in other orders, with other hash 
 	  echo "seed $$seed"; \
 	  PYTHONHASHSEED=$$seed $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q --shuffled $$seed || exit 1; \
 	done
+
+fuzz: $(DEV_STAMP) ## random functions for three minutes; other seeds: make fuzz FUZZ_SEED=5 FUZZ_MINUTES=60
+	$(BIN)/weft fuzz --kind functions --seed $(FUZZ_SEED) --minutes $(FUZZ_MINUTES) --jobs $(JOBS)
 
 lint: style code types imports ## formatting, lint, types, import order
 

@@ -243,6 +243,25 @@ def test_sums_that_leave_the_range_on_their_way_depend_on_their_order(up, down, 
         assert wrong is None or found is None or wrong in found
 
 
+@pytest.mark.parametrize(("dtype", "term"), [(F32, 3e38), (DType.float64, 1.7e308)])
+def test_sums_of_products_beyond_the_range_on_both_sides_depend_on_their_order(dtype, term):
+    """A fused multiplication and addition does not round the product: to infinity it adds a number."""
+    m, n, d = programs.axes("m", "n", "d")
+    inputs = programs.tensor("x", m, n, dtype=dtype), programs.tensor("y", n, d, dtype=dtype)
+    program = TensorProgram(inputs, (programs.matmul("t", Use("x", (m, n)), Use("y", (n, d)), n, dtype),), ("t",))
+
+    for first, second, said in ((term, -term, None), (term, 1.0, "where eager gives")):
+        for found in (np.inf, -np.inf):
+            case = next(iter(cases(program, [], [{s.name: 2 + i for i, s in enumerate(program.spaces())}], 0)))
+            x, y = (v.shape for v in case.inputs.values())
+            made = {"x": np.broadcast_to([first, second, 0.0], x), "y": np.full(y, 2.5)}
+            case = type(case)(program, case.sizes, made, case.layout, 0)
+            tally = Tally(program)
+            tally.add(case, (np.full_like(case.exact[0], found),))
+            right = said is None or found > 0
+            assert (tally.verdict() is None) is right, (first, second, found, tally.verdict())
+
+
 def test_products_that_leave_the_range_on_their_way_depend_on_their_order():
     m, n = programs.axes("m", "n")
     node = Reduction("t", (m,), F32, Monoid.prod, Use("x", (m, n)), (n,))

@@ -398,6 +398,24 @@ def test_terms_that_cancel_may_overflow_before_they_do(monkeypatch):
     assert found is not None
 
 
+def test_sums_in_fp64_that_leave_the_range_on_both_sides_depend_on_their_order(monkeypatch):
+    """And on whether products are rounded. What is NaN in any order must be NaN."""
+    ends, infinite = (
+        tuple(Argument(name, ("n", "m"), "float64", values, "dense") for name in ("a0", "a1"))
+        for values in ("ends", "infinite")
+    )
+    for text in ("a0 @ a0.mT", "(a0 * 1.5).sum(1)"):
+        function = drawn(text, entry="compile", arguments=ends, calls=({"n": 9, "m": 33},), seed=3)
+        (plain,) = function.made()(*function.tensors(0))
+        assert bool(plain.isnan().any() or plain.isinf().any())
+        assert _wrongly(monkeypatch, function, lambda a: (a.nan_to_num(-torch.inf, torch.inf, -torch.inf),)) is None
+        assert _wrongly(monkeypatch, function, lambda a: (a.where(~a.isfinite(), a + 1e300),)) is not None
+    function = drawn("a0 @ a0.mT", entry="compile", arguments=infinite, calls=({"n": 9, "m": 33},), seed=3)
+    found = _wrongly(monkeypatch, function, lambda a: (a.nan_to_num(-torch.inf, torch.inf, -torch.inf),))
+    assert found is not None
+    assert found.stage == "nan"
+
+
 def test_a_result_beyond_its_type_is_infinite_of_its_sign(monkeypatch):
     function = drawn("a0 * a0.abs()", entry="compile", arguments=LARGE)
     assert _wrongly(monkeypatch, function, lambda a: (a,)) is None

@@ -15,14 +15,18 @@ _OF_TYPE = "aten::_to_copy"
 """A change of type: the reference, where all floats are of one type, makes fewer."""
 _ADDS = ("mm", "dot", "mv", "sum", "mean", "var", "std", "norm", "pool", "conv", "attention")
 """In the names of calls that add up: whether they overflow on the way depends on the order."""
+_FACTORS = {"sum": 1, "cumsum": 1, "mm": 2, "bmm": 2, "mv": 2, "dot": 2}
+"""How many operands each term of a sum is the product of, by the names of calls."""
+_SCALE = 2.0**-520
 
 
 def out_of_range(
     plain: Callable[[], tuple[torch.Tensor, ...]], wide: Callable[[], tuple[torch.Tensor, ...]]
 ) -> tuple[torch.Tensor, ...] | None:
-    """Tells which elements of each result depend on a number that is out of range in `plain` and not in `wide`.
+    """Tells which elements of each result depend on a number that is out of range in `plain` and not in `wide`, or on a sum
+    whose order decides whether it leaves the range of fp64.
 
-    `wide` is run a second time, with NaN in the place of each such number: what is NaN only then depends on one.
+    `wide` is run again, with NaN in the place of each such number, and with 0: what is NaN only with NaN depends on one.
 
     Args:
         plain: runs the function as it is, and gives its results.
@@ -34,12 +38,14 @@ def out_of_range(
     seen, without = _Leaving(), wide()
     with seen:
         plain()
-    poisoned = _Poisoned(seen.masks)
-    with poisoned:
-        results = wide()
-    if poisoned.different or poisoned.number != len(seen.masks):
-        return None
-    return tuple(a.isnan() & ~b.isnan() for a, b in zip(results, without, strict=True))
+    results: list[tuple[torch.Tensor, ...]] = []
+    for poison in (torch.nan, 0.0):
+        poisoned = _Poisoned(seen.masks, poison)
+        with poisoned:
+            results.append(wide())
+        if poisoned.different or poisoned.number != len(seen.masks):
+            return None
+    return tuple(a.isnan() & ~(b.isnan() & c.isnan()) for a, b, c in zip(results[0], without, results[1], strict=True))
 
 
 def _floating(made: Any) -> list[torch.Tensor]:
@@ -73,12 +79,37 @@ def _magnitude(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.abs() if tensor.is_floating_point() else tensor
 
 
-class _Poisoned(TorchDispatchMode):
-    """Puts NaN where the same call of another run gave no number, and this one does."""
+def _leaves_by_accident(func: Any, args: tuple[Any, ...], kwargs: Any, made: torch.Tensor) -> torch.Tensor:
+    """Tells where sums in fp64 leave the range on one side and their results do not, or on both sides.
 
-    def __init__(self, masks: list[tuple[str, list[torch.Tensor]]]) -> None:
+    On both sides a fused multiplication and addition, which adds an unrounded product to an infinity, gives that infinity, and
+    others NaN.
+    """
+    factors = _FACTORS.get(func.name().removeprefix("aten::").partition(".")[0], 0)
+    operands = [a for a in args[:factors] if isinstance(a, torch.Tensor) and a.dtype is torch.float64]
+    if not factors or len(operands) < factors or made.dtype is not torch.float64:
+        return torch.zeros_like(made, dtype=torch.bool)
+    sides = [((a * _SCALE).clamp(min=0), (a * -_SCALE).clamp(min=0)) for a in operands]
+
+    def added(*places: int) -> torch.Tensor:
+        return func(*(side[p] for side, p in zip(sides, places, strict=True)), *args[factors:], **(kwargs or {}))
+
+    if factors == 1:
+        above, below = added(0), added(1)
+    else:
+        above, below = added(0, 0) + added(1, 1), added(0, 1) + added(1, 0)
+    largest = torch.finfo(torch.float64).max * _SCALE**factors
+    either = (above > largest) & ((below > largest) | (above - below <= largest))
+    either |= (below > largest) & (above - below >= -largest)
+    return either & (above + below).isfinite()
+
+
+class _Poisoned(TorchDispatchMode):
+    """Puts `poison` where the same call of another run gave no number, and this one does, or has one by accident."""
+
+    def __init__(self, masks: list[tuple[str, list[torch.Tensor]]], poison: float) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType] - PyTorch annotates nothing here
-        self.masks, self.number, self.different = masks, 0, False
+        self.masks, self.number, self.different, self.poison = masks, 0, False, poison
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         made, name = func(*args, **(kwargs or {})), func.name()
@@ -92,8 +123,10 @@ class _Poisoned(TorchDispatchMode):
             return made
         for tensor, mask in zip(found, masks, strict=True):
             left = mask & torch.isfinite(tensor)
+            if bool(mask.any()):
+                left = left | _leaves_by_accident(func, args, kwargs, tensor)
             if bool(left.any()) and not _repeats(tensor):
-                tensor.masked_fill_(left, torch.nan)  # one that repeats elements is a view of what was here before
+                tensor.masked_fill_(left, self.poison)  # one that repeats elements is a view of what was here before
         return made
 
 

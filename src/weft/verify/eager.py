@@ -57,8 +57,9 @@ class EagerDomain(Fp64Domain):
             return super().reduce(monoid, v, dims)
         kept = [d for d in range(v.ndim) if d not in dims]
         rows = v.transpose([*kept, *dims]).reshape([*(v.shape[d] for d in kept), -1])
-        count = rows.shape[-1]
-        way: Array = np.random.default_rng(self.order).permutation(count) if self.order else np.arange(count)
+        way = list(range(rows.shape[-1]))
+        if self.order:
+            np.random.default_rng(self.order).shuffle(way)
         with np.errstate(all="ignore"):
             together = np.add if monoid is Monoid.sum else np.multiply
             return np.asarray(together.accumulate(rows[..., way], axis=-1)[..., -1])
@@ -270,21 +271,27 @@ class MaskedRandomlyRoundedDomain(MaskedDomain, RandomlyRoundedDomain):
 
 
 class AccidentalDomain(Fp64Domain):
-    """Numbers, but 0 where rounding decides what is left of terms that cancel, and NaN where the order of a sum or a product
-    decides whether it leaves the range of its type on the way.
+    """Numbers, but 0 where rounding decides what is left of terms that cancel, and `poison` where the order of a sum or a product,
+    or whether its terms are rounded, decides whether it leaves the range of its type on the way.
 
-    Where a result is no number here, it may be none in a right program: a quotient by what may be 0, infinities of both signs.
+    Where a result is NaN here with NaN as poison, and is not with 0, it may be no number in a right program.
 
     Args:
         terms: of the longest sum whose rounding may be what is left.
+        poison: NaN or 0.
     """
 
-    def __init__(self, terms: int) -> None:
-        self._of, self._room = DType.float32, 4.0 * math.sqrt(terms)
+    def __init__(self, terms: int, poison: float = math.nan) -> None:
+        self._of, self._room, self._accident = DType.float32, 4.0 * math.sqrt(terms), poison
 
     def begin(self, node: Node) -> None:
         """Notes the type that the next node is computed in; `watch` of `evaluate`."""
         self._of = node.dtype.accumulator
+
+    @property
+    def _scale(self) -> float:
+        """Returns a power of 2 that keeps sums of products of two in the range of fp64."""
+        return 2.0**-520 if self._of is DType.float64 else 1.0
 
     def contract(
         self,
@@ -296,37 +303,45 @@ class AccidentalDomain(Fp64Domain):
     ) -> Array:
         """Multiplies and sums, as a sum is."""
         labels = (left_axes, right_axes, out_axes)
-        found, of_all = (
-            super(AccidentalDomain, self).contract(a, labels[0], b, labels[1], labels[2])
-            for a, b in ((left, right), (np.abs(left), np.abs(right)))
-        )
-        return self._summed(found, of_all)
+
+        def product(a: Array, b: Array) -> Array:
+            return super(AccidentalDomain, self).contract(a, labels[0], b, labels[1], labels[2])
+
+        found = product(left, right)
+        if found.dtype.kind != "f":
+            return found
+        (up, down), (plus, minus) = (_sides(v * self._scale) for v in (left, right))
+        with np.errstate(all="ignore"):
+            above, below = product(up, plus) + product(down, minus), product(up, minus) + product(down, plus)
+        return self._inside(self._left(found, product(np.abs(left), np.abs(right))), above, below, self._scale**2)
 
     def reduce(self, monoid: Monoid, v: Array, dims: Sequence[int]) -> Array:
-        """Reduces; what leaves the range in some order and not in another one is NaN."""
+        """Reduces; what leaves the range in some order and not in another one is poison."""
         found = super().reduce(monoid, v, dims)
         if v.dtype.kind != "f" or monoid in (Monoid.max, Monoid.min):
             return found
         if monoid is Monoid.sum:
-            return self._summed(found, super().reduce(monoid, np.abs(v), dims))
+            above, below = (super(AccidentalDomain, self).reduce(monoid, a, dims) for a in _sides(v * self._scale))
+            found = self._left(found, super().reduce(monoid, np.abs(v), dims))
+            return self._inside(found, above, below, self._scale)
         most, largest = super().reduce(monoid, np.maximum(np.abs(v), 1.0), dims), -self._of.lowest
-        return np.where((np.abs(found) <= largest) & (most > largest), np.nan, found)
+        return np.where((np.abs(found) <= largest) & (most > largest), self._accident, found)
 
-    def _summed(self, found: Array, of_all: Array) -> Array:
-        """Returns `found`; what is left of terms that cancel is 0, and NaN where partial sums leave the range on one side and it
-        does not, or on both."""
-        if found.dtype.kind != "f":
-            return found
+    def _inside(self, found: Array, above: Array, below: Array, scale: float) -> Array:
+        """Returns `found`, the sum of terms; poison where partial sums leave the range on one side and it does not, or on both.
+
+        Of the terms, `above` are those above 0 and `below` the magnitudes of the others, each summed up and times `scale`.
+        """
         with np.errstate(all="ignore"):
-            largest, above, below = -self._of.lowest, (of_all + found) / 2, (of_all - found) / 2
-            either = (above > largest) & ((below > largest) | (found <= largest))
-            either |= (below > largest) & (found >= -largest)
-            return np.where(either, np.nan, self._left(found, of_all))
+            largest, total = -self._of.lowest * scale, above - below
+            either = (above > largest) & ((below > largest) | (total <= largest))
+            either |= (below > largest) & (total >= -largest)
+            return np.where(either & np.isfinite(above + below), self._accident, found)
 
     def _left(self, found: Array, of_all: Array) -> Array:
         """Returns `found`; 0 where it is no more than what rounding of terms of this size leaves."""
         with np.errstate(all="ignore"):
-            return np.where(np.abs(found) <= self._room * self._of.eps * of_all, 0.0, found)
+            return np.where(np.isfinite(of_all) & (np.abs(found) <= self._room * self._of.eps * of_all), 0.0, found)
 
     def elementwise(self, expr: Scalar, args: Sequence[Array], dtype: DType) -> Array:
         """Applies each operation of the expression; sums of what cancels are 0."""
@@ -347,6 +362,11 @@ class AccidentalDomain(Fp64Domain):
                     return self._left(found, np.ones_like(found))
                 case _:
                     return found
+
+
+def _sides(values: Array) -> tuple[Array, Array]:
+    """Returns how far values are above 0, and how far below."""
+    return np.maximum(values, 0.0), np.maximum(-values, 0.0)
 
 
 class FlushedDomain(Fp64Domain):

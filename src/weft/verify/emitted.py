@@ -105,9 +105,19 @@ class Case:
 
     @cached_property
     def accidental(self) -> tuple[Array, ...]:
-        """The results in fp64, no numbers where an accident of roundings or of the order of sums decides whether there are any."""
-        domain = AccidentalDomain(most_terms(self.program, self.sizes))
-        return _evaluated(self.program, self.inputs, self.sizes, domain, domain.begin)
+        """Returns for each element whether an accident of roundings or of the order of sums decides whether it is a number."""
+
+        def made(poison: float) -> tuple[Array, ...]:
+            domain = AccidentalDomain(most_terms(self.program, self.sizes), poison)
+            return _evaluated(self.program, self.inputs, self.sizes, domain, domain.begin)
+
+        pairs = zip(made(np.nan), made(0.0), self.exact, strict=True)
+        return tuple(
+            (np.isnan(with_nan) & ~np.isnan(with_0)) | (np.isfinite(exact) & ~np.isfinite(with_nan))
+            if with_nan.dtype.kind == "f"
+            else np.zeros(with_nan.shape, np.bool_)
+            for with_nan, with_0, exact in pairs
+        )
 
     def rounded(self, number: int, *, masked: bool = False) -> tuple[Array, ...]:
         """Returns the results where each operation rounds at random."""
@@ -284,7 +294,7 @@ class Tally:
             )
         odd = self._odd(case, output, found, exact)
         if lost.any():
-            lost &= np.isfinite(case.accidental[output])
+            lost &= ~case.accidental[output]
         for number in range(_ROUNDINGS) if lost.any() else ():
             lost &= ~_same_class(found, case.rounded(number)[output])
         for mask in (lost, odd):
@@ -319,7 +329,7 @@ class Tally:
         unmasked = ranged(case.unmasked[output])
         odd &= ~_near(found, unmasked, self._eps(output)) & ~_same_class(found, ranged(case.flushed[output]))
         if odd.any():
-            odd &= ~np.isnan(case.accidental[output]) | np.isnan(exact) | np.isfinite(found)
+            odd &= ~case.accidental[output] | np.isfinite(found)
         for number in range(_ROUNDINGS) if odd.any() else ():
             other = ranged(case.rounded(number)[output])
             odd &= ~(_same_class(found, other) | np.isfinite(other))
