@@ -341,6 +341,16 @@ def test_what_is_infinite_in_fp64_may_be_infinite():
     assert theirs[2:].tolist() == eager[2:].tolist()
 
 
+def test_the_largest_number_may_be_rounded_up():
+    """To the infinity of its sign."""
+    exact = torch.tensor([65519.9, 65519.9, -65510.0, 60000.0], dtype=torch.float64)
+    found = torch.tensor([torch.inf, -torch.inf, -torch.inf, torch.inf], dtype=torch.float16)
+    mine, _, _ = function_trial._comparable(
+        found, torch.tensor([65504.0, 65504.0, -65504.0, 60000.0], dtype=torch.float16), exact
+    )
+    assert mine.isfinite().tolist() == [True, False, True, False]
+
+
 def _of_what_is_visible(q: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """Causal attention in which nothing is multiplied with what the mask excludes."""
     seen = torch.ones(len(q), len(q), dtype=torch.bool).tril()
