@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from weft.tensor.builder import Builder
+from weft.tensor.degrees import DegreeDomain, Formula, Polynomial
 from weft.tensor.dtypes import DType
+from weft.tensor.primes import FAMILY, LEAST
 from weft.tensor.program import Monoid, TensorProgram
 from weft.tensor.scalar import Arg, Lit, Scalar, apply
 from weft.verify import Argument, Verdict, equivalent
+from weft.verify.classes import Chances
 
 F = DType.float32
 X, Y, Z = Arg(0), Arg(1), Arg(2)
@@ -167,6 +171,30 @@ CLAIMS: dict[str, tuple[Scalar, Scalar, set[Argument], bool]] = {
 }
 
 
+def test_equality_of_elements_is_an_arbitrary_function_of_their_difference() -> None:
+    """Where programs agree whatever it is, they are equal, ties or not: 3 * 3 + 4 * 4 == 5 * 5."""
+    equal = apply("eq", apply("mul", X, Y), Z)
+    unequal = apply("ne", Z, apply("mul", Y, X))
+    verdict = compared(apply("where", equal, X, Y), apply("where", unequal, Y, X))
+    assert verdict.equal is True, verdict
+    assert verdict.error_probability is not None
+
+
+def test_an_even_function_has_two_arguments_that_others_may_meet() -> None:
+    domain = DegreeDomain(arbitrary=True)
+    x = domain.random((3,), F, np.random.default_rng(0))
+    found = domain.elementwise(apply("abs", X), [x], F)
+    assert isinstance(found, Formula)
+    assert found.applied == 2
+
+
+def test_whole_numbers_that_are_divided_by_count_in_the_bound() -> None:
+    """A prime that divides one of them tells nothing, nor does one that divides the difference."""
+    f, g = (Formula((3,), Polynomial(1), divisor=bits) for bits in (3000.0, 2000.0))
+    of_primes = Chances.of(f, g, (LEAST + 3,)).rational - 1 / (LEAST + 3)
+    assert of_primes * 30 * FAMILY[1] >= 3000 + 2000 + 3000
+
+
 @pytest.mark.parametrize("name", CLAIMS)
 def test_what_is_claimed_has_an_argument_and_a_number_by_a_theorem_alone(name: str) -> None:
     one, other, classes, number = CLAIMS[name]
@@ -202,6 +230,13 @@ OPEN: dict[str, tuple[Scalar, Scalar, DType, DType, Argument]] = {
         F,
         F,
         Argument.constants,
+    ),
+    "elements equal to each other": (
+        apply(
+            "where", apply("eq", apply("add", apply("mul", X, X), apply("mul", Y, Y)), apply("mul", Z, Z)), Lit(0.0), X
+        ),
+        X,
+        *(F, F, Argument.constants),
     ),
     "NaN": (apply("where", apply("isnan", X), Y, X), X, F, F, Argument.special),
     "integers": (

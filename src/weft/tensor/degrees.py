@@ -288,7 +288,7 @@ class DegreeDomain:
                 return self._compared(op, formulas, self._either(formulas))
             case "abs" | "sign":
                 if self._arbitrary and op == "abs":
-                    return self._function(op, formulas)
+                    return self._function(op, formulas, even=True)
                 number = formulas[0].number
                 found = (
                     replace(formulas[0], number=None if number is None else abs(number))
@@ -364,8 +364,8 @@ class DegreeDomain:
 
     # What is no arithmetic
 
-    def _function(self, name: str, args: Sequence[Formula]) -> Formula:
-        """Returns a new variable for each element, and keeps the bounds of its arguments."""
+    def _function(self, name: str, args: Sequence[Formula], *, even: bool = False) -> Formula:
+        """Returns a new variable for each element, and keeps the bounds of its arguments; of an `even` function each has two."""
         if all(a.fixed for a in args):
             return replace(_variable(args), fixed=True)
         self.met.functions.add(name)
@@ -378,7 +378,11 @@ class DegreeDomain:
         for each in args:
             poles = poles * each.poles
         return replace(
-            _variable(args), poles=poles, applied=1 + sum(a.applied for a in args), argument=argument, fixed=False
+            _variable(args),
+            poles=poles,
+            applied=1 + even + sum(a.applied for a in args),
+            argument=argument,
+            fixed=False,
         )
 
     def _without_exponentials(self, where: str, a: Formula) -> None:
@@ -394,6 +398,12 @@ class DegreeDomain:
             self.met.constants.add("numbers that are computed")
             return found
         if len(numbers) == len(args):
+            return found
+        if op in _TIES and not numbers:  # different formulas are hardly ever equal at random elements
+            if self._arbitrary:
+                tied = self._function("eq", [self._sub(*args)], even=True)
+                return tied if op == "eq" else self._sub(_number(1.0, ()), tied)
+            self.met.constants.add("elements with each other, for equality")
             return found
         apart = [
             a.number for a in numbers if a.number is not None and math.isfinite(a.number) and (a.number or op in _TIES)

@@ -243,10 +243,13 @@ class FieldArithmetic:
         that is even.
         """
         if self._arbitrary:
-            even = select(a.last > self._last // 2, self.neg(a), a)
-            return self._patched("abs", self.random_function("abs", even), self._is_special(a), a)
+            return self._patched("abs", self.random_function("abs", self._even(a)), self._is_special(a), a)
         result = select(self.order(a) >= 0, a, self.neg(a))
         return self._patched("abs", result, self._is_special(a), a)
+
+    def _even(self, a: FieldValue) -> FieldValue:
+        """Return the same one of a and -a for both."""
+        return select(a.last > self._last // 2, self.neg(a), a)
 
     def sign(self, a: FieldValue) -> FieldValue:
         """Return -1, 0 or 1; 0 for NaN."""
@@ -346,6 +349,16 @@ class FieldArithmetic:
         first = int(a.last.flat[0])
         return first in self._constants and (first != 0 or ties) and bool((a.last == first).all())
 
+    def _tied(self, a: FieldValue, b: FieldValue) -> FieldValue | None:
+        """Return a random function of the difference, whatever its sign, if what elements decide is arbitrary: random ones that are
+        different formulas are never equal.
+        """
+        if not self._arbitrary or a.special is not None or b.special is not None:
+            return None
+        if not np.isnan(self.known(a)).any() and not np.isnan(self.known(b)).any():
+            return None
+        return self.random_function("eq", self._even(self.sub(a, b)))
+
     def maximum(self, a: FieldValue, b: FieldValue) -> FieldValue:
         """Return the greater under the random order; NaN if either is."""
         found = self._beside_number("maximum", a, b)
@@ -385,12 +398,14 @@ class FieldArithmetic:
 
     def eq(self, a: FieldValue, b: FieldValue) -> Array | FieldValue:
         """Tell whether the elements are the same, as a mask; False beside NaN."""
-        found = self._beside_number("eq", a, b, ties=True)
+        found = self._beside_number("eq", a, b, ties=True) or self._tied(a, b)
         return (a.last == b.last) & (a.codes == b.codes) & ~(a.nan | b.nan) if found is None else found
 
     def ne(self, a: FieldValue, b: FieldValue) -> Array | FieldValue:
         """Tell whether the elements differ, as a mask; True beside NaN."""
         found = self._beside_number("ne", a, b, ties=True)
+        tied = None if found is not None else self._tied(a, b)
+        found = self.sub(self.from_integers(np.asarray(1)), tied) if tied is not None else found
         return (a.last != b.last) | (a.codes != b.codes) | a.nan | b.nan if found is None else found
 
     def isnan(self, a: FieldValue) -> Array:

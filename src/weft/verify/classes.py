@@ -56,7 +56,8 @@ class Chances:
         """Bounds the chances for two values modulo a chain of primes."""
         p, family = chain[-1], FAMILY[len(chain)]
         left, right = one.top.scaled(other.divisor) * other.bottom, other.top.scaled(one.divisor) * one.bottom
-        whole = (left + right) * one.poles * other.poles
+        # Whole numbers that are divided by are no factors of the difference: they must not be 0 either.
+        whole = (left + right).scaled(one.divisor + other.divisor) * one.poles * other.poles
         count = one.applied + other.applied + 2  # of 0 and 1 the results may be known
         pairs = count * (count - 1) / 2 if count > 2 else 0.0
         argument = one.argument | other.argument
