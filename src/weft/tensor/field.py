@@ -89,8 +89,8 @@ class FieldDomain:
             each costs as much work again. With too few, the deepest exponentials are random functions. By default three that
             follow from the seed.
         arbitrary: integers and bools that are data are elements, too, and what is not arithmetic on them is a random function; so
-            are casts, equality of elements, and comparisons and extrema with numbers that stand in the program: random elements hardly
-            ever meet these.
+            are casts, equality of elements, and comparisons and extrema with numbers that stand in the program, since random
+            elements hardly ever meet these.
             Programs that agree then do so at all inputs.
     """
 
