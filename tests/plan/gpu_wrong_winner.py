@@ -21,7 +21,7 @@ import weft
 from afresh import chosen_afresh
 from weft.emit import triton
 from weft.errors import LeftToPyTorchWarning
-from weft.plan import judging, region, tune
+from weft.plan import judging_sizes, region, tune
 from weft.plan.select import Candidate, Selection
 
 
@@ -64,8 +64,8 @@ def planted(patch: pytest.MonkeyPatch, wrong: int) -> None:
         return [[] for _ in tried]
 
     patch.setattr(tune, "_JUDGED", 2)
-    patch.setattr(judging, "_MANY_INTERPRETED", 1 << 8)
-    patch.setattr(judging, "MANY", 1 << 10)
+    patch.setattr(judging_sizes, "_MANY_INTERPRETED", 1 << 8)
+    patch.setattr(judging_sizes, "MANY", 1 << 10)
     patch.setattr(region, "tuned", here)
     patch.setattr(triton, "emit", faulty)
     patch.setattr(tune, "compiled", nothing)

@@ -424,7 +424,12 @@ def _near(found: Array, exact: Array, eps: float) -> Array:
 
 
 def fitted(
-    program: TensorProgram, wanted: Mapping[str, int], layout: Layout, most: int, whole: Collection[str] = ()
+    program: TensorProgram,
+    wanted: Mapping[str, int],
+    layout: Layout,
+    most: int,
+    whole: Collection[str] = (),
+    allowed: Callable[[str, int], int] = lambda _, size: size,
 ) -> dict[str, int] | None:
     """Chooses sizes of all spaces of `program` that take few enough operations; None where its fixed sizes leave no such.
 
@@ -435,8 +440,8 @@ def fitted(
         layout: spaces of rows have room for all regimes, several times where that is cheap.
         most: so many operations.
         whole: spaces that keep the size wanted, whatever becomes of the others; then rows need not be of all regimes.
+        allowed: gives the size of a space, by name, to take in place of one that is wanted.
     """
-
     given = {rule.space.name for rule in program.derived}
     chosen = {name: size for name, size in wanted.items() if name not in given}
     least = {name: min(size, _LEAST) for name, size in chosen.items()}
@@ -445,23 +450,28 @@ def fitted(
             # So many more, not so many: a number that blocks divide would leave no rest.
             chosen[name] += ROWS * len(REGIMES) if chosen[name] < ROWS * len(REGIMES) else 0
             least[name] = len(REGIMES) if not whole else _LEAST
-    least |= {name: chosen[name] for name in whole if name in chosen}
     if (
         not layout.slots
     ):  # of integers alone: three blocks of each loop and a rest, so that each must begin where the last one ended
         chosen |= {name: 2 * size + 3 for name, size in chosen.items() if name not in reduced_spaces(program)}
+    chosen = {name: allowed(name, size) for name, size in chosen.items()}
+    least |= {name: chosen[name] for name in whole if name in chosen}
     sizes, summed = _taken(program, chosen), reduced_spaces(program)
+
+    def smaller(name: str) -> int | None:
+        tried = (allowed(name, max(least[name], n)) for n in (chosen[name] * 2 // 3, chosen[name] // 2))
+        return next((n for n in tried if n < chosen[name]), None)
+
     while sizes is not None and points(program, sizes) > most:
-        room = {name for name in chosen if chosen[name] > least[name]}
+        room = {name: fewer for name in chosen if chosen[name] > least[name] and (fewer := smaller(name))}
         if not room:
             return sizes if points(program, sizes) <= AT_MOST else None
-        name = max(room & set(layout.slots) or room - summed or room, key=chosen.__getitem__)
-        fewer = max(least[name], chosen[name] * 2 // 3)
-        smaller = _taken(program, chosen | {name: fewer})
-        if smaller is None:  # what follows from it would have no elements
+        name = max(room.keys() & set(layout.slots) or room.keys() - summed or room, key=chosen.__getitem__)
+        taken = _taken(program, chosen | {name: room[name]})
+        if taken is None:  # what follows from it would have no elements
             least[name] = chosen[name]
         else:
-            sizes, chosen[name] = smaller, fewer
+            sizes, chosen[name] = taken, room[name]
     return sizes
 
 

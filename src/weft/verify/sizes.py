@@ -122,6 +122,28 @@ def band_sizes(applied: BlockProgram, blocks: int) -> tuple[Mapping[str, int], .
     return tuple({tuple(each.items()): each for each in found}.values())
 
 
+def of_blocks(applied: BlockProgram, blocks: int) -> dict[str, int]:
+    """Counts the elements of each space, by name, that give its loops so many blocks, where these run one after the other.
+
+    Loops in another one's block have as many as that has, at any size. A band is as long as what it lies beside.
+    """
+    found: dict[str, int] = {}
+    for node in maps(applied.graph):
+        if node.place is not Place.loop or isinstance(node.range, Within):
+            continue
+        count, spaces_of = blocks, [node.axis.space.name]
+        if isinstance(node.range, Segment):  # each of them; the last may be shorter
+            segments = node.range.count
+            count = max(blocks * (segments - 1), (blocks - 1) * segments) + 1
+        elif isinstance(node.range, Rest):
+            count += 1
+        elif isinstance(node.range, Band):
+            spaces_of.append(node.range.outer.space.name)
+        for name in spaces_of:
+            found[name] = max(found.get(name, 0), count * _tile(node))
+    return found
+
+
 def edge_sizes(
     applied: BlockProgram, most: Mapping[str, int] | None = None, reach: Mapping[str, int] | None = None
 ) -> tuple[Mapping[str, int], ...]:
