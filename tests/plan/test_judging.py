@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ import weft
 from weft.api import net
 from weft.emit import cpp
 from weft.errors import DefectError, LeftToPyTorchWarning, WrongKernelError
-from weft.plan import bench, judging
+from weft.options import Options
+from weft.plan import bench, judging, regions
 
 
 @pytest.fixture(autouse=True)
@@ -196,3 +198,71 @@ def test_where_every_candidate_is_wrong_pytorch_runs_it_with_one_warning(tuned_o
     assert outcome["error"] == 0
     assert "is wrong on hard inputs" in outcome["fallbacks"][0]
     assert len(outcome["warned"]) == 1
+
+
+# The marker of a GPU's judge.
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch, tmp_path):
+    """Judges a region as if its kernels ran on a GPU: `judge(wrong_of)` has that in place of what runs them."""
+    found = []
+    with monkeypatch.context() as patch:
+        patch.setattr(regions, "demand", lambda judged, region, options: found.append((judged, region)))
+        optimized(softmax, torch.randn(5, 70), cache_dir=tmp_path)
+    (judged, region) = found[-1]
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+
+    def judge(wrong_of):
+        monkeypatch.setattr(judging, "wrong_of", wrong_of)
+        judging.demand(
+            replace(judged, device=torch.device("cuda", 0)), region, Options(cache_dir=str(tmp_path), judge="first")
+        )
+
+    return judge
+
+
+def right(*_):
+    """Finds nothing wrong."""
+
+
+GONE = f"{judging.socket.gethostname()} {2**22 + 1}"
+"""The name of a process that there is not: numbers end at 2**22."""
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, AssertionError])
+def test_an_interrupted_judge_leaves_no_marker(error, on_a_gpu, monkeypatch):
+    """Nor does a defect of the judge's: the next process must not take the marker for a kernel that it did not survive."""
+
+    def interrupted(*_):
+        raise error
+
+    monkeypatch.setattr(judging, "_this_process", lambda: GONE)  # what were left would be a process's that is gone
+    with pytest.raises(error):
+        on_a_gpu(interrupted)
+    asked = []
+    on_a_gpu(lambda *_: asked.append(1))
+    assert asked
+
+
+def test_a_process_that_did_not_survive_is_a_verdict(on_a_gpu, monkeypatch):
+    class Killed(BaseException):
+        """Stands for the end of the process: nothing of `demand` runs any more."""
+
+    def killed(*_):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(judging, "_this_process", lambda: GONE)
+        # no such process
+        patch.setattr(judging.CacheFolder, "remove", lambda *_: None)
+        with pytest.raises(Killed):
+            on_a_gpu(killed)
+    with pytest.raises(WrongKernelError, match="did not survive"):
+        on_a_gpu(right)
+
+
+def test_a_marker_of_a_process_that_runs_or_of_another_machine_says_nothing():
+    assert judging._known({"running": judging._this_process()}) is None
+    assert judging._known({"running": f"{judging.socket.gethostname()} {os.getppid()}"}) is None
+    assert judging._known({"running": f"another machine {2**22 + 1}"}) is None
