@@ -12,6 +12,7 @@ import torch
 from torch.utils import _pytree as pytree  # no public name
 
 from weft import verify
+from weft.api.branches import decided_by_sizes
 from weft.api.given import callable_of, inputs_of
 from weft.api.optimize import Inputs
 from weft.api.whole import Whole, argument, whole
@@ -40,9 +41,10 @@ def equivalent(fn_a: Callable[..., Any], fn_b: Callable[..., Any], example_input
     Returns:
         A verdict. `equal` is True only where each class of what the functions hold has an argument (`classes`). It is False where
         an input tells them apart, which `separates` holds by name ("argument 0"), made as small as it could be, and `reason` shows.
-        It is None where no such input was found and yet something has no argument, or a function cannot be captured whole; the
-        reason says what agrees, and up to what. What is rounding is no difference: sums in another order, or constants such as
-        1 / 3. Casts to fewer bits than the results have are no rounding, but part of the function.
+        It is None where no such input was found and yet something has no argument, a function cannot be captured whole, or it
+        decides something by a size, alike at all sizes tried; the reason says what agrees, and up to what. What is rounding is no
+        difference: sums in another order, or constants such as 1 / 3. Casts to fewer bits than the results have are no rounding,
+        but part of the function.
 
     Raises:
         ArgumentError: a function cannot be called, or `example_inputs` are no arguments.
@@ -63,7 +65,15 @@ def equivalent(fn_a: Callable[..., Any], fn_b: Callable[..., Any], example_input
     for each in (first, second):
         if each.program is None:
             return verify.Verdict(None, None, each.reason + _tried(search))
-    return _checked(first, second, search)
+    verdict = _checked(first, second, search)
+    if not verdict.equal or search is None:
+        return verdict
+    decisions = (decided_by_sizes(fn, inputs, search.sizes) for fn in (fn_a, fn_b))
+    decided = next(filter(None, decisions), None)
+    if decided is None:
+        return verdict
+    doubt = f"they were not run at sizes at which a function decides otherwise: {decided}"
+    return replace(verdict, equal=None, error_probability=None, reason=f"{verdict.reason}; {doubt}")
 
 
 def _searched(

@@ -43,6 +43,8 @@ _ALIKE = 0.5
 _MODERATE, _PLAIN = 1e3, 1e-6
 # Magnitudes at which eager's results are near to numbers, whatever is computed.
 _ORDINARY = (1e-3, 8.0)
+# As many elements as are tried where there are more.
+_LITTLE = 2
 # Sizes beyond a constant: so many constants, up to so large, tensors of so many elements, along so many kinds of dimension.
 _MOST_CONSTANTS, _MOST_SIZE, _MOST_ELEMENTS, _MOST_SQUARE, _ALONE = 6, 1 << 16, 1 << 22, 1 << 24, 1 << 16
 
@@ -104,6 +106,7 @@ class Search:
         bounds: the numbers among them that bound indices.
         tried: how many inputs both were run on.
         passed: the most elements along a dimension, by the size that it has in the example.
+        sizes: all numbers of elements along it that the functions were called with, whether they took them or not.
         random: a function gives other results on the same inputs.
         beyond: bounds beyond which no size was tried, since that takes too much memory.
         poles: where something is divided by 0, the functions give infinities of other signs.
@@ -117,6 +120,7 @@ class Search:
     seed: int = 0
     tried: int = 0
     passed: dict[int, int] = field(default_factory=dict[int, int])
+    sizes: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
     random: bool = False
     beyond: set[int] = field(default_factory=set[int])
     poles: bool = False
@@ -169,6 +173,9 @@ class Search:
         else:
             yield from itertools.islice(draws(given, self.numbers, self.seed), _FEW_DRAWS)
         for made in (*self._other_sizes(given), *self._beyond_constants(given)):
+            for x, y in zip(given, made, strict=True):
+                for old, new in zip(x.shape, y.shape, strict=True):
+                    self.sizes.setdefault(old, set()).add(new)
             if self._runs(made):
                 yield from few_draws(made, self.seed)
                 for x, y in zip(given, made, strict=True):
@@ -176,8 +183,11 @@ class Search:
                         self.passed[old] = max(self.passed.get(old, old), new)
 
     def _other_sizes(self, given: Tensors) -> Iterator[Tensors]:
-        """Yields inputs with a little more along the dimensions of the example."""
+        """Yields inputs with a little more along the dimensions of the example, and with little."""
         kinds = sorted({size for x in given for size in x.shape})
+        for size in kinds:
+            if size > _LITTLE:
+                yield tuple(_resized(x, {size: _LITTLE}) for x in given)
         for more in (1, 5):
             yield tuple(_resized(x, {size: size + more for size in kinds}) for x in given)
             if len(kinds) > 1:
