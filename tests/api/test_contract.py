@@ -394,7 +394,7 @@ class TestEquivalent:
     def test_modules_are_told_apart_though_they_read_their_weights(self):
         layer = torch.nn.Linear(4, 3)
         without = weft.equivalent(layer, lambda x: F.linear(x, layer.weight), (torch.randn(5, 4),))
-        assert without.equal is None, "a weight that stays float32 is no operand of float64's"
+        assert without.equal is False, "weights that a function holds are float64 where its arguments are"
         other = copy.deepcopy(layer)
         torch.nn.init.ones_(other.bias)
         assert weft.equivalent(layer, other, (torch.randn(5, 4),)).equal is False

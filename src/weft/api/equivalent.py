@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import CellType, FunctionType
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch.utils import _pytree as pytree  # no public name
 
 from weft import verify
 from weft.api.branches import decided_by_sizes
-from weft.api.given import callable_of, inputs_of
+from weft.api.given import callable_of, demand_fits, inputs_of
 from weft.api.optimize import Inputs
 from weft.api.whole import Whole, argument, whole
 from weft.errors import UnsupportedError, named
@@ -35,8 +36,9 @@ def equivalent(fn_a: Callable[..., Any], fn_b: Callable[..., Any], example_input
 
     Args:
         fn_a, fn_b: functions or modules with the same arguments.
-        example_inputs: positional arguments for both; tensors that share no memory. Other values and other sizes are tried, too:
-            both functions are run, on copies, a few hundred times.
+        example_inputs: positional arguments for both; tensors that share no memory. Other values and other sizes of tensors are
+            tried, too: both functions are run, on copies, a few hundred times. What is no tensor stays as it is, and the reason
+            says so.
 
     Returns:
         A verdict. `equal` is True only where each class of what the functions hold has an argument (`classes`). It is False where
@@ -53,6 +55,8 @@ def equivalent(fn_a: Callable[..., Any], fn_b: Callable[..., Any], example_input
     fn_a = callable_of(fn_a, "the first argument of weft.equivalent", "weft.equivalent({}, fn_b, inputs)")
     fn_b = callable_of(fn_b, "the second argument of weft.equivalent", "weft.equivalent(fn_a, {}, inputs)")
     inputs = inputs_of(example_inputs, "weft.equivalent(fn_a, fn_b")
+    for fn in (fn_a, fn_b):
+        demand_fits(fn, inputs, "weft.equivalent")
     first, second = whole(fn_a, inputs, "first"), whole(fn_b, inputs, "second")
     if first.returns and second.returns and first.returns != second.returns:
         return verify.Verdict(False, None, f"the first returns {first.returns}, the second {second.returns}")
@@ -66,6 +70,9 @@ def equivalent(fn_a: Callable[..., Any], fn_b: Callable[..., Any], example_input
         if each.program is None:
             return verify.Verdict(None, None, each.reason + _tried(search))
     verdict = _checked(first, second, search)
+    held = [f"{argument(i)} = {x!r}" for i, x in enumerate(inputs) if not isinstance(x, torch.Tensor)]
+    if held:
+        verdict = replace(verdict, reason=f"{verdict.reason}; where {', '.join(held)}, as given")
     if not verdict.equal or search is None:
         return verdict
     decisions = (decided_by_sizes(fn, inputs, search.sizes) for fn in (fn_a, fn_b))
@@ -85,7 +92,7 @@ def _searched(
     places = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)]
     tensors = [inputs[i] for i in places]
     dense = all(type(x) in (torch.Tensor, torch.nn.Parameter) and x.layout is torch.strided for x in tensors)
-    if any(w.writes for w in wholes) or not dense or not tensors or any(x.is_quantized or x.is_meta for x in tensors):
+    if any(w.writes for w in wholes) or not dense or not tensors or any(map(_is_odd, tensors)):
         return None, None
     try:
         own = [copy.deepcopy(fn) if isinstance(fn, torch.nn.Module) else fn for fn in functions]
@@ -112,7 +119,7 @@ def _searched(
 def _runner(
     fn: Callable[..., Any], inputs: tuple[Any, ...], places: Sequence[int]
 ) -> Callable[[Tensors], Sequence[Any]]:
-    wide = copy.deepcopy(fn).double() if isinstance(fn, torch.nn.Module) else fn
+    wide = _in_fp64(fn)
 
     def run(tensors: Tensors) -> Sequence[Any]:
         given = list(inputs)
@@ -122,6 +129,32 @@ def _runner(
         return pytree.tree_leaves((wide if widened else fn)(*given))
 
     return run
+
+
+def _is_odd(x: torch.Tensor) -> bool:
+    """Tells whether eager computes nearly nothing on such tensors, or the search has no numbers for them."""
+    return x.is_quantized or x.is_meta or x.is_complex() or (x.is_floating_point() and x.dtype.itemsize == 1)
+
+
+def _in_fp64(fn: Any, depth: int = 2) -> Any:
+    """Copies a function with the tensors and modules that it holds (its own, or its closure's) in float64."""
+    if isinstance(fn, torch.nn.Module):
+        return copy.deepcopy(fn).double()
+    if isinstance(fn, torch.Tensor):
+        return fn.detach().double() if fn.is_floating_point() else fn
+    if not isinstance(fn, FunctionType) or not depth:
+        return fn
+    held = (torch.nn.Module, torch.Tensor, FunctionType)
+    cells = tuple(
+        CellType(_in_fp64(cell.cell_contents, depth - 1))
+        if cell != CellType() and isinstance(cell.cell_contents, held)
+        else cell
+        for cell in fn.__closure__ or ()
+    )
+    defaults = tuple(_in_fp64(x, depth - 1) if isinstance(x, held) else x for x in fn.__defaults__ or ())
+    made = FunctionType(fn.__code__, fn.__globals__, fn.__name__, defaults, cells if fn.__closure__ else None)
+    made.__kwdefaults__ = fn.__kwdefaults__
+    return made
 
 
 def _as_written(wholes: tuple[Whole, Whole]) -> tuple[TensorProgram | None, TensorProgram | None]:
@@ -150,7 +183,7 @@ def _checked(first: Whole, second: Whole, search: Search | None) -> verify.Verdi
             alone = "at the sizes given, and not at others: one of them has a size as a number (x.shape[-1])"
             verdict = replace(verdict, reason=f"{verdict.reason}; {alone}")
     if verdict.equal is False:
-        said = f"no law makes them equal{_tried(search)}: rounding explains what differs, which is {what_differs(one, other)}"
+        said = f"no law makes them equal{_tried(search)}. Apart they have: {what_differs(one, other)}"
         return verify.Verdict(None, None, said, classes=verdict.classes, primes=verdict.primes)
     if not verdict.agrees:
         return verdict

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -72,6 +73,26 @@ def inputs_of(example_inputs: Any, function: str) -> tuple[Any, ...]:
             todo=f"give them as a tuple, in the function's order: {function}, ({one}, ...))",
         )
     return tuple(cast("Iterable[Any]", example_inputs))
+
+
+def demand_fits(fn: Callable[..., Any], inputs: Sequence[Any], function: str) -> None:
+    """Refuse arguments that `fn` does not take so many of.
+
+    Raises:
+        ArgumentError: there are too few of them, or too many.
+    """
+    try:
+        signature = inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
+    except (TypeError, ValueError):  # it says nothing of its arguments
+        return
+    try:
+        signature.bind(*inputs)
+    except TypeError as error:
+        name = getattr(fn, "__name__", type(fn).__name__)
+        raise ArgumentError(
+            f"{name}{signature} cannot be called with {len(inputs)} arguments: {error}",
+            todo=f"give {function} the example inputs as a tuple of what {name} takes, in its order",
+        ) from None
 
 
 def kind_of(value: Any) -> str:

@@ -12,7 +12,7 @@ from torch._dynamo.exc import TorchDynamoException
 from weft.api.backend import compile_graph, in_pytorch, replayed
 from weft.api.calling import changes_objects, learned
 from weft.api.compile import dynamo_compile, eagerly, translating, without_log_inside
-from weft.api.given import callable_of, inputs_of
+from weft.api.given import callable_of, demand_fits, inputs_of
 from weft.api.net import defect, safe, say
 from weft.api.program import Program, Saved
 from weft.api.recompiles import OWN
@@ -50,6 +50,7 @@ def optimize(
     """
     fn = callable_of(fn, "the first argument of weft.optimize", "weft.optimize({}, inputs)")
     inputs = inputs_of(example_inputs, "weft.optimize(fn")
+    demand_fits(fn, inputs, "weft.optimize")
     with in_force(**options):
         place = target_for(target, inputs)
         here = runs_here(place, home(inputs))

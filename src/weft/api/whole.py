@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import CellType, CodeType, FunctionType
 from typing import Any, cast
 
 import torch
+from torch._dynamo import config as dynamo_config  # no public name
+from torch._dynamo.utils import counters  # no public name
 from torch.utils import _pytree as pytree  # no public name
 
 from weft.api.compile import dynamo_compile, translating
@@ -108,10 +111,10 @@ class _Trace:
         return {key: call(old) for key, old in captured.calls.items()}
 
     def numbers(self, program: TensorProgram | None) -> tuple[float | int, ...]:
-        """List the numbers in the calls of the graphs (bounds of slices among them), and those that operations of the
-        program have.
+        """List the numbers in the calls of the graphs (bounds of slices among them), those that operations of the program have,
+        and those that Python's own code may decide by.
         """
-        found = list(literals(program)) if program is not None else []
+        found = [*(literals(program) if program is not None else ()), *numbers_of_code(self._fn)]
         for module in self._modules:
             for node in module.graph.nodes:
                 found += _numbers((node.args, node.kwargs))
@@ -136,13 +139,17 @@ class _Trace:
         def collect(gm: torch.fx.GraphModule, example: Sequence[Any]) -> Callable[..., Any]:
             return self._collected(gm, example)
 
-        with torch.no_grad():
+        breaks = sum(counters["graph_break"].values())
+        # Numbers of Python stay numbers, whatever was traced before: as symbols they would be no numbers of the function.
+        with torch.no_grad(), cast("Any", dynamo_config).patch(automatic_dynamic_shapes=False, specialize_int=True):
             returned = translating(dynamo_compile(own_code(self._fn), collect), self._fn)(*self._inputs)
-        if len(self._graphs) > 1:
+        if len(self._graphs) > 1 or sum(counters["graph_break"].values()) > breaks:
             raise UnsupportedError(
-                f"the {self._which} function is {len(self._graphs)} graphs, not one: something in it breaks PyTorch's tracing"
+                f"the {self._which} function is not one graph: something in it breaks PyTorch's tracing (`if` on data, print)"
             )
         leaves, structure = pytree.tree_flatten(returned)
+        if any(all(made is not leaf for leaf in leaves) for found in self._made for made in found):
+            raise UnsupportedError(f"the {self._which} function decides in Python by what it computed (`if` on data)")
         if not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
             raise UnsupportedError(f"the {self._which} function returns no tensor")
         if not self._graphs:
@@ -205,6 +212,24 @@ class _Trace:
                 dims.append(node.dims or node.axes)
         made = replace(program, inputs=tuple(inputs.values()), outputs=tuple(outputs), output_dims=tuple(dims))
         return remove_dead(made)
+
+
+def numbers_of_code(fn: Any) -> Iterator[float | int]:
+    """List the numbers that stand in a function's code, and those that it holds: `if x.shape[0] > 17` is in no graph."""
+    if isinstance(fn, torch.nn.Module):
+        yield from _numbers([v for m in fn.modules() for v in vars(m).values() if isinstance(v, int | float)])
+        fn = type(fn).forward
+    fn = getattr(fn, "__func__", fn)
+    if not isinstance(fn, FunctionType):
+        return
+    codes: list[CodeType] = [fn.__code__]
+    while codes:
+        code = codes.pop()
+        codes += [c for c in code.co_consts if isinstance(c, CodeType)]
+        yield from _numbers([c for c in code.co_consts if isinstance(c, int | float | tuple)])
+        yield from _numbers([fn.__globals__.get(name) for name in code.co_names])
+    held = [cell.cell_contents for cell in fn.__closure__ or () if cell != CellType()]
+    yield from _numbers([*held, *(fn.__defaults__ or ())])
 
 
 def _only_moves(captured: Captured, program: TensorProgram) -> bool:

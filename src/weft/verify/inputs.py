@@ -19,6 +19,7 @@ from weft.tensor.program import (
     Monoid,
     Ranking,
     Reduction,
+    Reindex,
     TensorProgram,
     uses,
 )
@@ -102,6 +103,21 @@ def ordered(program: TensorProgram) -> bool:
         or (isinstance(n, Elementwise) and _compares(n.expr))
         for n in program.nodes
     )
+
+
+def joins_outcomes(program: TensorProgram) -> bool:
+    """Tells whether many comparisons decide one result together, as `all` and `any` have them: random ones hardly ever all hold."""
+    outcomes = {n.name for n in program.inputs if n.dtype is DType.bool}
+    for node in program.nodes:
+        match node:
+            case Reduction() if node.monoid is not Monoid.sum and node.arg.value in outcomes:
+                return True
+            case Cast() | Elementwise() | Reindex() if uses(node) and outcomes.issuperset(uses(node)):
+                outcomes.add(node.name)
+            case _:
+                if node.dtype is DType.bool:
+                    outcomes.add(node.name)
+    return False
 
 
 def exhausting(programs: Sequence[TensorProgram], sizes: Mapping[str, int]) -> int | None:

@@ -48,6 +48,9 @@ _LITTLE = 2
 # Sizes beyond a constant: so many constants, up to so large, tensors of so many elements, along so many kinds of dimension.
 _MOST_CONSTANTS, _MOST_SIZE, _MOST_ELEMENTS, _MOST_SQUARE, _ALONE = 6, 1 << 16, 1 << 22, 1 << 24, 1 << 16
 
+# Up to so many bounds, sums and products of two are tried, too.
+_FEW_BOUNDS = 4
+
 # Of larger examples a part is taken where both functions run on it, else so many inputs are tried.
 _MOST_IN_EXAMPLE, _FEW_DRAWS = 1 << 14, 24
 
@@ -188,11 +191,12 @@ class Search:
         for size in kinds:
             if size > _LITTLE:
                 yield tuple(_resized(x, {size: _LITTLE}) for x in given)
-        for more in (1, 5):
-            yield tuple(_resized(x, {size: size + more for size in kinds}) for x in given)
+        larger: tuple[Callable[[int], int], ...] = (lambda n: n + 1, lambda n: n + 5, lambda n: 2 * n)
+        for of in larger:
+            yield tuple(_resized(x, {size: of(size) for size in kinds}) for x in given)
             if len(kinds) > 1:
                 for size in kinds:
-                    yield tuple(_resized(x, {size: size + more}) for x in given)
+                    yield tuple(_resized(x, {size: of(size)}) for x in given)
 
     def _beyond_constants(self, given: Tensors) -> Iterator[Tensors]:
         """Yields inputs longer than each constant along each dimension: all of one size together, where that is not too
@@ -201,8 +205,10 @@ class Search:
         large = sorted((c for c in self.bounds if c > _MOST_SIZE), reverse=True)
         self.beyond.update(large)
         constants = [*(c for c in self.numbers.sizes if c <= _MOST_SIZE)][:_MOST_CONSTANTS]
-        for constant in dict.fromkeys((*constants, *(c for c in self.bounds if 1 < c <= _MOST_SIZE))):
-            wanted = constant + 1 + constant % 2
+        pairs = itertools.permutations(sorted(self.bounds), 2) if len(self.bounds) <= _FEW_BOUNDS else ()
+        together = {c for a, b in pairs for c in (a + b, a * (b + 1))}
+        for constant in dict.fromkeys((*constants, *(c for c in (*self.bounds, *together) if 1 < c <= _MOST_SIZE))):
+            wanted = constant + 3 - constant % 2  # an index beyond it, and one more
             for size in sorted({size for x in given for size in x.shape if size < wanted}):
                 if self._is_small(given, lambda n, size=size, wanted=wanted: wanted if n == size else n):
                     yield tuple(_resized(x, {size: wanted}) for x in given)
@@ -253,9 +259,8 @@ class Search:
             different = _eager_difference(one, other)
             if different is None:
                 continue
-            if isinstance(different, str):
-                first, second = different.split(" | ")
-                return Apart(inputs, place, None, first, second)
+            if isinstance(different, tuple):
+                return Apart(inputs, place, None, *different)
             found = self._confirmed(inputs, place, different, one, other)
             if found is not None:
                 return Apart(inputs, place, found, _shown(one[found]), _shown(other[found]))
@@ -386,15 +391,15 @@ def _program(side: Side) -> TensorProgram:
     return side.program
 
 
-def _eager_difference(one: Any, other: Any) -> Array | str | None:
+def _eager_difference(one: Any, other: Any) -> Array | tuple[str, str] | None:
     """Tells where two results differ by more than the last place; in words if they do not differ element by element."""
     if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
-        same = one is other or (type(one) is type(other) and not isinstance(one, torch.Tensor) and one == other)
-        return None if same else f"{one!r} | {other!r}"
+        same = one is other or (type(one) is type(other) and not isinstance(one, torch.Tensor) and _same(one, other))
+        return None if same else (repr(one), repr(other))
     if one.shape != other.shape:
-        return f"shape {tuple(one.shape)} | shape {tuple(other.shape)}"
+        return f"shape {tuple(one.shape)}", f"shape {tuple(other.shape)}"
     if one.dtype != other.dtype:
-        return f"{one.dtype} | {other.dtype}"
+        return str(one.dtype), str(other.dtype)
     if not one.dtype.is_floating_point:
         different = np.asarray((one != other).detach().cpu().numpy())
         return different if different.any() else None
@@ -405,6 +410,14 @@ def _eager_difference(one: Any, other: Any) -> Array | str | None:
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     different = np.asarray(far & ~same)
     return different if different.any() else None
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Tells whether two results that are no tensors are the same: numbers up to rounding, NaN too, arrays element by element."""
+    if isinstance(one, float | complex | np.ndarray):
+        a, b = np.asarray(one, np.complex128), np.asarray(other, np.complex128)
+        return a.shape == b.shape and bool(np.all(np.isclose(a, b, rtol=_PLAIN, equal_nan=True)))
+    return bool(one == other)
 
 
 def _number(x: torch.Tensor) -> Array:

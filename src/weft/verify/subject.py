@@ -19,7 +19,7 @@ from weft.tensor.primes import LONGEST, chain, chains
 from weft.tensor.program import Elementwise, Monoid, Reduction, TensorProgram
 from weft.tensor.scalar import operation_count
 from weft.verify.classes import Held
-from weft.verify.inputs import exhausting, literals, ordered, turns, with_all_integers, with_numbers
+from weft.verify.inputs import exhausting, joins_outcomes, literals, ordered, turns, with_all_integers, with_numbers
 from weft.verify.verdict import Verdict
 
 V = TypeVar("V")
@@ -189,7 +189,8 @@ class Subject(ABC):
         """
         held = self.held(draw)
         arbitrary = replace(draw, arbitrary=True)
-        if held.may_close and self.difference(arbitrary) is None:
+        closes = held.may_close and not any(map(joins_outcomes, self.programs))
+        if closes and self.difference(arbitrary) is None:
             return self.held(arbitrary)
         return held
 
