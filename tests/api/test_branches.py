@@ -14,6 +14,10 @@ def twice_beyond_50(a):
     return a.sum(0) if a.shape[0] < 50 else 2 * a.sum(0)
 
 
+def twice_beyond_a_number_that_no_code_holds(a):
+    return a.sum(0) if a.shape[0] < sum((20, 30)) else 2 * a.sum(0)
+
+
 def twice_at_multiples_of_7(a):
     return a.sum(0) if a.shape[0] % 7 else 2 * a.sum(0)
 
@@ -22,12 +26,17 @@ def less_beyond_64(a):
     return a.sum(0) * min(a.shape[0], 64) / a.shape[0]
 
 
-@pytest.mark.parametrize("fn", [twice_beyond_50, twice_at_multiples_of_7, less_beyond_64])
+@pytest.mark.parametrize("fn", [twice_beyond_a_number_that_no_code_holds, twice_at_multiples_of_7])
 def test_a_branch_on_a_size_that_was_not_tried_is_no_claim(fn):
     verdict = weft.equivalent(fn, total, (torch.randn(12),))
     assert verdict.equal is None
     assert verdict.error_probability is None
     assert "decides otherwise" in verdict.reason
+
+
+@pytest.mark.parametrize("fn", [twice_beyond_50, less_beyond_64])
+def test_a_size_beyond_a_number_in_the_code_is_tried(fn):
+    assert weft.equivalent(fn, total, (torch.randn(12),)).equal is False
 
 
 def test_a_branch_on_a_size_that_was_tried_tells_them_apart():

@@ -46,7 +46,9 @@ def decided_by_sizes(
 
 
 def _decisions(gm: torch.fx.GraphModule, example: Sequence[Any], tried: Mapping[int, Collection[int]]) -> Iterator[str]:
-    every: list[Any] = [s for x in example for s in (x.shape if isinstance(x, torch.Tensor) else (x,))]
+    every: list[Any] = [
+        s for x in example if isinstance(x, torch.Tensor) for s in x.shape
+    ]  # numbers stay as they are given
     sizes: list[Any] = [s for s in every if isinstance(s, torch.SymInt)]
     given: dict[Any, int] = {s.node.expr: int(s) for s in sizes if s.node.expr.is_Symbol}
     choices = [given | {symbol: other} for symbol, size in given.items() for other in tried.get(size, ())]
