@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._dynamo.source import TensorPropertySource  # no public name
 from torch.utils import _pytree as pytree  # no public name
 
 from weft.api.compile import torch_compile
@@ -46,13 +47,16 @@ def decided_by_sizes(
 
 
 def _decisions(gm: torch.fx.GraphModule, example: Sequence[Any], tried: Mapping[int, Collection[int]]) -> Iterator[str]:
-    every: list[Any] = [
-        s for x in example if isinstance(x, torch.Tensor) for s in x.shape
-    ]  # numbers stay as they are given
+    every: list[Any] = [s for x in example for s in (x.shape if isinstance(x, torch.Tensor) else (x,))]
     sizes: list[Any] = [s for s in every if isinstance(s, torch.SymInt)]
-    given: dict[Any, int] = {s.node.expr: int(s) for s in sizes if s.node.expr.is_Symbol}
+    traced: Any = sizes[0].node.shape_env if sizes else None
+    given: dict[Any, int] = {}
+    for symbol, size in [(s.node.expr, s.node.hint) for s in sizes]:  # int(s) would decide what it is
+        sources = traced.var_to_sources.get(symbol, ())
+        if any(isinstance(source, TensorPropertySource) for source in sources):  # numbers stay as they are given
+            given[symbol] = int(size)
     choices = [given | {symbol: other} for symbol, size in given.items() for other in tried.get(size, ())]
-    guards: list[Any] = sizes[0].node.shape_env.guards if sizes else []
+    guards: list[Any] = traced.guards if sizes else []
     for expr in (guard.expr for guard in guards):
         # Symbols that none of the arguments has as a size follow from others, mostly as a reshape demands.
         if expr.free_symbols <= given.keys() and not any(bool(expr.subs(choice)) is False for choice in choices):
