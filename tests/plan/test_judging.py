@@ -266,3 +266,23 @@ def test_a_marker_of_a_process_that_runs_or_of_another_machine_says_nothing():
     assert judging._known({"running": judging._this_process()}) is None
     assert judging._known({"running": f"{judging.socket.gethostname()} {os.getppid()}"}) is None
     assert judging._known({"running": f"another machine {2**22 + 1}"}) is None
+
+
+def test_a_case_that_memory_has_no_room_for_leaves_the_smaller_ones(monkeypatch, tmp_path):
+    """The large case comes first: without it the others are run all the same."""
+    replaced(monkeypatch, *FAULTS["lost rescale"][:2])
+    monkeypatch.setattr(bench, "_MEMORY", 1 << 21)
+    met: list[int] = []
+    guard = bench.Guarded.holding
+
+    def holding(self, *args, **keywords):
+        try:
+            return guard(self, *args, **keywords)
+        except MemoryError:
+            met.append(1)
+            raise
+
+    monkeypatch.setattr(bench.Guarded, "holding", holding)
+    program, _ = optimized(softmax, torch.randn(5, 70), cache_dir=tmp_path)
+    assert met, "everything had room"
+    assert program.kernels == ()

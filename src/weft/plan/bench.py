@@ -89,7 +89,7 @@ def _on_a_gpu(memory: Guarded | GuardedOnGpu) -> Callable[[Kernel], Launcher]:
 def _run_on_a_cpu(judged: Judged, region: CompiledRegion, every: Sequence[Case], tally: Tally) -> str | None:
     memory = Guarded(_MEMORY)
     words: list[tuple[Kernel, bytes]] = []
-    results: list[tuple[torch.Tensor, ...]] = []
+    results: list[tuple[Case, tuple[torch.Tensor, ...]]] = []
 
     def noting(kernel: Kernel) -> Launcher:
         def noted(given: bytes) -> None:
@@ -98,12 +98,13 @@ def _run_on_a_cpu(judged: Judged, region: CompiledRegion, every: Sequence[Case],
         assert isinstance(kernel.made, Binary)
         return make_launcher(kernel.made.signature, noted, 1, memory.allocate)
 
-    try:
-        for case in every:
-            values = _inputs(judged, region, case, memory, len(results))
-            results.append(_launched(judged, region, case, values, noting))
-    except MemoryError:
-        pass  # as many cases as there is room for
+    for number, case in enumerate(every):
+        before = len(words)
+        try:
+            values = _inputs(judged, region, case, memory, number)
+            results.append((case, _launched(judged, region, case, values, noting)))
+        except MemoryError:  # smaller ones may have room
+            del words[before:]
 
     def work() -> None:
         for kernel, given in words:
@@ -114,7 +115,7 @@ def _run_on_a_cpu(judged: Judged, region: CompiledRegion, every: Sequence[Case],
     failed = failed or memory.touched()
     if failed is not None:
         return failed
-    for case, tensors in zip(every, results, strict=False):
+    for case, tensors in results:
         tally.add(case, tuple(map(_numbers, tensors)))
     return None
 
