@@ -265,7 +265,14 @@ def test_a_process_that_did_not_survive_is_a_verdict(on_a_gpu, monkeypatch):
 def test_a_marker_of_a_process_that_runs_or_of_another_machine_says_nothing():
     assert judging._known({"running": judging._this_process()}) is None
     assert judging._known({"running": f"{judging.socket.gethostname()} {os.getppid()}"}) is None
-    assert judging._known({"running": f"another machine {2**22 + 1}"}) is None
+    assert judging._known({"running": f"another-machine {2**22 + 1}"}) is None
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc tells when a process began")
+def test_a_process_with_the_number_of_one_that_is_gone_is_another():
+    host, number, began = judging._this_process().split(" ")
+    assert judging._known({"running": f"{host} {number} {began}"}) is None
+    assert "did not survive" in (judging._known({"running": f"{host} {number} 1{began}"}) or "")
 
 
 def test_a_case_that_memory_has_no_room_for_leaves_the_smaller_ones(monkeypatch, tmp_path):

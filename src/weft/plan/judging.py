@@ -11,6 +11,7 @@ import os
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 
 import torch
 
@@ -73,7 +74,24 @@ def _can_run(judged: Judged, region: CompiledRegion) -> bool:
 
 
 def _this_process() -> str:
-    return f"{socket.gethostname()} {os.getpid()}"
+    return f"{socket.gethostname()} {os.getpid()} {_began(os.getpid())}"
+
+
+def _began(number: int) -> str:
+    """Tells when a process began: its number may be another's later, as in a container that is started again. Empty if unknown."""
+    with suppress(OSError, IndexError):  # no such process, or no /proc
+        return Path("/proc", str(number), "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+    return ""
+
+
+def _is_alive(number: int) -> bool:
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's
+        pass
+    return True
 
 
 def _known(meta: Mapping[str, object]) -> str | None:
@@ -83,16 +101,12 @@ def _known(meta: Mapping[str, object]) -> str | None:
         return wrong
     if not isinstance(running, str):
         return None
-    host, _, number = running.rpartition(" ")
-    if host != socket.gethostname() or not number.isdigit() or int(number) == os.getpid():
+    host, number, began = (*running.split(" "), "", "")[:3]
+    if host != socket.gethostname() or not number.isdigit():
         return None
-    try:
-        os.kill(int(number), 0)
-    except ProcessLookupError:
-        return "the process that ran it did not survive it"
-    except OSError:  # another user's
-        pass
-    return None
+    now = _began(int(number))
+    alive = now == began if now and began else _is_alive(int(number))
+    return None if alive else "the process that ran it did not survive it"
 
 
 def _now(judged: Judged, region: CompiledRegion, seed: int) -> str | None:
