@@ -183,7 +183,7 @@ def _checked(first: Whole, second: Whole, search: Search | None) -> verify.Verdi
             alone = "at the sizes given, and not at others: one of them has a size as a number (x.shape[-1])"
             verdict = replace(verdict, reason=f"{verdict.reason}; {alone}")
     if verdict.equal is False:
-        said = f"no law makes them equal{_tried(search)}. Apart they have: {what_differs(one, other)}"
+        said = f"no law makes them equal{_tried(search)}. They differ by {what_differs(one, other)}"
         return verify.Verdict(None, None, said, classes=verdict.classes, primes=verdict.primes)
     if not verdict.agrees:
         return verdict

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from weft.api.command import console, reporting
+from weft.api.command import NewFile, console, reporting
 from weft.api.fuzz_campaign import Course, Outcome, Tally
 
 _COUNT = 200
@@ -36,7 +36,7 @@ _INTERRUPTED = 130
 @click.option(
     "--resume",
     "file",
-    type=click.Path(path_type=Path),
+    type=NewFile(),
     metavar="FILE",
     help="Write what becomes of each seed to FILE as it comes; where FILE is there, go on with the seeds that it lacks.",
 )

@@ -49,7 +49,7 @@ def callable_of(fn: Any, called: str, use: str) -> Callable[..., Any]:
 
 
 def demand_traceable(fn: Callable[..., Any]) -> None:
-    """Raises an Raises an Raises an UnsupportedError where PyTorch's tracing takes nothing of `fn`: it is TorchScript."""
+    """Raises an UnsupportedError where PyTorch's tracing takes nothing of `fn`: it is TorchScript."""
     if isinstance(fn, torch.jit.ScriptModule | torch.ScriptMethod):
         raise UnsupportedError(
             "PyTorch's tracing cannot look into TorchScript (torch.jit.script, torch.jit.trace, torch.jit.load)",

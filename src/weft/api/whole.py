@@ -218,7 +218,7 @@ def numbers_of_code(fn: Any) -> Iterator[float | int]:
     """List the numbers that stand in a function's code, and those that it holds: `if x.shape[0] > 17` is in no graph."""
     if isinstance(fn, torch.nn.Module):
         yield from _numbers([v for m in fn.modules() for v in vars(m).values() if isinstance(v, int | float)])
-        fn = type(fn).forward
+        fn = getattr(type(fn), "forward", None)  # TorchScript's class has none
     fn = getattr(fn, "__func__", fn)
     if not isinstance(fn, FunctionType):
         return

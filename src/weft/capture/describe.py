@@ -64,7 +64,7 @@ def memory_order(fake: torch.Tensor) -> tuple[int, ...] | None:
 
 
 def memory_format(fake: torch.Tensor) -> torch.memory_format | None:
-    """Gives Gives Gives PyTorch's name for the order in which the elements of `fake` lie in memory; None where it has none."""
+    """Gives PyTorch's name for the order in which the elements of `fake` lie in memory; None where it has none."""
     formats = (torch.contiguous_format, torch.channels_last, torch.channels_last_3d)
     return next((f for f in formats if fake.is_contiguous(memory_format=f)), None)
 

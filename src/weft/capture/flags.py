@@ -30,7 +30,7 @@ def carries_derivative(tensor: torch.Tensor) -> bool:
 
 
 def as_read(tensor: torch.Tensor, dtype: torch.dtype, origin: str) -> torch.Tensor:
-    """Gives Gives Gives `tensor`, which PyTorch computed, as kernels read it: its elements in memory as they are.
+    """Gives `tensor`, which PyTorch computed, as kernels read it: its elements in memory as they are.
 
     Args:
         tensor: as it came.

@@ -94,7 +94,7 @@ def _parts(expr: Scalar) -> Iterator[Scalar]:
 
 
 def what_differs(first: TensorProgram, second: TensorProgram) -> str:
-    """Says in words what only one of the programs has: rounded constants, else operations."""
+    """Say in words what only one of the programs has, to follow "they differ by": rounded constants, else operations."""
     programs = (first, second)
     of_first, of_second = map(rounded_constants, programs)
     pairs = [tuple(map(str, sorted(own))) for own in (of_first - of_second, of_second - of_first)]
