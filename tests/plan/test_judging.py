@@ -137,9 +137,25 @@ def test_a_size_that_a_number_looks_made_of_excuses_nothing_at_other_sizes(monke
             torch.testing.assert_close(called(x), half(x))
 
 
-def test_off_asks_nothing(monkeypatch, tmp_path):
+def test_off_asks_nothing_and_is_said(monkeypatch, tmp_path):
     monkeypatch.setattr(judging, "wrong_of", None)
-    assert len(optimized(softmax, torch.randn(5, 70), cache_dir=tmp_path, judge="off")[0].kernels) == 1
+    (kernel,) = optimized(softmax, torch.randn(5, 70), cache_dir=tmp_path, judge="off")[0].kernels
+    assert 'judged: not judged: judge="off"' in str(kernel)
+
+
+def test_a_kernel_says_that_it_was_judged_or_why_not(monkeypatch, tmp_path):
+    """From the cache, too."""
+    x = torch.randn(5, 70)
+
+    def said(folder):
+        (kernel,) = optimized(softmax, x, cache_dir=folder)[0].kernels
+        return kernel.judged
+
+    assert [said(tmp_path / "a") for _ in range(2)] == ["right on hard inputs"] * 2
+    monkeypatch.setattr(judging, "sizes_for", lambda *_: ([], []))
+    assert [said(tmp_path / "b") for _ in range(2)] == ["not judged: no sizes that it serves are small enough"] * 2
+    program, _ = optimized(softmax, x, cache_dir=tmp_path / "b")
+    assert "not judged: no sizes that it serves are small enough" in str(program.explain())
 
 
 def test_a_region_beside_a_wrong_one_keeps_its_kernel(monkeypatch, tmp_path):
@@ -272,7 +288,9 @@ def test_a_marker_of_a_process_that_runs_or_of_another_machine_says_nothing():
 def test_a_process_with_the_number_of_one_that_is_gone_is_another():
     host, number, began = judging._this_process().split(" ")
     assert judging._known({"running": f"{host} {number} {began}"}) is None
-    assert "did not survive" in (judging._known({"running": f"{host} {number} 1{began}"}) or "")
+    gone = judging._known({"running": f"{host} {number} 1{began}"})
+    assert gone is not None
+    assert "did not survive" in gone.wrong
 
 
 def test_a_case_that_memory_has_no_room_for_leaves_the_smaller_ones(monkeypatch, tmp_path):

@@ -61,7 +61,7 @@ from weft.tensor.laws import View
 from weft.tensor.program import TensorProgram
 from weft.verify import Argument, Shown, Verdict
 
-_FORMAT = 1
+_FORMAT = 2
 # What reading an archive whose bytes were changed may raise, and making a program of what it then holds.
 _DAMAGED = (
     *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, ArithmeticError),
@@ -84,6 +84,7 @@ class SavedKernel:
     text: str
     signature: str
     key: str
+    judged: str
     binaries: tuple[tuple[str, ...], ...]
 
 
@@ -261,6 +262,7 @@ class _Writer:
             kernel.source,
             json.dumps(made.signature.to_json()),
             kernel.key,
+            kernel.judged,
             binaries,
         )
 
@@ -474,6 +476,7 @@ class _Reader:
             made.launch,
             self.target,
             first,
+            saved.judged,
         )
 
     def binary(self, saved: SavedKernel) -> Binary:

@@ -11,6 +11,7 @@ import os
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -30,14 +31,30 @@ from weft.verify.emitted import Tally, cases, has_meaning, points
 _DRAWS = 4
 
 
-def demand(judged: Judged, region: CompiledRegion, options: Options) -> None:
-    """Has the kernels of `region` judged, now or from what the cache knows.
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What judging kernels has found: what is wrong, or why they were not judged; both empty where they are right."""
+
+    wrong: str = ""
+    unjudged: str = ""
+
+    def __str__(self) -> str:
+        return f"not judged: {self.unjudged}" if self.unjudged else "right on hard inputs"
+
+
+class _UnjudgedError(Exception):
+    """The kernels cannot be judged, for the reason given."""
+
+
+def demand(judged: Judged, region: CompiledRegion, options: Options) -> str:
+    """Has the kernels of `region` judged, now or from what the cache knows, and says so: right, or why they were not judged.
 
     Raises:
         WrongKernelError: they give wrong results, crash, or do not end.
     """
-    if options.judge == "off" or not region.kernels or not _can_run(judged, region):
-        return
+    hindered = 'judge="off"' if options.judge == "off" else _hindered(judged, region)
+    if hindered:
+        return str(_Found(unjudged=hindered))
     folder = CacheFolder(options.cache_dir)
     keys = " ".join(k.key for k in region.kernels)
     parts = {"weft": source_hash(), "judged": keys, "program": str(judged.written)}
@@ -47,30 +64,37 @@ def demand(judged: Judged, region: CompiledRegion, options: Options) -> None:
     key = cache_key(parts)
     with folder.alone(key):
         entry = None if options.judge == "always" else folder.lookup(key, counted=False)
-        wrong = None if entry is None else _known(entry.meta)
-        if wrong is None:
+        found = None if entry is None else _known(entry.meta)
+        if found is None:
             if judged.device is not None:
                 with suppress(OSError):  # no room: a crash is not remembered
                     folder.store(key, {}, {"running": _this_process()}, parts=parts)
             try:
-                wrong = _now(judged, region, options.seed)
+                found = _now(judged, region, options.seed)
             except BaseException:  # interrupted, or a defect of the judge's: the marker must not speak of the kernel
                 folder.remove(key)
                 raise
-            if wrong is None:  # no memory to judge in: another process may have it
+            if found is None:  # another process may have the memory
                 folder.remove(key)
-                return
+                return str(_Found(unjudged="there was no memory for it"))
             with suppress(OSError):  # no room: the next process judges them again
-                folder.store(key, {}, {"wrong": wrong}, parts=parts)
-    if wrong:
+                folder.store(key, {}, {"wrong": found.wrong, "unjudged": found.unjudged}, parts=parts)
+    if found.wrong:
         names = ", ".join(k.name for k in region.kernels)
-        raise WrongKernelError(f"the code of {names} is wrong on hard inputs: {wrong}")
+        raise WrongKernelError(f"the code of {names} is wrong on hard inputs: {found.wrong}")
+    return str(found)
 
 
-def _can_run(judged: Judged, region: CompiledRegion) -> bool:
+def _hindered(judged: Judged, region: CompiledRegion) -> str:
+    """Says why the kernels cannot be judged here; empty where they can."""
+    if not region.kernels:
+        return "there are none"
+    if region.approximation is not None:
+        return "it rounds at a running scale"
+    if not has_meaning(judged.written):
+        return "PyTorch runs operations inside"
     on_a_cpu = isinstance(region.kernels[0].made, Binary)
-    meant = region.approximation is None and has_meaning(judged.written)
-    return meant and (on_a_cpu or judged.device is not None or is_asked_for())
+    return "" if on_a_cpu or judged.device is not None or is_asked_for() else "there is no GPU here to run it"
 
 
 def _this_process() -> str:
@@ -94,11 +118,11 @@ def _is_alive(number: int) -> bool:
     return True
 
 
-def _known(meta: Mapping[str, object]) -> str | None:
+def _known(meta: Mapping[str, object]) -> _Found | None:
     """Reads what was found before; None where nothing was. A process that is gone since it began has not survived it."""
-    wrong, running = meta.get("wrong"), meta.get("running")
-    if isinstance(wrong, str):
-        return wrong
+    wrong, unjudged, running = (meta.get(name) for name in ("wrong", "unjudged", "running"))
+    if isinstance(wrong, str) and isinstance(unjudged, str):
+        return _Found(wrong, unjudged)
     if not isinstance(running, str):
         return None
     host, number, began = (*running.split(" "), "", "")[:3]
@@ -106,37 +130,40 @@ def _known(meta: Mapping[str, object]) -> str | None:
         return None
     now = _began(int(number))
     alive = now == began if now and began else _is_alive(int(number))
-    return None if alive else "the process that ran it did not survive it"
+    return None if alive else _Found("the process that ran it did not survive it")
 
 
-def _now(judged: Judged, region: CompiledRegion, seed: int) -> str | None:
-    """Judges now, and says in words what is wrong; empty where nothing is; None where there is no memory."""
+def _now(judged: Judged, region: CompiledRegion, seed: int) -> _Found | None:
+    """Judges now; None where there is no memory."""
     try:
-        return wrong_of(judged, region, seed) or ""
+        return _Found(wrong_of(judged, region, seed) or "")
+    except _UnjudgedError as error:
+        return _Found(unjudged=str(error))
     except torch.OutOfMemoryError:
         torch.cuda.empty_cache()
         return None
     except (UnsupportedError, CompilerError, TargetError):
         if judged.device is None:
             raise
-        return ""  # not of these sizes: nothing was compiled for them
+        return _Found(unjudged="nothing was compiled for sizes as small as the judge's")
     except WeftError as error:  # no refusal of the region's, but a defect of the judge's
         raise AssertionError(f"the judge failed: {error.what}") from error
     except RuntimeError as error:
         if judged.device is None:
             raise
-        return f"the GPU's driver says: {str(error).partition(chr(10))[0]}"
+        return _Found(f"the GPU's driver says: {str(error).partition(chr(10))[0]}")
 
 
 def wrong_of(judged: Judged, region: CompiledRegion, seed: int) -> str | None:
-    """Says in words what is wrong with the kernels; None where nothing is, or they cannot be judged here.
+    """Says in words what is wrong with the kernels; None where nothing is.
 
     Raises:
+        _UnjudgedError: no sizes are small enough.
         OutOfMemoryError: a GPU has no room even for small sizes.
     """
     far, near = sizes_for(judged, region)
     if not near:
-        return None
+        raise _UnjudgedError("no sizes that it serves are small enough")
     try:
         wrong = _tried(judged, region, seed, far, near, 1) and _tried(judged, region, seed, far, near, _DRAWS)
         if wrong and wrong.startswith("output"):

@@ -14,6 +14,8 @@ from weft.schedule import Schedule
 from weft.target import CPU, Target
 from weft.verify import Verdict
 
+NOT_JUDGED = "not judged"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernel:
@@ -29,6 +31,7 @@ class Kernel:
         launch: takes the tensors read and those sizes, gives the tensors written.
         target: what it is compiled for.
         assembled: on a GPU, gives what it was compiled to for calls like the example.
+        judged: in words, that its code is right on hard inputs, or why it was not judged (docs/judge.md).
     """
 
     block_program: BlockProgram
@@ -41,6 +44,7 @@ class Kernel:
     launch: Launcher
     target: Target = CPU
     assembled: Callable[[], Assembled] | None = None
+    judged: str = NOT_JUDGED
 
     @property
     def name(self) -> str:
@@ -85,7 +89,7 @@ class Kernel:
     def __str__(self) -> str:
         origin = "from the cache" if self.from_cache else "compiled now"
         names = f"reads {', '.join(self.reads)}; writes {', '.join(self.writes)}; {origin}"
-        return f"kernel {self.name}\n{names}\nverdict: {self.verdict}\ncost: {self.cost}"
+        return f"kernel {self.name}\n{names}\nverdict: {self.verdict}\njudged: {self.judged}\ncost: {self.cost}"
 
     def __repr__(self) -> str:
         """Leaves out source and program, which are pages."""

@@ -21,7 +21,7 @@ from weft.fuse import Step
 from weft.options import Options
 from weft.plan.gpu_build import built
 from weft.plan.interface import dims_of, given, signature
-from weft.plan.kernel import Kernel
+from weft.plan.kernel import NOT_JUDGED, Kernel
 from weft.plan.select import Candidate, Considered, Example, Selection, select
 from weft.plan.tune import tuned
 from weft.run.build import KernelSource, build
@@ -58,8 +58,8 @@ class CompiledRegion:
     approximation: Approximation | None = None
 
 
-Demand: TypeAlias = Callable[[CompiledRegion], None]
-"""Has the kernels of a region judged; raises WrongKernelError."""
+Demand: TypeAlias = Callable[[CompiledRegion], str]
+"""Has the kernels of a region judged, and says what came of it (`Kernel.judged`); raises WrongKernelError."""
 
 
 def compile_region(
@@ -82,7 +82,7 @@ def compile_region(
 
 
 def build_region(
-    selection: Selection, options: Options, device: torch.device | None = None, demand: Demand = lambda _: None
+    selection: Selection, options: Options, device: torch.device | None = None, demand: Demand = lambda _: NOT_JUDGED
 ) -> CompiledRegion:
     """Builds the kernels of what was selected, on a GPU the fastest of several on `device`.
 
@@ -140,10 +140,10 @@ class _Attempts:
     def _attempt(self, candidate: Candidate) -> CompiledRegion | VerificationError | WrongKernelError:
         try:
             made = _built(self._selection, candidate, self._options)
-            self._demand(made)
+            judged = self._demand(made)
         except (VerificationError, WrongKernelError) as error:
             return error
-        return made
+        return replace(made, kernels=tuple(replace(kernel, judged=judged) for kernel in made.kernels))
 
 
 def _built(selection: Selection, chosen: Candidate, options: Options) -> CompiledRegion:
