@@ -133,8 +133,9 @@ def test_what_fails_is_left_to_whoever_times_it():
         compared(eager, fails, X, Y)
 
 
-def test_a_user_gets_eagers_results_and_hears_of_it(monkeypatch, tmp_path):
-    """The function's kernels pass the judge at small sizes, and are wrong at these."""
+@pytest.fixture
+def wrong_at_long_rows(monkeypatch):
+    """Softmax whose kernels pass the judge at small sizes, and are wrong at long rows."""
     net.forget()
     emit = cpp.emit
 
@@ -144,10 +145,23 @@ def test_a_user_gets_eagers_results_and_hears_of_it(monkeypatch, tmp_path):
         return text.replace("const float s6 = s[i] * s5;", "const float s6 = s[i] * s5 * (K > 9000 ? 0.5f : 1.0f);")
 
     monkeypatch.setattr(cpp, "emit", wrong)
+    return lambda x: torch.softmax(x, -1)
+
+
+def test_what_was_timed_without_a_judge_is_compared_with_one(wrong_at_long_rows, tmp_path):
+    x = torch.randn(3, 10000)
+    weft.compile(wrong_at_long_rows, measure="auto", cache_dir=tmp_path, judge="off")(x)
+    with warnings.catch_warnings(record=True) as heard, weft.options(defects="warn"):
+        warnings.simplefilter("always")
+        weft.compile(wrong_at_long_rows, measure="auto", cache_dir=tmp_path)(x)
+    assert "are wrong: result 0" in str(heard[-1].message)
+
+
+def test_a_user_gets_eagers_results_and_hears_of_it(wrong_at_long_rows, tmp_path):
     x = torch.randn(3, 10000)
     with warnings.catch_warnings(record=True) as heard, weft.options(defects="warn"):
         warnings.simplefilter("always")
-        fast = weft.compile(lambda x: torch.softmax(x, -1), measure="auto", cache_dir=tmp_path)
+        fast = weft.compile(wrong_at_long_rows, measure="auto", cache_dir=tmp_path)
         for _ in range(2):
             torch.testing.assert_close(fast(x), torch.softmax(x, -1), rtol=0, atol=0)
     (said,) = [w for w in heard if issubclass(w.category, LeftToPyTorchWarning)]

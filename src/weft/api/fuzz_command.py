@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from weft.api.command import NewFile, console, reporting
 from weft.api.fuzz_campaign import Course, Outcome, Tally
+from weft.errors import CommandError
 
 _COUNT = 200
 _INTERRUPTED = 130
+# Options that are of one kind alone.
+_OF_KIND = {"jobs": "functions", "seconds": "functions", "operations": "programs", "compiled": "programs"}
 
 
 @click.command()
@@ -69,6 +73,7 @@ def fuzz(
     where one is wrong; prints its seed, and the smallest that fails alike: of functions a file that runs. Ctrl-C ends it with
     what was found so far.
     """
+    _demand_kind(kind)
     count = count if count is not None or minutes is not None else _COUNT
     of_kind = {
         "functions": {"seconds": particular["seconds"]},
@@ -90,6 +95,19 @@ def fuzz(
         raise SystemExit(1)
     if tally.interrupted:
         raise SystemExit(_INTERRUPTED)
+
+
+def _demand_kind(kind: str) -> None:
+    """Refuses options that say nothing of this kind. Raises CommandError."""
+    context = click.get_current_context()
+    given = [name for name in _OF_KIND if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    for name in given:
+        if _OF_KIND[name] != kind:
+            raise CommandError(
+                f"it says nothing of {kind}, but of {_OF_KIND[name]} alone",
+                where=f"--{name}",
+                todo=f"leave it out, or give --kind {_OF_KIND[name]}",
+            )
 
 
 def _show(failure: Outcome) -> None:

@@ -167,10 +167,10 @@ class Trial:
 
     def parts(self, sizes: tuple[int, ...], device: torch.device | None) -> dict[str, str]:
         """Returns all that the choice depends on; `sizes`: their class; `device`: the GPU that runs, if one does."""
-        return {**self.environment, **_parts(self.plan, sizes, device)}
+        return {**self.environment, **_parts(self.plan, sizes, device, compared=self.options.judge != "off")}
 
 
-def _parts(plan: Plan, sizes: tuple[int, ...], device: torch.device | None) -> dict[str, str]:
+def _parts(plan: Plan, sizes: tuple[int, ...], device: torch.device | None, *, compared: bool) -> dict[str, str]:
     gpu = {} if device is None else {"gpu": torch.cuda.get_device_name(device)}
     return {
         **gpu,
@@ -179,6 +179,7 @@ def _parts(plan: Plan, sizes: tuple[int, ...], device: torch.device | None) -> d
         "calls": " ".join(str(c.target) for c in plan.captured.calls.values()),
         "size class": str(sizes),
         "pytorch threads": str(torch.get_num_threads()),
+        "compared": str(compared),  # the results too, not the times alone
     }
 
 
@@ -188,9 +189,13 @@ def measured_before(plan: Plan) -> Measured | None:
     """
     if not plan.kernels or not plan.size_class:
         return None
-    parts = _environment(plan) | _parts(plan, plan.size_class, plan.device)
-    entry = CacheFolder().lookup(cache_key(parts), counted=False)
-    return None if entry is None else Measured.read(entry.meta)
+    environment, folder = _environment(plan), CacheFolder()
+    for compared in (True, False):
+        parts = environment | _parts(plan, plan.size_class, plan.device, compared=compared)
+        entry = folder.lookup(cache_key(parts), counted=False)
+        if entry is not None:
+            return Measured.read(entry.meta)
+    return None
 
 
 def faster(plan: Plan, eager: Runner, options: Options, changing: tuple[int, ...]) -> Runner:
