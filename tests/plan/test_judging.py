@@ -48,7 +48,7 @@ def optimized(fn, *inputs, **options):
 
 
 FAULTS = {
-    "lost rescale": ("const float s6 = s[i] * s5;", "const float s6 = s[i];", "ordinary: error"),
+    "lost rescale": ("const float s6 = s[i] * s5;", "const float s6 = s[i];", "one element ahead: error"),
     "bound": ("weft::min_index(2048, K - k)", "weft::min_index(2048, K - k - 1)", "where eager gives"),
     "step": ("k1 += 2048", "k1 += 2047", "eager"),
     "stride": ("j * x_s1_in]", "j]", "where eager gives"),

@@ -1,6 +1,7 @@
 """Calls in a child: what becomes of it is told, and this process goes on."""
 
 import ctypes
+import mmap
 import os
 import time
 
@@ -53,6 +54,8 @@ def test_no_child_is_left_behind(monkeypatch):
     monkeypatch.setattr(os, "fork", noted)
     assert ends_well(lambda: None, 10) is None
     assert ends_well(lambda: time.sleep(60), 0.1) is not None
+    with pytest.raises(ZeroDivisionError):
+        ends_well(lambda: time.sleep(60), 60, lambda: 1 / 0)
     for pid in made:
         with pytest.raises(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
@@ -87,3 +90,28 @@ def test_what_lies_behind_an_input_is_not_what_lies_behind_a_result():
 def test_without_room_it_says_so():
     with pytest.raises(MemoryError):
         Guarded(1 << 12).allocate((1 << 12,), (1,), dtype=torch.float32)
+
+
+def test_this_process_goes_on_meanwhile():
+    shared = mmap.mmap(-1, 1)
+
+    def waiting():
+        until = time.monotonic() + 10
+        while not shared[0]:
+            assert time.monotonic() < until
+            time.sleep(0.001)
+
+    def answer():
+        shared[0] = 1
+
+    assert ends_well(waiting, 20, answer) is None
+
+
+def test_what_fails_meanwhile_ends_the_child():
+    def fails():
+        raise KeyError
+
+    begun = time.monotonic()
+    with pytest.raises(KeyError):
+        ends_well(lambda: time.sleep(60), 60, fails)
+    assert time.monotonic() - begun < 30

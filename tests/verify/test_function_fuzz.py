@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import time
 from dataclasses import replace
 
@@ -12,6 +10,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from verify.functions import drawn, ending
 from weft.api import function_trial, fuzz_functions, fuzz_processes
 from weft.api.cli import main
 from weft.api.function_trial import tried
@@ -22,14 +21,6 @@ from weft.options import current
 from weft.verify.function_rows import ROWS, Effect
 from weft.verify.function_values import LAYOUTS, VALUES
 from weft.verify.random_functions import Argument, RandomFunction, Statement, random_function, smaller
-
-
-def drawn(*texts: str, outputs: str = "v0", entry: str = "optimize", **changes: object) -> RandomFunction:
-    """A function of two matrices, of these statements."""
-    statements = [Statement(f"v{i}", text, Effect.rounds, keeps=False) for i, text in enumerate(texts)]
-    arguments = tuple(Argument(name, ("n", "m"), "float32", "normal", "dense") for name in ("a0", "a1"))
-    calls = ({"n": 4, "m": 5}, {"n": 3, "m": 1})
-    return replace(RandomFunction(0, arguments, tuple(statements), tuple(outputs.split()), calls, 1, entry), **changes)
 
 
 @pytest.mark.one_in(2)
@@ -258,18 +249,6 @@ def test_the_reproducer_runs(capsys):
     exec(compile(reproducer(function), "reproducer", "exec"), {})
     printed = capsys.readouterr().out
     assert (printed.count("eager"), printed.count("weft")) == (2, 2)
-
-
-def ending(seed: int) -> RandomFunction:
-    """Draws functions of which weft crashes (0) or hangs (1); 2 cannot even be drawn."""
-
-    def crash(*_: object) -> None:
-        os.kill(os.getpid(), signal.SIGFPE)
-
-    if seed == 2:
-        crash()
-    function_trial.weft_compile = [crash, lambda _: time.sleep(100)][seed]
-    return drawn("a0 * 2", seed=seed, entry="compile")
 
 
 def test_processes_that_end_or_hang_are_findings_or_pytorchs_own():

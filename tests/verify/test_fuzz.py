@@ -217,7 +217,9 @@ def test_the_command_prints_the_table_and_fails_where_a_program_does(monkeypatch
     assert "smallest program that fails so" in bad.stderr
 
 
-@pytest.mark.parametrize(("kind", "option"), [("rules", "--jobs"), ("programs", "--seconds"), ("functions", "--operations")])
+@pytest.mark.parametrize(
+    ("kind", "option"), [("rules", "--jobs"), ("programs", "--seconds"), ("functions", "--operations")]
+)
 def test_an_option_of_another_kind_is_refused(kind, option):
     found = CliRunner().invoke(main, ["fuzz", "--kind", kind, "--count", "1", option, "2"])
     assert found.exit_code == 2

@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable
 
@@ -22,12 +23,13 @@ def can_fork() -> bool:
     return hasattr(os, "fork") and hasattr(os, "pidfd_open") and sys.platform == "linux"
 
 
-def ends_well(work: Callable[[], object], seconds: float) -> str | None:
+def ends_well(work: Callable[[], object], seconds: float, meanwhile: Callable[[], object] = lambda: None) -> str | None:
     """Runs `work` in a child and waits for it.
 
     Args:
         work: C functions on shared memory; it allocates little, and uses no threads.
         seconds: after so many the child is ended.
+        meanwhile: what this process does before it waits.
 
     Returns:
         None where it came to its end; else in words what became of it.
@@ -42,10 +44,14 @@ def ends_well(work: Callable[[], object], seconds: float) -> str | None:
         pid = os.fork()
     if pid == 0:
         _be_the_child(work)
-    ended = _wait(pid, seconds)
-    if not ended:
-        os.kill(pid, signal.SIGKILL)
-    _, status = os.waitpid(pid, 0)
+    latest, ended = time.monotonic() + seconds, False
+    try:
+        meanwhile()
+        ended = _wait(pid, max(0.0, latest - time.monotonic()))
+    finally:
+        if not ended:
+            os.kill(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
     if not ended:
         return f"it did not end in {seconds:g} seconds"
     if os.WIFSIGNALED(status):

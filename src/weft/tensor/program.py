@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
 from typing import TypeAlias, assert_never
 
 from weft.errors import Location
@@ -249,7 +250,7 @@ class Derived:
         return self.times * len(range(*slice(self.start, self.stop, self.step).indices(source)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TensorProgram:
     """`nodes` in an order in which every value is defined before it is used; `outputs` name values.
 
@@ -291,6 +292,10 @@ class TensorProgram:
 
     def spaces(self) -> tuple[Space, ...]:
         """Returns the spaces of all axes, in order of appearance."""
+        return self._spaces
+
+    @cached_property
+    def _spaces(self) -> tuple[Space, ...]:
         seen: dict[Space, None] = {}
         for node in (*self.inputs, *self.nodes):
             for axis in axes_of(node):

@@ -262,6 +262,23 @@ class RandomlyRoundedDomain(Fp64Domain):
         return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0
 
 
+class AlikeRoundedDomain(RandomlyRoundedDomain):
+    """Numbers, each result of an operation off by half a unit, and all in one direction.
+
+    That is the worst that rounding may do, and what it does to numbers on one grid that are moved by less than a step of it: a row
+    of 16 bits less its mean, rounded to 16 bits, is off by nearly the mean in each of its large elements.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def _off(self, values: Array, dtype: DType) -> Array:
+        return values + 0.5 * dtype.eps * np.abs(values) if values.dtype.kind == "f" else values
+
+    def _parts(self, values: Array) -> Array:
+        return np.ones(values.shape)
+
+
 class MaskedEagerDomain(MaskedDomain, EagerDomain):
     """Numbers as eager rounds them, and 0 times anything is 0: which operands of 0 there are may be rounding's to decide."""
 

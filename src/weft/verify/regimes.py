@@ -32,7 +32,7 @@ from weft.tensor.program import (
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What is to be filled: the shape, what is summed along last; the type; what draws."""
+    """What is to be filled: the shape, rows first, what is summed along last; the type; what draws."""
 
     shape: tuple[int, ...]
     dtype: DType
@@ -41,7 +41,9 @@ class Rows:
     @property
     def normal(self) -> Array:
         """Standard normal elements."""
-        return self.rng.standard_normal(self.shape)
+        if self.dtype is DType.float64:
+            return self.rng.standard_normal(self.shape)
+        return self.rng.standard_normal(self.shape, np.float32).astype(np.float64)
 
 
 Fill: TypeAlias = Callable[[Rows], Array]
@@ -106,7 +108,9 @@ def _masked_first(rows: Rows) -> Array:
 def _one_ahead(rows: Rows) -> Array:
     """Puts one element far above the others, at the end of a row or at its beginning: what was made of the others must shrink."""
     found = rows.normal
-    found[..., rows.rng.choice((0, -1))] += 16.0
+    last = rows.rng.uniform(size=rows.shape[:-1]) < 0.5
+    found[..., -1] += 16.0 * last
+    found[..., 0] += 16.0 * ~last
     return found
 
 
@@ -114,7 +118,8 @@ def _with_one(value: float) -> Fill:
     def fill(rows: Rows) -> Array:
         found = rows.normal
         if found.size:
-            found.reshape(-1)[rows.rng.integers(found.size)] = value
+            each = found.reshape(len(found), -1)
+            each[np.arange(len(each)), rows.rng.integers(each.shape[1], size=len(each))] = value
         return found
 
     return fill
@@ -251,29 +256,29 @@ def drawn(
     order = sorted((d for d in range(len(shape)) if d != dim), key=lambda d: node.axes[d].space.name in reduced)
     rest = tuple(shape[d] for d in order)
     if dim is None:
-        made = _filled(rest, node.dtype, regime, rng, first)
+        made = _filled(1, rest, node.dtype, regime, rng, first)[0]
     else:
         kinds = labels(shape[dim], regime)
-        made = (
-            np.stack([_filled(rest, node.dtype, int(k), rng, first) for k in kinds])
-            if len(kinds)
-            else np.zeros((0, *rest))
-        )
+        made = np.zeros((shape[dim], *rest), np.bool_ if node.dtype is DType.bool else np.float64)
+        for kind in np.unique(kinds):
+            own = np.flatnonzero(kinds == kind)
+            made[own] = _filled(len(own), rest, node.dtype, int(kind), rng, first)
     back = np.argsort(order if dim is None else [dim, *order])
     return np.array(np.asarray(made).transpose(back), order="C")
 
 
-def _filled(shape: tuple[int, ...], dtype: DType, regime: int, rng: np.random.Generator, first: bool) -> Array:
+def _filled(
+    count: int, row: tuple[int, ...], dtype: DType, regime: int, rng: np.random.Generator, first: bool
+) -> Array:
+    """Draws `count` rows of a regime, of the shape `row` each."""
     if dtype is DType.bool:
         share = (0.5, 0.5, 1.0, 0.0, 0.8)[regime % 5]
-        return rng.uniform(size=shape) < share
-    if not shape:
-        return _filled((1,), dtype, regime, rng, first)[0]
+        return rng.uniform(size=(count, *row)) < share
     with np.errstate(all="ignore"):
         kind = REGIMES[regime]
         fill = kind.fill if first or kind.beside is None else kind.beside
-        values = np.asarray(fill(Rows(shape, dtype, rng)), np.float64)
-        return rounded(values, dtype)
+        values = np.asarray(fill(Rows((count, *(row or (1,))), dtype, rng)), np.float64)
+        return rounded(values, dtype).reshape(count, *row)
 
 
 def _integers(shape: tuple[int, ...], dtype: DType, rng: np.random.Generator, regime: int) -> Array:
