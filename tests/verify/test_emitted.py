@@ -9,7 +9,7 @@ from block.paper import each, row_sum
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate
 from weft.tensor.fp64 import Fp64Domain
-from weft.tensor.program import Extent, Iota, Monoid, Order, Ranking, Reduction, TensorProgram, Use
+from weft.tensor.program import Cast, Elementwise, Extent, Iota, Monoid, Order, Ranking, Reduction, TensorProgram, Use
 from weft.tensor.scalar import Arg, Lit, apply
 from weft.verify.eager import EagerDomain, MaskedDomain
 from weft.verify.emitted import FAR, MANY, Tally, cases, fitted, points
@@ -397,3 +397,24 @@ def test_a_result_beyond_its_type_is_infinite():
 
 
 NORM_SQUARED = TensorProgram(NORM.inputs, NORM.nodes[:2], ("t",))
+
+
+def test_what_becomes_of_numbers_that_an_integer_type_has_not_is_not_promised():
+    m, n = programs.axes("m", "n")
+    x = programs.tensor("x", m, n)
+    nodes = (
+        Cast("i", (m, n), DType.int64, Use("x", (m, n)), semantic=True),
+        Elementwise("out", (m, n), DType.int64, apply("minimum", Arg(0), Lit(3)), (Use("i", (m, n)),)),
+    )
+    program = TensorProgram((x,), nodes, ("out",))
+
+    def found(beyond, within=0):
+        def results(case):
+            v = case.inputs["x"]
+            odd = ~(np.abs(v) < 2.0**62)
+            return (np.where(odd, beyond, case.exact[0] + within),)
+
+        return verdict(program, results, 4)
+
+    assert [found(beyond) for beyond in (0, 3, -(2**63))] == [None] * 3
+    assert "is right" in (found(0, 1) or "")

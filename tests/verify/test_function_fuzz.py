@@ -405,6 +405,26 @@ def test_sums_in_fp64_that_leave_the_range_on_both_sides_depend_on_their_order(m
     assert found.stage == "nan"
 
 
+def test_an_infinite_term_and_a_product_beyond_fp64_are_nan_or_that_infinity(monkeypatch):
+    """A fused multiplication adds the product to the infinity; means leave the range as sums do."""
+    ends = Argument("a0", ("n", "n", "n"), "float64", "ends", "dense")
+    function = drawn("a0.mean(0) @ a0.mean(0)", entry="compile", arguments=(ends,), calls=({"n": 17},), seed=3)
+    (plain,) = function.made()(*function.tensors(0))
+    means = function.tensors(0)[0].mean(0)
+    terms = means[:, :, None] * means
+    infinite = terms.where((means.isinf()[:, :, None]) | means.isinf(), 0.0).sum(1)  # NaN where they are of both signs
+    fused = plain.where(~infinite.isinf(), infinite)
+    assert bool((plain.isnan() & fused.isinf()).any())
+    assert _wrongly(monkeypatch, function, lambda a: (fused,)) is None
+
+
+@pytest.mark.parametrize(("off", "right"), [(5e-6, True), (5e-5, False)])
+def test_of_float32_a_result_is_held_to_how_its_function_is_conditioned(monkeypatch, off, right):
+    """Eager's error is no measure where it is lucky in the one element that counts: here it has none."""
+    function = drawn("a0.double().sum().mul(20).sinh().float()", entry="compile", calls=({"n": 1, "m": 2},))
+    assert (_wrongly(monkeypatch, function, lambda a: (a * (1 + off),)) is None) is right
+
+
 def test_a_result_beyond_its_type_is_infinite_of_its_sign(monkeypatch):
     function = drawn("a0 * a0.abs()", entry="compile", arguments=LARGE)
     assert _wrongly(monkeypatch, function, lambda a: (a,)) is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ _OF_TYPE = "aten::_to_copy"
 """A change of type: the reference, where all floats are of one type, makes fewer."""
 _ADDS = ("mm", "dot", "mv", "sum", "mean", "var", "std", "norm", "pool", "conv", "attention")
 """In the names of calls that add up: whether they overflow on the way depends on the order."""
-_FACTORS = {"sum": 1, "cumsum": 1, "mm": 2, "bmm": 2, "mv": 2, "dot": 2}
+_FACTORS = {"sum": 1, "mean": 1, "cumsum": 1, "mm": 2, "bmm": 2, "mv": 2, "dot": 2}
 """How many operands each term of a sum is the product of, by the names of calls."""
 _SCALE = 2.0**-520
 
@@ -83,25 +83,39 @@ def _leaves_by_accident(func: Any, args: tuple[Any, ...], kwargs: Any, made: tor
     """Tells where sums in fp64 leave the range on one side and their results do not, or on both sides.
 
     On both sides a fused multiplication and addition, which adds an unrounded product to an infinity, gives that infinity, and
-    others NaN.
+    others NaN; likewise where a term of one side is infinite and a product of the other leaves the range.
     """
-    factors = _FACTORS.get(func.name().removeprefix("aten::").partition(".")[0], 0)
+    name = func.name().removeprefix("aten::").partition(".")[0]
+    factors = _FACTORS.get(name, 0)
     operands = [a for a in args[:factors] if isinstance(a, torch.Tensor) and a.dtype is torch.float64]
     if not factors or len(operands) < factors or made.dtype is not torch.float64:
         return torch.zeros_like(made, dtype=torch.bool)
-    sides = [((a * _SCALE).clamp(min=0), (a * -_SCALE).clamp(min=0)) for a in operands]
 
-    def added(*places: int) -> torch.Tensor:
-        return func(*(side[p] for side, p in zip(sides, places, strict=True)), *args[factors:], **(kwargs or {}))
+    def added(left: torch.Tensor, *right: torch.Tensor) -> torch.Tensor:
+        return func(left, *right, *args[factors:], **(kwargs or {}))
 
-    if factors == 1:
-        above, below = added(0), added(1)
-    else:
-        above, below = added(0, 0) + added(1, 1), added(0, 1) + added(1, 0)
+    def sums(of: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sums up the terms that are positive, and the others, less their sign."""
+        (up, down), *rest = [(a.clamp(min=0), (-a).clamp(min=0)) for a in of]
+        if not rest:
+            return added(up), added(down)
+        ((plus, minus),) = rest
+        return added(up, plus) + added(down, minus), added(up, minus) + added(down, plus)
+
+    infinite = [torch.isinf(a) for a in operands]
+    above, below = sums([a.masked_fill(out, 0) * _SCALE for a, out in zip(operands, infinite, strict=True)])
     largest = torch.finfo(torch.float64).max * _SCALE**factors
+    if name == "mean":
+        largest *= made.numel() / operands[0].numel()
     either = (above > largest) & ((below > largest) | (above - below <= largest))
     either |= (below > largest) & (above - below >= -largest)
-    return either & (above + below).isfinite()
+    # Each infinity counts as 1, with its sign, beside the signs of what it is multiplied with.
+    signs = [a.sign() for a in operands]
+    for place, out in enumerate(infinite):
+        if bool(out.any()):
+            up, down = sums([s.where(out, 0) if n == place else s for n, s in enumerate(signs)])
+            either |= ((up > 0) & (below > largest)) | ((down > 0) & (above > largest))
+    return either
 
 
 class _Poisoned(TorchDispatchMode):

@@ -152,7 +152,7 @@ class RandomlyRoundedDomain(Fp64Domain):
     def __init__(self, seed: int) -> None:
         self._of = DType.float32
         rng = np.random.default_rng(seed)
-        self._key = np.uint64(rng.integers(1 << 63))
+        self._seed, self._key = seed, np.uint64(rng.integers(1 << 63))
         self._anyhow = rng if seed % 2 else None
         self._zero = -1.0 if seed % 4 else 1.0
 
@@ -204,9 +204,15 @@ class RandomlyRoundedDomain(Fp64Domain):
             return self._flushed(found + np.where(np.isfinite(off), off, 0.0), self._parts(found), self._of)
 
     def convert(self, v: Array, dtype: DType, semantic: bool) -> Array:
-        """Converts, off by what the type rounds."""
+        """Converts, off by what the type rounds. What becomes of numbers that an integer type has not, is not promised: with one
+        seed its least, with the next its greatest.
+        """
         found = super().convert(v, dtype, semantic)
-        return self._off(found, dtype) if dtype.is_float else found
+        if dtype.is_float or v.dtype.kind != "f" or dtype.kind != "int":
+            return self._off(found, dtype) if dtype.is_float else found
+        low, high = dtype.bounds
+        beyond = ~((v > low - 1.0) & (v < high + 1.0))
+        return np.where(beyond, high if self._seed % 2 else low, found) if beyond.any() else found
 
     def elementwise(self, expr: Scalar, args: Sequence[Array], dtype: DType) -> Array:
         """Computes the expression, each operation off by what its type rounds."""
