@@ -237,3 +237,18 @@ def test_a_view_beside_what_laws_make_the_same(compiled: bool) -> None:
     assert a[0] == 0
     assert least != 0
     assert total != 0
+
+
+def test_views_of_what_pytorch_alone_can_read_have_eagers_strides():
+    """A kernel computes the operand, and PyTorch's result follows it: of complex numbers weft cannot change the order itself."""
+
+    def f(x):
+        whole = torch.polar(x.abs(), x)
+        return whole[:5].expand(3, 5, 9, 9), whole
+
+    x = torch.rand(9, 9, 9).mT
+    with weft.options(measure="never"):
+        found = weft.compile(f)(x)
+    for mine, eager in zip(found, f(x), strict=True):
+        assert mine.stride() == eager.stride()
+        torch.testing.assert_close(mine, eager)

@@ -63,7 +63,8 @@ class OpaqueCalls:
             target = _RESHAPE
         told = {source.symbol: Told(self._held(source.slot), source.dim) for source in call.sources}
         args, kwargs = pytree.tree_map(
-            functools.partial(self._held, told=told, exact=_foreign(call)), (call.args, call.kwargs)
+            functools.partial(self._held, told=told, exact=_foreign(call) or self._makes_foreign(call)),
+            (call.args, call.kwargs),
         )
         refs = [self.value(slot) for slot in call.reads()]
         results: list[Operand | None] = []
@@ -93,6 +94,13 @@ class OpaqueCalls:
             self.looks.append(Fallback(call.packet, reason, call.location))
         elif into is None or call.packet not in ("aten.copy_", "aten.fill_", "aten.zero_"):
             self.fallbacks.append(Fallback(call.packet, reason, call.location))
+
+    def _makes_foreign(self, call: Call) -> bool:
+        """Tells whether a result is of a type that weft cannot read, and so cannot put in eager's memory order either."""
+        fakes = [
+            self.values.fakes[slot] for slot in call.results if slot is not None and slot not in self.values.unlike
+        ]
+        return any(dtype_of(fake.dtype).is_foreign for fake in fakes)
 
     def value(self, slot: Slot) -> Ref:
         """Gives a tensor as PyTorch reads it: numbers on another device are made there, each once."""
