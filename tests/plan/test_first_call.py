@@ -167,3 +167,16 @@ def test_a_user_gets_eagers_results_and_hears_of_it(wrong_at_long_rows, tmp_path
     (said,) = [w for w in heard if issubclass(w.category, LeftToPyTorchWarning)]
     assert "the results of weft_m_0 are wrong: result 0: error" in str(said.message)
     assert "reproducer" in str(said.message)
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.float32])
+def test_a_graph_that_names_its_types_has_a_third_opinion(kind):
+    weight = torch.randn(300, 8).to(kind)
+
+    def plain(x):
+        return [(x.to(kind) @ weight).float()]
+
+    x = torch.randn(40, 300).to(kind)
+    assert compared(plain, plain, x) is None
+    assert compared(lambda x: [(x.double() @ weight.double()).float()], plain, x) is None
+    assert "error" in (compared(lambda x: [plain(x)[0] + 1.0], plain, x) or "")

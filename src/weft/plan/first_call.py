@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree  # no public name
+from torch.utils._python_dispatch import TorchDispatchMode  # no public name
 
 from weft.plan.runner import Runner
 from weft.plan.spare import Spare
@@ -90,16 +92,41 @@ def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(((a - b).abs().where(finite, 0.0) <= few * torch.finfo(one.dtype).eps * most).all())
 
 
+class _InFp64(TorchDispatchMode):
+    """Computes in float64 also where the graph names another type, or holds tensors of one."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        given: tuple[Any, Any] = (args, kwargs or {})
+        wide = pytree.tree_map(_widened, given)
+        if func._schema.is_mutable and any(  # noqa: SLF001 - no public name
+            one is not other and isinstance(one, torch.Tensor)
+            for one, other in zip(pytree.tree_leaves(given), pytree.tree_leaves(wide), strict=True)
+        ):
+            raise NotImplementedError("it writes into a tensor of a type of its own")
+        return func(*wide[0], **wide[1])
+
+
+def _widened(leaf: Any) -> Any:
+    match leaf:
+        case torch.Tensor() if leaf.is_floating_point() and leaf.dtype is not torch.float64:
+            return leaf.double()
+        case torch.dtype() if leaf.is_floating_point:
+            return torch.float64
+        case _:
+            return leaf
+
+
 def _exactly(eager: Runner, given: Spare) -> Sequence[Any] | None:
-    """Computes eager's results in fp64; None where the graph fixes its types, or takes too much memory."""
+    """Computes eager's results in fp64; None where that cannot be, or takes too much memory."""
     tensors = [a for a in given.arguments if isinstance(a, torch.Tensor)]
     if sum(t.numel() * t.itemsize for t in tensors) > _MOST_BYTES:
         return None
     given.restore()
     wide = [a.double() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in given.arguments]
     try:
-        results = list(eager(*wide))
-    except RuntimeError:
+        with _InFp64():
+            results = list(eager(*wide))
+    except (RuntimeError, NotImplementedError):
         return None
     written = {id(a) for a in _written(given)}
     return results + [w for a, w in zip(given.arguments, wide, strict=True) if id(a) in written]
