@@ -13,7 +13,6 @@ Target: a median of 0.05 s for each check, of the judge on a GPU 0.1 s.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -21,6 +20,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,6 +28,8 @@ from typing import Any
 import torch
 
 import weft
+from weft.api.command import package_version, write_json
+from weft.api.measure import setting
 from weft.api.workloads import SUITE
 from weft.plan import judging, region
 
@@ -113,9 +115,16 @@ def main() -> None:
         median, largest = (1e3 * summary[name][which] for which in ("median", "largest"))
         sys.stdout.write(f"{name}: median {median:.1f} ms, largest {largest:.1f} ms of {len(each)} rows\n")
     if given.json is not None:
-        given.json.write_text(
-            json.dumps({"torch": torch.__version__, "summary": summary, "rows": rows}, indent=1) + "\n"
-        )
+        here = asdict(setting(package_version()))
+        if given.device == "cuda":
+            here["gpu"] = torch.cuda.get_device_name()
+        arguments = {
+            "device": given.device,
+            "sizes": given.sizes,
+            "only": given.only,
+            "cached": given.cache is not None,
+        }
+        write_json(given.json, {"setting": here, "arguments": arguments, "summary": summary, "rows": rows})
 
 
 if __name__ == "__main__":
