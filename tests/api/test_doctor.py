@@ -65,6 +65,12 @@ def test_json_says_the_same_and_where_options_come_from(without_kernel, monkeypa
     assert all(finding["todo"] for finding in found.values() if finding["state"] != "ok")
 
 
+@pytest.mark.parametrize(("judge", "state"), [("first", "ok"), ("off", "warn")])
+def test_it_says_whether_kernels_are_judged(judge, state, monkeypatch):
+    monkeypatch.setenv("WEFT_JUDGE", judge)
+    assert findings()["kernel, judge"]["state"] == state
+
+
 def test_without_a_compiler_it_fails_and_says_what_to_install(monkeypatch):
     monkeypatch.setenv("WEFT_CXX", "no-such-compiler")
     result = run()

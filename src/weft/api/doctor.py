@@ -25,6 +25,7 @@ from weft.emit.cpp import INCLUDE_DIR
 from weft.errors import TargetError, UnknownOptionError, WeftError
 from weft.options import Options, current, options, variable_of
 from weft.plan.home import of_device, runs
+from weft.plan.kernel import NOT_JUDGED
 from weft.run import scratch
 from weft.run.cache import CacheFolder, Entry, write_file
 from weft.run.compiler import find_compiler, flags
@@ -223,6 +224,7 @@ def _kernel() -> Iterator[Finding]:
             return
         again = optimize(layer, inputs(0))
         yield _checked(program.kernels[0].verdict)
+        yield _judged(program.kernels[0].judged)
         judgement = Standard.of(layer, inputs).judge(program)
         yield Finding(
             "kernel, run",
@@ -240,6 +242,14 @@ def _kernel() -> Iterator[Finding]:
 def _checked(verdict: Verdict) -> Finding:
     todo = "" if verdict.agrees else "report this with the whole output; what does not agree runs in PyTorch"
     return Finding("kernel, check", "ok" if verdict.agrees else "fail", str(verdict), todo)
+
+
+def _judged(said: str) -> Finding:
+    if said.startswith(NOT_JUDGED):
+        return Finding(
+            "kernel, judge", "warn", said, 'let emitted code be run on hard inputs before it serves: judge="first"'
+        )
+    return Finding("kernel, judge", "ok", said)
 
 
 def _options() -> Iterator[Finding]:
