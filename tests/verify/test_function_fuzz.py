@@ -418,6 +418,16 @@ def test_an_infinite_term_and_a_product_beyond_fp64_are_nan_or_that_infinity(mon
     assert _wrongly(monkeypatch, function, lambda a: (fused,)) is None
 
 
+def test_squares_inside_a_call_may_leave_the_range_of_fp64(monkeypatch):
+    """There is nothing wider to compare with; what was no number before the call must be none after it."""
+    for values, hidden in (("ends", True), ("infinite", False)):
+        argument = Argument("a0", ("n", "m"), "float64", values, "dense")
+        function = drawn("F.group_norm(a0, 1)", entry="compile", arguments=(argument,), calls=({"n": 64, "m": 4},))
+        (plain,) = function.made()(*function.tensors(0))
+        assert bool(plain.isnan().any())
+        assert (_wrongly(monkeypatch, function, lambda a: (a.nan_to_num(),)) is None) is hidden
+
+
 @pytest.mark.parametrize(("off", "right"), [(5e-6, True), (5e-5, False)])
 def test_of_float32_a_result_is_held_to_how_its_function_is_conditioned(monkeypatch, off, right):
     """Eager's error is no measure where it is lucky in the one element that counts: here it has none."""

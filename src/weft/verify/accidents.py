@@ -17,6 +17,8 @@ _ADDS = ("mm", "dot", "mv", "sum", "mean", "var", "std", "norm", "pool", "conv",
 """In the names of calls that add up: whether they overflow on the way depends on the order."""
 _FACTORS = {"sum": 1, "mean": 1, "cumsum": 1, "mm": 2, "bmm": 2, "mv": 2, "dot": 2}
 """How many operands each term of a sum is the product of, by the names of calls."""
+_SQUARES = ("var", "std", "norm")
+"""In the names of calls that square inside: they show no call of their own whose result leaves the range."""
 _SCALE = 2.0**-520
 
 
@@ -79,6 +81,13 @@ def _magnitude(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.abs() if tensor.is_floating_point() else tensor
 
 
+def _leaves_inside(name: str, args: tuple[Any, ...], made: torch.Tensor) -> bool:
+    """Tells whether a call squares finite numbers of fp64: where its results are none, its own order of steps left the range."""
+    operands = [a for a in args if isinstance(a, torch.Tensor) and a.is_floating_point()]
+    squares = any(word in name for word in _SQUARES) and made.dtype is torch.float64
+    return squares and all(bool(a.isfinite().all()) for a in operands)
+
+
 def _leaves_by_accident(func: Any, args: tuple[Any, ...], kwargs: Any, made: torch.Tensor) -> torch.Tensor:
     """Tells where sums in fp64 leave the range on one side and their results do not, or on both sides.
 
@@ -138,7 +147,9 @@ class _Poisoned(TorchDispatchMode):
         for tensor, mask in zip(found, masks, strict=True):
             left = mask & torch.isfinite(tensor)
             if bool(mask.any()):
-                left = left | _leaves_by_accident(func, args, kwargs, tensor)
+                left = (
+                    left | _leaves_by_accident(func, args, kwargs, tensor) | (mask & _leaves_inside(name, args, tensor))
+                )
             if bool(left.any()) and not _repeats(tensor):
                 tensor.masked_fill_(left, self.poison)  # one that repeats elements is a view of what was here before
         return made
