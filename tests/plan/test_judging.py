@@ -311,3 +311,17 @@ def test_a_case_that_memory_has_no_room_for_leaves_the_smaller_ones(monkeypatch,
     program, _ = optimized(softmax, torch.randn(5, 70), cache_dir=tmp_path)
     assert met, "everything had room"
     assert program.kernels == ()
+
+
+@pytest.mark.parametrize(
+    ("fn", "shapes"),
+    [
+        (lambda x, w: torch.layer_norm(x, (x.shape[-1],)) @ w, ((32, 64), (64, 48))),
+        (lambda q, k, v, t: torch.softmax(q @ k.mT / t, -1) @ v, ((1, 2, 96, 16), (1, 2, 96, 16), (1, 2, 96, 16), ())),
+    ],
+    ids=["a mean off the grid of 16 bits", "a divisor below the normal numbers"],
+)
+def test_right_kernels_of_16_bits_serve_where_rounding_leaves_no_digit(fn, shapes, tmp_path):
+    program, _ = optimized(fn, *(torch.randn(shape).abs().bfloat16() for shape in shapes), cache_dir=tmp_path)
+    assert program.fallbacks == ()
+    assert [kernel.judged for kernel in program.kernels] == ["right on hard inputs"]

@@ -418,3 +418,23 @@ def test_what_becomes_of_numbers_that_an_integer_type_has_not_is_not_promised():
 
     assert [found(beyond) for beyond in (0, 3, -(2**63))] == [None] * 3
     assert "is right" in (found(0, 1) or "")
+
+
+def test_a_number_that_rounding_may_take_away_is_held_to_no_error():
+    """Where units make both operands 0, their quotient is none; others have a number there, and any right one."""
+    m, n = programs.axes("m", "n")
+    x, t = programs.tensor("x", m, n), programs.tensor("t")
+    program = TensorProgram(
+        (x, t), (each("out", (m, n), apply("div", Arg(0), Arg(1)), Use("x", (m, n)), Use("t", ())),), ("out",)
+    )
+
+    def found(taken, other):
+        def results(case):
+            eager, sure = case.eager[0].astype(np.float64), np.isfinite(case.flushed[0])
+            return (np.where(np.isfinite(eager), eager + np.where(sure, other, taken), eager),)
+
+        return verdict(program, results, 4)
+
+    assert found(0.0, 0.0) is None
+    assert found(1.0, 0.0) is None
+    assert "error" in (found(0.0, 1.0) or "")

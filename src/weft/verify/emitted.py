@@ -288,6 +288,7 @@ class Tally:
             for case in self._of(output, bad):
                 _raise(moved, case, output, np.abs(_minus(case.rounded(number)[output], case.exact[output])))
                 bad &= most[0] > bound + _ROOM * moved
+        bad &= self._where_sure(output, bad) > bound + _ROOM * moved
         noise, worst = moved > _NOISE * most[2], np.zeros_like(moved)
         for case in self._of(output, bad & noise):
             _raise(worst, case, output, np.abs(_minus(case.rounded_alike[output], case.exact[output])))
@@ -380,6 +381,18 @@ class Tally:
             place = tuple(int(i) for i in np.argwhere(wrong)[0])
             group = int(case.groups(output)[place])
             self.wrong.append(f"output {output}, {_said(group)}: {found[place]} where {exact[place]} is right")
+
+    def _where_sure(self, output: int, bad: Array) -> Array:
+        """Measures the errors of groups that are `bad` where no rounding decides that there is no number."""
+        most = np.zeros(len(bad))
+        for case, results in self._cases:
+            if bad[case.groups(output)].any():
+                sure = np.all([np.isfinite(case.rounded(number)[output]) for number in range(_ROUNDINGS)], axis=0)
+                off = np.abs(
+                    _minus(results[output], _in_range(case.exact[output], case.eager[output], self._dtype(output)))
+                )
+                _raise(most, case, output, np.where(sure & np.isfinite(case.eager[output]), off, np.nan))
+        return most
 
     def _of(self, output: int, bad: Array) -> Iterator[Case]:
         """Yields the cases that have rows of groups that are `bad`, as long as there are such groups; short ones first."""
