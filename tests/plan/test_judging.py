@@ -325,3 +325,17 @@ def test_right_kernels_of_16_bits_serve_where_rounding_leaves_no_digit(fn, shape
     program, _ = optimized(fn, *(torch.randn(shape).abs().bfloat16() for shape in shapes), cache_dir=tmp_path)
     assert program.fallbacks == ()
     assert [kernel.judged for kernel in program.kernels] == ["right on hard inputs"]
+
+
+def test_a_number_made_of_what_a_mask_excludes_may_be_made_of_a_number(monkeypatch, tmp_path):
+    """Eager multiplies 0 with the NaN that a causal mask excludes, and makes 0 of it; kernels leave it out."""
+
+    def attention(q):
+        return torch.nan_to_num(torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True))
+
+    q = torch.randn(2, 40, 8)
+    (kernel,) = optimized(attention, q, cache_dir=tmp_path / "right")[0].kernels
+    assert kernel.judged == "right on hard inputs"
+    emit = cpp.emit
+    monkeypatch.setattr(cpp, "emit", lambda *a, **k: emit(*a, **k).replace("weft::decay(", "1.01f * weft::decay("))
+    assert "hard inputs" in optimized(attention, q, cache_dir=tmp_path / "wrong")[0].fallbacks[0].reason

@@ -383,15 +383,20 @@ class Tally:
             self.wrong.append(f"output {output}, {_said(group)}: {found[place]} where {exact[place]} is right")
 
     def _where_sure(self, output: int, bad: Array) -> Array:
-        """Measures the errors of groups that are `bad` where no rounding decides that there is no number."""
+        """Measures the errors of groups that are `bad` where no rounding decides that there is no number.
+
+        What a mask excludes need not count: where eager makes a number of a NaN (nan_to_num), it may be made of a number.
+        """
         most = np.zeros(len(bad))
         for case, results in self._cases:
             if bad[case.groups(output)].any():
+                eager, found = case.eager[output], results[output]
                 sure = np.all([np.isfinite(case.rounded(number)[output]) for number in range(_ROUNDINGS)], axis=0)
-                off = np.abs(
-                    _minus(results[output], _in_range(case.exact[output], case.eager[output], self._dtype(output)))
+                references = (
+                    _in_range(each[output], eager, self._dtype(output)) for each in (case.exact, case.unmasked)
                 )
-                _raise(most, case, output, np.where(sure & np.isfinite(case.eager[output]), off, np.nan))
+                off = np.fmin(*(np.abs(_minus(found, each)) for each in references))
+                _raise(most, case, output, np.where(sure & np.isfinite(eager), off, np.nan))
         return most
 
     def _of(self, output: int, bad: Array) -> Iterator[Case]:
