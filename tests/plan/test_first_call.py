@@ -87,7 +87,7 @@ def test_fp64_decides_who_is_right():
 
 @pytest.mark.parametrize("instead", [7.0, torch.inf, torch.nan])
 def test_infinities_are_compared_too(instead):
-    """What is left of a mask that was dropped, or has the wrong sign; a NaN may come of a state that is corrected."""
+    """Finds what is left of a mask that was dropped, or has the wrong sign; a NaN may come of a state that is corrected."""
     lower = torch.ones(40, 300, dtype=torch.bool).tril()
 
     def masked(x):

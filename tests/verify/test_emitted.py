@@ -236,7 +236,7 @@ def of_huge_terms(up: int, down: int):
     ],
 )
 def test_sums_that_leave_the_range_on_their_way_depend_on_their_order(up, down, said):
-    """Where partial sums can, on that side; nothing else does."""
+    """Allows an infinity where partial sums can be one, on that side, and nowhere else."""
     for value, wrong in said.items():
         found = one_case(summed(), of_huge_terms(up, down), lambda case, v=value: (np.full_like(case.exact[0], v),))
         assert (found is None) is (wrong is None), (up, down, value, found)
@@ -308,7 +308,7 @@ def test_what_cancels_may_be_0_where_rounding_is_all_that_is_left(found):
 
 
 def test_a_zero_has_either_sign():
-    """Of an operand that is one number too: a maximum of zeros of both signs is either."""
+    """Holds of an operand that is one number too: a maximum of zeros of both signs is either."""
     (m,) = programs.axes("m")
     nodes = (
         each("top", (), apply("maximum", Arg(0), Arg(1)), Use("b", ()), Use("c", ())),
@@ -421,7 +421,7 @@ def test_what_becomes_of_numbers_that_an_integer_type_has_not_is_not_promised():
 
 
 def test_a_number_that_rounding_may_take_away_is_held_to_no_error():
-    """Where units make both operands 0, their quotient is none; others have a number there, and any right one."""
+    """Passes any number where units that make both operands 0 have none."""
     m, n = programs.axes("m", "n")
     x, t = programs.tensor("x", m, n), programs.tensor("t")
     program = TensorProgram(

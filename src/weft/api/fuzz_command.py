@@ -75,11 +75,7 @@ def fuzz(
     """
     _demand_kind(kind)
     count = count if count is not None or minutes is not None else _COUNT
-    of_kind = {
-        "functions": {"seconds": particular["seconds"]},
-        "programs": {"operations": particular["operations"], "compiled": particular["compiled"]},
-        "rules": {},
-    }[kind]
+    of_kind = {name: value for name, value in particular.items() if _OF_KIND[name] == kind}
     with ExitStack() as opened:
         kept = None
         if file is not None:

@@ -288,15 +288,16 @@ class Tally:
             for case in self._of(output, bad):
                 _raise(moved, case, output, np.abs(_minus(case.rounded(number)[output], case.exact[output])))
                 bad &= most[0] > bound + _ROOM * moved
-        bad &= self._where_sure(output, bad) > bound + _ROOM * moved
+        sure = self._where_sure(output, bad)
+        bad &= sure > bound + _ROOM * moved
         noise, worst = moved > _NOISE * most[2], np.zeros_like(moved)
         for case in self._of(output, bad & noise):
             _raise(worst, case, output, np.abs(_minus(case.rounded_alike[output], case.exact[output])))
-            bad &= ~noise | (most[0] > worst)
+            bad &= ~noise | (sure > worst)
         if not bad.any():
             return None
         group = int(np.argmax(bad))
-        error, own = most[:2, group]
+        error, own = sure[group], most[1, group]
         return f"output {output}, {_said(group)}: error {error:.3g}, eager's {own:.3g}, bound {bound[group]:.3g}"
 
     def _floats(self, case: Case, output: int, found: Array) -> None:
