@@ -2,8 +2,9 @@
 
     python benchmarks/checks.py [--only ROW ...] [--sizes full|quick] [--device cuda] [--cache DIR] [--json FILE]
 
-Each row of `weft bench` is compiled for this CPU, or the GPU, ahead of time, in each of its element types, with checks made though
-the cache has them (`verify="always"`, `judge="always"`). What the judge refuses is said. The functions in `CHECKS` are timed where
+Each row of `weft bench` is compiled for this CPU, or each of `weft bench --device cuda` and then of the CPU's for the GPU, ahead of
+time, in each of its element types, with checks made though the cache has them (`verify="always"`, `judge="always"`). What the judge
+refuses, and what it did not judge and why, is said. The functions in `CHECKS` are timed where
 the compiler calls them: the field check in seconds of the calling thread, since machines do other things; the judge, which waits
 for a child or a GPU, by the clock. Their seconds are divided by the kernels of the row. With a folder that is kept (`--cache`) a
 second run compiles nothing and times the checks alone.
@@ -31,7 +32,9 @@ import weft
 from weft.api.command import package_version, write_json
 from weft.api.measure import setting
 from weft.api.workloads import SUITE
+from weft.api.workloads_gpu import ROWS
 from weft.plan import judging, region
+from weft.plan.kernel import NOT_JUDGED
 
 # Name of the check: the module that calls it, the name by which it does, and the clock.
 CHECKS: dict[str, tuple[ModuleType, str, Callable[[], float]]] = {
@@ -61,7 +64,7 @@ def timed(module: ModuleType, name: str, clock: Callable[[], float], seconds: li
 
 def measured(only: list[str], full: bool, device: str) -> Iterator[dict[str, Any]]:
     """Yield a row of the table for each example and element type."""
-    for example in SUITE:
+    for example in SUITE if device == "cpu" else (*(row.example for row in ROWS), *SUITE):
         if only and example.title not in only:
             continue
         sizes = example.full if full else example.quick
@@ -75,7 +78,8 @@ def measured(only: list[str], full: bool, device: str) -> Iterator[dict[str, Any
                     stack.enter_context(timed(*place, found[name]))
                 program = weft.optimize(function, example.inputs(sizes, dtype, 0, device))
             refused = [f.reason for f in program.fallbacks if "hard inputs" in f.reason]
-            sys.stdout.writelines(f"{example.title}, {dtype}: {reason}\n" for reason in refused[:1])
+            unjudged = sorted({kernel.judged for kernel in program.kernels if kernel.judged.startswith(NOT_JUDGED)})
+            sys.stdout.writelines(f"{example.title}, {dtype}: {reason}\n" for reason in (*refused, *unjudged))
             count = len(program.kernels)
             if count:
                 seconds = {name: sum(each) / count for name, each in found.items()}
@@ -86,6 +90,8 @@ def measured(only: list[str], full: bool, device: str) -> Iterator[dict[str, Any
                     "kernels": count,
                     "claims": claims,
                     "seconds per kernel": seconds,
+                    "refused": refused,
+                    "not judged": unjudged,
                 }
 
 
