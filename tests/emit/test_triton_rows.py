@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from emit import special, triton_rows
 from emit.harness import dims_of, units
 from emit.triton_cases import GRID, LOOP, WHOLE, levels, placed
 from emit.triton_programs import load
-from emit.triton_rows import cases, fading, read_twice
+from emit.triton_rows import cases, fading, read_inside, read_twice
 from schedules import fused
 from weft.block.program import BlockProgram, Map, maps
 from weft.emit.triton import BlockConstant, TritonKernel, emit
@@ -79,20 +80,24 @@ def test_rankings_compile_for_gpus_that_are_not_here(
             assert ".visible .entry" in made.assembly or ".amdhsa_kernel" in made.assembly
 
 
-@pytest.mark.parametrize("name", ["read_twice", "fading"])
-def test_sums_of_whole_blocks_in_a_loop_compile(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("made_by", [read_twice, fading, read_inside])
+def test_sums_of_whole_blocks_in_a_loop_compile(
+    made_by: Callable[[], BlockProgram], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Triton has threads add up apart, and asks of the loop what a program need not give: see `reduced_apart`."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
-    program = placed({"read_twice": read_twice, "fading": fading}[name](), m=levels((GRID, 16)), k=levels((LOOP, 512)))
+    program = placed(made_by(), m=levels((GRID, 16)), k=levels((LOOP, 512)))
     (made,) = load(program, dims_of(program), tmp_path).compile_for("cuda", 90, {"M": 64, "K": 4096})
     assert made.assembly
 
 
 def test_only_sums_that_go_on_as_sums_are_left_to_threads() -> None:
-    """The last operation in an iteration of the other one is no addition to the state as it was: Triton must not see it."""
-    once, always = (_only(CASES[name].program).text.split("for ", 1)[1] for name in ("read_twice", "fading"))
+    """What goes on as something else, or is read by the iterations, Triton must not see."""
+    names = ("read_twice", "fading", "read_inside")
+    once, always, inside = (_only(CASES[name].program).text.split("for ", 1)[1] for name in names)
     assert re.search(r"\n    s = weft_kept\(s\)\n", once)
     assert re.search(r"\n        s = weft_kept\(\w+\)\n", always)
+    assert re.search(r"\n        s, s1 = weft_kept\(\w+\), ", inside)
 
 
 def test_a_row_is_loaded_once_and_stays() -> None:

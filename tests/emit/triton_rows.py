@@ -63,6 +63,7 @@ def cases() -> dict[str, Case]:
         "column_extrema_again": Case(columns_twice(), mnk),
         "read_twice": Case(placed(read_twice(), m=tile, k=loop), mnk),
         "fading": Case(placed(fading(), m=tile, k=loop), mnk),
+        "read_inside": Case(placed(read_inside(), m=tile, k=loop), mnk),
         "any": Case(placed(fused(predicates()), m=tile, n=loop), mnk),
         "attention_split": Case(placed(safe, m=tile, n=levels((SPLIT, 3), (LOOP, 8)), d=row, l=row), queries),
         "repeated": Case(placed(fused(repeated()), m=tile, n=levels((LOOP, 1))), mnk),
@@ -128,6 +129,19 @@ def fading() -> BlockProgram:
     step = Pointwise("n", apply("add", apply("mul", Arg(0), Lit(0.5)), Arg(1)), ("s", "p"), (handmade.M,), F32)
     state = State.of_monoid(Monoid.sum, "sum", (handmade.M,), F32, "s")
     return handmade.rows(_SUMS, replace(state, update=Graph(("s", "p"), (step,), ("n",))), "s")
+
+
+def read_inside() -> BlockProgram:
+    """s = s + the row sums of a block, and t = t / 2 + s as it was before the block."""
+    step = Pointwise("n", handmade.ADD, ("s", "p"), (handmade.M,), F32)
+    other = Pointwise("o", apply("add", apply("mul", Arg(0), Lit(0.5)), Arg(1)), ("t", "s"), (handmade.M,), F32)
+    state = State.of_monoid(Monoid.sum, "sum", (handmade.M,), F32, "s")
+    component = replace(state.components[0], name="t")
+    update = Graph(("s", "t", "p"), (step, other), ("n", "o"))
+    merge = Graph(("a", "b", "c", "d"), (), ("c", "d"))  # nothing here merges parts
+    finish = Graph(("s", "t"), (), ("t",))
+    both = replace(state, components=(*state.components, component), update=update, merge=merge, finish=finish)
+    return handmade.rows(_SUMS, both, "t")
 
 
 def columns_twice() -> BlockProgram:

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import weft
+from weft.api import workloads_reductions
 from weft.errors import TargetError
 from weft.run.gpu import driver
 
@@ -366,3 +367,20 @@ def test_binaries_that_the_driver_does_not_take() -> None:
         driver.load(replace(kernel.assembled(), binary=b"this is no binary\0"), 0)
     x = torch.randn(64, 64, device="cuda")
     close(weft.compile(bend)(x), bend(x))
+
+
+# What Triton makes of loops.
+
+
+@pytest.mark.parametrize("function", [workloads_reductions.weighted_variance, workloads_reductions.inertia])
+def test_sums_that_the_iterations_of_their_loop_read(function: Callable[..., torch.Tensor]) -> None:
+    """Triton would give iterations one thread's part of a sum (triton-lang/triton#11836): far from 0 the variance was wrong."""
+    weights = torch.rand(64, 8192, device="cuda") + 0.5
+    x = torch.randn(64, 8192, 3, device="cuda") * 100 + 1e4
+    given = (weights, x) if function is workloads_reductions.inertia else (x[..., 0].contiguous(), weights)
+    with weft.options(judge="off"):
+        kernels = weft.optimize(function, given)
+    assert kernels.kernels
+    wanted = function(*(each.double() for each in given))
+    own, eager = ((each.double() - wanted).abs().max() for each in (kernels(*given), function(*given)))
+    assert own <= 2 * eager + 1e-6 * wanted.abs().max()

@@ -196,6 +196,26 @@ def test_integers_must_be_equal():
     assert "is right" in (verdict(program, lambda case: tuple(np.where(v == 3, 4, v) for v in right(case))) or "")
 
 
+def test_of_shares_as_good_as_equal_either_may_be_the_greater():
+    """A GPU's exponentials and quotients are off by two units; what is off by more is wrong."""
+    m, n = programs.axes("m", "n")
+    raised = Elementwise("e", (m, n), F32, apply("exp", Arg(0)), (Use("x", (m, n)),))
+    node = Ranking("at", (m,), DType.int64, Use("e", (m, n)), n, None, Order(True, True), places=True)
+    program = TensorProgram((programs.tensor("x", m, n),), (raised, node), ("at",))
+
+    def said(apart: float) -> str | None:
+        def change(x: np.ndarray) -> np.ndarray:
+            x = np.zeros_like(x)
+            x[:, 2] = 1 + apart
+            x[:, 1] = 1
+            return x
+
+        return one_case(program, change, lambda case: (np.full_like(case.exact[0], 1),))
+
+    assert said(2 * DType.float32.eps) is None
+    assert "1 where 2 is right" in (said(64 * DType.float32.eps) or "")
+
+
 # What an accident decides: a right kernel may give it, and no wrong one passes for it.
 
 HUGE = 2.5e38

@@ -147,10 +147,11 @@ class RandomlyRoundedDomain(Fp64Domain):
 
     Args:
         seed: of what is off.
+        times: how many times what rounding may take an operation may be off by.
     """
 
-    def __init__(self, seed: int) -> None:
-        self._of = DType.float32
+    def __init__(self, seed: int, times: float = 1.0) -> None:
+        self._of, self._times = DType.float32, times
         rng = np.random.default_rng(seed)
         self._seed, self._key = seed, np.uint64(rng.integers(1 << 63))
         self._anyhow = rng if seed % 2 else None
@@ -200,7 +201,7 @@ class RandomlyRoundedDomain(Fp64Domain):
         with np.errstate(all="ignore"):
             equal = np.abs(terms * squares - of_all * of_all) <= 1e-9 * of_all * of_all  # Cauchy and Schwarz
             steps = np.where(equal, terms / 2, math.sqrt(terms))
-            off = 0.5 * self._of.eps * steps * of_all * self._parts(found)
+            off = 0.5 * self._times * self._of.eps * steps * of_all * self._parts(found)
             return self._flushed(found + np.where(np.isfinite(off), off, 0.0), self._parts(found), self._of)
 
     def convert(self, v: Array, dtype: DType, semantic: bool) -> Array:
@@ -246,7 +247,7 @@ class RandomlyRoundedDomain(Fp64Domain):
             return values
         parts = self._parts(values)
         with np.errstate(all="ignore"):
-            return self._flushed(values * (1.0 + 0.5 * dtype.eps * parts), parts, dtype.accumulator)
+            return self._flushed(values * (1.0 + 0.5 * self._times * dtype.eps * parts), parts, dtype.accumulator)
 
     def _flushed(self, values: Array, parts: Array, dtype: DType) -> Array:
         """Sets about half of `values` below the normal numbers to 0: units differ in what they make of these."""

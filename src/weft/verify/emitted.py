@@ -45,6 +45,9 @@ _LEAST = 5
 # How many orders of summing, beside numpy's, and how many runs that round at random results are held against that are outside the
 # rule; and how many times what those runs are off by a kernel may be off.
 _ORDERS, _ROUNDINGS, _ROOM = 2, 4, 4.0
+# How many runs that round so many times as coarsely: an integer that rounding decides changes in one of them. Of two shares that are
+# as good as equal either may be the greater, and a GPU's exponentials and quotients are off by two units.
+_COARSE = 64
 # Where those runs are off by more than this share of the largest result, it has no right digit, and rounding at its worst is the
 # measure.
 _NOISE = 0.125
@@ -131,6 +134,10 @@ class Case:
             return self._off((MaskedRandomlyRoundedDomain if masked else RandomlyRoundedDomain)(number))
 
         return self._once(("masked and rounded" if masked else "rounded", number), made)
+
+    def coarsely_rounded(self, number: int) -> tuple[Array, ...]:
+        """Returns the results where each operation rounds at random, by as much as those of a GPU that are the least exact."""
+        return self._once(("coarsely rounded", number), lambda: self._off(RandomlyRoundedDomain(number, _ROOM)))
 
     @cached_property
     def rounded_alike(self) -> tuple[Array, ...]:
@@ -378,6 +385,9 @@ class Tally:
         wrong &= found != case.flushed[output]
         for number in range(_ROUNDINGS):
             wrong &= case.rounded(number)[output] == exact  # what rounding decides is nobody's promise
+        for number in range(_COARSE):
+            if wrong.any():
+                wrong &= case.coarsely_rounded(number)[output] == exact
         if wrong.any():
             place = tuple(int(i) for i in np.argwhere(wrong)[0])
             group = int(case.groups(output)[place])

@@ -277,7 +277,8 @@ def reduced_apart(state: State, body: Graph, component: str) -> bool | None:
 
     Triton (its pass OptimizeThreadLocality) makes of such loops ones whose threads reduce apart, and of the result one after the
     loop. It takes for one whatever is done last to a component and a reduced block, and is right only where that is the
-    same monoid, and where the result is read once. None: it could take the component for one, and must not.
+    same monoid, where the iterations read the component for nothing else (triton-lang/triton#11836: they would read one
+    thread's part of it), and where the result is read once. None: it could take the component for one, and must not.
     """
     update, count = state.update, len(state.components)
     made = {n.name: n for n in update.nodes}
@@ -296,7 +297,8 @@ def reduced_apart(state: State, body: Graph, component: str) -> bool | None:
     parts = [made.get(n) for n in last.args if n != component]
     if len(last.args) == 2 and len(parts) == 1 and isinstance(parts[0], Collapse):
         combined = Apply(parts[0].monoid.value, (Arg(0), Arg(1)))
-        return True if last.expr == combined else None
+        reads = [name for n in update.nodes for name in operands(n)] + list(update.outputs)
+        return True if last.expr == combined and reads.count(component) == 1 else None
     return None
 
 
