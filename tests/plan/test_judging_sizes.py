@@ -7,26 +7,38 @@ import torch
 
 import weft
 from block import paper
+from weft.api.workloads import attention
 from weft.block.lower import lower
 from weft.block.program import Place, maps
 from weft.plan import regions
+from weft.plan.bench import dense
 from weft.plan.judging_sizes import sizes_for
+from weft.run.gpu import signature
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
-from weft.verify.emitted import AT_MOST, MANY, fitted, points
-from weft.verify.regimes import layout_of
+from weft.verify.emitted import AT_MOST, MANY, cases, fitted, points
+from weft.verify.regimes import REGIMES, layout_of
 from weft.verify.sizes import of_blocks
 
 
-def judged_on_a_gpu(monkeypatch, tmp_path, fn, *inputs):
-    """What the judge of the one region of `fn` is given, compiled for a GPU that is not here."""
+def every_judged_on_a_gpu(monkeypatch, tmp_path, fn, *inputs):
+    """What the judge of each region of `fn` is given, compiled for a GPU that is not here."""
     found = []
 
     def demand(judged, region, options):
-        found.append((judged, region))
+        if region.kernels:
+            found.append((judged, region))
+        return "right"
 
     monkeypatch.setattr(regions, "demand", demand)
-    weft.optimize(fn, inputs, target="cuda:90", effort="none", cache_dir=tmp_path)
-    return found[-1]
+    program = weft.optimize(fn, inputs, target="cuda:90", effort="none", cache_dir=tmp_path)
+    assert not program.fallbacks
+    assert found
+    return found
+
+
+def judged_on_a_gpu(monkeypatch, tmp_path, fn, *inputs):
+    """What the judge of the last region of `fn` is given."""
+    return every_judged_on_a_gpu(monkeypatch, tmp_path, fn, *inputs)[-1]
 
 
 @pytest.mark.parametrize("rows", [512, 500])
@@ -34,22 +46,63 @@ def test_large_examples_are_judged_at_small_sizes_of_their_class(rows, monkeypat
     """Of blocks that divide the example's sizes too: such a kernel has no masks, and no other sizes."""
     x, w = torch.randn(rows, 1024).bfloat16(), torch.randn(1024, 1024).bfloat16()
     judged, region = judged_on_a_gpu(monkeypatch, tmp_path, lambda x, w: torch.relu(x @ w), x, w)
-    far, near = sizes_for(judged, region)
-    assert far
-    assert near
+    chosen = sizes_for(judged, region)
+    assert chosen.far
+    assert chosen.near
     (kernel,) = region.kernels
     assert kernel.made.signature.constants
     assert kernel.schedule.stages > 1
     loops = [m for m in maps(kernel.block_program.graph) if m.place is Place.loop]
     assert loops
     enough = {judged.names[m.axis.space.name]: (m.tile or 1) * (kernel.schedule.stages + 1) for m in loops}
-    assert any(all(sizes[name] >= n for name, n in enough.items()) for sizes in far)
+    assert any(all(sizes[name] >= n for name, n in enough.items()) for sizes in chosen.far)
     kinds = {each.kind for each in kernel.made.assembled}
-    for sizes in (*far, *near):
+    for sizes in (*chosen.far, *chosen.near):
         assert points(judged.written, sizes) <= AT_MOST
         own = {name: sizes[its] for name, its in judged.names.items()}
         m, k, n = own["M"], own["K"], own["N"]
         assert kernel.made.class_for(own, [(k, 1), (n, 1)]) in kinds, (m, k, n)
+
+
+def of_a_part(x, w):
+    return torch.relu(x @ w.mT) @ w[..., :-64]
+
+
+def shapes_of(*shapes):
+    return tuple(torch.randn(shape).bfloat16() for shape in shapes)
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (attention, ((32, 8, 512, 64),) * 3),  # many batches and heads, and blocks that are whole
+        (of_a_part, ((2, 128, 576), (2, 1024, 576))),  # a size follows from another one, which some regions have not
+        (of_a_part, ((128, 576), (1024, 576))),
+    ],
+)
+def test_regions_whose_blocks_leave_few_sizes_are_judged(function, shapes, monkeypatch, tmp_path):
+    for judged, region in every_judged_on_a_gpu(monkeypatch, tmp_path, function, *shapes_of(*shapes)):
+        chosen = sizes_for(judged, region)
+        assert chosen.near
+        for case in cases(judged.written, [], chosen.near, 0, 1, chosen.layout):
+            assert all(case.sizes[space] >= len(REGIMES) for space in chosen.layout.slots)
+
+
+def test_a_binary_for_long_strides_serves_short_ones(monkeypatch, tmp_path):
+    """An example that reaches far has strides of 64 bits: its binary is judged, and not one that is compiled for that."""
+    monkeypatch.setattr(signature, "FAR", 2**20)
+    judged, region = judged_on_a_gpu(monkeypatch, tmp_path, attention, *shapes_of(*((8, 4, 512, 64),) * 3))
+    (made,) = (kernel.made for kernel in region.kernels)
+    (compiled,) = made.assembled
+    assert "i64" in str(compiled.kind)
+    chosen = sizes_for(judged, region)
+    assert chosen.near
+    sizes = {name: chosen.near[0][its] for name, its in judged.names.items()}
+    shapes = [[n if isinstance(n, int) else sizes[n] for n in shape] for shape in made.signature.shapes]
+    kind = made.class_for(sizes, [dense(shape, None) for shape in shapes])
+    assert kind != compiled.kind
+    assert compiled.kind.serves(kind)
+    assert not kind.serves(compiled.kind)
 
 
 @pytest.mark.parametrize("blocks", [1, 3, 6])

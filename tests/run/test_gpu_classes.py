@@ -67,6 +67,26 @@ def test_a_class_can_be_read_back() -> None:
     assert KernelClass.parse(str(kind)) == kind
 
 
+@pytest.mark.parametrize(
+    ("own", "other", "serves"),
+    [
+        ("*bf16:16 i32:16 =1", "*bf16:16 i32:16 =1", True),
+        ("*bf16 i32 =1", "*bf16:16 i32:16 =1", True),
+        ("*bf16:16 i32 =1", "*bf16 i32 =1", False),  # an address that need not be divisible
+        ("*bf16 i32:16 =1", "*bf16 i32 =1", False),
+        ("*bf16 i64:16 =1", "*bf16 i32:16 =1", True),
+        ("*bf16 i32:16 =1", "*bf16 i64:16 =1", False),
+        ("*bf16 i32 i32", "*bf16 i32 =1", True),
+        ("*bf16 i32 i64:16", "*bf16 i32 =1", False),
+        ("*bf16 i32 =1", "*bf16 i32 i32", False),
+        ("*bf16 i32 =1", "*bf16 i32 =0", False),
+        ("*fp32 i32 =1", "*bf16 i32 =1", False),
+    ],
+)
+def test_a_class_that_knows_less_serves_calls_of_one_that_knows_more(own: str, other: str, *, serves: bool) -> None:
+    assert KernelClass.parse(own).serves(KernelClass.parse(other)) is serves
+
+
 def test_a_signature_can_be_read_back() -> None:
     kernel = TWICE.kernel._replace(
         sizes=(*TWICE.kernel.sizes, Size("P")), outputs=(Output(("M", 3), DType.bfloat16),), given=(0,)

@@ -92,7 +92,7 @@ def merge_wrongly(node: BlockNode) -> BlockNode:
 def skip_a_segment(node: BlockNode) -> BlockNode:
     """Segments are cut for one more than there are."""
     if isinstance(node, Map) and isinstance(node.range, Segment):
-        return replace(node, range=replace(node.range, count=4))
+        return replace(node, range=replace(node.range, count=node.range.count + 1))
     return node
 
 
@@ -274,6 +274,15 @@ def test_loops_side_by_side_have_few_blocks_and_each_a_rest():
     assert verify(program, small).equal
 
 
+def test_of_many_segments_a_few_are_checked():
+    """Sizes need not give two blocks to each of a thousand."""
+    applied = in_tiles(8, 8, LoopSchedule((Level(SPLIT, 1024), Level(LOOP, 64))))
+    small = small_tiles(applied)
+    assert {m.range.count for m in maps(small.graph) if isinstance(m.range, Segment)} == {3}
+    assert max(max(sizes.values()) for sizes in edge_sizes(small)) < 20
+    assert verify(PROGRAM, applied).equal
+
+
 def test_a_loop_by_single_elements_is_checked_as_one():
     """All its blocks are whole: a loop that visits whole blocks only is right, and one that visits the rest does nothing."""
     ones = in_tiles(8, 8, LoopSchedule((Level(LOOP, 1),)))
@@ -296,6 +305,7 @@ AFFORDABLE = {
     "levels": in_tiles(8, 1, LoopSchedule((Level(LOOP, 12), Level(LOOP, 4)))),
     "by ones": in_tiles(1, 10, LoopSchedule((Level(LOOP, 9), Level(LOOP, 1)))),
     "segments": in_tiles(9, 8, LoopSchedule((Level(SPLIT, 3), Level(LOOP, 6)))),
+    "many segments": in_tiles(9, 8, LoopSchedule((Level(SPLIT, 8), Level(LOOP, 2)))),
 }
 
 

@@ -11,7 +11,7 @@ import os
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -19,7 +19,7 @@ import torch
 from weft.errors import CompilerError, TargetError, UnsupportedError, WeftError, WrongKernelError
 from weft.options import Options
 from weft.plan.bench import Judged, run
-from weft.plan.judging_sizes import Sizes, as_its_numbers_say, sizes_for, sizes_that_are_numbers
+from weft.plan.judging_sizes import Chosen, as_its_numbers_say, sizes_for, sizes_that_are_numbers
 from weft.plan.region import CompiledRegion
 from weft.run.build import Binary
 from weft.run.cache import CacheFolder
@@ -161,25 +161,25 @@ def wrong_of(judged: Judged, region: CompiledRegion, seed: int) -> str | None:
         _UnjudgedError: no sizes are small enough.
         OutOfMemoryError: a GPU has no room even for small sizes.
     """
-    far, near = sizes_for(judged, region)
-    if not near:
+    chosen = sizes_for(judged, region)
+    if not chosen.near:
         raise _UnjudgedError("no sizes that it serves are small enough")
     try:
-        wrong = _tried(judged, region, seed, far, near, 1) and _tried(judged, region, seed, far, near, _DRAWS)
+        wrong = _tried(judged, region, seed, chosen, 1) and _tried(judged, region, seed, chosen, _DRAWS)
         if wrong and wrong.startswith("output"):
-            told = as_its_numbers_say(judged, near)
+            told = as_its_numbers_say(judged, chosen.near)
             if told:
-                wrong = _tried(judged, region, seed, as_its_numbers_say(judged, far), told, _DRAWS)
+                told = replace(chosen, far=as_its_numbers_say(judged, chosen.far), near=told)
+                wrong = _tried(judged, region, seed, told, _DRAWS)
     except torch.OutOfMemoryError:
-        if not far:
+        if not chosen.far:
             raise
-        least = min(near, key=lambda sizes: points(judged.written, sizes))
-        return _tried(judged, region, seed, [], [least], 1)
+        least = min(chosen.near, key=lambda sizes: points(judged.written, sizes))
+        return _tried(judged, region, seed, replace(chosen, far=[], near=[least]), 1)
     return wrong
 
 
-def _tried(
-    judged: Judged, region: CompiledRegion, seed: int, far: list[Sizes], near: list[Sizes], draws: int
-) -> str | None:
+def _tried(judged: Judged, region: CompiledRegion, seed: int, chosen: Chosen, draws: int) -> str | None:
     tally = Tally(judged.written)
-    return run(judged, region, list(cases(judged.written, far, near, seed, draws)), tally) or tally.verdict()
+    every = list(cases(judged.written, chosen.far, chosen.near, seed, draws, chosen.layout))
+    return run(judged, region, every, tally) or tally.verdict()

@@ -60,8 +60,7 @@ def _unrounded(node: Node, values: Mapping[str, Node]) -> Node:
 
 def _sizes(program: TensorProgram) -> Iterator[dict[str, int]]:
     """Yields choices of sizes of all spaces that agree with what slices leave, small ones first, the example's last."""
-    given = {rule.space.name for rule in program.derived}
-    free = [s for s in program.spaces() if s.name not in given]
+    free = [s for s in program.spaces() if s.name not in program.following]
     choices = [{s.name: s.fixed or least + i % 3 for i, s in enumerate(free)} for least in _LEAST_SIZES]
     choices.append({s.name: s.fixed or s.example or 3 for s in free})
     for choice in choices:

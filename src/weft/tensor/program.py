@@ -281,6 +281,16 @@ class TensorProgram:
                 sizes.setdefault(rule.space.name, rule.size(rule.source.size(sizes)))
         return sizes
 
+    @cached_property
+    def following(self) -> frozenset[str]:
+        """Names the spaces whose sizes follow from those of other spaces of this program, as `derived` says."""
+        found: set[str] = set()
+        own = {s.name for s in self.spaces()}
+        for rule in self.derived:
+            if rule.source.fixed is not None or rule.source.name in own | found:
+                found.add(rule.space.name)
+        return frozenset(found)
+
     def consistent(self, sizes: Mapping[str, int]) -> bool:
         """Tells whether `sizes`, of all spaces of the program, agree with the rules in `derived` that speak of these alone."""
         rules = [r for r in self.derived if all(s.fixed is not None or s.name in sizes for s in (r.space, r.source))]

@@ -35,7 +35,7 @@ from weft.verify.regimes import REGIMES, ROWS, Layout, drawn, labels, layout_of,
 
 # Operations that the reference of a case may have: for cases of all regimes, a millisecond; for one whose sizes reach beyond every
 # block; and where the program's own sizes leave no smaller ones.
-MANY, FAR, AT_MOST = 1 << 17, 1 << 20, 1 << 24
+MANY, FAR, AT_MOST = 1 << 17, 1 << 20, 1 << 26
 # So many multiplications and additions of a product cost as much as one other operation.
 _OF_A_PRODUCT = 8
 # Numbers within so many times of the largest may overflow in a sum of as many.
@@ -45,8 +45,8 @@ _LEAST = 5
 # How many orders of summing, beside numpy's, and how many runs that round at random results are held against that are outside the
 # rule; and how many times what those runs are off by a kernel may be off.
 _ORDERS, _ROUNDINGS, _ROOM = 2, 4, 4.0
-# How many runs that round so many times as coarsely: an integer that rounding decides changes in one of them. Of two shares that are
-# as good as equal either may be the greater, and a GPU's exponentials and quotients are off by two units.
+# How many runs that round so many times as coarsely: an integer that rounding decides changes in one of them. Of two shares that
+# are as good as equal either may be the greater, and a GPU's exponentials and quotients are off by two units.
 _COARSE = 64
 # Where those runs are off by more than this share of the largest result, it has no right digit, and rounding at its worst is the
 # measure.
@@ -222,6 +222,7 @@ def cases(
     near: Sequence[Mapping[str, int]],
     seed: int,
     draws: int = 1,
+    layout: Layout | None = None,
 ) -> Iterator[Case]:
     """Yields inputs of all regimes.
 
@@ -231,11 +232,12 @@ def cases(
         near: others; used in turn, each at least once. Inputs without rows are of each regime once.
         seed: of the numbers.
         draws: of each regime of inputs without rows.
+        layout: of the inputs' rows; `layout_of(program)` by default.
 
     Returns:
         the cases, in a fixed order.
     """
-    layout = layout_of(program)
+    layout = layout or layout_of(program)
     reduced = reduced_spaces(program)
     single = any(n.name not in layout.rows for n in program.inputs)
     count = len(REGIMES) * draws if single else len(near) * draws
@@ -476,8 +478,7 @@ def fitted(
         whole: spaces that keep the size wanted, whatever becomes of the others; then rows need not be of all regimes.
         allowed: gives the size of a space, by name, to take in place of one that is wanted.
     """
-    given = {rule.space.name for rule in program.derived}
-    chosen = {name: size for name, size in wanted.items() if name not in given}
+    chosen = {name: size for name, size in wanted.items() if name not in program.following}
     least = {name: min(size, _LEAST) for name, size in chosen.items()}
     for name in layout.slots:
         if name in chosen:

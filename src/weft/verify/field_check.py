@@ -83,9 +83,9 @@ class _Scheduled(Subject):
 
     def _places(self, of: Freed) -> Iterator[Mapping[str, int]]:
         """Yields sizes that reach every edge, and as far as `of` says; not those at which a slice is empty."""
-        given = {rule.space.name for rule in self.program.derived}
         for chosen in edge_sizes(self.applied, of.most, of.reach):
-            sizes = self.program.sizes({name: size for name, size in chosen.items() if name not in given})
+            free = {name: size for name, size in chosen.items() if name not in self.program.following}
+            sizes = self.program.sizes(free)
             if 0 not in sizes.values():
                 yield sizes
 

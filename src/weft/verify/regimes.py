@@ -8,7 +8,7 @@ without rows is of one regime at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -158,10 +158,11 @@ class Layout:
     slots: tuple[str, ...]
 
 
-def layout_of(program: TensorProgram, most: int = 2) -> Layout:
+def layout_of(program: TensorProgram, most: int = 2, roomy: Collection[str] = ()) -> Layout:
     """Chooses the rows of each input, along `most` spaces at most.
 
-    An input takes a space of its own where it can, so that large rows of one meet tiny rows of another.
+    An input takes a space of its own where it can, so that large rows of one meet tiny rows of another; one that is `roomy`,
+    of which there are many in any case, before others.
     """
     parallel = _parallel(program)
     floats = [n for n in program.inputs if n.dtype.is_float or n.dtype is DType.bool]
@@ -173,7 +174,8 @@ def layout_of(program: TensorProgram, most: int = 2) -> Layout:
         if free:
             # The last one of those least taken: leading spaces are batches.
             least = min(taken.get(s, 0) for s in free)
-            rows[name] = [s for s in free if taken.get(s, 0) == least][-1]
+            alike = [s for s in free if taken.get(s, 0) == least]
+            rows[name] = ([s for s in alike if s in roomy] or alike)[-1]
             taken[rows[name]] = least + 1
     return Layout(rows, tuple(taken))
 

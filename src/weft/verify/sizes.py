@@ -7,19 +7,24 @@ from dataclasses import replace
 
 from weft.block.program import BlockProgram, Graph, Map, Place, Rank, maps, spaces
 from weft.block.ranges import Band, Part, Rest, Segment, Within
+from weft.block.rename import rename_program_axes
+from weft.tensor.axes import Axis
 
 # The least tile that is checked in place of a real one, where that is not 1.
 _LEAST = 3
+# So many segments are checked in place of more: a first and a last one, and between them one after another.
+_SEGMENTS = 3
 # Tiles grow with what sizes must reach, so that loops have few iterations: about so many of the smallest blocks.
 _BLOCKS_TO_A_BAND, _BLOCKS_TO_A_NUMBER = 8, 24
 
 
 def small_tiles(applied: BlockProgram, reach: Mapping[str, int] | None = None) -> BlockProgram:
-    """Puts small tiles in `applied` in place of large ones, in the same order for each space, none a multiple of another.
+    """Puts small tiles in `applied` in place of large ones, in the same order for each space, none a multiple of another, and a few
+    segments in place of many.
 
-    A tile is a parameter of an applied program: no rewrite and no emitter looks at its value, but for 1, which stays 1 (such a loop
-    has no edge). So small ones exercise the same loops, edges, segments and merges at a cost that does not depend on what the
-    machine likes.
+    A tile is a parameter of an applied program: no rewrite looks at its value, but for 1, which stays 1 (such a loop has no edge),
+    nor at the number of segments, each of which is at a place like any other's. So small ones exercise the same loops, edges,
+    segments and merges at a cost that does not depend on what the machine likes.
 
     Args:
         applied: scheduled, with places.
@@ -39,14 +44,32 @@ def small_tiles(applied: BlockProgram, reach: Mapping[str, int] | None = None) -
 
     small = {name: tiles_of(name, tiles) for name, tiles in wanted.items()}
 
+    few = _few_segments(applied)
+
     def shrunk(graph: Graph) -> Graph:
         return replace(graph, nodes=tuple(_shrunk(n) if isinstance(n, Map) else n for n in graph.nodes))
 
     def _shrunk(node: Map) -> Map:
         tile = node.tile if node.tile is None or node.unit else small[node.axis.space.name].get(node.tile, node.tile)
-        return replace(node, tile=tile, body=shrunk(node.body))
+        range_ = node.range
+        if isinstance(range_, Segment) and range_.index in few:  # where they are not as many as are cut, that stays so
+            fewer = range_.index.space.size({}) - few[range_.index].space.size({})
+            range_ = replace(range_, count=max(1, range_.count - fewer))
+        return replace(node, tile=tile, body=shrunk(node.body), range=range_)
 
-    return replace(applied, graph=shrunk(applied.graph))
+    return rename_program_axes(replace(applied, graph=shrunk(applied.graph)), few)
+
+
+def _few_segments(applied: BlockProgram) -> dict[Axis, Axis]:
+    """Returns the axes that number segments, and in their place those that number a few."""
+    nodes = list(maps(applied.graph))
+    numbering = {m.range.index.space for m in nodes if isinstance(m.range, Segment)}
+    axes = {m.axis for m in nodes} | {m.range.index for m in nodes if isinstance(m.range, Segment)}
+    return {
+        axis: replace(axis, space=replace(axis.space, fixed=min(axis.space.fixed, _SEGMENTS)))
+        for axis in axes
+        if axis.space in numbering and axis.space.fixed is not None
+    }
 
 
 def _inside(applied: BlockProgram) -> set[tuple[int, int]]:

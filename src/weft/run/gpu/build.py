@@ -80,7 +80,10 @@ class GpuBinary:
         return self._classes.met()
 
     def launching(self, allocate: Callable[[Sequence[int], Sequence[int], torch.dtype], torch.Tensor]) -> Launcher:
-        """Makes another launcher, with outputs that `allocate` makes of sizes, strides and an element type."""
+        """Makes another launcher, with outputs that `allocate` makes of sizes, strides and an element type.
+
+        It runs the binaries that this process has, where one serves a call.
+        """
         return _launcher(self._classes.source, self.target, self._classes, allocate)
 
     def class_for(
@@ -174,6 +177,10 @@ class Classes:
                 with self._lock:
                     self._met[kind] = found
             return found
+
+    def serving(self, kind: KernelClass) -> Assembled:
+        """Gets a binary that serves calls of `kind`: one that was asked for before, else as `of`."""
+        return next((each for each in self.met() if each.kind.serves(kind)), None) or self.of(kind)
 
     def _demand_hope(self, kind: KernelClass, seconds: float) -> None:
         """Raises what Triton's refusal of `kind` was, unless it had less time then."""
@@ -342,4 +349,4 @@ def _launcher(
         return refusing(target)
     if allocate is None:
         return make_gpu_launcher(source.signature, classes.of)
-    return make_gpu_launcher(source.signature, classes.of, lambda: replace(cuda(), allocate=allocate))
+    return make_gpu_launcher(source.signature, classes.serving, lambda: replace(cuda(), allocate=allocate))

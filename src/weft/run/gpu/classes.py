@@ -55,6 +55,14 @@ class Argument:
         kind, _, divisible = text.partition(":")
         return Argument(kind, divisible == "16")
 
+    def serves(self, other: Argument) -> bool:
+        """Tells whether what is compiled for this argument is right for the `other` too: it knows less of it."""
+        if self.value is not None:
+            return self == other
+        wider = self.kind == other.kind or (self.kind == "i64" and other.kind == "i32")
+        divisible = other.divisible if other.value is None else other.value % 16 == 0
+        return (wider or other.value is not None) and (divisible or not self.divisible)
+
     @property
     def bytes(self) -> int:
         """Bytes of the binary's parameter; 0 for a constant, which is none."""
@@ -74,6 +82,10 @@ class KernelClass:
     def parse(text: str) -> KernelClass:
         """Reads the class that `str` wrote. ValueError otherwise."""
         return KernelClass(tuple(Argument.parse(word) for word in text.split()))
+
+    def serves(self, other: KernelClass) -> bool:
+        """Tells whether a binary of this class is right for calls of the `other` too."""
+        return all(own.serves(its) for own, its in zip(self.arguments, other.arguments, strict=True))
 
     @property
     def parameters(self) -> tuple[int, ...]:
