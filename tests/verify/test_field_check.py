@@ -182,6 +182,24 @@ def test_the_rest_after_a_first_block_has_whole_blocks_and_an_edge():
     assert verify(paper.attention(), applied)
 
 
+def test_segments_of_single_elements_need_few_whatever_blocks_other_loops_have():
+    """Loops side by side over one space: a size for the largest blocks would give the loop by single elements many iterations."""
+    program = programs.square_product()
+    first, *others = maps(fused(program).graph)
+    last = others[-1]
+    loops = (
+        (first.name, LoopSchedule((Level(GRID, 1),))),
+        *((m.name, LoopSchedule((Level(LOOP, 64),))) for m in others[:-1]),
+        (last.name, LoopSchedule((Level(SPLIT, 3), Level(LOOP, 1)))),
+    )
+    applied = small_tiles(apply(fused(program), Schedule(loops)))
+    segment = next(m for m in maps(applied.graph) if isinstance(m.range, Segment))
+    (size,) = set(edge_sizes(applied)[0].values())
+    assert segment.tile == 1
+    assert size == 5
+    assert verify(program, applied).equal
+
+
 def test_what_ran_before_does_not_change_what_a_number_is_taken_for():
     """i / 2 is 0.5 at index 1: its place in the order must be that of 0.5 before 0.5 itself is met, and after."""
     (m,) = programs.axes("m")

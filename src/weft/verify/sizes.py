@@ -191,12 +191,12 @@ def edge_sizes(
         space = node.axis.space
         if space.fixed is None:
             tiles.setdefault(space.name, set()).add(_tile(node))
-            if isinstance(node.range, Segment):
-                segments[space.name] = max(segments.get(space.name, 1), node.range.count)
-            elif isinstance(node.range, Rest):  # whole blocks and a rest, after the first block
-                segments[space.name] = max(segments.get(space.name, 1), 4)
+            # A segment has two blocks; after a first block on its own there are whole ones and a rest. The blocks are those of this
+            # loop: others over the space may have much larger ones.
+            count = node.range.count if isinstance(node.range, Segment) else 4 if isinstance(node.range, Rest) else 1
+            segments[space.name] = max(segments.get(space.name, 0), 2 * _tile(node) * (count - 1))
     levels = _levels(applied)
-    rests = {name: _with_rests(found, levels.get(name, 0), segments.get(name, 1)) for name, found in tiles.items()}
+    rests = {name: _with_rests(found, max(levels.get(name, 0), segments.get(name, 0))) for name, found in tiles.items()}
     exact = {name: max(found, default=2) for name, found in tiles.items()}
     ranked = {name: count for name, count in _ranked(applied.graph).items() if name in rests}
     for name, count in ranked.items():  # more than are kept, and a block more, so that some are passed over
@@ -218,11 +218,9 @@ def edge_sizes(
     )
 
 
-def _with_rests(tiles: set[int], together: int, segments: int) -> int:
-    """Finds the least size that leaves each of `tiles` a remainder; those in each other's blocks are `together`
-    elements, at most.
-    """
-    size = max(together, 2 * max(tiles, default=2) * (segments - 1)) + 1
+def _with_rests(tiles: set[int], most: int) -> int:
+    """Finds the least size above `most` that leaves each of `tiles` a remainder."""
+    size = most + 1
     while any(size % tile == 0 for tile in tiles if tile > 1):
         size += 1
     return size
