@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -562,3 +563,13 @@ def test_traffic_of_large_programs_takes_no_memory() -> None:
     got = traffic(program(x, w, t), {"M": 1 << 14, "K": 1 << 14, "N": 1 << 14})
     assert got.read == 8 << 28
     assert got.flops == 2 << 42
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_sums_in_fp64_are_equally_exact_along_each_dimension(dim: int):
+    """Terms of few values round alike at each step: one after another, thousands of them are off by hundreds of units."""
+    terms = 1 / np.sqrt(np.random.default_rng(0).integers(0, 4, (3, 4, 4096)) + 1.0)
+    moved = np.ascontiguousarray(np.moveaxis(terms, 2, dim))
+    exact = np.array([[math.fsum(row) for row in rows] for rows in terms])
+    found = Fp64Domain().reduce(Monoid.sum, moved, (dim,))
+    assert np.abs(found - exact).max() <= 8 * 2.0**-53 * exact.max()

@@ -124,14 +124,16 @@ class Fp64Domain:
             if monoid is Monoid.prod and v.dtype == np.float64:
                 return self._multiplied(v, dims)
             start = identity(monoid, v.dtype.kind)
+            if monoid is Monoid.sum and v.dtype.kind == "f":
+                # numpy adds in several partial sums along the last dimension alone, else one term after another: results in fp64
+                # may be more exact than that.
+                return np.asarray(np.add.reduce(_in_rows(v, dims), axis=-1, initial=start))
             return np.asarray(_REDUCE[monoid].reduce(v, axis=tuple(dims), initial=start))
 
     def _multiplied(self, v: Array, dims: Sequence[int]) -> Array:
         """Returns the product over `dims`, significands and exponents by themselves: it leaves the range only where it is out of
         it, whatever the order."""
-        kept = [d for d in range(v.ndim) if d not in dims]
-        rows = v.transpose([*kept, *dims]).reshape([*(v.shape[d] for d in kept), math.prod(v.shape[d] for d in dims)])
-        parts, exponents = np.frexp(rows)
+        parts, exponents = np.frexp(_in_rows(v, dims))
         exponents = exponents.astype(np.int64)
         while parts.shape[-1] > 1:
             half = parts.shape[-1] // 2
@@ -193,3 +195,10 @@ class Fp64Domain:
     def _applied(self, expr: Apply, operands: Sequence[Array]) -> Array:
         """Applies one operation of a scalar expression to its operands; domains that round otherwise override it."""
         return optable.row(expr.op).meaning(*operands)
+
+
+def _in_rows(v: Array, dims: Sequence[int]) -> Array:
+    """Returns `v` with `dims` as its last dimension, whose elements lie side by side."""
+    kept = [d for d in range(v.ndim) if d not in dims]
+    shape = [*(v.shape[d] for d in kept), math.prod(v.shape[d] for d in dims)]
+    return np.ascontiguousarray(v.transpose([*kept, *dims]).reshape(shape))
