@@ -106,3 +106,33 @@ def test_a_number_that_is_another_one_in_the_next_function_of_its_kind_is_a_numb
         found, wanted = program(x), of(fill)(x)
         assert found[0].dtype is dtype
         torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("rows_first", [True, False], ids=["after the view", "before it"])
+@pytest.mark.parametrize("reduced", [torch.sum, torch.amax, torch.mean], ids=lambda fn: fn.__name__)
+def test_a_sum_over_one_row_is_not_the_memory_that_a_view_beside_it_shows(reduced, rows_first):
+    """Laws make a sum over one element that element; in eager its result is a tensor of its own."""
+
+    def fn(x):
+        y = x * 2
+        results = y.as_strided((2,), (1,)), reduced(y, 0)
+        return results if rows_first else results[::-1]
+
+    x = torch.randn(1, 3).half()
+    found = weft.optimize(fn, x)(x)
+    for one, other in (found, found[::-1]):
+        before = other.clone()
+        one.zero_()
+        assert torch.equal(other, before)
+
+
+def test_a_view_still_shows_the_tensor_that_it_is_of():
+    def fn(x):
+        y = x * 2
+        return y.as_strided((2,), (1,)), y.sum(0), y
+
+    x = torch.randn(1, 3).half()
+    view, total, whole = weft.optimize(fn, x)(x)
+    whole.zero_()
+    assert not view.any()
+    assert total.any()

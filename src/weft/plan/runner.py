@@ -306,7 +306,8 @@ class _Text:
                 case FromProgram(index, order, layout):
                     text = self.output(program, index)
                     owner = _owner(captured, values, program.outputs[index])
-                    if _theirs(captured, program, index) or taken.setdefault(owner, index) != index:
+                    apart = _theirs(captured, program, index) or _seen_since_laws(captured, program, index)
+                    if apart or taken.setdefault(owner, index) != index:
                         # Laws made one value of two: a change of one must not show in the other, and a view stays one.
                         text += ".clone()"
                     elif program.outputs[index] in others:
@@ -414,12 +415,7 @@ def _made_of_the_same(captured: Captured, program: TensorProgram) -> dict[str, t
     A call that copies in eager (`reshape` of a transpose) may find nothing to do where weft has laid its operand out otherwise.
     """
     values = program.values()
-
-    def origins(name: str) -> set[str]:
-        node = values[name]
-        return {name}.union(*map(origins, node.uses)) if isinstance(node, Opaque) else {name}
-
-    known = {name: origins(name) for name in program.outputs if values[name].dtype is not DType.unknown}
+    known = {name: _origins(values, name) for name in program.outputs if values[name].dtype is not DType.unknown}
     found: dict[str, tuple[str, ...]] = {}
     for name, own in known.items():
         node = values[name]
@@ -427,6 +423,25 @@ def _made_of_the_same(captured: Captured, program: TensorProgram) -> dict[str, t
             seen = tuple(other for other in known if other != name and not known[other].isdisjoint(own))
             found |= {name: seen} if seen else {}
     return found
+
+
+def _seen_since_laws(captured: Captured, program: TensorProgram, index: int) -> bool:
+    """Tells whether laws made an output, which weft computes, one with a value that PyTorch looks at in another output."""
+    assert captured.program is not None
+    before, now = captured.program.values(), program.values()
+    own = [captured.program.outputs[index], program.outputs[index]]
+    others = [
+        pair
+        for pair in zip(captured.program.outputs, program.outputs, strict=True)
+        if isinstance(now[pair[1]], Opaque) and pair[1] != own[1]
+    ]
+    return any(own[1] in _origins(now, new) and own[0] not in _origins(before, old) for old, new in others)
+
+
+def _origins(values: Mapping[str, Node], name: str) -> set[str]:
+    """Names the value, and what PyTorch's calls made it of."""
+    node = values[name]
+    return {name}.union(*(_origins(values, used) for used in node.uses)) if isinstance(node, Opaque) else {name}
 
 
 def _apart(tensor: torch.Tensor, others: Sequence[torch.Tensor]) -> torch.Tensor:
