@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from click.testing import CliRunner
 
 from verify.functions import drawn, ending
@@ -360,6 +361,44 @@ def test_what_a_mask_excludes_owes_no_nan(monkeypatch, weft, stage):
     assert (found and found.stage) == stage
 
 
+@pytest.mark.parametrize(
+    ("weft", "stage"),
+    [
+        (_of_what_is_visible, None),
+        (lambda q, v: _of_what_is_visible(q, v) + 1e-3, "number"),
+        (
+            lambda q, v: (
+                _of_what_is_visible(q, v) + 1e-3 * F.scaled_dot_product_attention(q, q, v, is_causal=True).isnan()
+            ),
+            "number",
+        ),
+        (lambda q, v: _of_what_is_visible(q * 1e-4, v), "nan"),
+        (lambda q, v: _of_what_is_visible(q, v.nan_to_num(neginf=1.0)), "nan"),
+    ],
+    ids=[
+        "right",
+        "wrong where nothing is hidden",
+        "wrong where eager has no number",
+        "does not saturate",
+        "blind to what is visible",
+    ],
+)
+def test_beside_what_a_mask_excludes_infinities_may_saturate_a_softmax(monkeypatch, weft, stage):
+    """What is visible then depends on the signs of infinities alone, and not on numbers that are put in their place."""
+    square = (Argument("a0", ("n", "n"), "float32", "infinite", "dense"),)
+    scores = "a0.clamp(-1e4, 1e4)"
+    function = drawn(
+        f"F.scaled_dot_product_attention({scores}, {scores}, a0, is_causal=True)",
+        entry="compile",
+        arguments=square,
+        calls=({"n": 9},),
+        seed=3,
+    )
+    monkeypatch.setattr(function_trial, "weft_compile", lambda _: lambda a: (weft(a.clamp(-1e4, 1e4), a),))
+    found = tried(function).finding
+    assert (found and found.stage) == stage
+
+
 def _wrongly(monkeypatch, function, change):
     """Find what is said where weft gives `change` of eager's results."""
     monkeypatch.setattr(function_trial, "weft_compile", lambda f: lambda *given: change(*f(*given)))
@@ -433,6 +472,51 @@ def test_of_float32_a_result_is_held_to_how_its_function_is_conditioned(monkeypa
     """Eager's error is no measure where it is lucky in the one element that counts: here it has none."""
     function = drawn("a0.double().sum().mul(20).sinh().float()", entry="compile", calls=({"n": 1, "m": 2},))
     assert (_wrongly(monkeypatch, function, lambda a: (a * (1 + off),)) is None) is right
+
+
+LUCKY = {
+    "a sum in float64 that the last place decides of": (
+        ("torch.sin((a0.double() * 1300000.1).sum())",),
+        ("int64", "normal"),
+        lambda a: torch.sin((a.double() * 1300000.1).sum() * (1 + 2.0**-52)),
+    ),
+    "rows of one number that rounding tells apart": (
+        ("torch.log1p(a0[:, :1].expand(-1, 5).abs())", "F.group_norm(v0, 1)"),
+        ("float32", "normal"),
+        lambda a: F.group_norm(torch.log1p(a[:, :1].expand(-1, 5).abs()) * torch.tensor([1, 1, 1, 1, 1 + 2.0**-23]), 1),
+    ),
+    "a mean of equal numbers that eager rounds to 16 bits": (
+        ("torch.linalg.vector_norm(a0[:, :2].sign() * 8188, dim=1)", "(v0 - v0.mean()) / (v0.std() + 1e-5)"),
+        ("float16", "normal"),
+        lambda a: torch.full((len(a),), -97.6, dtype=torch.float16),
+    ),
+}
+
+
+@pytest.mark.parametrize("lucky", LUCKY)
+def test_of_what_roundings_inside_a_function_decide_eagers_luck_is_no_measure(monkeypatch, lucky):
+    """Arguments that are rounded otherwise do not show it: all of a row, or none of a sum, move with them."""
+    texts, (dtype, values), weft = LUCKY[lucky]
+    argument = Argument("a0", ("n", "m"), dtype, values, "dense")
+    function = drawn(
+        *texts, outputs=f"v{len(texts) - 1}", entry="compile", arguments=(argument,), calls=({"n": 9, "m": 64},)
+    )
+    a = function.tensors(0)[0]
+    assert not torch.equal(weft(a), function.made()(a)[0])
+    monkeypatch.setattr(function_trial, "weft_compile", lambda _: lambda a: (weft(a),))
+    assert tried(function).finding is None
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("text", ["a0.sum(-1)", "F.layer_norm(a0, (64,))", "torch.softmax(a0, -1)", "(a0 * 2).exp()"])
+def test_what_is_lost_of_a_well_conditioned_function_is_found_in_each_type(monkeypatch, dtype, text):
+    argument = Argument("a0", ("n", "m"), dtype, "normal", "dense")
+    function = drawn(text, entry="compile", arguments=(argument,), calls=({"n": 9, "m": 64},))
+    off = {"float64": 1e-12, "float32": 1e-4}.get(dtype, 3e-2)
+    assert _wrongly(monkeypatch, function, lambda a: (a,)) is None
+    found = _wrongly(monkeypatch, function, lambda a: (a * (1 + off),))
+    assert found is not None
+    assert found.stage == "number"
 
 
 def test_a_result_beyond_its_type_is_infinite_of_its_sign(monkeypatch):

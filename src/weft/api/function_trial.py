@@ -18,6 +18,7 @@ from weft.options import options
 from weft.verify.accidents import OfCopies, Overlaps, out_of_range
 from weft.verify.function_values import StandIn, generator, stand_in
 from weft.verify.judge import Draws, judge
+from weft.verify.nudged import UNITS, nudged
 from weft.verify.random_functions import REFUSALS, RandomFunction, kind_of
 from weft.verify.traced import described, traced
 
@@ -27,8 +28,10 @@ _DRAWS = (1, 4, 32)
 _FP64_BOUNDS = 32
 # How many other roundings of the arguments say how far the reference moves. In each every element is another one: none is missed.
 _NUDGES = 4
-# By how much of an element, and how many times what the reference then moves by, and a rounding of it, a result may be off.
-_NUDGED = {torch.float64: (2.0**-52, _FP64_BOUNDS), torch.float32: (2.0**-24, 8)}
+# How many times what the reference then moves by a result may be off. A rounding of its own counts as often, but for 16 bits.
+_ROOM = {torch.float64: _FP64_BOUNDS, torch.float32: 8, torch.float16: 8, torch.bfloat16: 8}
+# Of which types arguments are moved as well: others are exact in the type that is computed in.
+_MOVED = (torch.float64, torch.float32)
 # What a region is left to PyTorch for where weft itself failed.
 _FAILED = ("weft failed", "the scheduled program", "the laws on tensor programs")
 
@@ -211,7 +214,8 @@ class _Trial:
                 every[2].append(self._reference(call, draw, eager))
             wrong = self._judged(every, call)
         if wrong is not None and wrong.stage == "nan" and self.function.masks():
-            wrong = self._judged(self._unmasked(every, call), call)
+            every = self._unmasked(every, call)
+            wrong = self._judged(every, call)
         if wrong is not None and wrong.stage == "nan":
             wrong = self._judged(self._in_range(every, call), call)
         if wrong is not None and wrong.stage in ("number", "integer"):
@@ -224,11 +228,11 @@ class _Trial:
             raise wrong
 
     def _but_roundings(self, every: _Every, call: int) -> _Every:
-        """Returns results of each draw; eager's, of those that are as near to the reference as it is to itself on arguments that
-        are rounded otherwise.
+        """Returns results of each draw; eager's, of those that are as near to the reference as it is to itself where arguments and
+        the results of operations are rounded otherwise.
 
-        Of float64 the reference itself rounds as the results do, and its error is not in the rule's bound; of float32 eager may be
-        lucky, in the one element that is worst conditioned.
+        Of float64 the reference itself rounds as the results do, and its error is not in the rule's bound; of others eager may be
+        lucky, in the one element that is worst conditioned, or where all elements of a row are one number.
         """
         rows: list[_Results] = []
         for draw, (found, eager, exact) in enumerate(zip(*every, strict=True)):
@@ -239,7 +243,7 @@ class _Trial:
             others = zip(*moved, strict=True)
             rows.append(
                 tuple(
-                    e if f.dtype in _NUDGED and _as_near(f, x, near) else f
+                    e if f.dtype in _ROOM and _as_near(f, x, near) else f
                     for f, e, x, near in zip(found, eager, exact, others, strict=True)
                 )
             )
@@ -255,15 +259,18 @@ class _Trial:
         return every[0], [(*results, *given) for results, given in made], exact
 
     def _nudged(self, call: int, draw: int, number: int) -> _Results | None:
-        """Computes results and arguments in fp64 where each argument's element is another by its last place, up or down."""
+        """Computes results and arguments in fp64 where each argument's element, and each operation's result, is another by its last
+        place, up or down."""
         given: list[torch.Tensor] = []
         for place, tensor in enumerate(self.function.tensors(call, draw, wide=True)):
+            dtype = getattr(torch, self.function.arguments[place].dtype, torch.int64)
             signs = torch.randint(2, tensor.shape, generator=generator(call, draw, number, place)) * 2 - 1
-            plain = self.function.arguments[place].dtype
-            unit = _NUDGED.get(getattr(torch, plain, torch.int64), (0.0, 0))[0]
-            given.append(tensor * (1 + signs.double() * unit) if unit else tensor)
+            given.append(tensor * (1 + signs.double() * UNITS[dtype]) if dtype in _MOVED else tensor)
+
+        plain, copies = self.function.tensors(call, draw), [tensor.clone() for tensor in given]
         try:
-            return self._in_fp64(given)
+            operations = nudged(lambda: self.plain(*plain), lambda: self._in_fp64(copies), number)
+            return self._in_fp64(given) if operations is None else operations
         except REFUSALS:
             return None
 
@@ -331,7 +338,9 @@ class _Trial:
         """Returns results of each draw without the NaN of operands that a mask excludes: weft owes none of them.
 
         Where eager is NaN and weft is not, and the result is the same for any finite numbers in place of infinities and NaN, it
-        does not depend on these, and is that; where it is out of range for any huge ones, it depends on infinities of one sign.
+        does not depend on these, and is that. Where it is the same for any huge ones of their sign in place of infinities, these
+        saturate something (a clamp, the shares of a softmax); where it is out of range for all of them, it depends on infinities
+        of one sign.
         """
         results: list[_Results] = []
         references: list[_Results | None] = []
@@ -394,10 +403,11 @@ def _as_near(found: torch.Tensor, exact: torch.Tensor, others: Sequence[torch.Te
     """Tells whether a result is as near to the reference as `others`, references on other arguments, are."""
     if found.numel() == 0:
         return True
-    finite = torch.isfinite(exact)
+    finite, room, limits = torch.isfinite(exact), _ROOM[found.dtype], torch.finfo(found.dtype)
     # Infinities that come or go say nothing of roundings.
     apart = torch.stack([(exact - other).abs().nan_to_num(0, 0) for other in others]).amax(0)
-    bound = _NUDGED[found.dtype][1] * (apart + 2 * torch.finfo(found.dtype).eps * exact.abs()).where(finite, 0).max()
+    own = 2 * limits.eps * exact.abs() * (1 if limits.bits == 16 else room)
+    bound = (room * apart + own).where(finite, 0).max()
     return bool(((found - exact).abs().where(finite, 0) <= bound).all())
 
 
@@ -519,6 +529,7 @@ def _without_masked(
     hidden = eager.isnan() & exact.isnan() & ~found.isnan()
     for value, known in (
         (finite[0], finite[0] == finite[1]),
+        (huge[0], torch.stack([h == huge[0] for h in huge]).all(0) & huge[0].isfinite()),
         *((sign * torch.inf, torch.stack([sign * h > 1e60 for h in huge]).all(0)) for sign in (1.0, -1.0)),
     ):
         here = hidden & known
