@@ -419,6 +419,33 @@ def test_a_result_beyond_its_type_is_infinite():
 NORM_SQUARED = TensorProgram(NORM.inputs, NORM.nodes[:2], ("t",))
 
 
+def test_a_sum_of_quotients_by_zero_may_be_a_quotient():
+    """Eager adds up infinities of both signs; a kernel that divides the sum has the infinity of its sign, and no other."""
+    m, n = programs.axes("m", "n")
+    quotient = Elementwise("q", (m, n), F32, apply("div", Arg(0), Arg(1)), (Use("x", (m, n)), Use("d", (m,))))
+    total = Reduction("t", (m,), F32, Monoid.sum, Use("q", (m, n)), (n,))
+    program = TensorProgram((programs.tensor("x", m, n), programs.tensor("d", m)), (quotient, total), ("t",))
+
+    def said(sign: float, by: float) -> str | None:
+        def change(v: np.ndarray) -> np.ndarray:
+            if v.ndim == 1:
+                return np.full_like(v, by)
+            v = np.ones_like(v)
+            v[:, 0] = -2
+            return v
+
+        def results(case):
+            with np.errstate(all="ignore"):
+                return (case.inputs["x"].sum(1) * sign / case.inputs["d"],)
+
+        return one_case(program, change, results)
+
+    assert said(1, 0.0) is None
+    assert said(1, -0.0) is None
+    assert "where eager gives nan" in (said(-1, 0.0) or "")
+    assert said(-1, 3.0) is not None
+
+
 def test_what_becomes_of_numbers_that_an_integer_type_has_not_is_not_promised():
     m, n = programs.axes("m", "n")
     x = programs.tensor("x", m, n)

@@ -88,6 +88,23 @@ def _is_literal(expr: Scalar) -> bool:
     return isinstance(expr, Lit) or (isinstance(expr, Apply) and all(map(_is_literal, expr.args)))
 
 
+class PoleDomain(Fp64Domain):
+    """Numbers, but what is infinite at a pole, as a quotient by 0, is a large number of its sign.
+
+    Sums of infinities have no sign; of these they have the one of what a kernel gets that divides the sum.
+    """
+
+    LARGE = 1e100
+
+    def _applied(self, expr: Apply, operands: Sequence[Array]) -> Array:
+        if expr.op == "div":
+            of, by = operands
+            operands = (of, np.where(by == 0, np.copysign(1 / self.LARGE, by), by))
+        found = super()._applied(expr, operands)
+        pole = np.isinf(found) & np.logical_and.reduce([np.isfinite(np.broadcast_to(v, found.shape)) for v in operands])
+        return np.where(pole, np.copysign(self.LARGE, found), found) if pole.any() else found
+
+
 class MaskedDomain(Fp64Domain):
     """Numbers, but 0 times anything is 0: an operand that a mask excludes does not propagate its NaN (docs/masks.md)."""
 

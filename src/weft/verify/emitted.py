@@ -28,6 +28,7 @@ from weft.verify.eager import (
     MaskedDomain,
     MaskedEagerDomain,
     MaskedRandomlyRoundedDomain,
+    PoleDomain,
     RandomlyRoundedDomain,
     least_normal,
 )
@@ -86,6 +87,12 @@ class Case:
     def unmasked(self) -> tuple[Array, ...]:
         """The results in fp64 where 0 times anything is 0."""
         return _evaluated(self.program, self.inputs, self.sizes, MaskedDomain())
+
+    @cached_property
+    def of_poles(self) -> tuple[Array, ...]:
+        """Where quotients by 0 and the like decide that a result is no number, the infinity that it may be; else NaN."""
+        made = _evaluated(self.program, self.inputs, self.sizes, PoleDomain())
+        return tuple(np.where(np.abs(v) >= PoleDomain.LARGE**0.5, np.copysign(np.inf, v), np.nan) for v in made)
 
     @cached_property
     def flushed(self) -> tuple[Array, ...]:
@@ -359,7 +366,7 @@ class Tally:
         unmasked = ranged(case.unmasked[output])
         odd &= ~_near(found, unmasked, self._eps(output)) & ~_same_class(found, ranged(case.flushed[output]))
         if odd.any():
-            odd &= ~case.accidental[output] | np.isfinite(found)
+            odd &= (~case.accidental[output] | np.isfinite(found)) & (found != case.of_poles[output])
         for number in range(_ROUNDINGS) if odd.any() else ():
             other = ranged(case.rounded(number)[output])
             odd &= ~(_same_class(found, other) | np.isfinite(other))
