@@ -17,6 +17,8 @@ from weft.emit import cpp
 from weft.errors import DefectError, LeftToPyTorchWarning, WrongKernelError
 from weft.options import Options
 from weft.plan import bench, judging, regions
+from weft.plan.judging_sizes import Chosen
+from weft.verify.regimes import layout_of
 
 
 @pytest.fixture(autouse=True)
@@ -152,7 +154,7 @@ def test_a_kernel_says_that_it_was_judged_or_why_not(monkeypatch, tmp_path):
         return kernel.judged
 
     assert [said(tmp_path / "a") for _ in range(2)] == ["right on hard inputs"] * 2
-    monkeypatch.setattr(judging, "sizes_for", lambda *_: ([], []))
+    monkeypatch.setattr(judging, "sizes_for", lambda judged, _: Chosen(layout_of(judged.written)))
     assert [said(tmp_path / "b") for _ in range(2)] == ["not judged: no sizes that it serves are small enough"] * 2
     program, _ = optimized(softmax, x, cache_dir=tmp_path / "b")
     assert "not judged: no sizes that it serves are small enough" in str(program.explain())
