@@ -403,7 +403,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--count", type=int, default=100, help="faults to plant; those that change no result are planted in vain"
     )
-    parser.add_argument("--programs", default="", help="names, separated by commas; all")
+    parser.add_argument("--programs", nargs="*", default=[], metavar="NAME", help="of these programs; of all otherwise")
     parser.add_argument("--json", action="store_true", help="print every outcome as JSON, one a line")
     parser.add_argument("--judge", default="first", choices=("off", "first", "always"))
     parser.add_argument("--share", action="store_true", help="only the few that the tests plant")
@@ -411,12 +411,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = parser.parse_args(argv)
     compiler.LEVEL = given.level
     tally, bad, few = Counter[str](), 0, given.target is not None
-    names = [n for n in given.programs.split(",") if n]
     if given.share:
         sys.stdout.write(json.dumps(list(share())) + "\n")
         return 0
     choices = Path(tempfile.mkdtemp())
-    for number, fault in enumerate(chosen(given.target, given.count, choices, names)):
+    for number, fault in enumerate(chosen(given.target, given.count, choices, given.programs)):
         entry = "compile" if number % 3 == 2 and given.target is None else "optimize"
         with tempfile.TemporaryDirectory() as folder:
             shutil.copytree(choices, folder, dirs_exist_ok=True)
