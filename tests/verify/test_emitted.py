@@ -419,6 +419,38 @@ def test_a_result_beyond_its_type_is_infinite():
 NORM_SQUARED = TensorProgram(NORM.inputs, NORM.nodes[:2], ("t",))
 
 
+def test_integers_that_are_rounded_to_are_held_to_their_neighbours():
+    """Which of two integers a product is rounded to may be rounding's choice, but neither any other one, nor everywhere."""
+    m, n = programs.axes("m", "n")
+    scaled = Elementwise("q", (m, n), F32, apply("round", apply("mul", Arg(0), Lit(12.7))), (Use("x", (m, n)),))
+    kept = apply("minimum", apply("maximum", Arg(0), Lit(-100.0)), Lit(100.0))
+    limited = Elementwise("l", (m, n), F32, kept, (Use("q", (m, n)),))
+    node = Cast("i", (m, n), DType.int32, Use("l", (m, n)), semantic=True)
+    program = TensorProgram((programs.tensor("x", m, n),), (scaled, limited, node), ("i",))
+
+    def said(change) -> str | None:
+        def results(case):
+            sure = np.isfinite(case.inputs["x"])
+            return (np.where(sure, change(case.exact[0]), case.exact[0]),)
+
+        return verdict(program, results, 2)
+
+    assert said(lambda v: v) is None
+    assert "is right" in (said(lambda v: 0 * v) or "")
+    assert "is right" in (said(lambda v: v - 1) or "")
+    assert "is right" in (said(lambda v: np.where(v > 90, v - 1, v)) or "")
+
+
+def test_an_overflow_is_no_quotient_by_zero():
+    m, n = programs.axes("m", "n")
+    both = apply("sub", apply("exp", Arg(0)), apply("mul", apply("exp", apply("mul", Arg(0), Lit(1.5))), Lit(2.0)))
+    program = TensorProgram(
+        (programs.tensor("x", m, n),), (Elementwise("d", (m, n), F32, both, (Use("x", (m, n)),)),), ("d",)
+    )
+    huge = one_case(program, lambda v: np.full_like(v, 1000.0), lambda case: (np.full_like(case.exact[0], np.inf),))
+    assert "where eager gives nan" in (huge or "")
+
+
 def test_a_sum_of_quotients_by_zero_may_be_a_quotient():
     """Eager adds up infinities of both signs; a kernel that divides the sum has the infinity of its sign, and no other."""
     m, n = programs.axes("m", "n")

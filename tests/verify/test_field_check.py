@@ -301,6 +301,33 @@ def test_of_many_segments_a_few_are_checked():
     assert verify(PROGRAM, applied).equal
 
 
+@pytest.mark.parametrize(("count", "together"), [(8, 4), (6, 4), (128, 32)])
+def test_parts_that_are_merged_several_at_a_time_leave_blocks_and_a_rest(count: int, together: int):
+    split = LoopSchedule((Level(SPLIT, count), Level(LOOP, 2)))
+    rows = LoopSchedule((Level(GRID, 4),))
+    applied = apply(fused(PROGRAM), Schedule((("m", rows), ("n", rows), ("k", split)), together=together))
+    (segments,) = {m.range.index.space for m in maps(applied.graph) if isinstance(m.range, Segment)}
+
+    def forgetful(node: BlockNode) -> BlockNode:
+        """The merge keeps the last block of parts."""
+        if not isinstance(node, Map) or node.state is None or node.axis.space != segments:
+            return node
+        update = node.state.update
+        before = set(update.inputs[: len(node.state.components)])
+        nodes = tuple(
+            replace(n, expr=Arg(1) if n.args[0] in before else Arg(0))
+            if isinstance(n, Pointwise) and len(n.args) == 2 and before & set(n.args)
+            else n
+            for n in update.nodes
+        )
+        return replace(node, state=replace(node.state, update=replace(update, nodes=nodes)))
+
+    wrong = everywhere(applied, forgetful)
+    assert wrong != applied
+    assert verify(PROGRAM, applied).equal is True
+    assert verify(PROGRAM, wrong).equal is False
+
+
 def test_a_loop_by_single_elements_is_checked_as_one():
     """All its blocks are whole: a loop that visits whole blocks only is right, and one that visits the rest does nothing."""
     ones = in_tiles(8, 8, LoopSchedule((Level(LOOP, 1),)))

@@ -519,6 +519,20 @@ def test_what_is_lost_of_a_well_conditioned_function_is_found_in_each_type(monke
     assert found.stage == "number"
 
 
+def test_a_row_that_is_conditioned_badly_excuses_no_other_row(monkeypatch):
+    """A row of equal numbers is divided by almost 0: what it is off by says nothing of the rows beside it."""
+    argument = Argument("a0", ("n", "m"), "bfloat16", "normal", "dense")
+    texts = (
+        "torch.cat([a0[:1] * 0 + 3.3, a0[1:]])",
+        "(v0 - v0.mean(1, keepdim=True)) / (v0.std(1, keepdim=True) + 1e-6)",
+    )
+    function = drawn(*texts, outputs="v1", entry="compile", arguments=(argument,), calls=({"n": 9, "m": 64},))
+    assert _wrongly(monkeypatch, function, lambda a: (a,)) is None
+    found = _wrongly(monkeypatch, function, lambda a: (torch.cat([a[:1], a[1:] * 1.05]),))
+    assert found is not None
+    assert found.stage == "number"
+
+
 def test_a_result_beyond_its_type_is_infinite_of_its_sign(monkeypatch):
     function = drawn("a0 * a0.abs()", entry="compile", arguments=LARGE)
     assert _wrongly(monkeypatch, function, lambda a: (a,)) is None

@@ -22,6 +22,8 @@ Sizes = dict[str, int]
 
 # Triton's interpreter takes milliseconds for each program of a grid.
 _MANY_INTERPRETED = 1 << 13
+# Operations at the sizes of a binary's class, which are large where its blocks are.
+_MOST_OF_A_BINARY = 1 << 26
 # Triton compiles for sizes and strides that are divisible by so many, and for others.
 _DIVISIBLE = 16
 
@@ -140,8 +142,8 @@ class _Choice:
         written, serving = self._judged.written, self._serving
         if serving is None:
             return fitted(written, own, self.found.layout, limit, whole)
-        sizes = fitted(written, own, self.found.layout, limit, whole, serving.at_least)
-        fits = sizes is not None and points(written, sizes) <= AT_MOST and serving.serves(sizes)
+        sizes = fitted(written, own, self.found.layout, limit, whole, serving.at_least, _MOST_OF_A_BINARY)
+        fits = sizes is not None and points(written, sizes) <= _MOST_OF_A_BINARY and serving.serves(sizes)
         return sizes if fits else None
 
 

@@ -440,8 +440,14 @@ def _seen_since_laws(captured: Captured, program: TensorProgram, index: int) -> 
 
 def _origins(values: Mapping[str, Node], name: str) -> set[str]:
     """Names the value, and what PyTorch's calls made it of."""
-    node = values[name]
-    return {name}.union(*(_origins(values, used) for used in node.uses)) if isinstance(node, Opaque) else {name}
+    found, waiting = {name}, [name]
+    while waiting:
+        node = values[waiting.pop()]
+        if isinstance(node, Opaque):
+            new = set(node.uses) - found
+            found |= new
+            waiting += new
+    return found
 
 
 def _apart(tensor: torch.Tensor, others: Sequence[torch.Tensor]) -> torch.Tensor:

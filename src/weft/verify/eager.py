@@ -89,7 +89,7 @@ def _is_literal(expr: Scalar) -> bool:
 
 
 class PoleDomain(Fp64Domain):
-    """Numbers, but what is infinite at a pole, as a quotient by 0, is a large number of its sign.
+    """Numbers, but a quotient by 0 is a large number of its sign.
 
     Sums of infinities have no sign; of these they have the one of what a kernel gets that divides the sum.
     """
@@ -100,9 +100,7 @@ class PoleDomain(Fp64Domain):
         if expr.op == "div":
             of, by = operands
             operands = (of, np.where(by == 0, np.copysign(1 / self.LARGE, by), by))
-        found = super()._applied(expr, operands)
-        pole = np.isinf(found) & np.logical_and.reduce([np.isfinite(np.broadcast_to(v, found.shape)) for v in operands])
-        return np.where(pole, np.copysign(self.LARGE, found), found) if pole.any() else found
+        return super()._applied(expr, operands)
 
 
 class MaskedDomain(Fp64Domain):
@@ -246,6 +244,8 @@ class RandomlyRoundedDomain(Fp64Domain):
                 found = super()._applied(expr, operands)
                 zero = (found == 0) & (found.dtype.kind == "f")
                 return np.where(zero, self._zeros(found), found) if zero.any() else found
+            case Apply("round" | "floor" | "ceil" | "trunc" | "where" | "neg" | "abs" | "sign"):  # no unit rounds these
+                return super()._applied(expr, operands)
             case _:
                 return self._off(super()._applied(expr, operands), self._of)
 

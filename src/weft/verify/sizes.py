@@ -8,11 +8,11 @@ from dataclasses import replace
 from weft.block.program import BlockProgram, Graph, Map, Place, Rank, maps, spaces
 from weft.block.ranges import Band, Part, Rest, Segment, Within
 from weft.block.rename import rename_program_axes
-from weft.tensor.axes import Axis
+from weft.tensor.axes import Axis, Space
 
 # The least tile that is checked in place of a real one, where that is not 1.
 _LEAST = 3
-# So many segments are checked in place of more: a first and a last one, and between them one after another.
+# So many segments are checked in place of more: a first and a last one, and one between them.
 _SEGMENTS = 3
 # Tiles grow with what sizes must reach, so that loops have few iterations: about so many of the smallest blocks.
 _BLOCKS_TO_A_BAND, _BLOCKS_TO_A_NUMBER = 8, 24
@@ -44,7 +44,7 @@ def small_tiles(applied: BlockProgram, reach: Mapping[str, int] | None = None) -
 
     small = {name: tiles_of(name, tiles) for name, tiles in wanted.items()}
 
-    few = _few_segments(applied)
+    few = _few_segments(applied, small)
 
     def shrunk(graph: Graph) -> Graph:
         return replace(graph, nodes=tuple(_shrunk(n) if isinstance(n, Map) else n for n in graph.nodes))
@@ -60,13 +60,24 @@ def small_tiles(applied: BlockProgram, reach: Mapping[str, int] | None = None) -
     return rename_program_axes(replace(applied, graph=shrunk(applied.graph)), few)
 
 
-def _few_segments(applied: BlockProgram) -> dict[Axis, Axis]:
-    """Returns the axes that number segments, and in their place those that number a few."""
+def _few_segments(applied: BlockProgram, small: Mapping[str, Mapping[int, int]]) -> dict[Axis, Axis]:
+    """Returns the axes that number segments, and in their place those that number a few.
+
+    A loop that merges several at a time has two whole blocks of them and a rest, unless one block takes them all.
+    """
     nodes = list(maps(applied.graph))
     numbering = {m.range.index.space for m in nodes if isinstance(m.range, Segment)}
     axes = {m.axis for m in nodes} | {m.range.index for m in nodes if isinstance(m.range, Segment)}
+
+    def fewer(space: Space, count: int) -> Space:
+        tiles = [its for tile, its in small.get(space.name, {}).items() if 1 < tile < count]
+        chosen = min(count, max([_SEGMENTS, *(2 * tile + 1 for tile in tiles)]))
+        while any(chosen % tile == 0 for tile in tiles):
+            chosen -= 1
+        return replace(space, fixed=chosen)
+
     return {
-        axis: replace(axis, space=replace(axis.space, fixed=min(axis.space.fixed, _SEGMENTS)))
+        axis: replace(axis, space=fewer(axis.space, axis.space.fixed))
         for axis in axes
         if axis.space in numbering and axis.space.fixed is not None
     }

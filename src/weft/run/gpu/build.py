@@ -179,8 +179,10 @@ class Classes:
             return found
 
     def serving(self, kind: KernelClass) -> Assembled:
-        """Gets a binary that serves calls of `kind`: one that was asked for before, else as `of`."""
-        return next((each for each in self.met() if each.kind.serves(kind)), None) or self.of(kind)
+        """Gets a binary that serves calls of `kind`: its own, or another one that was asked for before, else as `of`."""
+        met = self.met()
+        known = next((each for each in met if each.kind == kind), None)
+        return known or next((each for each in met if each.kind.serves(kind)), None) or self.of(kind)
 
     def _demand_hope(self, kind: KernelClass, seconds: float) -> None:
         """Raises what Triton's refusal of `kind` was, unless it had less time then."""
