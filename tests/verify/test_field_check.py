@@ -399,7 +399,8 @@ def test_extrema_of_casts_to_integers(of: DType, dim: int) -> None:
     for bug in (padding_of_the_other_extremum, other_extremum, *((forget_cast,) if of is not DType.uint8 else ())):
         wrong = everywhere(right, bug)
         assert wrong != right
-        assert not verify(program, wrong).agrees, bug
+        # Of two orders of bools either may be drawn: two trials miss a lost cast about once in sixty times.
+        assert not verify(program, wrong, trials=12).agrees, bug
 
 
 @pytest.mark.parametrize("dtype", [d for d in DType if d.kind == "int"], ids=str)
