@@ -32,7 +32,6 @@ from weft.api.measure import setting
 from weft.api.workloads import SUITE
 from weft.api.workloads_gpu import ROWS
 from weft.plan import executable, gpu_build, region, regions
-from weft.plan.kernel import Kernel
 from weft.run.build import Binary
 from weft.verify import Verdict
 
@@ -95,7 +94,7 @@ def planned(target: str, only: list[str]) -> Iterator[tuple[dict[str, Any], str]
                 "chosen": [each.origin for each in made],
                 "kernels": sum(len(each.kernels) for each in made),
             }
-            yield row, "\n".join(_numbered(_text(kernel)) for each in made for kernel in each.kernels)
+            yield row, "\n".join(_numbered(kernel.made.text) for each in made for kernel in each.kernels)
 
 
 @contextmanager
@@ -148,10 +147,6 @@ class _PlannedError(BaseException):
 
 def _no_call(*_: Any) -> Any:
     raise AssertionError("nothing is compiled here")
-
-
-def _text(kernel: Kernel) -> str:
-    return kernel.made.text
 
 
 def _numbered(text: str) -> str:

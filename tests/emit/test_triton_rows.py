@@ -92,7 +92,7 @@ def test_sums_of_whole_blocks_in_a_loop_compile(
 
 
 def test_only_sums_that_go_on_as_sums_are_left_to_threads() -> None:
-    """What goes on as something else, or is read by the iterations, Triton must not see."""
+    """Hides from Triton sums that go on as something else, and those that the iterations read."""
     names = ("read_twice", "fading", "read_inside")
     once, always, inside = (_only(CASES[name].program).text.split("for ", 1)[1] for name in names)
     assert re.search(r"\n    s = weft_kept\(s\)\n", once)

@@ -21,7 +21,7 @@ from weft.verify.sizes import of_blocks
 
 
 def every_judged_on_a_gpu(monkeypatch, tmp_path, fn, *inputs):
-    """What the judge of each region of `fn` is given, compiled for a GPU that is not here."""
+    """Returns what the judge of each region of `fn` is given, compiled for a GPU that is not here."""
     found = []
 
     def demand(judged, region, options):
@@ -37,13 +37,13 @@ def every_judged_on_a_gpu(monkeypatch, tmp_path, fn, *inputs):
 
 
 def judged_on_a_gpu(monkeypatch, tmp_path, fn, *inputs):
-    """What the judge of the last region of `fn` is given."""
+    """Returns what the judge of the last region of `fn` is given."""
     return every_judged_on_a_gpu(monkeypatch, tmp_path, fn, *inputs)[-1]
 
 
 @pytest.mark.parametrize("rows", [512, 500])
 def test_large_examples_are_judged_at_small_sizes_of_their_class(rows, monkeypatch, tmp_path):
-    """Of blocks that divide the example's sizes too: such a kernel has no masks, and no other sizes."""
+    """Takes examples that blocks divide, too: such a kernel has no masks, and serves no other sizes."""
     x, w = torch.randn(rows, 1024).bfloat16(), torch.randn(1024, 1024).bfloat16()
     judged, region = judged_on_a_gpu(monkeypatch, tmp_path, lambda x, w: torch.relu(x @ w), x, w)
     chosen = sizes_for(judged, region)

@@ -384,7 +384,7 @@ def test_what_a_mask_excludes_owes_no_nan(monkeypatch, weft, stage):
     ],
 )
 def test_beside_what_a_mask_excludes_infinities_may_saturate_a_softmax(monkeypatch, weft, stage):
-    """What is visible then depends on the signs of infinities alone, and not on numbers that are put in their place."""
+    """Holds that what is visible then depends on the signs of infinities alone, and not on numbers that are put in their place."""
     square = (Argument("a0", ("n", "n"), "float32", "infinite", "dense"),)
     scores = "a0.clamp(-1e4, 1e4)"
     function = drawn(

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # no public name
 
 from weft.capture.memory import apart
 
-_OF_TYPE = "aten::_to_copy"
+OF_TYPE = "aten::_to_copy"
 """A change of type: the reference, where all floats are of one type, makes fewer."""
 _ADDS = ("mm", "dot", "mv", "sum", "mean", "var", "std", "norm", "pool", "conv", "attention")
 """In the names of calls that add up: whether they overflow on the way depends on the order."""
@@ -50,7 +50,8 @@ def out_of_range(
     return tuple(a.isnan() & ~(b.isnan() & c.isnan()) for a, b, c in zip(results[0], without, results[1], strict=True))
 
 
-def _floating(made: Any) -> list[torch.Tensor]:
+def floating(made: Any) -> list[torch.Tensor]:
+    """Lists the floating tensors in what a call was given or made."""
     leaves = pytree.tree_leaves(made)
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
 
@@ -67,10 +68,10 @@ class _Leaving(TorchDispatchMode):
         largest: list[torch.Tensor] = []
         if any(word in name for word in _ADDS) and not func._schema.is_mutable:  # noqa: SLF001 - no public name
             sizes = pytree.tree_map_only(torch.Tensor, _magnitude, (args, kwargs or {}))
-            largest = _floating(func(*sizes[0], **sizes[1]))
+            largest = floating(func(*sizes[0], **sizes[1]))
         made = func(*args, **(kwargs or {}))
-        if name != _OF_TYPE:
-            masks = [~torch.isfinite(each) for each in _floating(made)]
+        if name != OF_TYPE:
+            masks = [~torch.isfinite(each) for each in floating(made)]
             if largest:
                 masks = [mask | ~torch.isfinite(most) for mask, most in zip(masks, largest, strict=True)]
             self.masks.append((name, masks))
@@ -136,9 +137,9 @@ class _Poisoned(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         made, name = func(*args, **(kwargs or {})), func.name()
-        if name == _OF_TYPE:
+        if name == OF_TYPE:
             return made
-        found = _floating(made)
+        found = floating(made)
         its_name, masks = self.masks[self.number] if self.number < len(self.masks) else ("", [])
         self.number += 1
         if its_name != name or [m.shape for m in masks] != [t.shape for t in found]:

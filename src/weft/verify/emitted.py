@@ -90,7 +90,7 @@ class Case:
 
     @cached_property
     def of_poles(self) -> tuple[Array, ...]:
-        """Where quotients by 0 decide that a result is no number, the infinity that it may be; else NaN."""
+        """Gives the infinity that a result may be where quotients by 0 decide that it is no number; else NaN."""
         made = _evaluated(self.program, self.inputs, self.sizes, PoleDomain())
         return tuple(np.where(np.abs(v) >= PoleDomain.LARGE**0.5, np.copysign(np.inf, v), np.nan) for v in made)
 

@@ -6,17 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree  # no public name
 from torch.utils._python_dispatch import TorchDispatchMode  # no public name
 
+from weft.verify.accidents import OF_TYPE, floating
 from weft.verify.function_values import generator
 
 UNITS = {torch.float64: 2.0**-52, torch.float32: 2.0**-24, torch.float16: 2.0**-24, torch.bfloat16: 2.0**-24}
 """What an operation's result may be off by, as a part of it. What has 16 bits is computed in float32, and need not be rounded to 16
 bits before it is read again."""
 
-_OF_TYPE = "aten::_to_copy"
-"""A change of type: in fp64 there are fewer."""
 _ADDS = ("mm", "dot", "mv", "sum", "mean", "var", "std", "norm", "conv", "pool", "attention")
 """In the names of calls that add up: that a result equals an operand does not show that it was not rounded."""
 
@@ -46,10 +44,6 @@ def nudged(
     return results if moved.alike and moved.at == len(noted.calls) else None
 
 
-def _floats(made: Any) -> list[torch.Tensor]:
-    return [t for t in pytree.tree_leaves(made) if isinstance(t, torch.Tensor) and t.is_floating_point()]
-
-
 class _Noted(TorchDispatchMode):
     """Notes the calls, and the types of their results."""
 
@@ -59,8 +53,8 @@ class _Noted(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
-        if func.name() != _OF_TYPE:
-            self.calls.append((func.name(), [t.dtype for t in _floats(made)]))
+        if func.name() != OF_TYPE:
+            self.calls.append((func.name(), [t.dtype for t in floating(made)]))
         return made
 
 
@@ -73,11 +67,11 @@ class _Moved(TorchDispatchMode):
         self.number, self.at, self.alike = number, 0, True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        before = torch.cat([t.double().flatten().abs() for t in _floats((args, kwargs))] or [torch.zeros(0)])
+        before = torch.cat([t.double().flatten().abs() for t in floating((args, kwargs))] or [torch.zeros(0)])
         made, name = func(*args, **(kwargs or {})), func.name()
-        if name == _OF_TYPE:
+        if name == OF_TYPE:
             return made
-        found = _floats(made)
+        found = floating(made)
         its_name, dtypes = self.calls[self.at] if self.at < len(self.calls) else ("", [])
         self.at += 1
         if its_name != name or len(dtypes) != len(found):
