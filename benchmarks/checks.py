@@ -29,10 +29,10 @@ from typing import Any
 import torch
 
 import weft
-from weft.api.command import package_version, write_json
-from weft.api.measure import setting
-from weft.api.workloads import SUITE
-from weft.api.workloads_gpu import ROWS
+from weft.api.files import write_json
+from weft.lab.measure import setting
+from weft.lab.workloads.cpu import SUITE
+from weft.lab.workloads.gpu import ROWS
 from weft.plan import judging, region
 from weft.plan.kernel import NOT_JUDGED
 
@@ -121,7 +121,7 @@ def main() -> None:
         median, largest = (1e3 * summary[name][which] for which in ("median", "largest"))
         sys.stdout.write(f"{name}: median {median:.1f} ms, largest {largest:.1f} ms of {len(each)} rows\n")
     if given.json is not None:
-        here = asdict(setting(package_version()))
+        here = asdict(setting())
         if given.device == "cuda":
             here["gpu"] = torch.cuda.get_device_name()
         arguments = {

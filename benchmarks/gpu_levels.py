@@ -41,14 +41,14 @@ from gpu_levels_ways import (
     ways,
 )
 
-from weft.api.command import write_json
-from weft.api.examples import Example, Operand
-from weft.api.gpu_clock import Clock, CudaClock, Rates, WallClock, rates
-from weft.api.gpu_row import Found, Session, measure
-from weft.api.gpu_worker import setting
-from weft.api.measure import settle
-from weft.api.workloads_gpu import Workload
+from weft.api.files import write_json
 from weft.errors import WeftError
+from weft.lab.examples import Example, Operand
+from weft.lab.gpu.clock import Clock, CudaClock, Rates, WallClock, rates
+from weft.lab.gpu.row import Found, Session, measure
+from weft.lab.gpu.worker import setting
+from weft.lab.measure import settle
+from weft.lab.workloads.gpu import Workload
 from weft.plan.gpu_build import Built, built, launched
 from weft.verify import Verdict, verify
 

@@ -27,8 +27,8 @@ from rich.console import Console
 from rich.table import Table
 
 import weft
-from weft.api.command import write_json
-from weft.api.workloads_gpu import ROWS
+from weft.api.files import write_json
+from weft.lab.workloads.gpu import ROWS
 
 _SECTIONS = ("SpeedOfLight", "Occupancy", "WarpStateStats", "LaunchStats", "ComputeWorkloadAnalysis")
 _TIME = "gpu__time_duration.sum"

@@ -26,7 +26,7 @@ import torch
 from torch import nn
 
 import weft
-from weft.api.measure import setting
+from weft.lab.measure import setting
 
 Side = Callable[..., Any]
 torch_compile: Callable[..., Any] = vars(torch)["compile"]
@@ -148,7 +148,7 @@ def main() -> None:
             results.append({"function": name, "threads": threads, "us": {k: asdict(v) for k, v in found.items()}})
             sys.stdout.write(table(name, threads, found))
     if arguments.json:
-        made = {"setting": asdict(setting(weft.__version__)), "calls per round": CALLS, "results": results}
+        made = {"setting": asdict(setting()), "calls per round": CALLS, "results": results}
         arguments.json.write_text(json.dumps(made, indent=1) + "\n")
 
 

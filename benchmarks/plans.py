@@ -27,10 +27,10 @@ from unittest import mock
 import torch
 
 import weft
-from weft.api.command import package_version, write_json
-from weft.api.measure import setting
-from weft.api.workloads import SUITE
-from weft.api.workloads_gpu import ROWS
+from weft.api.files import write_json
+from weft.lab.measure import setting
+from weft.lab.workloads.cpu import SUITE
+from weft.lab.workloads.gpu import ROWS
 from weft.plan import executable, gpu_build, region, regions
 from weft.run.build import Binary
 from weft.verify import Verdict
@@ -68,7 +68,7 @@ def main() -> int:
     if given.json is not None:
         summary = {"seconds": total, "rows": len(rows), "families": families}
         arguments = {"target": given.target, "only": given.only}
-        here = asdict(setting(package_version()))
+        here = asdict(setting())
         write_json(given.json, {"setting": here, "arguments": arguments, "summary": summary, "rows": rows})
     return 1 if others else 0
 

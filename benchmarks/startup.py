@@ -35,10 +35,10 @@ figures = {"import torch": torch_done - start, "import weft": time.perf_counter(
 
 def found():
     if device == "cpu":
-        from weft.api.workloads import SUITE
+        from weft.lab.workloads.cpu import SUITE
         example = next(e for e in SUITE if e.title == row)
         return example.make(example.full), example.inputs(example.full, example.dtypes[0], 0)
-    from weft.api.workloads_gpu import ROWS
+    from weft.lab.workloads.gpu import ROWS
     found = next(r for r in ROWS if r.name == row)
     return found.fn, found.inputs(found.example.full, 0, device)
 

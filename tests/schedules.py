@@ -6,8 +6,8 @@ from weft.block.copies import canonical
 from weft.block.lower import lower
 from weft.block.program import BlockProgram
 from weft.fuse import RULES_IN_PLANS, fuse
+from weft.lab.fuzz.random_schedules import random_schedule
 from weft.tensor.program import TensorProgram
-from weft.verify.random_schedules import random_schedule
 
 __all__ = ["fused", "random_schedule"]
 

@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from weft import errors
-from weft.api.cli import main
+from weft.cli.main import main
 from weft.errors import WeftError
 
 ROOT = Path(__file__).resolve().parents[1]

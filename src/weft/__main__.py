@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.api.cli import main
+from weft.cli.main import main
 
 if __name__ == "__main__":
     main(prog_name="weft")

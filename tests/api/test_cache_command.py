@@ -12,7 +12,7 @@ import torch
 from click.testing import CliRunner, Result
 
 import weft
-from weft.api.cli import main
+from weft.cli.main import main
 from weft.plan import Measured
 from weft.plan.clock import Timing
 from weft.run.cache import CacheFolder, Json

@@ -16,10 +16,13 @@ import torch
 from click.testing import CliRunner, Result
 
 import weft
-from weft.api import cli, demo, examples, explain_command, measure, workloads
-from weft.api.cli import main
-from weft.api.command import NewFile, write_json
-from weft.api.files import demand_writable
+from weft.api.files import demand_writable, write_json
+from weft.cli import explain as explain_command
+from weft.cli import main as cli
+from weft.cli.command import NewFile
+from weft.cli.main import main
+from weft.lab import demo, examples, measure
+from weft.lab.workloads import cpu as workloads
 from weft.tensor.dtypes import DType
 from weft.verify.judge import IndexGap
 

@@ -14,9 +14,9 @@ from click.testing import CliRunner
 
 import weft
 from afresh import chosen_afresh
-from weft.api.cli import main
 from weft.api.left_out import left_out
 from weft.api.report import report
+from weft.cli.main import main
 from weft.plan import CompiledRegion, select
 from weft.plan.select import Considered
 
@@ -113,7 +113,7 @@ def test_a_derivation_that_does_not_hold_fails(monkeypatch):
     def without_scale(fn, inputs):
         return weft.optimize(attention, inputs)
 
-    monkeypatch.setattr("weft.api.derivation.optimize", without_scale)
+    monkeypatch.setattr("weft.lab.derivation.optimize", without_scale)
     result = CliRunner().invoke(main, ["demo", "--derivation", "attention"])
     assert result.exit_code == 1
     assert "NOT right" in result.stdout

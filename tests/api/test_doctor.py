@@ -12,8 +12,8 @@ import torch
 from click.testing import CliRunner, Result
 
 import weft
-from weft.api import doctor as doctor_module
-from weft.api.cli import main
+from weft.cli import findings as doctor_module
+from weft.cli.main import main
 from weft.options import Options, variable_of
 from weft.run import scratch
 from weft.run.cache import CacheFolder

@@ -18,14 +18,18 @@ from click.testing import CliRunner
 from rich.console import Console
 
 import weft
-from weft.api import gpu_bench, gpu_clock, gpu_peers, gpu_targets, gpu_worker
-from weft.api.cli import main
-from weft.api.demo import Checked
-from weft.api.gpu_clock import Rates, Replay, WallClock, alternate
-from weft.api.gpu_row import Found, RowError, Session, measure, warm
-from weft.api.gpu_workers import LostError, Watched, Worker, compile_all
-from weft.api.measure import Timing
-from weft.api.workloads_gpu import ROWS
+from weft.cli.main import main
+from weft.lab.demo import Checked
+from weft.lab.gpu import bench as gpu_bench
+from weft.lab.gpu import clock as gpu_clock
+from weft.lab.gpu import goals as gpu_targets
+from weft.lab.gpu import peers as gpu_peers
+from weft.lab.gpu import worker as gpu_worker
+from weft.lab.gpu.clock import Rates, Replay, WallClock, alternate
+from weft.lab.gpu.row import Found, RowError, Session, measure, warm
+from weft.lab.gpu.workers import LostError, Watched, Worker, compile_all
+from weft.lab.measure import Timing
+from weft.lab.workloads.gpu import ROWS
 from weft.options import current
 from weft.plan import graphs
 from weft.run import stats
@@ -500,4 +504,4 @@ def test_names_are_taken_whole_before_they_are_parts():
     assert [row.name for row in gpu_bench.chosen(["mqa-inc", "V3"], every=False)] == ["V3", "MQA-inc-b1", "MQA-inc-b8"]
     assert len(gpu_bench.chosen([], every=False)) == 61
     assert gpu_bench.chosen([], every=True) == list(ROWS)
-    assert sys.modules["weft.api.gpu_bench"] is gpu_bench
+    assert sys.modules["weft.lab.gpu.bench"] is gpu_bench

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from weft.api.measure import orders
+from weft.lab.measure import orders
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8])

@@ -12,7 +12,7 @@ from torch._dynamo.utils import counters
 
 import weft
 from walk import WALK_ALL
-from weft.api.workloads import SUITE
+from weft.lab.workloads.cpu import SUITE
 from weft.verify.judge import Draws
 
 LENGTHS = (32, 33, 2, 97, 3, 250, 47, 131, 601, 1021)

@@ -11,9 +11,9 @@ from torch.nn import functional
 
 import weft
 from walk import share
-from weft.api import gpu_peers
-from weft.api.gpu_row import tensors
-from weft.api.workloads_gpu import ROWS, mixture, repeated_attention, scaled_linear, scaled_linear_in_parts, small
+from weft.lab.gpu import peers as gpu_peers
+from weft.lab.gpu.row import tensors
+from weft.lab.workloads.gpu import ROWS, mixture, repeated_attention, scaled_linear, scaled_linear_in_parts, small
 from weft.verify.judge import reference
 
 BY_NAME = {row.name: row for row in ROWS}

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 
 from cascade.programs import captured, prepared
-from weft.api import workloads
-from weft.api import workloads_reductions as rows
 from weft.block.fold import Fold
 from weft.cascade import folds
+from weft.lab.workloads import cpu as workloads
+from weft.lab.workloads import reductions as rows
 from weft.tensor.program import TensorProgram
 
 ROWS, LENGTH = 3, 9

@@ -18,10 +18,10 @@ from weft.block.ranges import Segment
 from weft.capture import capture
 from weft.cascade import Found, folds, sums_outside
 from weft.errors import ScheduleError
+from weft.lab.fuzz.random_schedules import random_schedule
 from weft.schedule import apply
 from weft.tensor.laws import decays_below_maxima, normalize, sizes_in_place
 from weft.tensor.program import TensorProgram
-from weft.verify.random_schedules import random_schedule
 
 
 def captured(function: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]], *args: torch.Tensor) -> TensorProgram:

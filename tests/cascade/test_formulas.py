@@ -21,12 +21,12 @@ import torch
 
 from cascade.programs import captured, prepared
 from tensor.rewritten import rewritten
-from weft.api import workloads
-from weft.api import workloads_reductions as rows
 from weft.cascade import folds
 from weft.cascade.chain import Result
 from weft.cascade.fold import Decomposition
 from weft.cascade.formulas import Formula, formulas
+from weft.lab.workloads import cpu as workloads
+from weft.lab.workloads import reductions as rows
 from weft.tensor.program import Elementwise, TensorProgram
 from weft.tensor.scalar import Arg, apply
 

@@ -19,7 +19,7 @@ from api.test_attention import masked
 from cascade.forcing import CHEAPEST, derived, derived_loops
 from cascade.workloads import CHAINS
 from walk import WALK_ALL
-from weft.api.measure import Standard
+from weft.lab.measure import Standard
 
 pytestmark = pytest.mark.as_shipped
 

@@ -17,8 +17,8 @@ from cascade.folding import Folding, cutting
 from cascade.programs import captured, prepared
 from cascade.workloads import product_below_max, product_by_mean, product_by_sum
 from walk import WALK_ALL
-from weft.api.measure import Standard
 from weft.cascade import folds
+from weft.lab.measure import Standard
 from weft.plan import select
 from weft.tensor.fp64 import Fp64Domain
 

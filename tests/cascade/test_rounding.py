@@ -12,11 +12,11 @@ import torch
 
 from cascade.folding import Folding, cutting
 from cascade.programs import captured, prepared, scheduled
-from weft.api.workloads import fp8_matmul, quantised_matmul
 from weft.block.fold import Fold
 from weft.block.program import BlockProgram, Place, Pointwise, maps
 from weft.cascade import Chains, chains, folds, formulas
 from weft.cascade.rounding import without
+from weft.lab.workloads.cpu import fp8_matmul, quantised_matmul
 from weft.tensor.program import Contraction, TensorProgram
 from weft.tensor.scalar import Apply, Arg, Lit, apply
 from weft.verify import verify

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from cascade.programs import captured, prepared, wrong
-from weft.api import workloads
 from weft.block.copies import canonical
 from weft.block.lower import lower
 from weft.block.program import BlockProgram, maps
@@ -18,6 +17,7 @@ from weft.fuse import RULES_THAT_KEEP_PRECISION, fuse
 from weft.fuse.coarse_where_kept_in_16_bits import coarse_where_kept_in_16_bits
 from weft.fuse.round_where_made import round_where_made
 from weft.fuse.safety import make_safe
+from weft.lab.workloads import cpu as workloads
 from weft.masks import limit
 from weft.tensor.laws import cancel_shifts, sizes_in_place
 from weft.tensor.program import TensorProgram

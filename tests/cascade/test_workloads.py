@@ -14,7 +14,7 @@ import weft
 from cascade.forcing import derived_loops
 from cascade.workloads import CHAINS
 from walk import WALK_ALL
-from weft.api.measure import Standard
+from weft.lab.measure import Standard
 
 
 @pytest.fixture(scope="module", autouse=True)

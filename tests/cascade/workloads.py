@@ -1,6 +1,6 @@
 """Chains of reductions over one axis in which later ones use what earlier ones gave: plain PyTorch, small sizes, one loop each.
 
-Those that `weft bench` measures are its own functions (`weft.api.workloads`, `weft.api.workloads_reductions`).
+Those that `weft bench` measures are its own functions (`weft.lab.workloads.cpu`, `weft.lab.workloads.reductions`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from weft.api import workloads as bench
-from weft.api import workloads_reductions as rows
-from weft.api.examples import Operand, Sizes, one_product
+from weft.lab.examples import Operand, Sizes, one_product
+from weft.lab.workloads import cpu as bench
+from weft.lab.workloads import reductions as rows
 
 # The first row is one block, the last is many: what reads a row twice shows there.
 ROWS = ((7, 65), (16, 4099))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import weft
-from weft.api.workloads_reductions import inertia
+from weft.lab.workloads.reductions import inertia
 from weft.verify.judge import Draws
 
 

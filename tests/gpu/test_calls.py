@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import weft
-from weft.api import workloads_reductions
 from weft.errors import TargetError
+from weft.lab.workloads import reductions as workloads_reductions
 from weft.run.gpu import driver
 
 BF16 = torch.bfloat16

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import weft
-from weft.api.gpu_row import tensors
+from weft.lab.gpu.row import tensors
 from weft.verify.judge import judge, reference
 
 WIDTHS = (2, 4, 8)

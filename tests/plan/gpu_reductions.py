@@ -19,9 +19,9 @@ import torch
 from torch.nn import functional
 
 import weft
-from weft.api.gpu_row import tensors
-from weft.api.measure import settle
 from weft.cost import Cost, Gpu, gpu_model
+from weft.lab.gpu.row import tensors
+from weft.lab.measure import settle
 from weft.plan import gpu_schedules
 from weft.verify.judge import judge, reference
 

@@ -9,9 +9,9 @@ import json
 import sys
 
 import weft
-from weft.api.gpu_row import tensors
-from weft.api.measure import settle
-from weft.api.workloads_gpu import ROWS, small
+from weft.lab.gpu.row import tensors
+from weft.lab.measure import settle
+from weft.lab.workloads.gpu import ROWS, small
 from weft.verify.judge import judge, reference
 
 

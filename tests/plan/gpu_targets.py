@@ -27,11 +27,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from weft.api import workloads
 from weft.api.backend import compile_graph
 from weft.api.compile import torch_compile
-from weft.api.workloads_gpu import ROWS
 from weft.cost import gpu
+from weft.lab.workloads import cpu as workloads
+from weft.lab.workloads.gpu import ROWS
 from weft.plan import Plan
 from weft.run.gpu import Assembled
 from weft.target import Target

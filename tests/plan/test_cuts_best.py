@@ -16,9 +16,9 @@ import torch
 from block import programs
 from block.programs import matmul
 from capture.conftest import Collector
-from weft.api import workloads
-from weft.api.workloads_gpu import ROWS
 from weft.cost import least_seconds, machine_of
+from weft.lab.workloads import cpu as workloads
+from weft.lab.workloads.gpu import ROWS
 from weft.options import current
 from weft.plan.cuts import Cuts, joins
 from weft.plan.library import for_the_library

@@ -15,9 +15,9 @@ import torch
 import weft
 from plan.gpu_targets import TARGETS, Compiled, cases, compiled
 from walk import WALK_ALL, share
-from weft.api.workloads_gpu import ROWS, small
 from weft.cost import gpu
 from weft.errors import TargetError
+from weft.lab.workloads.gpu import ROWS, small
 from weft.target import Target
 
 NAMES = tuple(row.name for row in ROWS if row.group)

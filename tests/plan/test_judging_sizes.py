@@ -7,9 +7,9 @@ import torch
 
 import weft
 from block import paper
-from weft.api.workloads import attention
 from weft.block.lower import lower
 from weft.block.program import Place, maps
+from weft.lab.workloads.cpu import attention
 from weft.plan import regions
 from weft.plan.bench import dense
 from weft.plan.judging_sizes import sizes_for

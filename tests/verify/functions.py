@@ -7,9 +7,9 @@ import signal
 import time
 from dataclasses import replace
 
-from weft.api import function_trial
-from weft.verify.function_rows import Effect
-from weft.verify.random_functions import Argument, RandomFunction, Statement
+from weft.lab.fuzz import trial as function_trial
+from weft.lab.fuzz.function_rows import Effect
+from weft.lab.fuzz.random_functions import Argument, RandomFunction, Statement
 
 
 def drawn(*texts: str, outputs: str = "v0", entry: str = "optimize", **changes: object) -> RandomFunction:

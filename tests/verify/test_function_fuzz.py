@@ -12,16 +12,18 @@ import torch.nn.functional as F
 from click.testing import CliRunner
 
 from verify.functions import drawn, ending
-from weft.api import function_trial, fuzz_functions, fuzz_processes
-from weft.api.cli import main
-from weft.api.function_trial import tried
-from weft.api.fuzz_campaign import Course, Outcome, Tally
-from weft.api.fuzz_functions import campaign, reproducer
-from weft.api.fuzz_processes import Ended, Pool
+from weft.cli.main import main
+from weft.lab.fuzz import functions as fuzz_functions
+from weft.lab.fuzz import processes as fuzz_processes
+from weft.lab.fuzz import trial as function_trial
+from weft.lab.fuzz.campaign import Course, Outcome, Tally
+from weft.lab.fuzz.function_rows import ROWS, Effect
+from weft.lab.fuzz.function_values import LAYOUTS, VALUES
+from weft.lab.fuzz.functions import campaign, reproducer
+from weft.lab.fuzz.processes import Ended, Pool
+from weft.lab.fuzz.random_functions import Argument, RandomFunction, Statement, random_function, smaller
+from weft.lab.fuzz.trial import tried
 from weft.options import current
-from weft.verify.function_rows import ROWS, Effect
-from weft.verify.function_values import LAYOUTS, VALUES
-from weft.verify.random_functions import Argument, RandomFunction, Statement, random_function, smaller
 
 
 @pytest.mark.one_in(2)

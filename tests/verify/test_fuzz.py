@@ -12,18 +12,19 @@ import pytest
 from click.testing import CliRunner
 
 from walk import WALK_ALL
-from weft.api import fuzz, fuzz_rules
-from weft.api.cli import main
-from weft.api.fuzz import campaign
-from weft.api.fuzz_campaign import Outcome
 from weft.block.program import BlockProgram, Graph, Map, Pointwise, sealed
+from weft.cli.main import main
 from weft.errors import UnsupportedError
 from weft.fuse import EXTENSION, PRIORITY
 from weft.fuse.rule import Rewrite
+from weft.lab.fuzz import programs as fuzz
+from weft.lab.fuzz import rules as fuzz_rules
+from weft.lab.fuzz.campaign import Outcome
+from weft.lab.fuzz.programs import campaign
+from weft.lab.fuzz.random_programs import minimised, random_program
 from weft.tensor.program import Elementwise, Extent, TensorProgram
 from weft.tensor.scalar import Apply, Arg, Scalar
 from weft.tensor.wellformed import well_formed
-from weft.verify.random_programs import minimised, random_program
 
 
 def test_random_programs_pass_and_every_rule_fires():

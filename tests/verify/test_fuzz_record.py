@@ -9,11 +9,12 @@ from collections.abc import Generator, Iterator
 import pytest
 from click.testing import CliRunner
 
-from weft.api import fuzz, fuzz_record
-from weft.api.cli import main
-from weft.api.fuzz_campaign import Course, Outcome, Tally, run
-from weft.api.fuzz_record import record
+from weft.cli.main import main
 from weft.errors import CommandError
+from weft.lab.fuzz import programs as fuzz
+from weft.lab.fuzz import record as fuzz_record
+from weft.lab.fuzz.campaign import Course, Outcome, Tally, run
+from weft.lab.fuzz.record import record
 
 OF = {"kind": "functions", "seed": 3, "count": 6}
 

@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 
 import weft
-from weft.api.workloads_reductions import weighted_variance
 from weft.block.lower import lower
 from weft.block.program import BlockProgram
 from weft.capture import capture
 from weft.errors import ScheduleError, WeftError
 from weft.fuse import PRIORITY, fuse
 from weft.fuse.safety import Safe, Share, make_safe
+from weft.lab.workloads.reductions import weighted_variance
 from weft.options import current
 from weft.plan.select import Example, select
 from weft.target import Target

@@ -12,6 +12,7 @@ import pytest
 from block.test_rankings import FIRST, ORDERS, every, ranking
 from schedules import fused
 from weft.block.program import BlockNode, BlockProgram, Fill, Graph, Index, Map, Pointwise, Rank, State, maps
+from weft.lab.fuzz.random_schedules import fitting_schedule
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate
@@ -20,7 +21,6 @@ from weft.tensor.program import NOTHING
 from weft.tensor.scalar import Arg, Lit
 from weft.tensor.scalar import apply as apply_
 from weft.verify import verify
-from weft.verify.random_schedules import fitting_schedule
 from weft.verify.sizes import edge_sizes, small_tiles
 
 COUNT = 4

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import secrets
 import stat
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,12 @@ def replacing(path: Path) -> Generator[Path]:
         yield new
         if new != old:
             new.replace(old)
+
+
+def write_json(path: Path, found: Mapping[str, object]) -> None:
+    """Write `found` to `path`, whole or not at all. Raises FileError."""
+    with replacing(path) as new:
+        new.write_text(f"{json.dumps(found, indent=1)}\n", encoding="utf-8")
 
 
 def demand_writable(path: Path, *, where: str | None = None) -> None:

@@ -1,0 +1,184 @@
+"""The command line: `weft demo`, `weft explain FILE.py:NAME`, `weft bench`, `weft fuzz`, `weft doctor`, `weft cache`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+from rich.console import Console
+
+from weft import __version__
+from weft.api.files import write_json
+from weft.cli.cache import cache
+from weft.cli.command import NewFile, R, console, reporting
+from weft.cli.doctor import doctor
+from weft.cli.explain import explain
+from weft.cli.fuzz import fuzz
+from weft.errors import CommandError
+from weft.lab import demo as study
+from weft.lab import examples
+from weft.lab.derivation import DERIVED, Compiled, Derived, show
+from weft.lab.gpu import bench as gpu_bench
+from weft.lab.gpu import peers as gpu_peers
+from weft.lab.gpu.row import Found
+from weft.lab.measure import setting, settle
+from weft.lab.workloads import cpu as workloads
+from weft.run.compiler import find_compiler
+
+# More than this many processes ready to run before it begins, and a benchmark's times say little.
+_QUIET = 0.5
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="weft")
+def main() -> None:
+    """Turn plain PyTorch into a few fused, verified kernels."""
+
+
+for _command in (cache, doctor, explain, fuzz):
+    main.add_command(_command)
+
+
+@main.command()
+@click.option("--quick", is_flag=True, help="Small sizes, few rounds, without Inductor.")
+@click.option("--json", "out", type=NewFile(), help="Also write the results here.")
+@click.option(
+    "--derivation", type=click.Choice(sorted(DERIVED)), help="Only this derivation, with every program on the way."
+)
+@reporting
+def demo(quick: bool, out: Path | None, derivation: str | None) -> None:
+    """Derive attention step by step; compile four functions in fp32 and bf16; show what was fused, checked, time and error.
+
+    Exits with 1 where a result is wrong, or where anything was left to PyTorch.
+    """
+    terminal = console()
+    find_compiler()  # before anything is printed
+    settle()
+    derived = _derived(terminal, derivation or "attention", every=derivation is not None)
+    if derivation is None:
+        terminal.print()
+        _study(examples.EXAMPLES, 3 if quick else 20, out, quick=quick, derived=derived)
+    elif out is not None:
+        write_json(out, {"setting": asdict(setting()), "derivation": asdict(derived)})
+    if not derived.right:
+        click.echo(f"{derived.function} is not right", err=True)
+        raise SystemExit(1)
+
+
+def _derived(terminal: Console, name: str, *, every: bool) -> Derived:
+    """Derive and show the example of the paper with this name."""
+    compiled = Compiled.of(name)
+    found = compiled.found()
+    show(terminal, compiled, found, every=every)
+    return found
+
+
+@main.command()
+@click.option("--rounds", type=click.IntRange(min=1), default=50, show_default=True, help="Timed calls of each peer.")
+@click.option("--quick", is_flag=True, help="Small sizes, few rounds, without Inductor: to see that it works.")
+@click.option("--json", "out", type=NewFile(), help="Write each result here as it comes.")
+@click.option("--only", multiple=True, metavar="TEXT", help="Functions with this in their name; may be given again.")
+@click.option("--resume", is_flag=True, help="Keep the results that the --json file has, and measure what it lacks.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Where  [default: cuda where there is a GPU]")
+@click.option(
+    "--peers", type=click.Choice(gpu_peers.CHOICES), default="best", show_default=True, help="GPU: beside eager."
+)
+@click.option("--workers", type=click.IntRange(min=0), default=0, help="GPU: processes that compile rows beforehand.")
+@click.option("--seconds", type=click.FloatRange(min=0), default=math.inf, help="GPU: begin no row after so many.")
+@click.option("--every", is_flag=True, help="GPU: also rows of the papers' tables that have no goal.")
+@click.option(
+    "--again", is_flag=True, help="GPU: with --resume, measure anew also what the file has a right result of."
+)
+@reporting
+def bench(
+    rounds: int, quick: bool, out: Path | None, only: tuple[str, ...], resume: bool, device: str | None, **gpu: Any
+) -> None:
+    """Time the papers' functions beside eager PyTorch, Inductor and, for attention, PyTorch's own kernels; judge all errors.
+
+    Exits with 1 where a result is wrong. What is left to PyTorch is listed. On a GPU, `--resume --seconds 0` only prints what the
+    file has.
+    """
+    if resume and out is None:
+        raise CommandError("there is no file to resume", where="--resume", todo="give --json FILE too")
+    if (device or ("cuda" if torch.cuda.is_available() else "cpu")) == "cuda":
+        rows = gpu_bench.chosen(only, every=gpu.pop("every"))
+        before = _results(out, Found.read) if resume and out is not None and out.exists() else []
+        gpu |= {"peers": "eager", "small": True, "rounds": 3} if quick else {"rounds": rounds}
+        gpu_bench.bench(gpu_bench.Order(rows, **gpu), before, out, console())
+        return
+    chosen = [e for e in workloads.SUITE if not only or any(text.lower() in e.title.lower() for text in only)]
+    if not chosen:
+        titles = ", ".join(e.title for e in workloads.SUITE)
+        raise CommandError(
+            f"no function's name contains {' or '.join(only)}", where="--only", todo=f"there are: {titles}"
+        )
+    known = _results(out, study.Outcome.read) if resume and out is not None and out.exists() else []
+    _study(chosen, 3 if quick else rounds, out, quick=quick, derived=None, before=known)
+
+
+def _results(path: Path, read: Callable[[Any], R]) -> list[R]:
+    """Read what an earlier run wrote."""
+    try:
+        return [read(each) for each in json.loads(path.read_text(encoding="utf-8"))["results"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CommandError(
+            f"{path} holds no results of this benchmark: {type(error).__name__}: {error}",
+            where=str(path),
+            todo="name a file that `weft bench --json` wrote, or leave --resume out",
+        ) from error
+
+
+def _study(
+    chosen: Sequence[examples.Example],
+    rounds: int,
+    out: Path | None,
+    *,
+    quick: bool,
+    derived: Derived | None,
+    before: Sequence[study.Outcome] = (),
+) -> None:
+    """Run examples, print what was found, write it to `out` as it comes; exit with 1 unless all is right.
+
+    With a derivation this is a demonstration: what was fused is shown too, and nothing may be left to PyTorch.
+    """
+    terminal = console()
+    here = setting()
+    terminal.print(f"weft {here.weft}, PyTorch {here.torch}, {here.threads} threads of {here.processor}\n")
+    if derived is None and here.load > _QUIET:
+        terminal.print(f"The machine is busy (load {here.load}): times will say little.\n")
+    found = [*before]
+    more = {} if derived is None else {"derivation": asdict(derived)}
+    for outcome in study.outcomes(chosen, rounds, quick=quick, known={o.row for o in before}):
+        found.append(outcome)
+        if derived is not None:
+            study.show(terminal, outcome, with_listing=len(found) == 1)
+            terminal.print()
+        else:
+            terminal.print(f"measured {', '.join(outcome.row)}: weft / best peer {outcome.ratio:.2f}")
+        if out is not None:
+            write_json(out, {"setting": asdict(here), "results": [each.written() for each in found], **more})
+    _concluded(terminal, found, parts=derived is None)
+
+
+def _concluded(terminal: Console, found: Sequence[study.Outcome], *, parts: bool) -> None:
+    """Print the tables; exit with 1 where something is wrong. With `parts` PyTorch may run some: that is listed."""
+    for table in study.tables(found):
+        terminal.print(table)
+    if parts:
+        terminal.print(study.summary(found))
+        for outcome in found:
+            if outcome.fallbacks:
+                terminal.print(
+                    f"left to PyTorch in {', '.join(outcome.row)}: {'; '.join(dict.fromkeys(outcome.fallbacks))}"
+                )
+    wrong = list(study.complaints(found, parts=parts))
+    for line in wrong:
+        click.echo(line, err=True)
+    if wrong:
+        raise SystemExit(1)

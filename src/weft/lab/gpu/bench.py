@@ -1,0 +1,249 @@
+"""`weft bench --device cuda`: rows compiled by several processes, measured by one, written as they come, compared with goals."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from weft.api.files import write_json
+from weft.errors import CommandError
+from weft.lab.gpu import goals as gpu_targets
+from weft.lab.gpu import peers as gpu_peers
+from weft.lab.gpu.row import OWN, Found, blank
+from weft.lab.gpu.workers import LostError, Watched, Worker, compile_all
+from weft.lab.workloads.gpu import ROWS, Workload
+
+_LIMIT = 120.0
+# Of the time that there is, the part in which rows are compiled beforehand.
+_COMPILING = 0.5
+_COMPILED = ("weft", "inductor", "flex")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to measure, and how.
+
+    Attributes:
+        rows: which.
+        peers: "best", "all" or "eager" (`weft.lab.gpu.peers.names`).
+        device: "cuda"; "cpu" with small sizes to see that it works.
+        small: at small sizes.
+        rounds: timed replays of each candidate, at most.
+        workers: processes that compile rows before they are measured.
+        seconds: after so many no row begins.
+        limit: seconds without a sign of life after which a process is ended.
+        again: measure also rows that are known.
+    """
+
+    rows: Sequence[Workload]
+    peers: str = "best"
+    device: str = "cuda"
+    small: bool = False
+    rounds: int = 100
+    workers: int = 0
+    seconds: float = math.inf
+    limit: float = _LIMIT
+    again: bool = False
+
+    def worker(self) -> Worker:
+        """Start a new process."""
+        return Worker(["-m", "weft.lab.gpu.worker", "--device", self.device, *(["--small"] if self.small else [])])
+
+
+def chosen(only: Sequence[str], *, every: bool) -> list[Workload]:
+    """Choose rows whose name is one of `only`, or contains it where none is called so; all that have a goal, or `every`, without.
+
+    Raises:
+        CommandError: there is none.
+    """
+    found: list[Workload] = []
+    for text in only:
+        called = [row for row in ROWS if row.name.lower() == text.lower()]
+        found += called or [row for row in ROWS if text.lower() in row.name.lower()]
+    if not only:
+        found = [row for row in ROWS if every or row.group]
+    if not found:
+        names = ", ".join(row.name for row in ROWS)
+        raise CommandError(f"no row's name contains {' or '.join(only)}", where="--only", todo=f"there are: {names}")
+    return [row for row in ROWS if row in found]
+
+
+def run(order: Order, before: Sequence[Found], out: Path | None, console: Console) -> list[Found]:
+    """Measure what `before` has no right result of; results so far, in the order of the tables, are in `out` after each row.
+
+    Raises:
+        CommandError: there is no GPU, or processes cannot be started.
+        FileError: `out` cannot be written.
+    """
+    known = set[str]() if order.again else {each.row for each in before if each.right}
+    rows = [row for row in order.rows if row.name not in known]
+    found = {each.row: each for each in before}
+    ends = time.monotonic() + order.seconds
+    if not rows or order.seconds <= 0:
+        return in_order(found.values())
+    if order.device == "cuda" and not torch.cuda.is_available():
+        raise CommandError(
+            "there is no GPU that PyTorch can use",
+            where="--device",
+            todo="see what `weft doctor` says, or use --device cpu",
+        )
+    timer = Watched(order.worker)
+    try:
+        place = _place(timer, order)
+        _say(console, _described(place))
+        if order.workers:
+            timer.close()  # its memory is the compiling processes'
+            _compile(order, rows, ends, console)
+        for row in rows:
+            if time.monotonic() >= ends:
+                _say(console, f"stopped after {order.seconds:.0f} s, before {row.name}")
+                break
+            each = _measured(timer, order, row, place["rates"])
+            found[row.name] = each
+            _say(console, line(each))
+            if out is not None:
+                write_json(
+                    out, {"setting": place["setting"], "results": [f.written() for f in in_order(found.values())]}
+                )
+    finally:
+        timer.close()
+    return in_order(found.values())
+
+
+def _place(timer: Watched, order: Order) -> dict[str, Any]:
+    """Describe where this is measured, with the rates that floors come from."""
+    try:
+        return timer.ask({"what": "setting"}, order.limit)
+    except LostError as lost:
+        raise CommandError(
+            f"no row can be measured on {order.device}: {lost.why}",
+            where="--device",
+            todo="see what `weft doctor` says of the GPU, or measure with --device cpu",
+        ) from lost
+
+
+def _described(place: Mapping[str, Any]) -> str:
+    here, rates = place["setting"], place["rates"]
+    products = ", ".join(f"{name} products {rate / 1e12:.4g} TFLOP/s" for name, rate in rates["matrix"].items())
+    return (
+        f"weft {here['weft']}, PyTorch {here['torch']}, Triton {here['triton']}, {here['device']}: "
+        f"copies {rates['copy'] / 1e12:.3g} TB/s, {products}\n"
+    )
+
+
+def _compile(order: Order, rows: Sequence[Workload], ends: float, console: Console) -> None:
+    """Fill the persistent caches."""
+    requests = [
+        {"what": "compile", "row": row.name, "names": [n for n in gpu_peers.names(row, order.peers) if n in _COMPILED]}
+        for row in rows
+    ]
+
+    def said(request: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
+        seconds = ", ".join(f"{name} {each:.1f} s" for name, each in answer.get("seconds", {}).items())
+        failed = [f"{name}: {why}" for name, why in answer.get("failed", {}).items()]
+        parts = [*filter(None, [seconds, answer.get("error", "")]), *failed]
+        _say(console, f"compiled {request['row']}: {'; '.join(parts)}")
+
+    left = (ends - time.monotonic()) * _COMPILING
+    compile_all(order.worker, requests, order.workers, left, order.limit, said)
+
+
+def _measured(timer: Watched, order: Order, row: Workload, rates: Mapping[str, Any]) -> Found:
+    """Measure one row; where it cannot be measured, the result says why."""
+    names = gpu_peers.names(row, order.peers)
+    request = {"what": "measure", "row": row.name, "names": names, "rates": rates, "rounds": order.rounds}
+    nothing = blank(row, row.sizes(small=order.small))
+    try:
+        answer, _ = timer.without_what_breaks(request, order.limit)
+    except LostError as lost:
+        return replace(nothing, failed={lost.trying or "all": lost.why})
+    return Found.read(answer["found"]) if "found" in answer else replace(nothing, failed={"all": answer["error"]})
+
+
+def in_order(found: Iterable[Found]) -> list[Found]:
+    """Sort rows in the order of the tables."""
+    place = {row.name: number for number, row in enumerate(ROWS)}
+    return sorted(found, key=lambda each: place.get(each.row, len(place)))
+
+
+def line(found: Found) -> str:
+    """Write a row as it is done."""
+    failed = [f"{name} failed: {why}" for name, why in found.failed.items()]
+    if OWN not in found.times:
+        return f"{found.row}: no time of weft's; {'; '.join(failed)}"
+    wrong = [] if found.right else [f"WRONG: {found.errors[OWN].reason}"]
+    head = (
+        f"{found.row}: {_us(found, OWN)} us, {found.ratio:.2f} x {found.peer}, {found.over_floor:.2f} x floor"
+        f" ({found.runs}, {found.seconds:.1f} s)"
+    )
+    return "; ".join([head, *wrong, *failed])
+
+
+# What is printed last.
+
+
+def tables(found: Sequence[Found]) -> tuple[Table, Table]:
+    """Make the tables of all rows, and of how groups stand."""
+    names = dict.fromkeys(name for each in found for name in each.times if name != OWN)
+    rows = Table("row", title="us: median of replayed CUDA graphs, cache emptied; * the best peer that is right")
+    for head in ("floor", OWN, *(n.removeprefix("sdpa_") for n in names), "/ best", "/ floor"):
+        rows.add_column(head, justify="right")
+    for head in ("right", "runs"):
+        rows.add_column(head)
+    for each in found:
+        floor = "-" if math.isnan(each.floor_ms) else _three(each.floor_ms)
+        peers = [f"{_us(each, name)}{'*' if name == each.peer else ''}" for name in names]
+        right = Text("yes", "green") if each.right else Text("NO", "bold red")
+        figures = (floor, _us(each, OWN), *peers, _ratio(each.ratio), _ratio(each.over_floor))
+        rows.add_row(each.row, *figures, right, each.runs)
+    return rows, gpu_targets.table({each.row: each.ratio for each in found if each.right and each.peer})
+
+
+def complaints(found: Sequence[Found]) -> list[str]:
+    """Write a line for every row in which weft failed, or is not right."""
+    return [f"{each.row} is not right: {_why(each)}" for each in found if not each.right]
+
+
+def _why(found: Found) -> str:
+    failed = "; ".join(f"{name}: {why}" for name, why in found.failed.items())
+    return found.errors[OWN].reason if OWN in found.errors else failed
+
+
+def _three(milliseconds: float) -> str:
+    us = milliseconds * 1e3
+    return f"{us:.0f}" if us >= 100 else f"{us:.1f}"
+
+
+def _us(found: Found, name: str) -> str:
+    return _three(found.times[name].median_ms) if name in found.times else ("failed" if name in found.failed else "-")
+
+
+def _ratio(number: float) -> str:
+    return "-" if math.isnan(number) else f"{number:.2f}"
+
+
+def bench(order: Order, before: Sequence[Found], out: Path | None, console: Console) -> None:
+    """Run, print the tables; exit with 1 where weft failed in a row or is wrong."""
+    found = run(order, before, out, console)
+    for table in tables(found):
+        console.print(table)
+    wrong = complaints(found)
+    for text in wrong:
+        click.echo(text, err=True)
+    if wrong:
+        raise SystemExit(1)
+
+
+def _say(console: Console, text: str) -> None:
+    """Print a line as it is: errors may hold what a terminal's markup would be."""
+    console.print(text, markup=False, soft_wrap=True)

@@ -1,0 +1,237 @@
+"""What `weft bench` measures of reductions alone: chains in which one along a row uses what others along it gave, and orders.
+
+Variance and inertia are RedFuser's (tables V and I of its appendix A.6), Sum + Sum its smallest chain (A.2). The others are what
+statistics, losses and vocabularies ask of long rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from weft.lab.examples import Example, Operand, Sizes
+from weft.verify.judge import IndexGap
+
+_FP32 = (torch.float32,)
+_TOP = 8
+
+
+# Moments.
+
+
+def variance(x: torch.Tensor) -> torch.Tensor:
+    """Computes the variance of each row."""
+    return ((x - x.mean(-1, keepdim=True)) ** 2).mean(-1)
+
+
+def weighted_variance(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Computes the variance of each row, whose elements have weights."""
+    total = w.sum(-1, keepdim=True)
+    mean = (w * x).sum(-1, keepdim=True) / total
+    return (w * (x - mean) ** 2).sum(-1) / total[..., 0]
+
+
+def skewness(x: torch.Tensor) -> torch.Tensor:
+    """Computes the third standardised moment of each row."""
+    centred = x - x.mean(-1, keepdim=True)
+    return (centred**3).mean(-1) / (centred**2).mean(-1) ** 1.5
+
+
+def kurtosis(x: torch.Tensor) -> torch.Tensor:
+    """Computes the fourth standardised moment of each row."""
+    centred = x - x.mean(-1, keepdim=True)
+    return (centred**4).mean(-1) / (centred**2).mean(-1) ** 2
+
+
+def correlation(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Computes the correlation coefficient of two vectors, for each row."""
+    a, b = x - x.mean(-1, keepdim=True), y - y.mean(-1, keepdim=True)
+    return (a * b).sum(-1) / torch.sqrt((a * a).sum(-1) * (b * b).sum(-1))
+
+
+def covariance_matrix(x: torch.Tensor) -> torch.Tensor:
+    """Computes the covariance of features, which are the columns of x."""
+    centred = x - x.mean(0)
+    return centred.T @ centred / x.shape[0]
+
+
+def inertia(m: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
+    """Computes the moment of inertia of masses at points about their centre, of each batch."""
+    mass = m.sum(-1, keepdim=True)
+    centre = (m[..., None] * r).sum(1) / mass
+    return (m * ((r - centre[:, None]) ** 2).sum(-1)).sum(-1)
+
+
+# Exponentials.
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    """Computes each row's softmax."""
+    return torch.softmax(x, -1)
+
+
+def cross_entropy(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Computes the mean loss of classes that are known."""
+    return functional.cross_entropy(x, target)
+
+
+def log_softmax(x: torch.Tensor) -> torch.Tensor:
+    """Computes each row's logarithms of probabilities."""
+    return torch.log_softmax(x, -1)
+
+
+def logsumexp(x: torch.Tensor) -> torch.Tensor:
+    """Computes the logarithm of each row's sum of exponentials."""
+    return torch.logsumexp(x, -1)
+
+
+def entropy(x: torch.Tensor) -> torch.Tensor:
+    """Computes the entropy of each row's softmax."""
+    logs = torch.log_softmax(x, -1)
+    return -(logs.exp() * logs).sum(-1)
+
+
+# Others.
+
+
+def sum_and_sum(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Computes each row's sum of b, scaled by the row's sum of a."""
+    s = a.sum(-1, keepdim=True)
+    return (b * s).sum(-1)
+
+
+def normalised_matmul(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Multiplies rows of Euclidean length 1 by a matrix."""
+    return functional.normalize(x, dim=-1) @ w
+
+
+def argmax(x: torch.Tensor) -> torch.Tensor:
+    """Finds where each row is largest."""
+    return x.argmax(-1)
+
+
+def top(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Finds each row's eight largest, and where they are."""
+    values, places = x.topk(_TOP)
+    return values, places
+
+
+def order_gaps(values: torch.Tensor, count: int) -> torch.Tensor:
+    """Measures how far each of the `count` largest of each row is from its neighbours in order; inf where it has none."""
+    ordered = values.topk(min(count + 1, values.shape[-1])).values
+    ends = torch.full_like(ordered[..., :1], math.inf)
+    ahead = torch.cat((ordered[..., :-1] - ordered[..., 1:], ends), -1)[..., :count]
+    return torch.minimum(ahead, torch.cat((ends, ahead[..., :-1]), -1))
+
+
+def argmax_gaps(x: torch.Tensor) -> IndexGap:
+    """Allows only equal elements to stand for one another."""
+    return IndexGap(order_gaps(x.double(), 1)[..., 0], 0.0)
+
+
+def top_gaps(x: torch.Tensor) -> tuple[None, IndexGap]:
+    """Allows only equal elements to stand for one another."""
+    return None, IndexGap(order_gaps(x.double(), _TOP), 0.0)
+
+
+# Sizes.
+
+
+def matrix(sizes: Sizes) -> tuple[Operand, ...]:
+    """Describes rows."""
+    return (Operand(sizes),)
+
+
+def two_matrices(sizes: Sizes) -> tuple[Operand, ...]:
+    """Describes rows, and others of the same sizes."""
+    return Operand(sizes), Operand(sizes)
+
+
+def weighted(sizes: Sizes) -> tuple[Operand, ...]:
+    """Describes rows, and weights about 1: where weights sum up to about 0 the mean may be anywhere."""
+    return Operand(sizes), Operand(sizes, 0.25, 1.0)
+
+
+def bodies(sizes: Sizes) -> tuple[Operand, ...]:
+    """Describes operands of these sizes: batch, points, dimensions of space. Masses about 1, and places."""
+    batch, points, space = sizes
+    return Operand((batch, points), 0.25, 1.0), Operand((batch, points, space))
+
+
+def classes(sizes: Sizes) -> tuple[Operand, ...]:
+    """Describes rows, and one index of each."""
+    rows, count = sizes
+    return Operand((rows, count)), Operand((rows,), below=count)
+
+
+_ROWS = (512, 8192)
+_VOCABULARY = (256, 32000)
+_BOTH = (torch.float32, torch.bfloat16)
+
+
+def _chain(
+    title: str,
+    fn: Callable[..., Any],
+    full: Sizes,
+    formula: str = "",
+    operands: Callable[[Sizes], tuple[Operand, ...]] = matrix,
+    quick: Sizes = (16, 200),
+    dtypes: tuple[torch.dtype, ...] = _FP32,
+    gaps: Callable[..., object] | None = None,
+) -> Example:
+    return Example(title, lambda _: fn, operands, full, quick, formula=formula, dtypes=dtypes, gaps=gaps)
+
+
+_VARIANCE = "((x - x.mean(-1)) ** 2).mean(-1)"
+_CENTRED = "c = x - x.mean(-1)"
+REDUCTIONS = (
+    _chain("variance (V5)", variance, _ROWS, _VARIANCE),
+    _chain("variance, one row (V2)", variance, (1, 1 << 22), _VARIANCE, quick=(1, 500)),
+    _chain(
+        "weighted variance",
+        weighted_variance,
+        _ROWS,
+        "m = (w * x).sum(-1) / w.sum(-1); (w * (x - m) ** 2).sum(-1) / w.sum(-1)",
+        weighted,
+    ),
+    _chain("skewness", skewness, _ROWS, f"{_CENTRED}; (c**3).mean(-1) / (c**2).mean(-1) ** 1.5"),
+    _chain("kurtosis", kurtosis, _ROWS, f"{_CENTRED}; (c**4).mean(-1) / (c**2).mean(-1) ** 2"),
+    _chain(
+        "correlation",
+        correlation,
+        _ROWS,
+        "a, b = x - x.mean(-1), y - y.mean(-1); (a * b).sum(-1) / sqrt((a * a).sum(-1) * (b * b).sum(-1))",
+        two_matrices,
+    ),
+    _chain(
+        "covariance of features",
+        covariance_matrix,
+        (8192, 256),
+        "c = x - x.mean(0); c.T @ c / x.shape[0]",
+        quick=(200, 16),
+        dtypes=_BOTH,
+    ),
+    _chain(
+        "inertia (I3)",
+        inertia,
+        (128, 8192, 3),
+        "(m * ((r - (m * r).sum(1) / m.sum(1)) ** 2).sum(-1)).sum(-1)",
+        bodies,
+        (4, 100, 3),
+    ),
+    _chain("Sum + Sum", sum_and_sum, _ROWS, "s = a.sum(-1); (b * s).sum(-1)", two_matrices),
+    _chain("softmax", softmax, (1024, 4096), dtypes=_BOTH),
+    _chain("log-softmax", log_softmax, (1024, 4096), dtypes=_BOTH),
+    _chain("log-sum-exp", logsumexp, _VOCABULARY, dtypes=_BOTH),
+    _chain(
+        "entropy of a softmax", entropy, _VOCABULARY, "p = log_softmax(x, -1); -(p.exp() * p).sum(-1)", dtypes=_BOTH
+    ),
+    _chain("cross-entropy", cross_entropy, _VOCABULARY, operands=classes, dtypes=_BOTH),
+    _chain("argmax", argmax, _VOCABULARY, dtypes=_BOTH, gaps=argmax_gaps),
+    _chain("top-k", top, _VOCABULARY, "x.topk(8)", dtypes=_BOTH, gaps=top_gaps),
+)
+"""Rows of the benchmark."""
