@@ -25,11 +25,11 @@ from typing import Any
 
 import torch
 
-from block.paper import EXAMPLES, INVERSE, each
-from block.programs import F32, MUL, axes, linear_relu, tensor
-from emit.harness import dims_of
-from emit.triton_programs import load
-from schedules import fused
+from testkit.block.paper import EXAMPLES, INVERSE, each
+from testkit.block.programs import F32, MUL, axes, linear_relu, tensor
+from testkit.emit.harness import dims_of
+from testkit.emit.triton_programs import load
+from testkit.schedules import fused
 from weft.block.copies import canonical
 from weft.block.lower import lower
 from weft.block.program import BlockProgram, maps

@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from run.gpu_kernels import SOURCE, TEXT, TWICE
+from testkit.run.gpu_kernels import SOURCE, TEXT, TWICE
 from weft.errors import TargetError
 from weft.plan.home import of_device
 from weft.run import stats

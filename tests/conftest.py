@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from walk import WALK_ALL
+from testkit.walk import WALK_ALL
 from weft.cost.machine import Processor
 from weft.run import compiler
 from weft.tensor.dtypes import DType

@@ -125,3 +125,19 @@ def test_entry_points_lead_somewhere() -> None:
     for point in [*project["scripts"].values(), *backends.values()]:
         module, _, name = point.partition(":")
         assert callable(getattr(importlib.import_module(module), name)), point
+
+
+def test_what_tests_share_is_named_unlike_a_room() -> None:
+    """Only `testkit` and test files lie under tests/, so that PYTHONPATH=src:tests lets nobody import what is named like a room."""
+    tests = ROOT / "tests"
+    kept = [path for path in sorted(tests.rglob("*.py")) if "testkit" not in path.relative_to(tests).parts]
+    shared = [str(path) for path in kept if not path.name.startswith("test_") and path.name != "conftest.py"]
+    assert shared == []
+    folders = {path.name for path in tests.iterdir() if path.is_dir()} - {"testkit"}
+    meant = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.module}"
+        for path in [*tests.rglob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in folders
+    ]
+    assert meant == []

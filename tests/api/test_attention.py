@@ -13,8 +13,9 @@ import torch
 from torch.nn import functional as F
 
 import weft
-from api.test_first_light import judged
-from walk import share
+from testkit.api.judged import judged
+from testkit.api.masked import masked
+from testkit.walk import share
 
 pytestmark = pytest.mark.as_shipped
 
@@ -43,10 +44,6 @@ def attention_by_hand(q, k, v):
     scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
     weights = torch.exp(scores - scores.amax(-1, keepdim=True))
     return weights / weights.sum(-1, keepdim=True) @ v
-
-
-def masked(q, k, v, mask):
-    return torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]) + mask, -1) @ v
 
 
 FUNCTIONS = (attention, attention_by_hand)

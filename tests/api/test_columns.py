@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import weft
-from cascade.forcing import derived, derived_loops
+from testkit.cascade.forcing import derived, derived_loops
 from weft.verify.judge import Draws
 
 pytestmark = pytest.mark.as_shipped

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from click.testing import CliRunner
 
 import weft
-from afresh import chosen_afresh
+from testkit.afresh import chosen_afresh
 from weft.api.left_out import left_out
 from weft.api.report import report
 from weft.cli.main import main

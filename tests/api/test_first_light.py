@@ -5,7 +5,6 @@ A share of them; with WALK_ALL=1 in the environment all. The grid has one thread
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Iterator
 
@@ -15,7 +14,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import weft
-from walk import share
+from testkit.api.judged import judged
+from testkit.walk import share
 
 SIZES = (1, 7, 130, 1000)
 # Every size in every place, and some that no block size divides or that none exceeds.
@@ -73,14 +73,6 @@ def inputs(name: str, shape: tuple[int, int, int], dtype: torch.dtype, transpose
     w, v = (tensor(k, n, dtype=dtype, transposed=transposed, scale=k**-0.5) for _ in range(2))
     b = torch.randn(n).to(dtype)
     return {"relu_linear": (x, w, b), "gated": (x, w, v), "sum_of_squares": (x, w), "layers": (x,)}[name]
-
-
-def judged(fn, compiled, draws):
-    """The judgement over all draws together, against fp64."""
-    wide = copy.deepcopy(fn).double() if isinstance(fn, nn.Module) else fn
-    with torch.no_grad():
-        found = [(compiled(*draw), fn(*draw), wide(*(t.double() for t in draw))) for draw in draws]
-    return weft.judge(*(weft.Draws(side) for side in zip(*found, strict=True)))
 
 
 def test_there_are_thirty_shapes_with_the_sizes_that_hurt():

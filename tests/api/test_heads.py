@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import weft
-from api.test_first_light import judged
-from walk import share
+from testkit.api.judged import judged
+from testkit.walk import share
 from weft.block.program import maps
 from weft.block.ranges import Band
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import weft
-from api.models import MODELS
+from testkit.api.models import MODELS
 
 SIZES = ((5, 6), (7, 9), (6, 11))
 SHARE = (("gpt2", torch.float32), ("t5", torch.bfloat16), ("experts", torch.float32))

@@ -9,9 +9,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 import weft
-from api.pairs import EQUAL, UNEQUAL, Pair
-from api.pairs_equal import EITHER_PAIRS, EQUAL_PAIRS
-from api.pairs_unequal import UNEQUAL_PAIRS
+from testkit.api.pairs import EQUAL, UNEQUAL, Pair
+from testkit.api.pairs_equal import EITHER_PAIRS, EQUAL_PAIRS
+from testkit.api.pairs_unequal import UNEQUAL_PAIRS
 
 PAIRS = (*EQUAL_PAIRS, *EITHER_PAIRS, *UNEQUAL_PAIRS)
 # Called equal by a check over finite fields alone.

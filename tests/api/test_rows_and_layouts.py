@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import weft
-from api.test_first_light import judged
+from testkit.api.judged import judged
 
 
 def inertia(m, r):

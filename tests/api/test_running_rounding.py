@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import weft
-from afresh import chosen_afresh
-from api.test_quantised import FUNCTIONS, exact, operands
-from walk import share
+from testkit.afresh import chosen_afresh
+from testkit.api.quantised import FUNCTIONS, exact, operands
+from testkit.walk import share
 from weft.api.program import Program
 from weft.block.program import Iterate, maps
 from weft.plan import select

@@ -11,7 +11,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 import weft
-from walk import WALK_ALL
+from testkit.walk import WALK_ALL
 from weft.lab.workloads.cpu import SUITE
 from weft.verify.judge import Draws
 

@@ -9,7 +9,7 @@ from torch import fx
 from torch.testing._internal.two_tensor import TwoTensor  # no public name
 
 import weft
-from capture.opaque import raise_by, strides_of, write_and_give_strides
+from testkit.capture.opaque import raise_by, strides_of, write_and_give_strides
 from weft.capture import capture
 from weft.tensor.program import Opaque
 

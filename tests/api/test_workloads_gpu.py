@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 import weft
-from walk import share
+from testkit.walk import share
 from weft.lab.gpu import peers as gpu_peers
 from weft.lab.gpu.row import tensors
 from weft.lab.workloads.gpu import ROWS, mixture, repeated_attention, scaled_linear, scaled_linear_in_parts, small

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import weft
-from api.random_writes import difference, function
+from testkit.api.random_writes import difference, function
 from weft.api.backend import compile_graph
 
 
@@ -243,7 +243,7 @@ def test_reads_see_what_was_there_then(fn, layout):
 
 @pytest.mark.parametrize("seed", [5, 7, 42, 45])
 def test_random_functions_do_as_eager_does(seed):
-    """More of them: `python -m api.random_writes`."""
+    """More of them: `python -m testkit.api.random_writes`."""
     assert not difference(seed), function(seed)
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from block import programs
-from block.handmade import (
+from testkit.block import programs
+from testkit.block.handmade import (
     SOFTMAX,
     K,
     M,
@@ -21,7 +21,7 @@ from block.handmade import (
     softmax_state,
     swiglu,
 )
-from block.programs import ADD, F32
+from testkit.block.programs import ADD, F32
 from weft.block.check import check
 from weft.block.listing import listing
 from weft.block.lower import lower

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from block.programs import F32, axes, tensor
+from testkit.block.programs import F32, axes, tensor
 from weft.block.check import check
 from weft.block.interpret import interpret
 from weft.block.lower import lower

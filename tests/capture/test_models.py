@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from api.models import MODELS
-from capture.conftest import Collector
+from testkit.api.models import MODELS
+from testkit.capture.collector import Collector
 
 VIEWS = {"aten.view", "aten.reshape", "aten.flatten", "aten.slice"}
 LEFT = {

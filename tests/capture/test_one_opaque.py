@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import weft as public
-from capture.opaque import OPAQUE, UNKNOWN, a_view
+from testkit.capture.opaque import OPAQUE, UNKNOWN, a_view
 
 _ONE = (torch.exp, torch.tanh, torch.sigmoid, lambda x: torch.softmax(x, -1), lambda x: x - x.mean(0, keepdim=True))
 _TWO = (

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from capture.conftest import Collector
-from walk import WALK_ALL
+from testkit.capture.collector import Collector
+from testkit.walk import WALK_ALL
 from weft.tensor.dtypes import DType
 from weft.tensor.optable import DERIVED, MASK_ATEN, PRIMITIVES
 

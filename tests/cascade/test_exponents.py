@@ -8,8 +8,8 @@ import random
 import numpy as np
 import pytest
 
-from cascade.chains import one_loop
-from cascade.folding import Folding, Numbers, cutting
+from testkit.cascade.chains import one_loop
+from testkit.cascade.folding import Folding, Numbers, cutting
 from weft.tensor.fp64 import Fp64Domain
 
 HALF = 8

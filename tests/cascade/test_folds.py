@@ -9,8 +9,8 @@ import time
 import numpy as np
 import pytest
 
-from cascade.chains import CHAINS, one_loop
-from cascade.folding import Folding, Numbers, cutting
+from testkit.cascade.chains import CHAINS, one_loop
+from testkit.cascade.folding import Folding, Numbers, cutting
 from weft.cascade import folds
 from weft.tensor.fp64 import Fp64Domain
 from weft.tensor.program import TensorProgram

@@ -8,9 +8,9 @@ import random
 import numpy as np
 import pytest
 
-from cascade.chains import CHAINS, one_loop
-from cascade.folding import Folding, Numbers, cutting
-from cascade.programs import wrong
+from testkit.cascade.chains import CHAINS, one_loop
+from testkit.cascade.folding import Folding, Numbers, cutting
+from testkit.cascade.programs import wrong
 from weft.tensor.fp64 import Fp64Domain
 
 INF, NAN, HALF = math.inf, math.nan, 8

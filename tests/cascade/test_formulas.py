@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 import torch
 
-from cascade.programs import captured, prepared
-from tensor.rewritten import rewritten
+from testkit.cascade.programs import captured, prepared
+from testkit.tensor.rewritten import rewritten
 from weft.cascade import folds
 from weft.cascade.chain import Result
 from weft.cascade.fold import Decomposition

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from cascade.chains import CHAINS, one_loop
-from cascade.folding import Folding, cutting
-from cascade.programs import captured, prepared, scheduled
-from cascade.random_chains import random_chain
-from walk import WALK_ALL
+from testkit.cascade.chains import CHAINS, one_loop
+from testkit.cascade.folding import Folding, cutting
+from testkit.cascade.programs import captured, prepared, scheduled
+from testkit.cascade.random_chains import random_chain
+from testkit.walk import WALK_ALL
 from weft.block.check import check
 from weft.block.fold import Fold
 from weft.block.interpret import interpret

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 import weft
-from api.test_attention import masked
-from cascade.forcing import CHEAPEST, derived, derived_loops
-from cascade.workloads import CHAINS
-from walk import WALK_ALL
+from testkit.api.masked import masked
+from testkit.cascade.forcing import CHEAPEST, derived, derived_loops
+from testkit.cascade.workloads import CHAINS
+from testkit.walk import WALK_ALL
 from weft.lab.measure import Standard
 
 pytestmark = pytest.mark.as_shipped

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 import weft
-from afresh import chosen_afresh
-from cascade.chains import one_loop
-from cascade.folding import Folding, cutting
-from cascade.programs import captured, prepared
-from cascade.workloads import product_below_max, product_by_mean, product_by_sum
-from walk import WALK_ALL
+from testkit.afresh import chosen_afresh
+from testkit.cascade.chains import one_loop
+from testkit.cascade.folding import Folding, cutting
+from testkit.cascade.programs import captured, prepared
+from testkit.cascade.workloads import product_below_max, product_by_mean, product_by_sum
+from testkit.walk import WALK_ALL
 from weft.cascade import folds
 from weft.lab.measure import Standard
 from weft.plan import select

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from cascade.folding import Folding, cutting
-from cascade.programs import captured, prepared, scheduled
+from testkit.cascade.folding import Folding, cutting
+from testkit.cascade.programs import captured, prepared, scheduled
 from weft.block.fold import Fold
 from weft.block.program import BlockProgram, Place, Pointwise, maps
 from weft.cascade import Chains, chains, folds, formulas

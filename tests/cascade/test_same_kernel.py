@@ -7,7 +7,7 @@ import functools
 import pytest
 import torch
 
-from cascade.programs import captured, prepared, wrong
+from testkit.cascade.programs import captured, prepared, wrong
 from weft.block.copies import canonical
 from weft.block.lower import lower
 from weft.block.program import BlockProgram, maps

@@ -11,8 +11,8 @@ import torch
 
 import weft
 import weft.cascade.chain
-from cascade.chains import CHAINS, REFUSED
-from cascade.programs import analysed, wrong
+from testkit.cascade.chains import CHAINS, REFUSED
+from testkit.cascade.programs import analysed, wrong
 from weft.cascade import separate
 from weft.cascade.chain import MOST_OPERATIONS, Chain, Element, Link, Result
 from weft.cascade.fixed_point import one_product

@@ -11,9 +11,9 @@ import functools
 import pytest
 
 import weft
-from cascade.forcing import derived_loops
-from cascade.workloads import CHAINS
-from walk import WALK_ALL
+from testkit.cascade.forcing import derived_loops
+from testkit.cascade.workloads import CHAINS
+from testkit.walk import WALK_ALL
 from weft.lab.measure import Standard
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from block import programs
-from cost import chains
-from cost.levels import ROWS, STRATEGIES, fused_at_level, lengths
+from testkit.block import programs
+from testkit.cost import chains
+from testkit.cost.levels import ROWS, STRATEGIES, fused_at_level, lengths
 from weft.block.copies import canonical
 from weft.block.interpret import interpret
 from weft.block.lower import lower

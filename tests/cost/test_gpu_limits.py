@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from block import programs
-from emit.harness import dims_of
-from emit.triton_programs import TritonProgram, load
-from schedules import fused
+from testkit.block import programs
+from testkit.emit.harness import dims_of
+from testkit.emit.triton_programs import TritonProgram, load
+from testkit.schedules import fused
 from weft.block.program import BlockProgram
 from weft.cost import gpu, resources, unfit
 from weft.errors import UnsupportedError

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from block.programs import axes, linear_relu
-from schedules import fused
+from testkit.block.programs import axes, linear_relu
+from testkit.schedules import fused
 from weft.block.program import BlockProgram, maps
 from weft.cost import estimate_gpu, gpu, resources, unfit
 from weft.cost.gpu_clocks import CLOCKS, clocks_of

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from block import programs
-from cost import chains, levels
+from testkit.block import programs
+from testkit.cost import chains, levels
 from weft.block.copies import canonical
 from weft.block.interpret import interpret
 from weft.block.lower import lower
@@ -158,4 +158,4 @@ def test_what_the_paper_says_of_both_forms():
 
 def test_the_page_has_the_tables_that_are_counted():
     text = levels.PAGE.read_text()
-    assert levels.written(text) == text, "PYTHONPATH=src:tests python -m cost.levels writes them"
+    assert levels.written(text) == text, "PYTHONPATH=src:tests python -m testkit.cost.levels writes them"

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from block.paper import initial
+from testkit.block.paper import initial
 from weft.block.copies import canonical
 from weft.block.program import BlockProgram, maps
 from weft.cost.traffic import Traffic, traffic

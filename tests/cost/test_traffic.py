@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from block import programs
+from testkit.block import programs
 from weft.block.check import check
 from weft.block.copies import canonical
 from weft.block.interpret import interpret

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from block import programs
-from emit import special
-from emit.harness import compiled, dims_of, units
-from schedules import fused
+from testkit.block import programs
+from testkit.emit import special
+from testkit.emit.harness import compiled, dims_of, units
+from testkit.schedules import fused
 from weft.block.program import BlockProgram, Dot, Graph, Map, maps
 from weft.emit.cpp import INCLUDE_DIR, emit, emit_many, list_dims, size_names
 from weft.errors import InvalidProgramError, Location

@@ -6,13 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from emit import planted
-from emit.planted import CPP, SHARE, TRITON, Fault, faults
+from testkit.emit import planted
+from testkit.emit.planted import CPP, SHARE, TRITON, Fault, faults
 
 TEXT = """#include "prelude.h"
 extern "C" void weft_m_0(const int64_t* words) {
@@ -31,7 +30,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], 
     paths = os.pathsep.join(p for p in sys.path if p)
     environment = {**os.environ, "PYTHONPATH": paths, "WEFT_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
     environment = {name: value for name, value in environment.items() if name not in ("WEFT_DEFECTS", "WEFT_JUDGE")}
-    command = [sys.executable, "-W", "ignore", str(Path(planted.__file__)), "--share"]
+    command = [sys.executable, "-W", "ignore", "-m", planted.__name__, "--share"]
     done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])

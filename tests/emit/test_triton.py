@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from block import programs
-from emit import triton_cases
-from emit.harness import dims_of
-from emit.triton_cases import GRID, LOOP, WHOLE, Case, cases, levels, placed
-from emit.triton_programs import TritonProgram, load
-from schedules import fused
+from testkit.block import programs
+from testkit.emit import triton_cases
+from testkit.emit.harness import dims_of
+from testkit.emit.triton_cases import GRID, LOOP, WHOLE, Case, cases, levels, placed
+from testkit.emit.triton_programs import TritonProgram, load
+from testkit.schedules import fused
 from weft.block.program import Fill, Grouped, Iterate, Map, maps
 from weft.block.ranges import Part
 from weft.emit.triton import BlockConstant, GridLoop, TritonKernel, WholeConstant, emit, prelude
@@ -47,7 +47,7 @@ COMPILED = (
 @pytest.fixture(scope="module")
 def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float | str]:
     """By case, its error in units of rounding, or why it has none."""
-    command = [sys.executable, "-W", "ignore", triton_cases.__file__, str(tmp_path_factory.mktemp("interpreted"))]
+    command = [sys.executable, "-W", "ignore", "-m", triton_cases.__name__, str(tmp_path_factory.mktemp("interpreted"))]
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from block import programs
-from block.test_rankings import FIRST, ranking
-from emit import special, triton_rows
-from emit.harness import dims_of, units
-from emit.triton_cases import GRID, LOOP, WHOLE, levels, placed
-from emit.triton_programs import load
-from emit.triton_rows import cases, fading, read_inside, read_twice
-from schedules import fused
+from testkit.block import programs
+from testkit.block.rankings import FIRST, ranking
+from testkit.emit import special, triton_rows
+from testkit.emit.harness import dims_of, units
+from testkit.emit.triton_cases import GRID, LOOP, WHOLE, levels, placed
+from testkit.emit.triton_programs import load
+from testkit.emit.triton_rows import cases, fading, read_inside, read_twice
+from testkit.schedules import fused
 from weft.block.program import BlockProgram, Map, maps
 from weft.emit.triton import BlockConstant, TritonKernel, emit
 from weft.errors import UnsupportedError
@@ -36,7 +36,7 @@ BY_8 = levels((GRID, 8))
 @pytest.fixture(scope="module")
 def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float | str]]:
     """The output of `triton_rows`."""
-    command = [sys.executable, "-W", "ignore", triton_rows.__file__, str(tmp_path_factory.mktemp("interpreted"))]
+    command = [sys.executable, "-W", "ignore", "-m", triton_rows.__name__, str(tmp_path_factory.mktemp("interpreted"))]
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

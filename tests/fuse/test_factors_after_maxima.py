@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from block import handmade
-from block.paper import INVERSE, each, row_sum
-from block.programs import F32, MUL, axes, tensor
-from fuse.same import assert_same
+from testkit.block import handmade
+from testkit.block.paper import INVERSE, each, row_sum
+from testkit.block.programs import F32, MUL, axes, tensor
+from testkit.fuse.same import assert_same
 from weft.block.copies import canonical
 from weft.block.interpret import interpret
 from weft.block.listing import listing

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from block import paper
-from fuse.listings import form
-from fuse.shuffle import shuffled
+from testkit.block import paper
+from testkit.fuse.listings import form
+from testkit.fuse.shuffle import shuffled
 from weft.block.listing import listing, signature
 from weft.fuse import Fusion, fuse
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from block import handmade
-from block.paper import each, row_sum
-from block.programs import ADD, F32, MUL, axes, tensor
-from fuse.same import assert_same
+from testkit.block import handmade
+from testkit.block.paper import each, row_sum
+from testkit.block.programs import ADD, F32, MUL, axes, tensor
+from testkit.fuse.same import assert_same
 from weft.block.copies import canonical
 from weft.block.listing import listing
 from weft.block.lower import lower

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 import weft
-from block.programs import F32, axes, tensor
+from testkit.block.programs import F32, axes, tensor
 from weft.block.check import check
 from weft.block.copies import canonical
 from weft.block.listing import listing

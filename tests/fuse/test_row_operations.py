@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from block import paper
-from block.paper import each, row_sum
-from block.programs import ADD, F32, MUL, axes, matmul, tensor
-from fuse.same import assert_same
+from testkit.block import paper
+from testkit.block.paper import each, row_sum
+from testkit.block.programs import ADD, F32, MUL, axes, matmul, tensor
+from testkit.fuse.same import assert_same
 from weft.block.listing import listing
 from weft.block.lower import lower
 from weft.block.program import BlockProgram, Map, maps, operands

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from block import programs
+from testkit.block import programs
 from weft.block.check import check
 from weft.block.interpret import interpret
 from weft.block.listing import listing, signature

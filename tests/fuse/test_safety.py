@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from block import paper
-from fuse import exponentials, shared
-from fuse.exponentials import CONVERTED, PLAIN, Narrow
-from fuse.same import assert_same, run
-from fuse.test_front_ends import attention, attention_by_hand, attention_shifted_by_the_mean, captured
-from schedules import random_schedule
+from testkit.block import paper
+from testkit.fuse import exponentials, shared
+from testkit.fuse.exponentials import CONVERTED, PLAIN, Narrow
+from testkit.fuse.front_ends import attention, attention_by_hand, attention_shifted_by_the_mean, captured
+from testkit.fuse.same import assert_same, run
+from testkit.schedules import random_schedule
 from weft.block.check import check
 from weft.block.copies import canonical
 from weft.block.interpret import interpret

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from masks.conditions import CONDITIONS, row_maxima, row_sums
-from masks.test_limit import bands, ends, fused
+from testkit.masks.conditions import CONDITIONS, row_maxima, row_sums
+from testkit.masks.limited import bands, ends, fused
 from weft.block.program import BlockProgram, Graph, Map, Pointwise, State, maps
 from weft.masks import limit
 from weft.masks.known import Facts

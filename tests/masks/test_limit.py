@@ -9,16 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from emit.test_schedules import compare, scheduled
-from masks.conditions import CONDITIONS, column_sums, row_maxima, row_sums, weighted
-from weft.block import lower
+from testkit.emit.comparing import compare, scheduled
+from testkit.masks.conditions import CONDITIONS, column_sums, row_maxima, row_sums, weighted
+from testkit.masks.limited import bands, ends, fused
 from weft.block.check import check
-from weft.block.copies import canonical
 from weft.block.program import BlockProgram, Graph, Map, maps
 from weft.block.ranges import Band, Diagonal, Part
 from weft.cost.traffic import traffic
 from weft.errors import ScheduleError
-from weft.fuse import RULES_THAT_KEEP_PRECISION, fuse
 from weft.masks import limit
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.tensor.dtypes import DType
@@ -28,20 +26,6 @@ from weft.verify import verify
 
 PROGRAMS = (row_sums, row_maxima, column_sums, weighted)
 EVERY = pytest.mark.parametrize("condition", CONDITIONS)
-
-
-def fused(program: TensorProgram) -> BlockProgram:
-    """The last snapshot of `program`: products joined too."""
-    return canonical(fuse(lower(program), RULES_THAT_KEEP_PRECISION, checked=True).last)
-
-
-def bands(program: BlockProgram) -> list[Band]:
-    return [m.range for m in maps(program.graph) if isinstance(m.range, Band)]
-
-
-def ends(band: Band) -> tuple[int | None, int | None]:
-    low, high = (None if d is None else d.constant for d in (band.low, band.high))
-    return low, high
 
 
 def with_band(program: BlockProgram, change: Callable[[Band], Band]) -> BlockProgram:

@@ -1,4 +1,4 @@
-"""A share of the models' campaign (`python -m models.campaign` runs all of it): right, in kernels, nothing lost, nothing said."""
+"""A share of the models' campaign, `python -m testkit.models.campaign`: right, in kernels, nothing lost, nothing said."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import logging
 import pytest
 import torch
 
-from models.check import LENGTHS, for_a_gpu, forward, generated
-from walk import WALK_ALL
+from testkit.models.check import LENGTHS, for_a_gpu, forward, generated
+from testkit.walk import WALK_ALL
 
 FORWARD = [("gpt2", "sdpa", torch.float32), ("llama", "eager", torch.bfloat16)]
 MORE = [

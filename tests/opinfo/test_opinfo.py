@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from opinfo import check as checking
-from opinfo.check import Outcome, check
-from opinfo.database import Case, cases, entries, name_of
-from opinfo.page import PAGE, groups, load, render
+from testkit.opinfo import check as checking
+from testkit.opinfo.check import Outcome, check
+from testkit.opinfo.database import Case, cases, entries, name_of
+from testkit.opinfo.page import PAGE, groups, load, render
 from weft.api.backend import compile_graph
 
 
@@ -121,7 +121,7 @@ def test_checks_see_what_is_wrong(
 
 
 def test_page_is_what_the_tables_and_the_results_say() -> None:
-    assert PAGE.read_text(encoding="utf-8") == render(load()), "run: PYTHONPATH=src:tests python -m opinfo.page"
+    assert PAGE.read_text(encoding="utf-8") == render(load()), "run: PYTHONPATH=src:tests python -m testkit.opinfo.page"
 
 
 def test_operations_are_pytorchs_and_enough() -> None:

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from block import programs
-from schedules import fused
+from testkit.block import programs
+from testkit.schedules import fused
 from weft.block.check import Scope, body_types, infer
 from weft.block.program import Map, maps, spaces
 from weft.plan.choose import choose
@@ -93,7 +93,7 @@ def test_blocks_of_many_dimensions_fit_in_memory(dims):
 def test_it_is_the_same_in_every_process():
     """Sets have another order in every process, unless their hash is seeded; a schedule must not show it."""
     text = (
-        "import sys; sys.path.insert(0, 'tests/plan'); sys.path.insert(0, 'tests');"
+        "import sys; sys.path[:0] = ['tests/plan', 'tests'];"
         "from test_choose import chosen; print([str(chosen(n)) for n in ('gated', 'two_layers', 'linear_relu')])"
     )
     found = {

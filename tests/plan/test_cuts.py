@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from block import paper, programs
-from emit import special
+from testkit.block import paper, programs
+from testkit.emit import special
 from weft.cost import least_seconds, machine_of
 from weft.errors import UnsupportedError
 from weft.options import current

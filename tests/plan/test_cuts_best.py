@@ -13,9 +13,9 @@ from typing import Any, cast
 import pytest
 import torch
 
-from block import programs
-from block.programs import matmul
-from capture.conftest import Collector
+from testkit.block import programs
+from testkit.block.programs import matmul
+from testkit.capture.collector import Collector
 from weft.cost import least_seconds, machine_of
 from weft.lab.workloads import cpu as workloads
 from weft.lab.workloads.gpu import ROWS

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import weft
-from block import programs
+from testkit.block import programs
 from weft.api.backend import compile_graph
 from weft.errors import CompilerError, TargetError, UnsupportedError
 from weft.options import Options

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from walk import share
+from testkit.walk import share
 from weft.block.listing import listing
 from weft.cost import corrected, traffic
 

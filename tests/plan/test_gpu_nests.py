@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from block import programs
-from plan.gpu_reductions import cases
-from walk import WALK_ALL, share
+from testkit.block import programs
+from testkit.plan.gpu_reductions import cases
+from testkit.walk import WALK_ALL, share
 from weft.block import lower
 from weft.block.copies import canonical
 from weft.block.program import BlockProgram, maps
@@ -194,10 +194,11 @@ def test_nests_are_right_in_the_interpreter(tmp_path: Path) -> None:
     environment = {
         **os.environ,
         "TRITON_INTERPRET": "1",
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
         "WEFT_JUDGE": "off",
         "WEFT_CACHE_DIR": str(tmp_path / "cache"),
     }
-    script = [sys.executable, str(Path(__file__).with_name("gpu_reductions.py")), "1", *names]
+    script = [sys.executable, "-m", "testkit.plan.gpu_reductions", "1", *names]
     done = subprocess.run(script, check=False, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])

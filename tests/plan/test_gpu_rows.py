@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import weft
-from plan.gpu_targets import TARGETS, Compiled, cases, compiled
-from walk import WALK_ALL, share
+from testkit.plan.gpu_targets import TARGETS, Compiled, cases, compiled
+from testkit.walk import WALK_ALL, share
 from weft.cost import gpu
 from weft.errors import TargetError
 from weft.lab.workloads.gpu import ROWS, small
@@ -23,7 +23,7 @@ from weft.target import Target
 NAMES = tuple(row.name for row in ROWS if row.group)
 # A ranking, a product of 8 bits, heads that share keys.
 ALWAYS = ("R8", "Q8", "GQA-inc-b1")
-# At full size; python -m plan.gpu_targets prints them all as a table.
+# At full size; python -m testkit.plan.gpu_targets prints them all as a table.
 FULL = [(row, target) for row in cases() for target in TARGETS] if WALK_ALL else [("RMSLinear-b1", "cuda:80")]
 
 
@@ -32,10 +32,11 @@ def test_rows_are_right_in_the_interpreter(tmp_path: Path) -> None:
     environment = {
         **os.environ,
         "TRITON_INTERPRET": "1",
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
         "WEFT_JUDGE": "off",
         "WEFT_CACHE_DIR": str(tmp_path / "cache"),
     }
-    script = [sys.executable, str(Path(__file__).with_name("gpu_rows.py")), *names]
+    script = [sys.executable, "-m", "testkit.plan.gpu_rows", *names]
     done = subprocess.run(script, check=False, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
@@ -51,10 +52,11 @@ def test_rows_shorter_than_a_block_of_a_product_are_right_in_the_interpreter(tmp
     environment = {
         **os.environ,
         "TRITON_INTERPRET": "1",
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
         "WEFT_JUDGE": "off",
         "WEFT_CACHE_DIR": str(tmp_path / "cache"),
     }
-    script = [sys.executable, str(Path(__file__).with_name("gpu_narrow.py")), "1" if WALK_ALL else "2"]
+    script = [sys.executable, "-m", "testkit.plan.gpu_narrow", "1" if WALK_ALL else "2"]
     done = subprocess.run(script, check=False, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
@@ -66,10 +68,11 @@ def test_constant_rows_are_0_in_the_interpreter(tmp_path: Path) -> None:
     environment = {
         **os.environ,
         "TRITON_INTERPRET": "1",
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
         "WEFT_JUDGE": "off",
         "WEFT_CACHE_DIR": str(tmp_path / "cache"),
     }
-    script = [sys.executable, str(Path(__file__).with_name("gpu_moments.py")), "1" if WALK_ALL else "3"]
+    script = [sys.executable, "-m", "testkit.plan.gpu_moments", "1" if WALK_ALL else "3"]
     done = subprocess.run(script, check=False, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])

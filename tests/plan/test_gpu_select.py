@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import weft
-from block import handmade, paper, programs
-from schedules import fused
+from testkit.block import handmade, paper, programs
+from testkit.schedules import fused
 from weft.block.copies import canonical
 from weft.block.lower import lower
 from weft.block.program import BlockProgram

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import weft
-from block import paper
+from testkit.block import paper
 from weft.block.lower import lower
 from weft.block.program import Place, maps
 from weft.lab.workloads.cpu import attention

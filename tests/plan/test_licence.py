@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import weft
-from afresh import chosen_afresh
+from testkit.afresh import chosen_afresh
 from weft.errors import VerificationError
 from weft.options import Options
 from weft.plan import region

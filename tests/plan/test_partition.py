@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from block import programs
+from testkit.block import programs
 from weft.plan.partition import Call, Region, partition
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import weft
-from block import paper
+from testkit.block import paper
 from weft.api.program import Program
 from weft.block.program import BlockProgram
 from weft.fuse.safety import Safe, make_safe

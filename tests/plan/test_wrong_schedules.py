@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import weft
-from afresh import chosen_afresh
-from block import programs
+from testkit.afresh import chosen_afresh
+from testkit.block import programs
 from weft.block.program import BlockNode, BlockProgram, Dot, Fill, Graph, Map, Pointwise
 from weft.block.ranges import Part, Segment
 from weft.block.rename import rename_body

@@ -18,8 +18,8 @@ import pytest
 import torch
 
 import weft
-from run import cache_faults as faults
-from run.cache_faults import child, is_right, made
+from testkit.run import cache_faults as faults
+from testkit.run.cache_faults import child, is_right, made
 from weft.errors import CacheFolderError
 from weft.plan import trial
 from weft.plan.clock import Timed, Timing

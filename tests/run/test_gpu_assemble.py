@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from run.gpu_kernels import TEXT, TWICE
+from testkit.run.gpu_kernels import TEXT, TWICE
 from weft.errors import CompilerError, TargetError, UnsupportedError
 from weft.run import stats
 from weft.run.gpu import Assembled, Job, assemble, assemble_all, class_of, workers

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from run.gpu_kernels import SOURCE, TEXT, TWICE
+from testkit.run.gpu_kernels import SOURCE, TEXT, TWICE
 from weft.errors import CompilerError, TargetError, UnsupportedError, WeftError
 from weft.options import options
 from weft.run import stats
@@ -31,7 +31,7 @@ IN_ANOTHER_PROCESS = """
 import json, os, sys
 sys.modules["triton"] = None  # PyTorch's compiler looks for it, and finds none; weft must not miss it either
 import torch
-from run.gpu_kernels import SOURCE
+from testkit.run.gpu_kernels import SOURCE
 from weft.run import stats
 from weft.run.cache import CacheFolder
 from weft.run.gpu import build_gpu

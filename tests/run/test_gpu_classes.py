@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from run.gpu_kernels import TWICE
+from testkit.run.gpu_kernels import TWICE
 from weft.emit.triton import BlockConstant, GridLoop, WholeConstant
 from weft.errors import UnsupportedError
 from weft.run.gpu import GpuSignature, KernelClass, class_of

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from run.gpu_kernels import TWICE
+from testkit.run.gpu_kernels import TWICE
 from weft.errors import TargetError, UnsupportedError
 from weft.run.gpu import Assembled, class_of, driver
 from weft.target import Target

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from run.gpu_kernels import TWICE
+from testkit.run.gpu_kernels import TWICE
 from weft.emit.triton import GridLoop
 from weft.errors import TargetError, UnsupportedError
 from weft.run.gpu import Assembled, GpuSignature, KernelClass

@@ -7,9 +7,9 @@ import random
 import numpy as np
 import pytest
 
-from block import programs
-from fuse.exponentials import means_of_the_whole
-from schedules import fused, random_schedule
+from testkit.block import programs
+from testkit.fuse.exponentials import means_of_the_whole
+from testkit.schedules import fused, random_schedule
 from weft.block.check import check
 from weft.block.copies import canonical
 from weft.block.interpret import interpret

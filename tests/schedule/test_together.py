@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from block import handmade, paper, programs
-from block.programs import F32
-from block.test_rankings import ranking
-from cascade.chains import CHAINS, one_loop
-from schedules import fused
+from testkit.block import handmade, paper, programs
+from testkit.block.programs import F32
+from testkit.block.rankings import ranking
+from testkit.cascade.chains import CHAINS, one_loop
+from testkit.schedules import fused
 from weft.block.copies import canonical
 from weft.block.lower import lower
 from weft.block.program import BlockProgram, Component, Graph, Map, Pointwise, State, maps

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from testkit.tensor.built import run
 from weft.errors import Location, ShapeError, UnsupportedError
 from weft.tensor.axes import Affine
 from weft.tensor.builder import Builder, Ref, promote
@@ -21,20 +22,11 @@ from weft.tensor.program import (
     Elementwise,
     Monoid,
     Reindex,
-    TensorProgram,
 )
 from weft.tensor.scalar import Arg, Lit, apply
-from weft.tensor.wellformed import well_formed
 
 ADD = apply("add", Arg(0), Arg(1))
 F32 = DType.float32
-
-
-def run(program: TensorProgram, *arrays: np.ndarray) -> list[np.ndarray]:
-    well_formed(program)
-    domain = Fp64Domain()
-    inputs = dict(zip((n.name for n in program.inputs), arrays, strict=True))
-    return list(returned(program, evaluate(program, inputs, domain), domain))
 
 
 # Promotion.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tensor.forms import EXP, casts, kinds
+from testkit.tensor.forms import EXP, casts, kinds
 from weft.tensor.builder import Builder
 from weft.tensor.dtypes import DType
 from weft.tensor.laws import drop_precision_casts, normalize

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from block.paper import each
-from block.programs import F32, axes, tensor
-from tensor.rewritten import rewritten
+from testkit.block.paper import each
+from testkit.block.programs import F32, axes, tensor
+from testkit.tensor.rewritten import rewritten
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.laws import centre_at_an_element, views

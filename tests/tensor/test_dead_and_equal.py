@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tensor.forms import ADD, EXP, kinds, run
+from testkit.tensor.forms import ADD, EXP, kinds, run
 from weft.tensor.builder import Builder
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import Fp64Domain

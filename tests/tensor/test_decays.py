@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import weft
-from block.paper import each
-from block.programs import F32, axes, tensor
-from tensor.rewritten import rewritten
+from testkit.block.paper import each
+from testkit.block.programs import F32, axes, tensor
+from testkit.tensor.rewritten import rewritten
 from weft.tensor.axes import Axis
 from weft.tensor.laws import decays_below_maxima
 from weft.tensor.program import Elementwise, Monoid, Reduction, TensorProgram, Use

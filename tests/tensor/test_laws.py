@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import assume, event, given, reject, settings
 from hypothesis import strategies as st
 
-from tensor.forms import kinds, run
-from tensor.random_programs import write
+from testkit.tensor.forms import kinds, run
+from testkit.tensor.random_programs import write
 from weft.errors import InvalidProgramError
 from weft.tensor.domain import Domain
 from weft.tensor.dtypes import DType

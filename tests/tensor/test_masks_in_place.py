@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from block.paper import each
-from block.programs import F32, axes, tensor
+from testkit.block.paper import each
+from testkit.block.programs import F32, axes, tensor
 from weft.tensor import Fp64Domain, evaluate
 from weft.tensor.dtypes import DType
 from weft.tensor.laws import masks_in_place

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tensor.test_build import run
+from testkit.tensor.built import run
 from weft.errors import ShapeError, UnsupportedError
 from weft.tensor.axes import Affine
 from weft.tensor.builder import Builder, Ref

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from capture.conftest import Collector
+from testkit.capture.collector import Collector
 from weft.plan.laws_check import laws_refuted
 from weft.tensor import well_formed
 from weft.tensor.dtypes import DType

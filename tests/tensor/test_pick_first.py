@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from block.paper import each
-from block.programs import F32, axes, tensor
-from tensor.rewritten import rewritten
+from testkit.block.paper import each
+from testkit.block.programs import F32, axes, tensor
+from testkit.tensor.rewritten import rewritten
 from weft.tensor import Fp64Domain, evaluate
 from weft.tensor.dtypes import DType
 from weft.tensor.laws import pick_first

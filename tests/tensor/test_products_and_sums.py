@@ -7,9 +7,9 @@ import random
 import numpy as np
 import pytest
 
-from block import paper
-from block.programs import ADD, F32, MUL, SQUARE, axes, matmul, tensor
-from tensor.rewritten import rewritten
+from testkit.block import paper
+from testkit.block.programs import ADD, F32, MUL, SQUARE, axes, matmul, tensor
+from testkit.tensor.rewritten import rewritten
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate

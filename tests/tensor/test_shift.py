@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tensor.rewritten import rewritten
+from testkit.tensor.rewritten import rewritten
 from weft.tensor.axes import Axis, Space
 from weft.tensor.builder import Builder, Ref
 from weft.tensor.dtypes import DType

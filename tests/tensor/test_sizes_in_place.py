@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from block.paper import each
-from block.programs import F32, axes, tensor
+from testkit.block.paper import each
+from testkit.block.programs import F32, axes, tensor
 from weft.tensor.laws import sizes_in_place
 from weft.tensor.program import Elementwise, Extent, Node, TensorProgram, Use
 from weft.tensor.scalar import Arg, Lit, apply

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from block import programs
-from block.paper import each, row_sum
+from testkit.block import programs
+from testkit.block.paper import each, row_sum
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate
 from weft.tensor.fp64 import Fp64Domain

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from block import paper, programs
-from schedules import fused, random_schedule
+from testkit.block import paper, programs
+from testkit.schedules import fused, random_schedule
+from testkit.verify.edges import everywhere, forget_edge
 from weft.block.copies import canonical
 from weft.block.lower import lower
-from weft.block.program import BlockNode, BlockProgram, Collapse, Dot, Fill, Graph, Iterate, Map, Pointwise, maps
+from weft.block.program import BlockNode, BlockProgram, Collapse, Dot, Fill, Iterate, Map, Pointwise, maps
 from weft.block.ranges import Part, Rest, Segment
 from weft.errors import ScheduleError
 from weft.fuse import fuse
@@ -40,21 +40,6 @@ WHOLE_LOOP = applied(LoopSchedule((Level(LOOP, 3),)))
 IN_SEGMENTS = applied(LoopSchedule((Level(SPLIT, 3), Level(LOOP, 2))))
 
 
-def everywhere(program: BlockProgram, change: Callable[[BlockNode], BlockNode]) -> BlockProgram:
-    """`program` with `change` applied to every node, those of states' graphs too."""
-
-    def graph(of: Graph) -> Graph:
-        return replace(of, nodes=tuple(node(n) for n in of.nodes))
-
-    def node(of: BlockNode) -> BlockNode:
-        if isinstance(of, Map):
-            state = of.state and replace(of.state, update=graph(of.state.update), finish=graph(of.state.finish))
-            of = replace(of, body=graph(of.body), state=state)
-        return change(of)
-
-    return replace(program, graph=graph(program.graph))
-
-
 def drop_bias(node: BlockNode) -> BlockNode:
     added = isinstance(node, Pointwise) and node.expr == Apply("add", (Arg(0), Arg(1)))
     return replace(node, expr=Arg(0)) if added else node
@@ -63,13 +48,6 @@ def drop_bias(node: BlockNode) -> BlockNode:
 def forget_relu(node: BlockNode) -> BlockNode:
     relu = isinstance(node, Pointwise) and isinstance(node.expr, Apply) and node.expr.op == "maximum"
     return replace(node, expr=Arg(0)) if relu else node
-
-
-def forget_edge(node: BlockNode) -> BlockNode:
-    """The loop over the rest of the blocks does whole blocks again: none."""
-    if isinstance(node, Map) and node.range.part is Part.edge:
-        return replace(node, range=replace(node.range, part=Part.full), tile=64)
-    return node
 
 
 def forget_padding(node: BlockNode) -> BlockNode:

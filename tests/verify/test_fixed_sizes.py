@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from block import programs
-from schedules import fused
-from verify.test_field_check import everywhere, forget_edge
+from testkit.block import programs
+from testkit.schedules import fused
+from testkit.verify.edges import everywhere, forget_edge
 from weft.block.program import BlockNode, BlockProgram, Map, Pointwise, maps
 from weft.block.ranges import Band, Part
 from weft.masks import limit

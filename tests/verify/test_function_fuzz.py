@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from click.testing import CliRunner
 
-from verify.functions import drawn, ending
+from testkit.verify.functions import drawn, ending
 from weft.cli.main import main
 from weft.lab.fuzz import functions as fuzz_functions
 from weft.lab.fuzz import processes as fuzz_processes

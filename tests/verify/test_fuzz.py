@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from walk import WALK_ALL
+from testkit.walk import WALK_ALL
 from weft.block.program import BlockProgram, Graph, Map, Pointwise, sealed
 from weft.cli.main import main
 from weft.errors import UnsupportedError

@@ -1,0 +1,1 @@
+"""Functions and models for tests of what a user calls."""

@@ -1,0 +1,1 @@
+"""Tensor and block programs written by hand."""

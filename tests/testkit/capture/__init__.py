@@ -1,0 +1,1 @@
+"""Opaque operations, and a backend that keeps what was captured."""

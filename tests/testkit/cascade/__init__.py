@@ -1,0 +1,1 @@
+"""Chains of dependent reductions, and programs of the loops derived from them."""

@@ -1,0 +1,1 @@
+"""The chains and tables of docs/cascades-levels.md."""

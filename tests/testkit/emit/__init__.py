@@ -1,0 +1,1 @@
+"""Kernels compiled and compared, and faults planted in their text."""

@@ -1,0 +1,1 @@
+"""Programs for the rules of fusion and for safety."""

@@ -1,0 +1,1 @@
+"""Conditions on indices, and the bands that they leave."""

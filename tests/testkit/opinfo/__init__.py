@@ -1,0 +1,1 @@
+"""PyTorch's database of operations and their samples, as a campaign."""

@@ -1,0 +1,1 @@
+"""Kernels written by hand, and faults for the cache."""

@@ -1,0 +1,1 @@
+"""Random tensor programs, and what tests of laws ask of them."""

@@ -1,0 +1,1 @@
+"""Drawn functions, and faults for the checks to find."""
