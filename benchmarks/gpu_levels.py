@@ -49,7 +49,7 @@ from weft.lab.gpu.row import Found, Session, measure
 from weft.lab.gpu.worker import setting
 from weft.lab.measure import settle
 from weft.lab.workloads.gpu import Workload
-from weft.plan.gpu_build import Built, built, launched
+from weft.plan.targets.triton.build import Printed, built, launched
 from weft.verify import Verdict, verify
 
 T = TypeVar("T")
@@ -163,7 +163,7 @@ class Known:
         }  # fmt: skip
 
 
-def _launch(step: Placed, kernels: Sequence[Built], values: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+def _launch(step: Placed, kernels: Sequence[Printed], values: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
     own = {name: values[parameter] for parameter, name in step.inputs}
     made = launched(kernels, own, step.example.sizes)
     return [made[name] for name in step.candidate.applied.graph.outputs]

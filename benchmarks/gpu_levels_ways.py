@@ -22,11 +22,13 @@ from weft.capture import capture
 from weft.cost import Corrections, Resources, dependents, gpu, in_levels, launches_of, resources, total
 from weft.errors import ScheduleError
 from weft.options import current
+from weft.plan.candidates import Candidate, Example
 from weft.plan.gpu_schedules import Blocks, parts, schedule
 from weft.plan.gpu_select import Ways
 from weft.plan.partition import Region, partition, united
 from weft.plan.regions import Regions
-from weft.plan.select import Candidate, Example, select
+from weft.plan.select import select
+from weft.plan.targets import toolchain
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
 from weft.target import Target
 from weft.tensor.laws import normalize
@@ -370,7 +372,12 @@ def placed(cell: Cell, name: str, own: Fused, candidate: Candidate, wanted: Sche
     shapes = dict(zip(function.parameters, function.shapes(*cell.sizes), strict=True))
     example = own.example(shapes)
     applied = _applied(candidate, wanted)
-    made = replace(candidate, schedule=wanted, applied=applied, cost=total(example.costs(applied, wanted)))
+    made = replace(
+        candidate,
+        schedule=wanted,
+        applied=applied,
+        cost=total(toolchain(example.target).costs(example, applied, wanted)),
+    )
     return Placed(own.program, example, made, own.inputs, function.results)
 
 

@@ -31,7 +31,9 @@ from weft.api.files import write_json
 from weft.lab.measure import setting
 from weft.lab.workloads.cpu import SUITE
 from weft.lab.workloads.gpu import ROWS
-from weft.plan import executable, gpu_build, region, regions
+from weft.plan import executable, region, regions
+from weft.plan.targets.cpp import toolchain as cpp
+from weft.plan.targets.triton.build import Printed
 from weft.run.build import Binary
 from weft.verify import Verdict
 
@@ -118,9 +120,9 @@ def only_planned() -> Generator[tuple[list[float], list[region.CompiledRegion]]]
         for owner, name in ((regions.Regions, "stages"), (regions.Regions, "selection")):
             stack.enter_context(mock.patch.object(owner, name, _timed(getattr(owner, name), seconds)))
         stack.enter_context(mock.patch.object(regions, "build_region", noted))
-        stack.enter_context(mock.patch.object(region, "build", printed))
+        stack.enter_context(mock.patch.object(cpp, "build", printed))
         stack.enter_context(mock.patch.object(region, "verify", return_value=agreed))
-        stack.enter_context(mock.patch.object(gpu_build.Built, "assembled", return_value=None))
+        stack.enter_context(mock.patch.object(Printed, "assembled", return_value=None))
         stack.enter_context(mock.patch.object(executable, "running", side_effect=_PlannedError))
         yield seconds, made
 

@@ -18,7 +18,7 @@ from weft.api.left_out import left_out
 from weft.api.report import report
 from weft.cli.main import main
 from weft.plan import CompiledRegion, select
-from weft.plan.select import Considered
+from weft.plan.candidates import Considered
 
 GOLDEN = Path(__file__).parents[1] / "fuse" / "golden"
 

@@ -162,10 +162,10 @@ def test_programs_for_gpus_need_one(saved: Path, monkeypatch: pytest.MonkeyPatch
         weft.load(saved / "rows.weft")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    monkeypatch.setattr("weft.plan.of_device", lambda _: Target("cuda", "80"))
+    monkeypatch.setattr("weft.plan.targets.triton.toolchain.of_device", lambda _: Target("cuda", "80"))
     with pytest.raises(TargetError, match="cuda:1 is cuda:80"):
         weft.load(saved / "rows.weft")
-    monkeypatch.setattr("weft.plan.of_device", lambda _: Target("cuda", "90"))
+    monkeypatch.setattr("weft.plan.targets.triton.toolchain.of_device", lambda _: Target("cuda", "90"))
     kernel = weft.load(saved / "rows.weft").kernels[0]
     assert kernel.binary
     assert ".entry" in str(kernel.assembly)
@@ -179,7 +179,7 @@ def test_a_program_is_for_the_gpu_that_it_was_loaded_for(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    monkeypatch.setattr("weft.plan.of_device", lambda _: Target("cuda", "90"))
+    monkeypatch.setattr("weft.plan.targets.triton.toolchain.of_device", lambda _: Target("cuda", "90"))
     found = save.read(saved / "rows.weft", device)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)  # later it makes no difference
     called: list[torch.device] = []

@@ -18,7 +18,8 @@ from weft.fuse.safety import make_safe
 from weft.options import Options
 from weft.plan import region
 from weft.plan.choose import choose
-from weft.schedule import apply, kernels, tied
+from weft.plan.targets import launch_specs, toolchain
+from weft.schedule import apply, tied
 from weft.verify import verify
 
 EXAMPLES = {**paper.EXAMPLES, "one_query": peelable.one_query, "batch": peelable.batch}
@@ -57,10 +58,10 @@ def test_two_kernels_write_one_tensor(size: int) -> None:
     applied, options = apply(program, schedule), Options()
     checked = region._Checked(make(), applied, options)
     example = region.Example(sizes, {n: 1 for n, _ in program.inputs}, 2)
-    costs = partial(example.costs, applied, schedule)
-    built = [
-        region._build(make(), applied, part, schedule, costs, checked, i) for i, part in enumerate(kernels(applied))
-    ]
+    chain = toolchain(example.target)
+    costs = partial(chain.costs, example, applied, schedule)
+    specs = launch_specs(make(), applied, schedule, example)
+    built = [region._kernel(chain, spec, costs, checked) for spec in specs]
     assert [k.writes[-1:] for k in built] == [built[0].writes[-1:]] * 2
     values = {"q": torch.randn(16) / 4, "kt": torch.randn(100, 16), "vt": torch.randn(size, 100)}
     expected = values["vt"] @ torch.softmax(values["kt"] @ values["q"], 0)

@@ -9,18 +9,18 @@ import pytest
 
 from testkit.block import paper, programs
 from testkit.emit import special
-from weft.cost import least_seconds, machine_of
+from weft.cost import Machine, least_seconds
 from weft.errors import UnsupportedError
 from weft.options import current
+from weft.plan.candidates import Example, Selection
 from weft.plan.choose import off_the_grid
 from weft.plan.cuts import Cuts
 from weft.plan.partition import Region, Stage, partition
-from weft.plan.select import Example, Selection, select
+from weft.plan.select import select
 from weft.schedule import LevelPlace, kernels
-from weft.target import CPU
 from weft.tensor.program import Contraction, Elementwise, Monoid, Reduction, TensorProgram
 
-MACHINE = machine_of(CPU, 2)
+MACHINE = Machine.here(2)
 
 
 @dataclass

@@ -16,17 +16,18 @@ import torch
 from testkit.block import programs
 from testkit.block.programs import matmul
 from testkit.capture.collector import Collector
-from weft.cost import least_seconds, machine_of
+from weft.cost import Machine, gpu, least_seconds
 from weft.lab.workloads import cpu as workloads
 from weft.lab.workloads.gpu import ROWS
 from weft.options import current
+from weft.plan.candidates import Example, Selection
 from weft.plan.cuts import Cuts, joins
 from weft.plan.library import for_the_library
 from weft.plan.partition import Region, linear, partition, united
 from weft.plan.regions import Regions
-from weft.plan.select import Example, Selection, select
+from weft.plan.select import select
 from weft.schedule import kernels
-from weft.target import CPU, Target
+from weft.target import Target
 from weft.tensor.axes import Axis, Space
 from weft.tensor.laws import normalize
 from weft.tensor.program import Contraction, Elementwise, Monoid, Node, Reduction, TensorProgram, Use
@@ -205,7 +206,7 @@ class Predicted:
 
     sizes: dict[str, int]
     fine: bool = False
-    launch_seconds: float = machine_of(CPU, 2).launch_seconds
+    launch_seconds: float = Machine.here(2).launch_seconds
 
     def selection(self, region: Region) -> Selection:
         innermost = {n.name: len(n.axes) - 1 for n in region.program.inputs}
@@ -215,7 +216,7 @@ class Predicted:
         return {space.name: space.size(self.sizes) for space in region.program.spaces()}
 
     def least(self, region: Region) -> float:
-        return least_seconds(region.program, self.sizes, machine_of(CPU, 2), cached=True)
+        return least_seconds(region.program, self.sizes, Machine.here(2), cached=True)
 
 
 @pytest.mark.parametrize(
@@ -322,7 +323,7 @@ def test_the_bound_counts_what_must_be_moved_and_multiplied() -> None:
     m, k, n = programs.axes("m", "k", "n")
     product = matmul("y", Use("x", (m, k)), Use("w", (k, n)), k)
     program = TensorProgram((programs.tensor("x", m, k), programs.tensor("w", k, n)), (product,), ("y",))
-    machine = machine_of(Target("cuda", "90"), 1)
+    machine = gpu(Target("cuda", "90")).machine()
     for rows, inner, columns in ((16, 4096, 4096), (8192, 8192, 8192)):
         sizes = {"M": rows, "K": inner, "N": columns}
         moved = 4 * (rows * inner + inner * columns + rows * columns) / machine.levels[-1].bytes_per_second

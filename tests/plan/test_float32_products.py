@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from weft.options import options
-from weft.plan.gpu_build import tf32_allowed
+from weft.plan.targets.triton.build import tf32_allowed
 
 
 @pytest.fixture(autouse=True)

@@ -19,12 +19,15 @@ from testkit.block import programs
 from weft.api.backend import compile_graph
 from weft.errors import CompilerError, TargetError, UnsupportedError
 from weft.options import Options
-from weft.plan import Plan, instead, trial, tune
+from weft.plan import Plan, instead, trial
+from weft.plan.candidates import Candidate, Considered, Example, Selection
 from weft.plan.clock import Timed, Timing
 from weft.plan.executable import running
 from weft.plan.runner import RegionStep, Runner, Step
-from weft.plan.select import Candidate, Considered, Example, Selection, select
-from weft.plan.tune import tuned
+from weft.plan.select import select
+from weft.plan.targets.toolchain import Refused
+from weft.plan.targets.triton import tune
+from weft.plan.targets.triton.tune import tuned
 from weft.run.gpu import Assembled, Job, assemble
 from weft.target import Target
 from weft.tensor.dtypes import DType
@@ -78,7 +81,9 @@ def test_gpus_of_known_architectures_with_less_shared_memory() -> None:
     program = weft.optimize(linear, inputs(), target="cuda:89")
     (kernel,) = program.kernels
     assert kernel.assembled is not None
-    assert kernel.assembled().shared <= 99 << 10
+    found = kernel.assembled()
+    assert isinstance(found, Assembled)
+    assert found.shared <= 99 << 10
 
 
 # What a call finds out.
@@ -311,7 +316,7 @@ def tune_it(
     tmp_path: Any,
     made: type,
     tune_seconds: int | None = None,
-    refused: tune.Refused = right,
+    refused: Refused = right,
 ) -> Selection:
     monkeypatch.setattr(tune, "_Timing", made)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)

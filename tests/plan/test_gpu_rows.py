@@ -18,6 +18,7 @@ from testkit.walk import WALK_ALL, share
 from weft.cost import gpu
 from weft.errors import TargetError
 from weft.lab.workloads.gpu import ROWS, small
+from weft.run.gpu import Assembled
 from weft.target import Target
 
 NAMES = tuple(row.name for row in ROWS if row.group)
@@ -93,7 +94,9 @@ def test_a_program_is_compiled_for_a_gpu_that_is_not_here(target: str) -> None:
         assert kernel.binary
         assert kernel.assembly
         assert kernel.assembled is not None
-        assert kernel.assembled().shared <= gpu(Target.parse(target)).program_bytes
+        found = kernel.assembled()
+        assert isinstance(found, Assembled)
+        assert found.shared <= gpu(Target.parse(target)).program_bytes
         assert kernel.verdict.equal
     with pytest.raises(TargetError, match=target):
         program(*inputs)

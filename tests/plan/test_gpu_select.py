@@ -20,11 +20,12 @@ from weft.errors import CompilerError, UnsupportedError
 from weft.fuse import fuse
 from weft.fuse.safety import make_safe
 from weft.options import Options
-from weft.plan import tune
+from weft.plan.candidates import Candidate, Considered, Example, Selection
 from weft.plan.gpu_schedules import Blocks, Part, choices, launches, parts, schedule
 from weft.plan.gpu_select import Ways
-from weft.plan.select import Candidate, Considered, Example, select
-from weft.plan.tune import compiled, tuned
+from weft.plan.select import select
+from weft.plan.targets.triton import tune
+from weft.plan.targets.triton.tune import compiled, tuned
 from weft.run.cache import CacheFolder
 from weft.run.gpu import Assembled, Job, assemble
 from weft.schedule import LevelPlace, apply, kernels
@@ -291,18 +292,20 @@ def test_what_was_tuned_is_kept_with_its_program(tmp_path: Path, monkeypatch: py
     selection = select(program, Example({"M": 64, "N": 64, "K": 64}, {}, 1, H200), options)
     first = tuned(selection, options, torch.device("cuda"), right)
     assert first.chosen.schedule != selection.chosen.schedule
-    monkeypatch.setattr(tune, "select", lambda *_: pytest.fail("nothing is enumerated again"))
+
+    def anew() -> Selection:
+        pytest.fail("nothing is enumerated again")
+
     kept = replace(selection, others=None)
-    second = tuned(kept, options, torch.device("cuda"), right)
+    second = tuned(kept, options, torch.device("cuda"), right, anew)
     assert selection.others
     assert timed == [1 + len(selection.others)]
     assert (second.chosen.applied, second.chosen.schedule) == (first.chosen.applied, first.chosen.schedule)
     assert second.considered == first.considered
     larger = replace(kept, example=replace(kept.example, sizes={"M": 50, "N": 64, "K": 64}))  # of the same class
-    assert tuned(larger, options, torch.device("cuda"), right).chosen.cost.flops < second.chosen.cost.flops
-    monkeypatch.setattr(tune, "select", lambda *_: selection)
+    assert tuned(larger, options, torch.device("cuda"), right, anew).chosen.cost.flops < second.chosen.cost.flops
     other = replace(kept, example=replace(kept.example, sizes={"M": 640, "N": 64, "K": 64}))
-    assert tuned(other, options, torch.device("cuda"), right).chosen is first.chosen
+    assert tuned(other, options, torch.device("cuda"), right, lambda: selection).chosen is first.chosen
     assert len(timed) == 2
 
 

@@ -16,8 +16,10 @@ from weft.api import net
 from weft.emit import cpp
 from weft.errors import DefectError, LeftToPyTorchWarning, WrongKernelError
 from weft.options import Options
-from weft.plan import bench, judging, regions
+from weft.plan import judging, regions
 from weft.plan.judging_sizes import Chosen
+from weft.plan.targets import bench as benches
+from weft.plan.targets.cpp import toolchain
 from weft.verify.regimes import layout_of
 
 
@@ -74,7 +76,7 @@ def test_a_wrong_kernel_never_serves(fault, monkeypatch, tmp_path):
 
 
 def test_an_endless_loop_is_a_verdict(monkeypatch, tmp_path):
-    monkeypatch.setattr(bench, "SECONDS", 0.5)
+    monkeypatch.setattr(toolchain, "SECONDS", 0.5)
     replaced(monkeypatch, "t_1[i * K + j] = t9", "for (volatile int more = 1; more;) {}")
     program, _ = optimized(softmax, torch.randn(5, 70), cache_dir=tmp_path)
     assert "did not end in 0.5 seconds" in program.fallbacks[0].reason
@@ -297,9 +299,9 @@ def test_a_process_with_the_number_of_one_that_is_gone_is_another():
 def test_a_case_that_memory_has_no_room_for_leaves_the_smaller_ones(monkeypatch, tmp_path):
     """The large case comes first: without it the others are run all the same."""
     replaced(monkeypatch, *FAULTS["lost rescale"][:2])
-    monkeypatch.setattr(bench, "_MEMORY", 1 << 21)
+    monkeypatch.setattr(benches, "MEMORY", 1 << 21)
     met: list[int] = []
-    guard = bench.Guarded.holding
+    guard = benches.Guarded.holding
 
     def holding(self, *args, **keywords):
         try:
@@ -308,7 +310,7 @@ def test_a_case_that_memory_has_no_room_for_leaves_the_smaller_ones(monkeypatch,
             met.append(1)
             raise
 
-    monkeypatch.setattr(bench.Guarded, "holding", holding)
+    monkeypatch.setattr(benches.Guarded, "holding", holding)
     program, _ = optimized(softmax, torch.randn(5, 70), cache_dir=tmp_path)
     assert met, "everything had room"
     assert program.kernels == ()

@@ -11,8 +11,8 @@ from weft.block.lower import lower
 from weft.block.program import Place, maps
 from weft.lab.workloads.cpu import attention
 from weft.plan import regions
-from weft.plan.bench import dense
 from weft.plan.judging_sizes import sizes_for
+from weft.plan.targets.bench import dense
 from weft.run.gpu import signature
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.verify.emitted import AT_MOST, MANY, cases, fitted, points

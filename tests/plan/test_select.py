@@ -14,7 +14,8 @@ from weft.block.program import BlockProgram
 from weft.fuse.safety import Safe, make_safe
 from weft.options import current
 from weft.plan import CompiledRegion
-from weft.plan.select import Example, select
+from weft.plan.candidates import Example
+from weft.plan.select import select
 
 
 def regions(program: Program) -> list[CompiledRegion]:

@@ -19,7 +19,8 @@ from weft.fuse import PRIORITY, fuse
 from weft.fuse.safety import Safe, Share, make_safe
 from weft.lab.workloads.reductions import weighted_variance
 from weft.options import current
-from weft.plan.select import Example, select
+from weft.plan.candidates import Example
+from weft.plan.select import select
 from weft.target import Target
 from weft.tensor.bounded import BoundedDomain, Lane, numbers, packed
 from weft.tensor.dtypes import DType

@@ -20,6 +20,7 @@ from weft.errors import ArgumentError, CacheFolderError, LeftToPyTorchWarning, U
 from weft.options import current
 from weft.options import options as in_force
 from weft.plan import Plan, Runner, changing_sizes, faster, home, in_graphs, plan, warn
+from weft.plan.targets import toolchain
 from weft.run import stats
 from weft.target import Target
 
@@ -59,7 +60,7 @@ def fastest(
     with in_force(**options), noticed() as defects:
         eager = in_pytorch(gm)
         try:
-            captured = capture(gm, example_inputs, home(example_inputs))
+            captured = capture(gm, example_inputs, doubles=toolchain(home(example_inputs)).doubles)
             known = served(captured, current())
             if known is not None:
                 return _as_before(gm, known, eager, noted)
@@ -121,7 +122,7 @@ def compile_graph(
     say_what_is_fixed()
     guard_forward_derivatives()
     eager = in_pytorch(gm)
-    captured = captured or capture(gm, example_inputs, target or home(example_inputs))
+    captured = captured or capture(gm, example_inputs, doubles=toolchain(target or home(example_inputs)).doubles)
     made = plan(captured, example_inputs, eager, current(), target)
     stats.count("fallbacks", len(made.fallbacks) or int(made.run == eager))
     stats.count("kernels", len(made.kernels))

@@ -16,12 +16,13 @@ from weft.api.given import callable_of, demand_fits, inputs_of
 from weft.api.net import defect, safe, say
 from weft.api.program import Program, Saved
 from weft.api.recompiles import OWN
-from weft.api.targets import elsewhere, runs_here, target_for
+from weft.api.targets import elsewhere, target_for
 from weft.capture import FromSizes
 from weft.defects import noticed
 from weft.errors import Location, ProgramFileError, UnsupportedError, WeftError, named
 from weft.options import options as in_force
 from weft.plan import Plan, Runner, home, warn
+from weft.plan.targets import toolchain
 
 Inputs = Sequence[Any] | torch.Tensor
 
@@ -53,7 +54,7 @@ def optimize(
     demand_fits(fn, inputs, "weft.optimize")
     with in_force(**options):
         place = target_for(target, inputs)
-        here = runs_here(place, home(inputs))
+        here = toolchain(place).runs_on(home(inputs))
         plans: list[Plan] = []
         failures: list[WeftError] = []
         done: list[bool] = []

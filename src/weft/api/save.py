@@ -13,7 +13,7 @@ import json
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -44,19 +44,17 @@ from weft.capture import (
 )
 from weft.cascade import Approximation
 from weft.cost import Cost
-from weft.errors import ProgramFileError, TargetError, WeftError
+from weft.errors import ProgramFileError, WeftError
 from weft.fuse import Step as Rewrite
 from weft.plan import CompiledRegion, Considered, Kernel, Plan
 from weft.plan.executable import running
 from weft.plan.packed import FORMS, Atom, name_of, packed, unpacked
 from weft.plan.runner import CallStep, RegionStep, Step, ViewStep
 from weft.plan.sizes import Found
-from weft.run.build import Binary, restored
-from weft.run.gpu import Assembled, GpuBinary, GpuSignature, GpuSource, interpreted, restored_gpu
-from weft.run.key import cpu_features, source_hash
-from weft.run.launch import KernelSignature
+from weft.plan.targets import toolchain
+from weft.run.key import source_hash
 from weft.schedule import Schedule
-from weft.target import CPU, Target
+from weft.target import Target
 from weft.tensor.laws import View
 from weft.tensor.program import TensorProgram
 from weft.verify import Argument, Shown, Verdict
@@ -246,12 +244,7 @@ class _Writer:
 
     def kernel(self, kernel: Kernel) -> SavedKernel:
         """Return `kernel` as data, with its binaries as files."""
-        made = kernel.made
-        if isinstance(made, Binary):
-            with reading(made.library, todo="call weft.optimize again: the cache was cleared since"):
-                binaries = ((self.put("kernels", made.library.read_bytes()),),)
-        else:
-            binaries = tuple(map(self.assembled, made.assembled))
+        binaries = toolchain(kernel.target).saved(kernel.made, functools.partial(self.put, "kernels"))
         return SavedKernel(
             kernel.block_program,
             kernel.schedule,
@@ -260,16 +253,11 @@ class _Writer:
             kernel.reads,
             kernel.writes,
             kernel.source,
-            json.dumps(made.signature.to_json()),
+            json.dumps(kernel.made.signature.to_json()),
             kernel.key,
             kernel.judged,
             binaries,
         )
-
-    def assembled(self, one: Assembled) -> tuple[str, ...]:
-        """Return what is known of a binary, and the names of it and of its assembly."""
-        names = self.put("kernels", one.binary), self.put("kernels", one.assembly.encode())
-        return json.dumps(one.to_json()), *names
 
     def constant(self, tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
         """Return shape, strides and type of a tensor, whose elements become a file."""
@@ -307,7 +295,7 @@ def save(path: Path, plan: Plan, called: Calling, constants: Sequence[torch.Tens
         "format": _FORMAT,
         **_versions(),
         "target": str(target),
-        "features": sorted(cpu_features()) if target == CPU else [],
+        **toolchain(target).manifest(),
     }
     with replacing(path) as new, zipfile.ZipFile(new, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(_MANIFEST, json.dumps(manifest, indent=1))
@@ -350,7 +338,7 @@ def read(path: Path, device: str | torch.device | None) -> Loaded:
             manifest = cast("dict[str, Any]", json.loads(archive.read(_MANIFEST)))
             target = _demand_fit(path, manifest)
             files = {name: archive.read(name) for name in names}
-        place = _place(target, device)
+        place = toolchain(target).place(device)
         # A graph's tensors are all on one device, which need not be the one that it was traced on.
         forms = _FORMS | {"device": Atom(torch.device, str, lambda _: place)}
         return _Reader(files, unpacked(files[_PROGRAM], SavedProgram, forms), target, place).loaded()
@@ -369,43 +357,8 @@ def _demand_fit(path: Path, manifest: Mapping[str, Any]) -> Target:
             f"this is weft {own['weft']}, format {_FORMAT}, source {own['source'][:12]}",
             todo=_ANEW,
         )
-    if target != CPU:
-        return target
-    if manifest["torch"] != own["torch"]:
-        raise ProgramFileError(
-            f"{path} has kernels that are linked with libraries of PyTorch {manifest['torch']}; this is {own['torch']}",
-            todo=_ANEW,
-        )
-    if lacking := set(manifest["features"]) - cpu_features():
-        raise TargetError(
-            f"{path} is for a CPU with {', '.join(sorted(lacking))}, which this one has not",
-            todo="save the program anew on a machine like this one",
-        )
+    toolchain(target).demand_fit(path, manifest, own["torch"])
     return target
-
-
-def _place(target: Target, device: str | torch.device | None) -> torch.device:
-    """Choose the device on which a program for `target` runs here: of several GPUs, which one."""
-    from weft.plan import of_device
-
-    try:
-        place = torch.device(device or "cuda")
-    except (RuntimeError, TypeError) as error:
-        raise TargetError(f"there is no device {device!r}", todo='name one as PyTorch does: "cuda:1", say') from error
-    if not target.is_gpu or interpreted.is_asked_for():
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise TargetError(f"the program is for {target}, and there is no GPU here", todo="load it where such a GPU is")
-    if place.type != "cuda":
-        raise TargetError(f"the program is for {target}, and not for {place}", todo='load it with device="cuda"')
-    if place == torch.device("cuda"):
-        place = torch.device("cuda", torch.cuda.current_device())
-    if of_device(place) != target:
-        raise TargetError(
-            f"the program is for {target}, and {place} is {of_device(place)}",
-            todo="load it on such a GPU, or save the program anew on this one",
-        )
-    return place
 
 
 @dataclass(eq=False)
@@ -464,7 +417,7 @@ class _Reader:
 
     def kernel(self, saved: SavedKernel) -> Kernel:
         """Restore the kernel that `saved` is the data of."""
-        made, first = self.gpu_binary(saved) if self.target.is_gpu else (self.binary(saved), None)
+        built = toolchain(self.target).restored(saved, self.files)
         return Kernel(
             saved.block_program,
             saved.schedule,
@@ -472,33 +425,12 @@ class _Reader:
             saved.verdict,
             saved.reads,
             saved.writes,
-            made,
-            made.launch,
+            built.made,
+            built.made.launch,
             self.target,
-            first,
+            built.assembled,
             saved.judged,
         )
-
-    def binary(self, saved: SavedKernel) -> Binary:
-        """Restore a CPU's binary."""
-        ((name,),) = saved.binaries
-        signature = KernelSignature.from_json(json.loads(saved.signature))
-        try:
-            return restored(signature, saved.text, self.files[name], saved.key)
-        except OSError as error:
-            raise TargetError(
-                f"kernel {signature.name} cannot be loaded here: {error}",
-                todo="save the program anew on this machine; where the folder for temporary files forbids execution, set TMPDIR",
-            ) from error
-
-    def gpu_binary(self, saved: SavedKernel) -> tuple[GpuBinary, Callable[[], Assembled]]:
-        """Restore a GPU's binaries, and the first one."""
-        source = GpuSource(saved.text, GpuSignature.from_json(json.loads(saved.signature)))
-        binaries = [
-            Assembled.from_json(json.loads(known), self.files[binary], self.files[assembly].decode())
-            for known, binary, assembly in saved.binaries
-        ]
-        return restored_gpu(source, self.target, binaries, saved.key), lambda: binaries[0]
 
 
 def _shared_memory(*_: Any) -> Sequence[Any]:

@@ -9,9 +9,10 @@ from typing import Any, Never
 import torch
 
 from weft.errors import TargetError
-from weft.plan import home, of_device, runs
-from weft.run.gpu import interpreted
-from weft.target import ARCHITECTURES, CPU, Target
+from weft.plan import home, of_device
+from weft.plan.targets import toolchain
+from weft.plan.targets.triton import TritonGpu
+from weft.target import Target
 
 
 def target_for(target: str | torch.device | None, inputs: Sequence[Any]) -> Target:
@@ -30,21 +31,17 @@ def target_for(target: str | torch.device | None, inputs: Sequence[Any]) -> Targ
     device = re.fullmatch(r"cuda(:\d)?", name)
     if device is None:
         found = Target.parse(name)
+        chain = toolchain(found)
         away = {str(x.device) for x in inputs if isinstance(x, torch.Tensor) and x.device.type != "cpu"}
-        if found == CPU and away:
+        if away and not chain.crosses:
             raise TargetError(
                 f"the inputs are on {', '.join(sorted(away))}", todo="move them to the CPU, or use target=None"
             )
         return found
     if not torch.cuda.is_available():
-        known = ", ".join(f'"{kind}:{arch}"' for kind, archs in ARCHITECTURES.items() for arch in archs)
+        known = ", ".join(f'"{each}"' for each in TritonGpu.architectures)
         raise TargetError(f"there is no GPU here that {name!r} could mean", todo=f"name an architecture: {known}")
     return of_device(torch.device(name))
-
-
-def runs_here(target: Target, where: Target) -> bool:
-    """Tell whether kernels for `target` can be called with tensors that live at `where`."""
-    return (target == where and runs(target)) or (target.is_gpu and where == CPU and interpreted.is_asked_for())
 
 
 def elsewhere(target: Target) -> Callable[..., Never]:

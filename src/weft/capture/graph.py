@@ -18,23 +18,22 @@ from weft.capture.tape import PLAIN
 from weft.capture.translate import meaning, translate
 from weft.defects import note
 from weft.errors import Location, WeftError
-from weft.target import CPU, Target
 
 
-def capture(gm: fx.GraphModule, example_inputs: Sequence[Any], target: Target = CPU) -> Captured:
+def capture(gm: fx.GraphModule, example_inputs: Sequence[Any], *, doubles: bool = True) -> Captured:
     """Captures the tensor program of a graph that Dynamo hands to a backend.
 
     Args:
         gm: the graph; its placeholders carry Dynamo's fake tensors, on which it is replayed.
         example_inputs: what Dynamo calls the backend with, one per placeholder.
-        target: where kernels are to run.
+        doubles: whether kernels compute in float64, so that what PyTorch carries in it on a CPU may be too.
 
     Returns:
         A program with what it takes to run it, or the reason why PyTorch runs the graph as it is.
         Nothing is raised: a program that eager can run is one that weft can run.
     """
     try:
-        return _captured(gm, example_inputs, target)
+        return _captured(gm, example_inputs, doubles=doubles)
     except WeftError as error:
         where = error.where if isinstance(error.where, Location) else None
         return _refused(error.what, where)
@@ -43,7 +42,7 @@ def capture(gm: fx.GraphModule, example_inputs: Sequence[Any], target: Target = 
         return _refused(f"capture failed: {type(error).__name__}: {error}", None)
 
 
-def _captured(gm: fx.GraphModule, example_inputs: Sequence[Any], target: Target) -> Captured:
+def _captured(gm: fx.GraphModule, example_inputs: Sequence[Any], *, doubles: bool) -> Captured:
     wanted, where = gradient_line(gm)
     if wanted:
         return _refused("gradients are asked for, and weft makes forward kernels only", where)
@@ -60,7 +59,7 @@ def _captured(gm: fx.GraphModule, example_inputs: Sequence[Any], target: Target)
             return _refused(f"an input is a tensor of layout {example.layout} and type {example.dtype}", None)
         if isinstance(example, torch.Tensor) and example._is_zerotensor():  # noqa: SLF001 - no public name
             return _refused("an input is zeros without memory, which PyTorch's tracing does not tell from others", None)
-    recording = record(gm, meaning, doubles=not target.is_gpu)
+    recording = record(gm, meaning, doubles=doubles)
     held = recording.constants
     written = [recording.inputs.index(slot) for slot, _ in recording.writes]
     if written and gradients_possible(gm):

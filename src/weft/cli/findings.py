@@ -24,8 +24,9 @@ from weft.emit.cpp import INCLUDE_DIR
 from weft.errors import TargetError, UnknownOptionError, WeftError
 from weft.lab.measure import Standard, first_line, processor
 from weft.options import Options, current, options, variable_of
-from weft.plan.home import of_device, runs
+from weft.plan.home import of_device
 from weft.plan.kernel import NOT_JUDGED
+from weft.plan.targets import toolchain
 from weft.run import scratch
 from weft.run.cache import CacheFolder, Entry, write_file
 from weft.run.compiler import find_compiler, flags
@@ -287,7 +288,7 @@ def _one_gpu(device: torch.device) -> Finding:
         )
     if find_spec("triton") is None:
         return Finding("GPU", "warn", f"{name}: without Triton PyTorch runs what lives on it", _WITH_TRITON)
-    if not runs(target):
+    if not toolchain(target).runs_on(target):
         return Finding("GPU", "warn", f"{name}: kernels are made and not run", "PyTorch runs what lives on it")
     return Finding("GPU", "ok", f"{name}: weft.compile makes Triton kernels for it")
 

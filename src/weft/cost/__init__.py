@@ -9,7 +9,7 @@ from weft.cost.corrections import Corrections, corrected, correcting, dependents
 from weft.cost.estimate import Cost, cost_of, estimate, total
 from weft.cost.gpu_limits import Resources, resources, unfit
 from weft.cost.gpu_model import Launch, estimate_gpu, launches_of
-from weft.cost.gpus import Gpu, gpu, machine_of
+from weft.cost.gpus import Gpu, gpu
 from weft.cost.least import least_seconds
 from weft.cost.machine import Level, Machine
 from weft.cost.on_chip import LONGEST, fits_whole, held_whole, longest_whole, on_chip_bytes
@@ -40,7 +40,6 @@ __all__ = [
     "launches_of",
     "least_seconds",
     "longest_whole",
-    "machine_of",
     "on_chip_bytes",
     "resources",
     "total",

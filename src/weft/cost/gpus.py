@@ -148,8 +148,3 @@ def gpu(target: Target) -> Gpu:
     like, program, multiprocessor = _LIKE[target.arch]
     chip = _GPUS[Target("cuda", like)]
     return replace(chip, name=f"{chip.name}-like", program_bytes=program << 10, shared_bytes=multiprocessor << 10)
-
-
-def machine_of(target: Target, threads: int) -> Machine:
-    """Returns the machine that kernels for `target` run on; `threads` are those of a CPU."""
-    return gpu(target).machine() if target.is_gpu else Machine.here(threads)

@@ -5,16 +5,16 @@ checked and built; PyTorch calls between them; and the callable that runs it all
 its reason.
 """
 
+from weft.plan.candidates import Considered, Example
 from weft.plan.executable import Plan, plan
 from weft.plan.graphed import in_graphs
-from weft.plan.home import home, of_device, runs
+from weft.plan.home import home, of_device
 from weft.plan.instead import warn
 from weft.plan.kernel import Kernel
 from weft.plan.lost import mostly_left
 from weft.plan.measured import Measured
 from weft.plan.region import CompiledRegion, compile_region
 from weft.plan.runner import Runner, has_written
-from weft.plan.select import Considered, Example
 from weft.plan.trial import Trial, changing_sizes, faster, measured_before
 from weft.plan.writes import described
 
@@ -38,6 +38,5 @@ __all__ = [
     "mostly_left",
     "of_device",
     "plan",
-    "runs",
     "warn",
 ]

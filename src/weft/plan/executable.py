@@ -15,11 +15,10 @@ from weft.capture import (
     Number,
     without_units,
 )
-from weft.cost import machine_of
 from weft.defects import note
 from weft.errors import CacheFolderError, CompilerError, UnknownOptionError, WeftError
 from weft.options import Options
-from weft.plan.home import demand_running, gpu_of, home
+from weft.plan.home import gpu_of, home
 from weft.plan.instead import Instead
 from weft.plan.kernel import Kernel
 from weft.plan.layout import as_in_eager
@@ -29,6 +28,7 @@ from weft.plan.region import CompiledRegion
 from weft.plan.regions import Prepared, Regions, calls_of, lone_products
 from weft.plan.runner import CallStep, RegionStep, Runner, Step, ViewStep, kept_dims, runner
 from weft.plan.sizes import found, tells
+from weft.plan.targets import toolchain
 from weft.plan.writes import guarded, last_values, once_only, with_writes_in_place
 from weft.run.compiler import compiler_works
 from weft.target import Target
@@ -104,7 +104,7 @@ def plan(
         return _in_pytorch(captured, tuple(dict.fromkeys((*captured.fallbacks, *refused))), eager)
     place = home(arguments)
     if target is None:
-        demand_running(place)
+        toolchain(place).demand_running()
     target = target or place
     known = Regions(options, {}, target, gpu_of(arguments) if target == place else None)
     while True:
@@ -171,7 +171,7 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
             there.update(stage.results)
         if failed:
             return failed
-        instead = Instead(eager) if known.target.is_gpu else None
+        instead = Instead(eager) if toolchain(known.target).may_refuse else None
         run = running(captured, program, steps, len(arguments), in_place, eager, instead)
     except (CompilerError, CacheFolderError, UnknownOptionError):
         raise
@@ -217,11 +217,12 @@ def _with_library(
 
 def _for_the_machine(program: TensorProgram, options: Options, target: Target) -> TensorProgram:
     """Give `program` products of narrower factors, where that is right and the machine has units for it that kernels drive."""
-    machine = machine_of(target, 1)
-    if not (target.is_gpu or options.brgemm != "off"):
+    chain = toolchain(target)
+    if not chain.narrow_matmuls(options):
         return program
+    machine = chain.machine(1)
     rates = [machine.matrix_rate(d) for d in (DType.float32, DType.bfloat16, DType.float8_e4m3fn)]
-    program = multiply_in_eight_bits(program) if target.is_gpu and rates[2] > rates[1] else program
+    program = multiply_in_eight_bits(program) if rates[2] > rates[1] else program
     return narrow_exact_factors(program) if rates[1] > rates[0] else program
 
 

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from weft.block.program import BlockProgram
-from weft.cost import Cost, Gpu, Launch, gpu, launches_of, total
+from weft.cost import Gpu, Launch, gpu, launches_of, total
 from weft.emit import triton
 from weft.errors import ScheduleError, UnsupportedError
+from weft.plan.candidates import Way
 from weft.plan.gpu_schedules import Blocks, Parts, choices, launches, parts, schedule
 from weft.plan.interface import dims_of
 from weft.schedule import Schedule, apply, kernels
@@ -19,20 +20,6 @@ from weft.target import Target
 _PROBED, _CLOSELY = 12, 96
 # Of nests that share the elements of a block, which differ less from one another.
 _NESTS = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """A fused program with places.
-
-    Attributes:
-        schedule, applied: what was chosen, and the program with it.
-        cost: of all its kernels, at the example's sizes.
-    """
-
-    schedule: Schedule
-    applied: BlockProgram
-    cost: Cost
 
 
 def _spread(choices: Sequence[Blocks], count: int) -> Iterator[Blocks]:

@@ -7,9 +7,6 @@ from typing import Any
 
 import torch
 
-from weft.cost import gpu
-from weft.errors import TargetError
-from weft.run.gpu import interpreted
 from weft.target import CPU, Target
 
 
@@ -32,19 +29,3 @@ def of_device(device: torch.device) -> Target:
     if torch.version.hip is not None:
         return Target("hip", found.gcnArchName.partition(":")[0])
     return Target("cuda", f"{found.major}{found.minor}")
-
-
-def runs(target: Target) -> bool:
-    """Tells whether weft runs kernels for `target` on tensors that live there: those for AMD's GPUs it only makes."""
-    return target.kind != "hip" or interpreted.is_asked_for()
-
-
-def demand_running(target: Target) -> None:
-    """Raises TargetError where weft has no kernels for `target`, or does not run them."""
-    if target.is_gpu:
-        gpu(target)
-    if not runs(target):
-        raise TargetError(
-            f"weft compiles kernels for {target}, but does not run them",
-            todo="nothing: PyTorch runs this; weft.optimize(..., target=...) gives the kernels' text and binary",
-        )

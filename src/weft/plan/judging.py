@@ -18,12 +18,12 @@ import torch
 
 from weft.errors import CompilerError, TargetError, UnsupportedError, WeftError, WrongKernelError
 from weft.options import Options
-from weft.plan.bench import Judged, run
+from weft.plan.bench import run
 from weft.plan.judging_sizes import Chosen, as_its_numbers_say, sizes_for, sizes_that_are_numbers
 from weft.plan.region import CompiledRegion
-from weft.run.build import Binary
+from weft.plan.targets import toolchain
+from weft.plan.targets.bench import Judged
 from weft.run.cache import CacheFolder
-from weft.run.gpu.interpreted import is_asked_for
 from weft.run.key import cache_key, source_hash
 from weft.verify.emitted import Tally, cases, has_meaning, points
 
@@ -93,8 +93,7 @@ def _hindered(judged: Judged, region: CompiledRegion) -> str:
         return "it rounds at a running scale"
     if not has_meaning(judged.written):
         return "PyTorch runs operations inside"
-    on_a_cpu = isinstance(region.kernels[0].made, Binary)
-    return "" if on_a_cpu or judged.device is not None or is_asked_for() else "there is no GPU here to run it"
+    return toolchain(region.kernels[0].target).unjudged(judged.device)
 
 
 def _this_process() -> str:

@@ -5,27 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from weft.emit.triton import WholeConstant
-from weft.errors import UnsupportedError
-from weft.plan.bench import Judged, dense
 from weft.plan.region import CompiledRegion
-from weft.run.gpu import GpuBinary
-from weft.run.gpu.interpreted import is_asked_for
-from weft.run.gpu.signature import Constant
+from weft.plan.targets import toolchain
+from weft.plan.targets.bench import Judged, Serving
 from weft.tensor.evaluate import stays_inside
-from weft.verify.emitted import AT_MOST, FAR, MANY, fitted, points
+from weft.verify.emitted import AT_MOST, fitted, points
 from weft.verify.inputs import literals
 from weft.verify.regimes import REGIMES, Layout, layout_of, reduced_spaces
 from weft.verify.sizes import band_sizes, edge_sizes, of_blocks
 
 Sizes = dict[str, int]
 
-# Triton's interpreter takes milliseconds for each program of a grid.
-_MANY_INTERPRETED = 1 << 13
 # Operations at the sizes of a binary's class, which are large where its blocks are.
 _MOST_OF_A_BINARY = 1 << 26
-# Triton compiles for sizes and strides that are divisible by so many, and for others.
-_DIVISIBLE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +37,12 @@ class Chosen:
 
 def sizes_for(judged: Judged, region: CompiledRegion) -> Chosen:
     """Chooses the sizes at which a region is judged."""
-    if not isinstance(region.kernels[0].made, GpuBinary) or is_asked_for():
-        return _Choice(judged, region, None).found
+    chain, made = toolchain(region.kernels[0].target), [kernel.made for kernel in region.kernels]
     found = Chosen(layout_of(judged.written))
     for congruent in (False, True):
-        found = _Choice(judged, region, _Serving(judged, region, congruent=congruent)).found
-        if found.near:
+        serving = chain.serving(judged, made, congruent=congruent)
+        found = _Choice(judged, region, serving, chain.points()).found
+        if found.near or serving is None:
             break
     return found
 
@@ -75,7 +67,7 @@ def sizes_that_are_numbers(judged: Judged) -> Sizes:
 
     Only of spaces that have this size at each call: at others the kernels must be right, whatever numbers look like.
     """
-    example = _example(judged)
+    example = judged.sizes
     numbers = {abs(float(v)) for v in literals(judged.written)}
     return {
         name: n
@@ -84,22 +76,17 @@ def sizes_that_are_numbers(judged: Judged) -> Sizes:
     }
 
 
-def _example(judged: Judged) -> Sizes:
-    return {judged.names[name]: size for name, size in judged.example.items() if name in judged.names}
-
-
 class _Choice:
     """The sizes `found` for a region."""
 
-    def __init__(self, judged: Judged, region: CompiledRegion, serving: _Serving | None) -> None:
+    def __init__(self, judged: Judged, region: CompiledRegion, serving: Serving | None, most: tuple[int, int]) -> None:
         self._judged, self._serving = judged, serving
         # Rows lie where there must be many in any case.
         names = [s.name for s in judged.written.spaces()]
         roomy = [] if serving is None else [name for name in names if serving.at_least(name, 1) >= len(REGIMES)]
         self.found = Chosen(layout_of(judged.written, roomy=roomy))
         applied = region.kernels[0].block_program
-        interpreted = serving is None and isinstance(region.kernels[0].made, GpuBinary)
-        near, far = (_MANY_INTERPRETED, MANY) if interpreted else (MANY, FAR)
+        near, far = most
         for chosen in edge_sizes(applied):
             own, first = self._named(chosen), not self.found.far
             self._add(self.found.near, self._fit(near, own))
@@ -145,71 +132,3 @@ class _Choice:
         sizes = fitted(written, own, self.found.layout, limit, whole, serving.at_least, _MOST_OF_A_BINARY)
         fits = sizes is not None and points(written, sizes) <= _MOST_OF_A_BINARY and serving.serves(sizes)
         return sizes if fits else None
-
-
-class _Serving:
-    """Tells at which sizes the binary serves that calls like the example use, so that nothing is compiled to be judged."""
-
-    def __init__(self, judged: Judged, region: CompiledRegion, *, congruent: bool) -> None:
-        """`congruent` keeps what is left of a size when divided by 16, and with that whether any stride is divisible."""
-        self._judged, self._first = judged, region.kernels[0].made
-        self._example, self._congruent = _example(judged), congruent
-        self._constants: dict[str, list[Constant]] = {}
-        for kernel in region.kernels:
-            if isinstance(kernel.made, GpuBinary):
-                for c in kernel.made.signature.constants:
-                    if c.space in judged.names:
-                        self._constants.setdefault(judged.names[c.space], []).append(c)
-        self._known: dict[tuple[str, int], bool] = {}
-
-    def at_least(self, name: str, size: int) -> int:
-        """Returns the least size of a space from `size` on that the binary may serve; the example's where there is none near."""
-        example = self._example.get(name)
-        if example is None:
-            return size
-        own = [(c, self._example[each]) for each in self._with(name) for c in self._constants.get(each, ())]
-        values = [c.of({c.space: its}) for c, its in own]
-        # Blocks have powers of two of elements: that size is one.
-        widest = max([_DIVISIBLE, *(c.tile for c, _ in own if isinstance(c, WholeConstant)), *values])
-        for least in (size, *(value // 2 + 1 for value in values)):
-            for n in range(max(least, min(example, 2)), max(least, 2) + 2 * widest):
-                if self._takes(name, n):
-                    return n
-        return example
-
-    def _with(self, name: str) -> list[str]:
-        """Lists the space and those whose sizes follow from its own, as far as the example has them."""
-        found = [name]
-        for rule in self._judged.written.derived:
-            if rule.source.name in found and rule.space.name in self._example:
-                found.append(rule.space.name)
-        return found
-
-    def _takes(self, name: str, size: int) -> bool:
-        """Tells whether the binary serves this size of a space, and what follows from it."""
-        if (name, size) not in self._known:
-            sizes = self._judged.written.sizes({name: size})
-            self._known[name, size] = all(self._is_like(sizes[each], each) for each in self._with(name))
-        return self._known[name, size]
-
-    def _is_like(self, size: int, name: str) -> bool:
-        example, own = self._example[name], self._constants.get(name, ())
-        if size < min(example, 2) or any(c.of({c.space: size}) != c.of({c.space: example}) for c in own):
-            return False
-        if self._congruent:
-            return size % _DIVISIBLE == example % _DIVISIBLE
-        return (size % _DIVISIBLE == 0) == (example % _DIVISIBLE == 0)
-
-    def serves(self, sizes: Mapping[str, int]) -> bool:
-        """Tells whether calls of these sizes are of a class that was compiled for."""
-        made = self._first
-        assert isinstance(made, GpuBinary)
-        own = {name: sizes[its] for name, its in self._judged.names.items()}
-        shapes = [[n if isinstance(n, int) else own[n] for n in shape] for shape in made.signature.shapes]
-        names = [each.name for each in made.signature.kernel.inputs]
-        strides = [dense(shape, self._judged.innermost.get(name)) for shape, name in zip(shapes, names, strict=True)]
-        try:
-            kind = made.class_for(own, strides)
-        except UnsupportedError:
-            return False
-        return any(each.kind.serves(kind) for each in made.assembled)

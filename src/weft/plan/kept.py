@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from weft.cost import Machine
 from weft.options import Options
+from weft.plan.candidates import Example
 from weft.plan.packed import packed, unpacked
-from weft.plan.select import Example
 from weft.run.cache import CacheFolder, Json
-from weft.run.gpu.build import gpu_parts
-from weft.run.key import cache_key, environment_parts
+from weft.run.key import cache_key
 from weft.tensor.program import TensorProgram
 
 T = TypeVar("T")
@@ -24,7 +24,14 @@ T = TypeVar("T")
 _FILE = "chosen.json"
 
 
-def parts_of(what: str, program: TensorProgram, given: Example, options: Options) -> dict[str, str]:
+def parts_of(
+    what: str,
+    program: TensorProgram,
+    given: Example,
+    options: Options,
+    environment: Mapping[str, str],
+    machine: Machine,
+) -> dict[str, str]:
     """List the parts of a choice's key.
 
     Args:
@@ -32,14 +39,11 @@ def parts_of(what: str, program: TensorProgram, given: Example, options: Options
         program: it is for, its lines of the user's numbered (`packed.unplaced`).
         given: sizes and layouts.
         options: in force.
-
-    Raises:
-        CompilerError: for a CPU, where there is no compiler.
+        environment: what the target's binaries depend on (`Toolchain.environment`).
+        machine: what the model takes it to be: caches and clock decide, and are no part of what binaries depend on.
     """
-    environment = gpu_parts(given.target) if given.target.is_gpu else environment_parts()
     own = {"chosen": what, "program": repr(program), "given": given.kind, "debug checks": str(options.debug_checks)}
-    own["model"] = repr(given.machine)  # caches and clock, which decide and are no part of what binaries depend on
-    return {**environment, "options": options.key(), **own}
+    return {**environment, "options": options.key(), "model": repr(machine), **own}
 
 
 def recalled(

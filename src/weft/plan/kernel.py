@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from weft.block.program import BlockProgram
 from weft.cost import Cost
-from weft.run.build import Binary
-from weft.run.gpu import Assembled, GpuBinary
+from weft.plan.targets.toolchain import Assembly, Made
 from weft.run.launch import Launcher
 from weft.schedule import Schedule
 from weft.target import CPU, Target
@@ -40,10 +39,10 @@ class Kernel:
     verdict: Verdict
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    made: Binary | GpuBinary
+    made: Made
     launch: Launcher
     target: Target = CPU
-    assembled: Callable[[], Assembled] | None = None
+    assembled: Callable[[], Assembly] | None = None
     judged: str = NOT_JUDGED
 
     @property

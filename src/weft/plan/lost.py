@@ -10,9 +10,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from weft.capture import Fallback, OpaqueCall
 from weft.capture.arguments import in_example
-from weft.cost import Machine, machine_of
+from weft.cost import Machine
 from weft.plan.executable import Plan
 from weft.plan.runner import CallStep
+from weft.plan.targets import toolchain
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Node, Opaque, TensorProgram
 
@@ -31,7 +32,7 @@ def mostly_left(plan: Plan, arguments: Sequence[Any]) -> tuple[Fallback, ...]:
     reasons = {(f.operation, f.location): f for f in plan.fallbacks}
     if program is None or not plan.kernels or not reasons:
         return ()
-    machine = machine_of(plan.kernels[0].target, torch.get_num_threads())
+    machine = toolchain(plan.kernels[0].target).machine(torch.get_num_threads())
     values = program.values()
     found: dict[Fallback, float] = {}
     for step in plan.steps:

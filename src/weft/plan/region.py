@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TypeAlias
 
 import torch
 
-from weft.block.listing import listing
 from weft.block.program import BlockProgram
 from weft.cascade import Approximation
 from weft.cost import Cost
-from weft.emit import cpp
 from weft.errors import VerificationError, WrongKernelError
 from weft.fuse import Step
 from weft.options import Options
-from weft.plan.gpu_build import built
-from weft.plan.interface import dims_of, given, signature
+from weft.plan.candidates import Candidate, Considered, Example, Selection
+from weft.plan.interface import given
 from weft.plan.kernel import NOT_JUDGED, Kernel
-from weft.plan.select import Candidate, Considered, Example, Selection, select
-from weft.plan.tune import tuned
-from weft.run.build import KernelSource, build
+from weft.plan.select import select
+from weft.plan.targets import LaunchSpec, Toolchain, launch_specs, toolchain
 from weft.run.cache import Json
-from weft.schedule import KernelNodes, Schedule, kernels, tensor_of
+from weft.schedule import KernelNodes, Schedule, tensor_of
 from weft.tensor.program import TensorProgram
 from weft.verify import Verdict, verify
 
@@ -84,7 +79,7 @@ def compile_region(
 def build_region(
     selection: Selection, options: Options, device: torch.device | None = None, demand: Demand = lambda _: NOT_JUDGED
 ) -> CompiledRegion:
-    """Builds the kernels of what was selected, on a GPU the fastest of several on `device`.
+    """Builds the kernels of what was selected, the fastest of several where the target times them on `device`.
 
     Args:
         selection, options: what to build, and how.
@@ -96,8 +91,8 @@ def build_region(
         Others as `compile_region`.
     """
     attempts = _Attempts(selection, options, demand)
-    if selection.example.target.is_gpu:
-        selection = tuned(selection, options, device, attempts.refused)
+    anew = functools.partial(select, selection.program, selection.example, options)
+    selection = toolchain(selection.example.target).tuned(selection, options, device, attempts.refused, anew)
     chosen, considered = selection.chosen, selection.considered
     try:
         return replace(attempts.made(chosen), considered=considered)
@@ -149,14 +144,10 @@ class _Attempts:
 def _built(selection: Selection, chosen: Candidate, options: Options) -> CompiledRegion:
     program, applied, example = selection.program, chosen.applied, selection.example
     checked = _Checked(program, chosen.applied, options, chosen.approximation)
-    costs = functools.cache(functools.partial(example.costs, applied, chosen.schedule))  # for whoever asks
-    if example.target.is_gpu:
-        made = _built_for_a_gpu(program, chosen, example, checked, costs)
-    else:
-        made = tuple(
-            _build(program, applied, part, chosen.schedule, costs, checked, index)
-            for index, part in enumerate(kernels(applied))
-        )
+    chain = toolchain(example.target)
+    costs = functools.cache(functools.partial(chain.costs, example, applied, chosen.schedule))  # for whoever asks
+    specs = launch_specs(program, applied, chosen.schedule, example)
+    made = tuple(_kernel(chain, spec, costs, checked) for spec in specs)
     return CompiledRegion(
         program,
         selection.lowered,
@@ -218,59 +209,23 @@ def _licensed(verdict: Verdict) -> Verdict:
     return verdict
 
 
-def _build(
-    program: TensorProgram,
-    applied: BlockProgram,
-    part: KernelNodes,
-    schedule: Schedule,
-    costs: Costs,
-    checked: _Checked,
-    index: int,
-) -> Kernel:
-    dims = dims_of(applied, part)
-    reads, writes = _passed(part)
-    name = re.sub(r"\W", "_", f"weft_{'_'.join(n.name for n in part.nodes)}_{index}")
-    parts = {
-        "program": str(program),
-        "fixed sizes": str([(s.name, s.fixed) for s in program.spaces() if s.fixed is not None]),
-        "schedule": str(schedule),
-        "applied": listing(applied),
-        "kernel": str(index),
-        "target": "cpu",
-    }
-
-    def emit() -> KernelSource:
-        meta = checked.meta()
-        text = cpp.emit(applied, part, name, dims)
-        return KernelSource(text, signature(applied, part, name, dims), (Path(cpp.__file__).parent,), meta)
-
-    binary = build(parts, emit)
-    verdict = checked.of(binary.meta)
-    cost = functools.partial(_cost, costs, index)
-    return Kernel(applied, schedule, cost, verdict, reads, writes, binary, binary.launch)
-
-
-def _built_for_a_gpu(
-    program: TensorProgram, chosen: Candidate, example: Example, checked: _Checked, costs: Costs
-) -> tuple[Kernel, ...]:
-    made: list[Kernel] = []
-    for each in built(program, chosen, example, checked.meta):
-        each.assembled()
-        reads, writes = _passed(each.part)
-        kernel = Kernel(
-            block_program=chosen.applied,
-            schedule=chosen.schedule,
-            cost_of=functools.partial(_cost, costs, each.index),
-            verdict=checked.of(each.binary.meta),
-            reads=reads,
-            writes=writes,
-            made=each.binary,
-            launch=each.binary.launch,
-            target=example.target,
-            assembled=each.assembled,
-        )
-        made.append(kernel)
-    return tuple(made)
+def _kernel(chain: Toolchain, spec: LaunchSpec, costs: Costs, checked: _Checked) -> Kernel:
+    built = chain.build(spec, checked.meta)
+    cost = functools.partial(_cost, costs, spec.index)
+    verdict = checked.of(built.made.meta)
+    reads, writes = _passed(spec.part)
+    return Kernel(
+        spec.applied,
+        spec.schedule,
+        cost,
+        verdict,
+        reads,
+        writes,
+        built.made,
+        built.made.launch,
+        chain.target,
+        built.assembled,
+    )
 
 
 def _cost(costs: Costs, index: int) -> Cost:

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from weft.capture import Captured
-from weft.cost import least_seconds, machine_of
+from weft.cost import Machine, least_seconds, total
 from weft.errors import Location, ScheduleError, UnsupportedError, VerificationError, WeftError
 from weft.options import Options
-from weft.plan.bench import Judged
+from weft.plan.candidates import Example, Refusal, Selection
 from weft.plan.cuts import Cuts
 from weft.plan.judging import demand
 from weft.plan.kept import keep, parts_of, recalled
@@ -24,7 +24,9 @@ from weft.plan.laws_check import laws_refuted
 from weft.plan.packed import unplaced
 from weft.plan.partition import Cut, Region, Stage
 from weft.plan.region import CompiledRegion, build_region
-from weft.plan.select import Example, Refusal, Selection, select
+from weft.plan.select import select
+from weft.plan.targets import toolchain
+from weft.plan.targets.bench import Judged
 from weft.run.key import cache_key
 from weft.target import CPU, Target
 from weft.tensor.axes import Axis, Space
@@ -88,7 +90,7 @@ class Regions:
             VerificationError: the laws changed what is computed.
         """
         plain, brought = unplaced(program)
-        parts = parts_of("cuts", plain, self.example(program), self.options) | {"written": repr(unplaced(written)[0])}
+        parts = _parts_of("cuts", plain, self.example(program), self.options) | {"written": repr(unplaced(written)[0])}
         found = None if self.options.verify == "always" else recalled(parts, Cut, self.options, brought)
         if found is not None:
             return found[0].stages
@@ -128,12 +130,12 @@ class Regions:
     @property
     def launch_seconds(self) -> float:
         """Seconds of one kernel's launch, beyond its work."""
-        return machine_of(self.target, self._threads).launch_seconds
+        return self._machine.launch_seconds
 
     @property
     def fine(self) -> bool:
-        """True where kernels may end before products: each program of a GPU makes their operands again."""
-        return self.target.is_gpu
+        """True where kernels may end between a matmul and what makes its operands."""
+        return toolchain(self.target).fine
 
     def lengths(self, region: Region) -> Mapping[str, int]:
         """Returns the elements of each space of `region`, by name, at the example."""
@@ -141,8 +143,8 @@ class Regions:
 
     def least(self, region: Region) -> float:
         """Bounds the seconds that the model predicts no kernels of `region` to improve on, without launches."""
-        machine = machine_of(self.target, self._threads)
-        return least_seconds(region.program, _sizes(region.program), machine, cached=not self.target.is_gpu)
+        cached = toolchain(self.target).inputs_in_caches
+        return least_seconds(region.program, _sizes(region.program), self._machine, cached=cached)
 
     def built(self, region: Region) -> CompiledRegion:
         """Builds the kernels of `region`. Names are those of the first region of this form.
@@ -192,6 +194,10 @@ class Regions:
         return Prepared(region, centred, program, viewed, made, example, form_of(program, example))
 
     @property
+    def _machine(self) -> Machine:
+        return toolchain(self.target).machine(self._threads)
+
+    @property
     def _threads(self) -> int:
         return self.options.threads or torch.get_num_threads()
 
@@ -213,7 +219,7 @@ def _selected_before(prepared: Prepared, options: Options) -> Selection:
     """
     program, example = prepared.program, prepared.example
     plain, brought = unplaced(program)
-    parts = parts_of("selection", plain, example, options)
+    parts = _parts_of("selection", plain, example, options)
     key = cache_key(parts), brought
     found = _remembered.pop(key, None)
     if found is None:
@@ -223,7 +229,21 @@ def _selected_before(prepared: Prepared, options: Options) -> Selection:
         _remembered.pop(next(iter(_remembered)), None)
     if isinstance(found, Refusal):
         raise found.error()
-    return found.at(example)
+    return _at(found, example)
+
+
+def _parts_of(what: str, program: TensorProgram, example: Example, options: Options) -> dict[str, str]:
+    chain = toolchain(example.target)
+    return parts_of(what, program, example, options, chain.environment(), chain.machine(example.threads))
+
+
+def _at(selection: Selection, example: Example) -> Selection:
+    """Returns the selection for another example of its class, with the cost there."""
+    if example == selection.example:
+        return selection
+    chosen = selection.chosen
+    cost = total(toolchain(example.target).costs(example, chosen.applied, chosen.schedule))
+    return replace(selection, example=example, chosen=replace(chosen, cost=cost))
 
 
 def _kept(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 from weft.block import lower
 from weft.block.check import Scope, infer
@@ -14,21 +12,17 @@ from weft.block.copies import canonical
 from weft.block.program import BlockProgram, maps
 from weft.block.ranges import Rest
 from weft.cascade import Approximation, Chains, chains
-from weft.cost import Cost, Machine, estimate, estimate_gpu, machine_of, total
-from weft.errors import Location, ScheduleError, UnsupportedError
+from weft.errors import ScheduleError, UnsupportedError
 from weft.fuse import RULES_IN_PLANS, RULES_THAT_KEEP_PRECISION, Fusion, Step, fuse
 from weft.fuse.coarse_where_kept_in_16_bits import coarse_where_kept_in_16_bits
-from weft.fuse.factors_after_maxima import factors_after_maxima
-from weft.fuse.inside_the_only_loop import inside_the_only_loop
 from weft.fuse.round_where_made import round_where_made
 from weft.fuse.safety import Safe, make_safe
 from weft.masks import limit
 from weft.options import Options
-from weft.plan.choose import choose, in_segments, off_the_grid
-from weft.plan.gpu_select import Way, Ways
+from weft.plan.candidates import Candidate, Considered, Example, Selection, Way
 from weft.plan.shifts import without_shifts
-from weft.schedule import Schedule, apply, kernels
-from weft.target import CPU, Target
+from weft.plan.targets import toolchain
+from weft.schedule import Schedule
 from weft.tensor.dtypes import DType
 from weft.tensor.laws import decays_below_maxima, sizes_in_place
 from weft.tensor.program import Contraction, TensorProgram
@@ -43,128 +37,6 @@ _RUNNING = "one loop that rounds at the scale so far"
 _NOT_ASKED_FOR = 'left out: no rounding of this is the one that was written; options(rounding="running") takes it'
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
-    """What is known of the tensors that a region will be called with.
-
-    Attributes:
-        sizes: by space name; only their magnitude is used.
-        innermost: for each input, its dimension of stride 1 at the example, if any.
-        threads: of the grid, on a CPU.
-        target: where the kernels run.
-    """
-
-    sizes: Mapping[str, int]
-    innermost: Mapping[str, int | None]
-    threads: int
-    target: Target = CPU
-
-    @property
-    def kind(self) -> str:
-        """The example's class as text: magnitudes of sizes, and the rest. What is chosen for one example serves all of a class."""
-        magnitudes = {name: (size - 1).bit_length() if size else -1 for name, size in self.sizes.items()}
-        layouts = sorted(self.innermost.items())
-        return f"sizes up to 2**{sorted(magnitudes.items())}, innermost {layouts}, threads {self.threads}"
-
-    @property
-    def machine(self) -> Machine:
-        """The machine that the model takes the target to be."""
-        return machine_of(self.target, self.threads)
-
-    def costs(self, applied: BlockProgram, schedule: Schedule) -> tuple[Cost, ...]:
-        """Estimate the cost of each launch of a program with places; `schedule` is what gave them."""
-        if self.target.is_gpu:
-            return estimate_gpu(applied, self.sizes, self.target, schedule, self.innermost)
-        return estimate(applied, self.sizes, self.machine)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Candidate:
-    """A way to compute a region.
-
-    Attributes:
-        origin: where it comes from, for the report.
-        fused: its block program, numerically safe, without places.
-        trace: the rewrites that led there.
-        schedule, applied: its schedule, and the program with places.
-        cost: of all its kernels at the example's sizes.
-        approximation: what a field can check of it, where it rounds at running scales; None where it is the program itself.
-    """
-
-    origin: str
-    fused: BlockProgram
-    trace: tuple[Step, ...]
-    schedule: Schedule
-    applied: BlockProgram
-    cost: Cost
-    approximation: Approximation | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Considered:
-    """A candidate, and its predicted time; or why it cannot be a kernel, or is not to be one although it could."""
-
-    origin: str
-    seconds: float | None
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.origin}: {self.reason if self.seconds is None else f'{self.seconds * 1e3:.3g} ms'}"
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a region has no candidate: what `select` raised, `kind` by name."""
-
-    kind: Literal["UnsupportedError", "ScheduleError"]
-    what: str
-    where: Location | str | None
-    todo: str
-
-    @staticmethod
-    def of(error: UnsupportedError | ScheduleError) -> Refusal:
-        """Keep what `error` says."""
-        kind = "ScheduleError" if isinstance(error, ScheduleError) else "UnsupportedError"
-        return Refusal(kind, error.what, error.where, error.todo)
-
-    def error(self) -> UnsupportedError | ScheduleError:
-        """Make an error that says the same."""
-        kind = ScheduleError if self.kind == "ScheduleError" else UnsupportedError
-        found = kind(self.what, where=self.where, todo=self.todo)
-        found.where = self.where  # None is no line, not that of whoever asks
-        return found
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Selection:
-    """The candidate to build, of a region `program` at `example`; `lowered` is what all candidates started from.
-
-    `written` is the one that keeps every rounding, where that is another: it is built where no field can check the chosen one.
-    `others` are more for a GPU's tuner to time, the likeliest first; None where they were not kept, and would be found anew.
-    """
-
-    program: TensorProgram
-    example: Example
-    lowered: BlockProgram
-    chosen: Candidate
-    considered: tuple[Considered, ...]
-    written: Candidate | None = None
-    others: tuple[Candidate, ...] | None = ()
-
-    def at(self, example: Example) -> Selection:
-        """Return the selection for another example of its class, with the cost there."""
-        if example == self.example:
-            return self
-        cost = total(example.costs(self.chosen.applied, self.chosen.schedule))
-        return replace(self, example=example, chosen=replace(self.chosen, cost=cost))
-
-    @property
-    def work_seconds(self) -> float:
-        """Predicted, without what launches cost: that differs most from machine to machine and matters least where it counts."""
-        launches = len(kernels(self.chosen.applied)) * self.example.machine.launch_seconds
-        return self.chosen.cost.predicted_seconds - launches
-
-
 def select(program: TensorProgram, example: Example, options: Options, schedule: Schedule | None = None) -> Selection:
     """Select the cheapest candidate for `program`: the snapshots of its fusion, with and without the rules that move rounding.
 
@@ -177,6 +49,7 @@ def select(program: TensorProgram, example: Example, options: Options, schedule:
     Raises:
         UnsupportedError: no candidate has a block program or a kernel; the reason is the first one's.
     """
+    chain = toolchain(example.target)
     lengths = _lengths(program, example)
     lowered = lower(sizes_in_place(program), lengths=lengths)
     wanted = _elements(lowered)
@@ -188,8 +61,7 @@ def select(program: TensorProgram, example: Example, options: Options, schedule:
             considered.append(made)
             continue
         origin, fused, trace, approximation = made
-        if example.target.is_gpu:
-            fused = canonical(inside_the_only_loop(factors_after_maxima(fused)))
+        fused = chain.rewritten(fused)
         if _elements(fused) != wanted:
             considered.append(
                 Considered(origin, None, "its results would have other element types than what was written")
@@ -210,13 +82,14 @@ def select(program: TensorProgram, example: Example, options: Options, schedule:
     bearing = _Bearing(program, found)
     try:
         chosen = bearing.cheapest()
-        others = _more_for_a_gpu(bearing, example) if example.target.is_gpu and schedule is None else ()
+        others = _more_to_time(bearing, example) if schedule is None else ()
     except UnsupportedError as error:
         raise failure or error from None
     considered = [bearing.said.get(each.origin, each) for each in considered]
     chosen = others[0] if others else chosen
     written = next((c for c in bearing.left if c.origin == _WRITTEN and c.fused is not chosen.fused), None)
-    return Selection(program, example, lowered, chosen, tuple(considered), written, others[1:])
+    launch_seconds = chain.machine(example.threads).launch_seconds
+    return Selection(program, example, lowered, chosen, tuple(considered), written, others[1:], launch_seconds)
 
 
 class _Bearing:
@@ -265,15 +138,21 @@ class _Bearing:
         return found
 
 
-def _more_for_a_gpu(bearing: _Bearing, example: Example) -> tuple[Candidate, ...]:
-    """Find more schedules of the programs that are predicted to be fastest, all together in order of their predicted times."""
+def _more_to_time(bearing: _Bearing, example: Example) -> tuple[Candidate, ...]:
+    """Find more schedules of the programs that are predicted to be fastest, in order of their predicted times.
+
+    None where the target times nothing.
+    """
+    chain = toolchain(example.target)
+    if not chain.times:
+        return ()
     nearest = bearing.nearest()
     most = _FAR * nearest[0].cost.predicted_seconds
     made = [
         replace(c, schedule=way.schedule, applied=way.applied, cost=way.cost)
         for c in nearest
         if c.cost.predicted_seconds <= most
-        for way in Ways(c.fused, example.sizes, example.innermost, example.target).closely()
+        for way in chain.more_ways(c.fused, example)
     ]
     return tuple(sorted(made, key=lambda c: c.cost.predicted_seconds))
 
@@ -297,34 +176,11 @@ def _cheapest(found: Sequence[Candidate]) -> Candidate:
 
 def _way(fused: BlockProgram, example: Example, schedule: Schedule | None) -> Way:
     """Find the fastest schedule of `fused`, or the one that is given; raises as `select`."""
-    if example.target.is_gpu:
-        ways = Ways(fused, example.sizes, example.innermost, example.target)
-        found = [ways.given(schedule)] if schedule is not None else ways.probed()
-    else:
-        found = _on_a_cpu(fused, example, schedule)
+    chain = toolchain(example.target)
+    found = chain.ways(fused, example) if schedule is None else [chain.given(fused, example, schedule)]
     for way in found:
         _demand_rests(way.applied, example)
     return min(found, key=lambda way: way.cost.predicted_seconds)
-
-
-def _on_a_cpu(fused: BlockProgram, example: Example, schedule: Schedule | None) -> list[Way]:
-    machine = example.machine
-
-    def scheduled(wanted: Schedule) -> Way:
-        applied = apply(fused, wanted)
-        return Way(wanted, applied, total(estimate(applied, example.sizes, machine)))
-
-    if schedule is not None:
-        return [scheduled(schedule)]
-    chosen = choose(fused, example.sizes, example.innermost, example.threads, machine.near_bytes)
-    ways = [scheduled(chosen)]
-    if len(kernels(ways[0].applied)) > 1:
-        ways.append(scheduled(off_the_grid(chosen)))
-    parts = in_segments(fused, chosen, example.sizes, example.threads)
-    if parts is not None:
-        with suppress(ScheduleError):
-            ways.append(scheduled(parts))
-    return ways
 
 
 def _demand_rests(applied: BlockProgram, example: Example) -> None:
@@ -412,9 +268,9 @@ def _looped(
 
 
 def _lengths(program: TensorProgram, example: Example) -> Mapping[str, int] | None:
-    """Return lengths of loops that may be nested in any order: those of a GPU that multiply nothing; None for others."""
+    """Return lengths of loops that may be nested in any order: of a program that multiplies nothing; None if the target minds."""
     products = any(isinstance(n, Contraction) for n in program.nodes)
-    return None if products or not example.target.is_gpu else example.sizes
+    return None if products or not toolchain(example.target).any_order else example.sizes
 
 
 def _with_decays(

@@ -28,15 +28,11 @@ from weft.plan.instead import warn
 from weft.plan.measured import Measured
 from weft.plan.runner import Runner
 from weft.plan.spare import Spare, spare
+from weft.plan.targets import toolchain
 from weft.run import stats
 from weft.run.cache import CacheFolder
 from weft.run.forked import threads_are_gone
-from weft.run.gpu.build import gpu_parts
-from weft.run.key import cache_key, environment_parts
-
-# The library's products are tried where weft takes more than this share of PyTorch's time. On a GPU that is mostly what lies
-# between its products.
-_CLEARLY, _CLEARLY_ON_A_GPU = 0.95, 0.25
+from weft.run.key import cache_key
 
 
 @dataclass(eq=False)
@@ -144,12 +140,11 @@ class Trial:
             warn("this graph", found.failure)
         weft, eager = found.timings
         # So much faster that a library's products change nothing.
-        on_a_gpu = gpu_of(given.arguments) is not None
-        clearly = _CLEARLY_ON_A_GPU if on_a_gpu else _CLEARLY
+        clearly = toolchain(self.plan.kernels[0].target).library_share
         made = None if weft.seconds <= clearly * eager.seconds else self.with_library(given.arguments)
         if made is not None:
             found = measure((self.plan.run, self.eager, made.run), given)
-        cores = 0 if on_a_gpu else self.options.threads or torch.get_num_threads()
+        cores = 0 if gpu_of(given.arguments) is not None else self.options.threads or torch.get_num_threads()
         return Measured(*found.timings, load=found.load, cores=cores)
 
     def with_library(self, arguments: Sequence[Any]) -> Plan | None:
@@ -213,10 +208,7 @@ def faster(plan: Plan, eager: Runner, options: Options, changing: tuple[int, ...
 
 def _environment(plan: Plan) -> dict[str, str]:
     """Returns the parts of a trial's key that are the same for every graph; a GPU's kernels need no C++ compiler."""
-    target = plan.kernels[0].target
-    if not target.is_gpu:
-        return environment_parts()
-    return gpu_parts(target) | {"torch": torch.__version__}
+    return toolchain(plan.kernels[0].target).environment() | {"torch": torch.__version__}
 
 
 def repeatable(plan: Plan) -> bool:

@@ -134,7 +134,8 @@ def compiled(row: str, case: Case, target: str) -> Compiled:
     began = time.perf_counter()
     try:
         plans = plans_of(case, Target.parse(target))
-        binaries = [kernel.assembled() for plan in plans for kernel in plan.kernels if kernel.assembled is not None]
+        every = [kernel.assembled() for plan in plans for kernel in plan.kernels if kernel.assembled is not None]
+        binaries = [each for each in every if isinstance(each, Assembled)]
     except Exception as error:  # noqa: BLE001 - whatever it is, it is this row's and is printed
         return replace(found, failed=f"{type(error).__name__}: {error}", seconds=time.perf_counter() - began)
     used = [registers(binary) for binary in binaries]

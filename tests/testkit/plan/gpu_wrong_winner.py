@@ -21,8 +21,9 @@ import weft
 from testkit.afresh import chosen_afresh
 from weft.emit import triton
 from weft.errors import LeftToPyTorchWarning
-from weft.plan import judging_sizes, region, tune
-from weft.plan.select import Candidate, Selection
+from weft.plan.candidates import Candidate, Selection
+from weft.plan.targets.triton import toolchain as gpus
+from weft.plan.targets.triton import tune
 
 
 def squashed(x: torch.Tensor) -> torch.Tensor:
@@ -43,11 +44,11 @@ class Timing(tune._Timing):
 
 def planted(patch: pytest.MonkeyPatch, wrong: int) -> None:
     """Has a tuner run without a GPU, and the printed kernels of so many of its fastest candidates compute something else."""
-    tuned, emit = region.tuned, triton.emit
+    tuned, emit = tune.tuned, triton.emit
     texts: list[str] = []
 
-    def here(selection: Selection, options: Any, _: Any, refused: tune.Refused) -> Selection:
-        return tuned(selection, options, torch.device("cuda", 0), refused)
+    def here(selection: Selection, options: Any, _: Any, refused: Any, *rest: Any) -> Selection:
+        return tuned(selection, options, torch.device("cuda", 0), refused, *rest)
 
     def faulty(*args: Any, **given: Any) -> Any:
         kernel = emit(*args, **given)
@@ -64,9 +65,9 @@ def planted(patch: pytest.MonkeyPatch, wrong: int) -> None:
         return [[] for _ in tried]
 
     patch.setattr(tune, "_JUDGED", 2)
-    patch.setattr(judging_sizes, "_MANY_INTERPRETED", 1 << 8)
-    patch.setattr(judging_sizes, "MANY", 1 << 10)
-    patch.setattr(region, "tuned", here)
+    patch.setattr(gpus, "_MANY_INTERPRETED", 1 << 8)
+    patch.setattr(gpus, "MANY", 1 << 10)
+    patch.setattr(gpus, "tuned", here)
     patch.setattr(triton, "emit", faulty)
     patch.setattr(tune, "compiled", nothing)
     patch.setattr(tune, "_Timing", Timing)

@@ -263,7 +263,7 @@ def build_gpu(
         TargetError: `target` is no GPU.
         ValueError: `parts` uses a name that is added here.
     """
-    if not target.is_gpu:
+    if target.kind not in _FILES:
         raise TargetError(f"{target} is no GPU", todo='use "cuda:90" or "hip:gfx942"')
     environment = gpu_parts(target)
     if taken := environment.keys() & parts.keys():

@@ -3,40 +3,35 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from weft.block.listing import listing
 from weft.block.program import BlockProgram
 from weft.emit import triton
 from weft.options import current
-from weft.plan.interface import dims_of, signature, size_of
-from weft.plan.select import Candidate, Example
-from weft.run.cache import Json
+from weft.plan.candidates import Candidate, Example
+from weft.plan.interface import signature, size_of
+from weft.plan.targets.toolchain import LaunchSpec, Meta, launch_specs
 from weft.run.gpu import ASSEMBLY_SECONDS, Assembled, GpuBinary, GpuSignature, GpuSource, build_gpu
-from weft.schedule import KernelNodes, kernels, tensor_of
+from weft.schedule import tensor_of
 from weft.tensor.axes import Axis
 from weft.tensor.program import TensorProgram
 
-Meta = Mapping[str, Json]
-
 
 @dataclass(frozen=True, slots=True)
-class Built:
-    """A kernel of a candidate.
+class Printed:
+    """A printed kernel of a candidate.
 
     Attributes:
-        part, index: which of the candidate's launches.
+        spec: which of the candidate's launches.
         binary: it.
         sizes, strides: of its class at the example.
     """
 
-    part: KernelNodes
-    index: int
+    spec: LaunchSpec
     binary: GpuBinary
     sizes: Mapping[str, int]
     strides: tuple[tuple[int, ...], ...]
@@ -46,32 +41,22 @@ class Built:
         return self.binary.assemble_for(self.sizes, self.strides, seconds=seconds)
 
 
-def built(
-    program: TensorProgram, candidate: Candidate, example: Example, meta: Callable[[], Meta] | None = None
-) -> list[Built]:
-    """Print the kernels of `candidate`, in launch order, not yet compiled.
+def built(program: TensorProgram, candidate: Candidate, example: Example) -> list[Printed]:
+    """Print the kernels of `candidate`, in launch order, not yet compiled, to be timed.
 
     Args:
         program: the region.
         candidate: one of its programs with places.
         example: sizes and layouts.
-        meta: what is kept beside a kernel that is printed now; None: it is to be timed only.
 
     Raises:
         UnsupportedError: a kernel cannot be printed.
     """
-    found: list[Built] = []
-    for index, part in enumerate(kernels(candidate.applied)):
-        dims = dims_of(candidate.applied, part)
-        binary = _printed(program, candidate, part, index, dims, example, meta)
-        sizes = {s.name: example.sizes[s.name] for s in binary.signature.kernel.sizes}
-        strides = tuple(_strides(name, dims[name], candidate.applied, example) for name in part.reads)
-        found.append(Built(part, index, binary, sizes, strides))
-    return found
+    return [printed(spec) for spec in launch_specs(program, candidate.applied, candidate.schedule, example)]
 
 
 def launched(
-    kernels: Sequence[Built], inputs: Mapping[str, torch.Tensor], sizes: Mapping[str, int]
+    kernels: Sequence[Printed], inputs: Mapping[str, torch.Tensor], sizes: Mapping[str, int]
 ) -> dict[str, torch.Tensor]:
     """Launch the kernels of a candidate in order.
 
@@ -85,41 +70,39 @@ def launched(
     """
     values = dict(inputs)
     for each in kernels:
-        writes = [tensor_of(each.part, n)[0] for n in each.part.writes]
+        part = each.spec.part
+        writes = [tensor_of(part, n)[0] for n in part.writes]
         begun = [values[writes[i]] for i in each.binary.signature.kernel.given]
         passed = [sizes[s] for s in each.binary.signature.passed]
-        made = each.binary.launch(*(values[n] for n in each.part.reads), *begun, *passed)
+        made = each.binary.launch(*(values[n] for n in part.reads), *begun, *passed)
         values.update(zip(writes, made, strict=True))
     return values
 
 
-def _printed(
-    program: TensorProgram,
-    candidate: Candidate,
-    part: KernelNodes,
-    index: int,
-    dims: Mapping[str, tuple[Axis, ...]],
-    example: Example,
-    meta: Callable[[], Meta] | None,
-) -> GpuBinary:
-    applied, schedule = candidate.applied, candidate.schedule
+def printed(spec: LaunchSpec, meta: Meta | None = None) -> Printed:
+    """Print one launch.
+
+    Args:
+        spec: which.
+        meta: what is kept beside a kernel that is printed now; None: it is to be timed only.
+
+    Raises:
+        UnsupportedError: it cannot be printed.
+    """
+    applied, schedule, part, dims, example = spec.applied, spec.schedule, spec.part, spec.dims, spec.example
     warps = schedule.warps_of(merges=part.merges)
-    name = re.sub(r"\W", "_", f"weft_{'_'.join(n.name for n in part.nodes)}_{index}")
-    parts = {
-        "program": str(program),
-        "fixed sizes": str([(s.name, s.fixed) for s in program.spaces() if s.fixed is not None]),
+    own = {
         "schedule": f"{schedule}; warps {warps}, stages {schedule.stages}",
-        "applied": listing(applied),
-        "kernel": str(index),
         "checked": str(meta is not None),
         "tf32": str(tf32_allowed()),
     }
 
     def emit() -> GpuSource:
-        kernel = triton.emit(applied, part, name, dims, example.target, tf32=tf32_allowed(), stages=schedule.stages)
-        interface = signature(applied, part, name, dims)
+        kernel = triton.emit(
+            applied, part, spec.name, dims, example.target, tf32=tf32_allowed(), stages=schedule.stages
+        )
         called = GpuSignature(
-            interface,
+            signature(applied, part, spec.name, dims),
             kernel.constants,
             kernel.grid,
             warps,
@@ -129,7 +112,9 @@ def _printed(
         )
         return GpuSource(kernel.text, called, {} if meta is None else meta())
 
-    return build_gpu(parts, emit, example.target)
+    binary = build_gpu(spec.key_parts | own, emit, example.target)
+    sizes = {s.name: example.sizes[s.name] for s in binary.signature.kernel.sizes}
+    return Printed(spec, binary, sizes, tuple(_strides(name, dims[name], applied, example) for name in part.reads))
 
 
 def tf32_allowed() -> bool:

@@ -17,17 +17,19 @@ from typing import Any, TypeAlias
 
 import torch
 
-from weft.cost import total
+from weft.cost import estimate_gpu, gpu, total
 from weft.errors import WeftError
 from weft.options import Options
-from weft.plan.gpu_build import Built, built, launched, tf32_allowed
+from weft.plan.candidates import Candidate, Considered, Example, Selection
 from weft.plan.graphs import awake, cache_filler, capturing, replay_times, replayed
 from weft.plan.kept import keep, parts_of, recalled
 from weft.plan.packed import unplaced
-from weft.plan.select import Candidate, Considered, Example, Selection, select
+from weft.plan.targets.toolchain import Refused
+from weft.plan.targets.triton.build import Printed, built, launched, tf32_allowed
 from weft.run.cache import Json
 from weft.run.gpu.alone import alone_on
 from weft.run.gpu.assemble import side_by_side
+from weft.run.gpu.build import gpu_parts
 from weft.schedule import Schedule, kernels
 from weft.tensor.program import TensorProgram
 
@@ -49,8 +51,6 @@ _JUDGED = 4
 _NO_MEMORY = "the GPU's memory did not suffice"
 
 Run = Callable[[], tuple[torch.Tensor, ...]]
-Refused: TypeAlias = "Callable[[Candidate], str | None]"
-"""Why the kernels of a candidate may not run; None where they may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,16 @@ class Ready:
     """A candidate whose kernels are compiled."""
 
     candidate: Candidate
-    kernels: list[Built]
+    kernels: list[Printed]
 
 
-def tuned(selection: Selection, options: Options, device: torch.device | None, refused: Refused) -> Selection:
+def tuned(
+    selection: Selection,
+    options: Options,
+    device: torch.device | None,
+    refused: Refused,
+    anew: Callable[[], Selection] | None = None,
+) -> Selection:
     """Returns `selection` with the candidate that measured fastest of those that are right, and what became of the others.
 
     The choice of a tuning that `tune_seconds` cut short is kept under a key with these seconds: a warm start with as many times
@@ -74,6 +80,7 @@ def tuned(selection: Selection, options: Options, device: torch.device | None, r
             while a CUDA graph is captured.
         refused: asked of the fastest candidates in order until one may run. Where none of a few may, the fastest is taken and
             kept: whoever builds it finds that out again, without a tuning. Nothing is asked where nothing is timed.
+        anew: selects again where the candidates beside the chosen one were not kept; without it they are not tried.
 
     Raises:
         WeftError: no candidate has kernels; the first one's reason.
@@ -82,11 +89,14 @@ def tuned(selection: Selection, options: Options, device: torch.device | None, r
         return replace(selection, others=())
     effort = "none" if device is None or capturing() else options.effort
     if device is None or effort == "none":
-        return _first_that_compiles(selection, options)
+        return _first_that_compiles(selection, anew)
     plain, brought = unplaced(selection.program)
-    gpu = {"tuned": effort, "gpu": torch.cuda.get_device_name(device), "tf32": str(tf32_allowed())}
-    gpu |= {"judged": str(options.judge != "off")}
-    parts = parts_of("schedule", plain, selection.example, options) | gpu
+    example = selection.example
+    tuning = {"tuned": effort, "gpu": torch.cuda.get_device_name(device), "tf32": str(tf32_allowed())}
+    tuning |= {"judged": str(options.judge != "off")}
+    parts = (
+        parts_of("schedule", plain, example, options, gpu_parts(example.target), gpu(example.target).machine()) | tuning
+    )
     cut_short = parts | {"tune seconds": str(options.tune_seconds)}
     known = recalled(parts, Candidate, options, brought)
     if known is None and options.tune_seconds is not None:
@@ -94,32 +104,34 @@ def tuned(selection: Selection, options: Options, device: torch.device | None, r
     considered = None if known is None else _considered(known[1])
     if known is not None and considered is not None:
         # At these sizes, not at those of then.
-        cost = total(selection.example.costs(known[0].applied, known[0].schedule))
+        cost = total(
+            estimate_gpu(known[0].applied, example.sizes, example.target, known[0].schedule, example.innermost)
+        )
         chosen = replace(known[0], cost=cost)
         return replace(selection, chosen=chosen, others=(), considered=(*selection.considered, *considered))
-    selection = _with_others(selection, options)
+    selection = _with_others(selection, anew)
     tried = (selection.chosen, *(selection.others or ()))
     if len(tried) == 1:
         return replace(selection, others=())
     ranked, said, whole = _fastest(tried, selection, device, options)
     if not ranked:  # perhaps the next process has the memory to time them
-        return _first_that_compiles(replace(selection, considered=(*selection.considered, *said)), options)
+        return _first_that_compiles(replace(selection, considered=(*selection.considered, *said)), anew)
     best, said = _first_right(ranked, said, refused)
     lines: list[Json] = [[c.origin, c.seconds, c.reason] for c in said]
     keep(parts if whole else cut_short, best, options, brought, {"chosen": _name(best), "considered": lines})
     return replace(selection, chosen=best, others=(), considered=(*selection.considered, *said))
 
 
-def _with_others(selection: Selection, options: Options) -> Selection:
+def _with_others(selection: Selection, anew: Callable[[], Selection] | None) -> Selection:
     """Returns `selection` with all that a tuner may try, found anew where it was not kept."""
-    return selection if selection.others is not None else select(selection.program, selection.example, options)
+    return selection if selection.others is not None or anew is None else anew()
 
 
-def _first_that_compiles(selection: Selection, options: Options) -> Selection:
+def _first_that_compiles(selection: Selection, anew: Callable[[], Selection] | None) -> Selection:
     """Returns `selection` with the likeliest candidate that has kernels."""
     failed: list[Considered] = []
     failure: WeftError | None = None
-    for candidate in _likeliest(selection, options):
+    for candidate in _likeliest(selection, anew):
         try:
             _assembled(built(selection.program, candidate, selection.example), math.inf)
         except WeftError as error:
@@ -132,10 +144,10 @@ def _first_that_compiles(selection: Selection, options: Options) -> Selection:
     raise failure
 
 
-def _likeliest(selection: Selection, options: Options) -> Iterator[Candidate]:
+def _likeliest(selection: Selection, anew: Callable[[], Selection] | None) -> Iterator[Candidate]:
     """Yields the candidates in order; the others are found only where the first does not do."""
     yield selection.chosen
-    yield from _with_others(selection, options).others or ()
+    yield from _with_others(selection, anew).others or ()
 
 
 def _first_right(
@@ -307,7 +319,7 @@ def compiled(
     deadline: float = math.inf,
     *,
     surely: int = 0,
-) -> list[list[Built] | WeftError]:
+) -> list[list[Printed] | WeftError]:
     """Compiles for each candidate its kernels, or says what is wrong with one; Triton runs in processes of its own, one
     for each core.
 
@@ -322,14 +334,14 @@ def compiled(
     return [each if isinstance(each, WeftError) else next(made) for each in printed]
 
 
-def _printed(program: TensorProgram, candidate: Candidate, example: Example) -> list[Built] | WeftError:
+def _printed(program: TensorProgram, candidate: Candidate, example: Example) -> list[Printed] | WeftError:
     try:
         return built(program, candidate, example)
     except WeftError as error:
         return error
 
 
-def _assembled(kernels: list[Built], deadline: float) -> list[Built]:
+def _assembled(kernels: list[Printed], deadline: float) -> list[Printed]:
     for each in kernels:
         each.assembled(min(_COMPILING, deadline - time.monotonic()))
     return kernels

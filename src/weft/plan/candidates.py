@@ -1,0 +1,135 @@
+"""What is chosen among: the example a region is compiled for, its candidates, and the one that was selected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from weft.block.program import BlockProgram
+from weft.cascade import Approximation
+from weft.cost import Cost
+from weft.errors import Location, ScheduleError, UnsupportedError
+from weft.fuse import Step
+from weft.schedule import Schedule, kernels
+from weft.target import CPU, Target
+from weft.tensor.program import TensorProgram
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """What is known of the tensors that a region will be called with.
+
+    Attributes:
+        sizes: by space name; only their magnitude is used.
+        innermost: for each input, its dimension of stride 1 at the example, if any.
+        threads: of the grid, on a CPU.
+        target: where the kernels run.
+    """
+
+    sizes: Mapping[str, int]
+    innermost: Mapping[str, int | None]
+    threads: int
+    target: Target = CPU
+
+    @property
+    def kind(self) -> str:
+        """The example's class as text: magnitudes of sizes, and the rest. What is chosen for one example serves all of a class."""
+        magnitudes = {name: (size - 1).bit_length() if size else -1 for name, size in self.sizes.items()}
+        layouts = sorted(self.innermost.items())
+        return f"sizes up to 2**{sorted(magnitudes.items())}, innermost {layouts}, threads {self.threads}"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A fused program with places.
+
+    Attributes:
+        schedule, applied: what was chosen, and the program with it.
+        cost: of all its kernels, at the example's sizes.
+    """
+
+    schedule: Schedule
+    applied: BlockProgram
+    cost: Cost
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """A way to compute a region.
+
+    Attributes:
+        origin: where it comes from, for the report.
+        fused: its block program, numerically safe, without places.
+        trace: the rewrites that led there.
+        schedule, applied: its schedule, and the program with places.
+        cost: of all its kernels at the example's sizes.
+        approximation: what a field can check of it, where it rounds at running scales; None where it is the program itself.
+    """
+
+    origin: str
+    fused: BlockProgram
+    trace: tuple[Step, ...]
+    schedule: Schedule
+    applied: BlockProgram
+    cost: Cost
+    approximation: Approximation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Considered:
+    """A candidate, and its predicted time; or why it cannot be a kernel, or is not to be one although it could."""
+
+    origin: str
+    seconds: float | None
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.origin}: {self.reason if self.seconds is None else f'{self.seconds * 1e3:.3g} ms'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a region has no candidate: what `select` raised, `kind` by name."""
+
+    kind: Literal["UnsupportedError", "ScheduleError"]
+    what: str
+    where: Location | str | None
+    todo: str
+
+    @staticmethod
+    def of(error: UnsupportedError | ScheduleError) -> Refusal:
+        """Keep what `error` says."""
+        kind = "ScheduleError" if isinstance(error, ScheduleError) else "UnsupportedError"
+        return Refusal(kind, error.what, error.where, error.todo)
+
+    def error(self) -> UnsupportedError | ScheduleError:
+        """Make an error that says the same."""
+        kind = ScheduleError if self.kind == "ScheduleError" else UnsupportedError
+        found = kind(self.what, where=self.where, todo=self.todo)
+        found.where = self.where  # None is no line, not that of whoever asks
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Selection:
+    """The candidate to build, of a region `program` at `example`; `lowered` is what all candidates started from.
+
+    `written` is the one that keeps every rounding, where that is another: it is built where no field can check the chosen one.
+    `others` are more for the target's tuner to time, the likeliest first; None where they were not kept, and would be found anew.
+    `launch_seconds` is what one launch is predicted to take beyond its work.
+    """
+
+    program: TensorProgram
+    example: Example
+    lowered: BlockProgram
+    chosen: Candidate
+    considered: tuple[Considered, ...]
+    written: Candidate | None = None
+    others: tuple[Candidate, ...] | None = ()
+    launch_seconds: float = 0.0
+
+    @property
+    def work_seconds(self) -> float:
+        """Predicted, without what launches cost: that differs most from machine to machine and matters least where it counts."""
+        return self.chosen.cost.predicted_seconds - len(kernels(self.chosen.applied)) * self.launch_seconds

@@ -1,0 +1,107 @@
+"""What weft does for a CPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from weft.emit import cpp
+from weft.errors import MissingFileError, ProgramFileError, TargetError
+from weft.options import Options
+from weft.plan.interface import signature
+from weft.plan.targets.bench import Bench
+from weft.plan.targets.toolchain import Built, LaunchSpec, Meta, SavedText, Toolchain
+from weft.run.build import Binary, KernelSource, build, restored
+from weft.run.cache import Json
+from weft.run.child import can_fork, ends_well
+from weft.run.key import cpu_features, environment_parts
+from weft.run.launch import KernelSignature, Launcher, make_launcher
+
+SECONDS = 20.0
+"""After so many a kernel that is judged does not end."""
+
+
+@dataclass(eq=False)
+class ChildBench(Bench):
+    """Notes what is launched, and runs it in a child process: a crash or an endless loop ends the child alone."""
+
+    words: list[tuple[Binary, bytes]] = field(default_factory=list[tuple[Binary, bytes]])
+
+    def launcher(self, made: Binary) -> Launcher:
+        def noted(given: bytes) -> None:
+            self.words.append((made, given))
+
+        return make_launcher(made.signature, noted, 1, self.memory.allocate)
+
+    def ended(self, meanwhile: Callable[[], None]) -> str | None:
+        def work() -> None:
+            for made, given in self.words:
+                made.function(given)
+
+        failed = ends_well(work, SECONDS, meanwhile) if can_fork() else work()
+        return failed or super().ended(meanwhile)
+
+
+@dataclass(frozen=True)
+class Cpp(Toolchain):
+    """C++ kernels for the CPU that weft runs on."""
+
+    kinds = ("cpu",)
+    architectures = ("cpu",)
+
+    def environment(self) -> dict[str, str]:
+        return environment_parts()
+
+    def build(self, spec: LaunchSpec, meta: Meta) -> Built:
+        def emit() -> KernelSource:
+            kept = meta()
+            text = cpp.emit(spec.applied, spec.part, spec.name, spec.dims)
+            called = signature(spec.applied, spec.part, spec.name, spec.dims)
+            return KernelSource(text, called, (cpp.INCLUDE_DIR,), kept)
+
+        return Built(build(spec.key_parts | {"target": str(self.target)}, emit))
+
+    def narrow_matmuls(self, options: Options) -> bool:
+        return options.brgemm != "off"
+
+    def bench(self, device: torch.device | None) -> Bench:
+        del device
+        return ChildBench()
+
+    def manifest(self) -> dict[str, Json]:
+        return {"features": list[Json](sorted(cpu_features()))}
+
+    def demand_fit(self, path: Path, manifest: Mapping[str, Any], torch_version: str) -> None:
+        if manifest["torch"] != torch_version:
+            raise ProgramFileError(
+                f"{path} has kernels that are linked with libraries of PyTorch {manifest['torch']}; this is {torch_version}",
+                todo="save the program anew with this one, or load it with that one",
+            )
+        if lacking := set(manifest["features"]) - cpu_features():
+            raise TargetError(
+                f"{path} is for a CPU with {', '.join(sorted(lacking))}, which this one has not",
+                todo="save the program anew on a machine like this one",
+            )
+
+    def saved(self, made: Binary, put: Callable[[bytes], str]) -> tuple[tuple[str, ...], ...]:
+        try:
+            return ((put(made.library.read_bytes()),),)
+        except FileNotFoundError as error:
+            todo = "call weft.optimize again: the cache was cleared since"
+            raise MissingFileError(f"there is no file {made.library}", todo=todo) from error
+
+    def restored(self, saved: SavedText, files: Mapping[str, bytes]) -> Built:
+        ((name,),) = saved.binaries
+        called = KernelSignature.from_json(json.loads(saved.signature))
+        try:
+            return Built(restored(called, saved.text, files[name], saved.key))
+        except OSError as error:
+            raise TargetError(
+                f"kernel {called.name} cannot be loaded here: {error}",
+                todo="save the program anew on this machine; where the folder for temporary files forbids execution, set TMPDIR",
+            ) from error

@@ -1,0 +1,355 @@
+"""What weft asks of a target: a `Toolchain`, whose class lies in a folder of the target's own.
+
+`Target` names a target, in options, keys and files. Its toolchain does all that differs from target to target; nothing else in weft
+asks which target it is. A class must say how its kernels are built and what their binaries depend on; what it does not override
+is as on a CPU.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, TypeAlias
+
+import torch
+
+from weft.block.listing import listing
+from weft.block.program import BlockProgram
+from weft.cost import Cost, Machine, estimate, total
+from weft.errors import ProgramFileError, ScheduleError, TargetError
+from weft.options import Options
+from weft.plan.candidates import Candidate, Example, Selection, Way
+from weft.plan.choose import choose, in_segments, off_the_grid
+from weft.plan.interface import dims_of
+from weft.plan.targets.bench import Bench, Judged, Serving
+from weft.run.cache import Json
+from weft.run.launch import Launcher
+from weft.schedule import KernelNodes, Schedule, apply, kernels
+from weft.target import Target
+from weft.tensor.axes import Axis
+from weft.tensor.program import TensorProgram
+from weft.verify.emitted import FAR, MANY
+
+Meta: TypeAlias = Callable[[], Mapping[str, Json]]
+"""What is kept beside a kernel that is printed now: its verdict."""
+
+Refused: TypeAlias = Callable[[Candidate], "str | None"]
+"""Why the kernels of a candidate may not run; None where they may."""
+
+
+class Interface(Protocol):
+    """What a kernel is called with."""
+
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+        ...
+
+    @property
+    def passed(self) -> tuple[str, ...]:
+        """The sizes that no input shows: a call passes them, last, in this order."""
+        ...
+
+    def to_json(self) -> Json:
+        """Returns the interface as JSON."""
+        ...
+
+
+class Made(Protocol):
+    """A kernel that can be called.
+
+    Attributes:
+        launch: takes the input tensors, gives new output tensors.
+        signature: the kernel's interface.
+        text: what was printed.
+        meta: what was kept beside it.
+        key: of its entry in the cache.
+        from_cache: it was not printed now.
+    """
+
+    @property
+    def launch(self) -> Launcher: ...
+    @property
+    def signature(self) -> Interface: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def meta(self) -> Mapping[str, Json]: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def from_cache(self) -> bool: ...
+
+
+class Assembly(Protocol):
+    """Machine code for one class of calls: `binary`, and `assembly`, its text."""
+
+    @property
+    def binary(self) -> bytes: ...
+    @property
+    def assembly(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A kernel, and for a target whose binaries are made call by call, the one for calls like the example."""
+
+    made: Made
+    assembled: Callable[[], Assembly] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LaunchSpec:
+    """One launch of a candidate, as a toolchain is asked to build it.
+
+    Attributes:
+        program: the region.
+        applied, schedule: the region's program with places, and what gave them.
+        part, index: which of its launches.
+        dims: of each tensor that it reads or writes, its axes in memory order.
+        example: sizes and layouts.
+    """
+
+    program: TensorProgram
+    applied: BlockProgram
+    schedule: Schedule
+    part: KernelNodes
+    index: int
+    dims: Mapping[str, tuple[Axis, ...]]
+    example: Example
+
+    @property
+    def name(self) -> str:
+        """Name of the function to print."""
+        return re.sub(r"\W", "_", f"weft_{'_'.join(n.name for n in self.part.nodes)}_{self.index}")
+
+    @property
+    def key_parts(self) -> dict[str, str]:
+        """All that the kernel's text depends on beside the target, by name, for its key in the cache."""
+        return {
+            "program": str(self.program),
+            "fixed sizes": str([(s.name, s.fixed) for s in self.program.spaces() if s.fixed is not None]),
+            "schedule": str(self.schedule),
+            "applied": listing(self.applied),
+            "kernel": str(self.index),
+        }
+
+
+def launch_specs(
+    program: TensorProgram, applied: BlockProgram, schedule: Schedule, example: Example
+) -> list[LaunchSpec]:
+    """Lists the launches of a program with places, in order; arguments as the attributes of `LaunchSpec`."""
+    return [
+        LaunchSpec(program, applied, schedule, part, index, dims_of(applied, part), example)
+        for index, part in enumerate(kernels(applied))
+    ]
+
+
+class SavedText(Protocol):
+    """What a file holds of a kernel beside its binaries."""
+
+    @property
+    def text(self) -> str: ...
+    @property
+    def signature(self) -> str: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def binaries(self) -> tuple[tuple[str, ...], ...]: ...
+
+
+@dataclass(frozen=True)
+class Toolchain(ABC):
+    """All that weft does for one target.
+
+    Attributes:
+        target: its name.
+        kinds: the kinds of targets (`Target.kind`) that the class is for.
+        architectures: targets by name for messages, those that are tested.
+        doubles: kernels compute in float64, so that what PyTorch carries in it on a CPU is carried so.
+        fine: kernels may end between a matmul and what makes its operands: each thread block would make these again.
+        inputs_in_caches: inputs may lie in any level of the memory that has room for them; else they come from the last one.
+        any_order: loops that multiply nothing may be nested in any order, by their lengths.
+        may_refuse: kernels may refuse a call when they run (a size, a driver, memory), which PyTorch then runs.
+        crosses: kernels can be made on a machine that does not have the target.
+        times: more schedules (`more_ways`) are found, and timed where the target is here.
+        library_share: PyTorch's library is tried for matmuls where kernels take more than this share of eager's time.
+    """
+
+    target: Target
+
+    kinds: ClassVar[tuple[str, ...]]
+    architectures: ClassVar[tuple[str, ...]]
+    doubles: ClassVar[bool] = True
+    fine: ClassVar[bool] = False
+    inputs_in_caches: ClassVar[bool] = True
+    any_order: ClassVar[bool] = False
+    may_refuse: ClassVar[bool] = False
+    times: ClassVar[bool] = False
+    crosses: ClassVar[bool] = False
+    library_share: ClassVar[float] = 0.95
+
+    @classmethod
+    def knows(cls, target: Target) -> bool:
+        """Tells whether there is such an architecture."""
+        return not target.arch
+
+    @abstractmethod
+    def environment(self) -> dict[str, str]:
+        """Returns what every binary depends on beside its kernel, by name, for keys: compiler, options, weft.
+
+        Raises:
+            CompilerError: there is no compiler.
+        """
+
+    @abstractmethod
+    def build(self, spec: LaunchSpec, meta: Meta) -> Built:
+        """Builds one launch: from the cache, else printed and compiled.
+
+        Raises:
+            UnsupportedError: it cannot be printed.
+            CompilerError: there is no compiler, or it refused the kernel.
+        """
+
+    def runs_on(self, where: Target) -> bool:
+        """Tells whether weft can call its kernels with tensors that live at `where`."""
+        return where == self.target
+
+    def demand_running(self) -> None:
+        """Raises TargetError where weft has no kernels for the target, or does not run them on tensors that live there."""
+        if not self.runs_on(self.target):
+            raise TargetError(
+                f"weft compiles kernels for {self.target}, but does not run them",
+                todo="nothing: PyTorch runs this; weft.optimize(..., target=...) gives the kernels' text and binary",
+            )
+
+    # What the model knows.
+
+    def machine(self, threads: int) -> Machine:
+        """Describes the machine for the cost model; `threads` are those of a CPU."""
+        return Machine.here(threads)
+
+    def costs(self, example: Example, applied: BlockProgram, schedule: Schedule) -> tuple[Cost, ...]:
+        """Estimates the cost of each launch of a program with places; `schedule` is what gave them."""
+        del schedule
+        return estimate(applied, example.sizes, self.machine(example.threads))
+
+    def narrow_matmuls(self, options: Options) -> bool:
+        """Tells whether kernels multiply 16 and 8 bits with units that the machine has for them."""
+        del options
+        return True
+
+    # Schedules.
+
+    def rewritten(self, fused: BlockProgram) -> BlockProgram:
+        """Applies the rewrites of fused programs that are for this target alone."""
+        return fused
+
+    def ways(self, fused: BlockProgram, example: Example) -> list[Way]:
+        """Schedules `fused` in a few ways.
+
+        Raises:
+            UnsupportedError, ScheduleError: there is none.
+        """
+        chosen = choose(
+            fused, example.sizes, example.innermost, example.threads, self.machine(example.threads).near_bytes
+        )
+        ways = [self.given(fused, example, chosen)]
+        if len(kernels(ways[0].applied)) > 1:
+            ways.append(self.given(fused, example, off_the_grid(chosen)))
+        parts = in_segments(fused, chosen, example.sizes, example.threads)
+        if parts is not None:
+            with suppress(ScheduleError):
+                ways.append(self.given(fused, example, parts))
+        return ways
+
+    def given(self, fused: BlockProgram, example: Example, schedule: Schedule) -> Way:
+        """Schedules `fused` in a given way; raises as `ways`."""
+        applied = apply(fused, schedule)
+        return Way(schedule, applied, total(self.costs(example, applied, schedule)))
+
+    def more_ways(self, fused: BlockProgram, example: Example) -> list[Way]:
+        """Schedules `fused` in many ways, for a tuner to time."""
+        del fused, example
+        return []
+
+    def tuned(
+        self,
+        selection: Selection,
+        options: Options,
+        device: torch.device | None,
+        refused: Refused,
+        anew: Callable[[], Selection],
+    ) -> Selection:
+        """Returns `selection` with the candidate to build: by default the one that the model chose.
+
+        Args:
+            selection, options: what to choose among, and how.
+            device: where candidates may be timed, if anywhere.
+            refused: why a candidate may not run.
+            anew: selects again, for candidates that were not kept.
+        """
+        del options, device, refused, anew
+        return selection
+
+    # Judging.
+
+    def unjudged(self, device: torch.device | None) -> str:
+        """Says why kernels cannot be run here to be judged; empty where they can."""
+        del device
+        return ""
+
+    def bench(self, device: torch.device | None) -> Bench:
+        """Makes a place where kernels are run to be judged."""
+        del device
+        return Bench()
+
+    def points(self) -> tuple[int, int]:
+        """Returns how many elements to judge at: at each of many small sizes, and where loops have several blocks."""
+        return MANY, FAR
+
+    def serving(self, judged: Judged, kernels: Sequence[Any], *, congruent: bool) -> Serving | None:
+        """Tells what sizes the kernels' binaries serve; None where any.
+
+        `congruent` asks for sizes that leave the same rest as the example's where that matters to a binary.
+        """
+        del judged, kernels, congruent
+        return None
+
+    # Files.
+
+    def manifest(self) -> dict[str, Json]:
+        """Returns what a program in a file needs of the machine that loads it."""
+        return {"features": []}
+
+    def demand_fit(self, path: Path, manifest: Mapping[str, Any], torch_version: str) -> None:
+        """Raises ProgramFileError or TargetError where a program with this `manifest` does not run on this machine."""
+        del path, manifest, torch_version
+
+    def place(self, device: str | torch.device | None) -> torch.device:
+        """Chooses the device on which a program that was loaded runs: of several GPUs, which one.
+
+        Raises:
+            TargetError: it does not run there.
+        """
+        try:
+            torch.device(device or "cpu")
+        except (RuntimeError, TypeError) as error:
+            raise TargetError(
+                f"there is no device {device!r}", todo='name one as PyTorch does: "cuda:1", say'
+            ) from error
+        return torch.device("cpu")
+
+    def saved(self, made: Any, put: Callable[[bytes], str]) -> tuple[tuple[str, ...], ...]:
+        """Puts a kernel's binaries into an archive; `put` names what it adds. Raises ProgramFileError where it cannot be."""
+        del made, put
+        raise ProgramFileError(f"kernels for {self.target} cannot be saved", todo="compile the program where it runs")
+
+    def restored(self, saved: SavedText, files: Mapping[str, bytes]) -> Built:
+        """Restores what `saved` was of, from the archive's members. Raises TargetError where it cannot be loaded."""
+        del files
+        raise ProgramFileError(f"kernels for {self.target} cannot be loaded: {saved.key}")

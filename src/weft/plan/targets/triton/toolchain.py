@@ -1,0 +1,176 @@
+"""What weft does for a GPU."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from weft.block.copies import canonical
+from weft.block.program import BlockProgram
+from weft.cost import Cost, Machine, estimate_gpu, gpu
+from weft.errors import TargetError
+from weft.fuse.factors_after_maxima import factors_after_maxima
+from weft.fuse.inside_the_only_loop import inside_the_only_loop
+from weft.options import Options
+from weft.plan.candidates import Example, Selection, Way
+from weft.plan.gpu_select import Ways
+from weft.plan.home import of_device
+from weft.plan.targets.bench import Bench, Judged, Serving, dense
+from weft.plan.targets.toolchain import Built, LaunchSpec, Meta, Refused, SavedText, Toolchain
+from weft.plan.targets.triton.build import printed
+from weft.plan.targets.triton.serving import BinaryServing
+from weft.plan.targets.triton.tune import tuned
+from weft.run.gpu import Assembled, GpuBinary, GpuSignature, GpuSource, interpreted, restored_gpu
+from weft.run.gpu.build import gpu_parts
+from weft.run.guarded import GuardedOnGpu
+from weft.schedule import Schedule
+from weft.target import CPU, Target
+from weft.tensor.domain import Array
+from weft.verify.emitted import FAR, MANY
+
+# Triton's interpreter takes milliseconds for each program of a grid.
+_MANY_INTERPRETED = 1 << 13
+_ARCHITECTURE = {"cuda": r"\d{2,3}", "hip": r"gfx[0-9a-f]{3,4}"}
+
+
+class GpuBench(Bench):
+    """Runs kernels on a GPU, on a piece of its memory for each tensor.
+
+    Raises:
+        OutOfMemoryError: `holding` and launchers, where the GPU has no room left.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.memory = GuardedOnGpu(device)
+
+    def holding(self, bits: Array, dtype: torch.dtype, number: int, innermost: int | None) -> torch.Tensor:
+        """Makes an input that lies as the example's does: the binary is for that."""
+        del number
+        return self.memory.holding(bits, dtype, dense(bits.shape, innermost))
+
+
+@dataclass(frozen=True)
+class TritonGpu(Toolchain):
+    """Triton kernels for an NVIDIA or AMD GPU, or for Triton's interpreter."""
+
+    kinds = ("cuda", "hip")
+    architectures = ("cuda:80", "cuda:90", "cuda:100", "hip:gfx942")
+    doubles = False
+    fine = True
+    inputs_in_caches = False
+    any_order = True
+    may_refuse = True
+    times = True
+    crosses = True
+    # Most of what remains is between the matmuls.
+    library_share = 0.25
+
+    @classmethod
+    def knows(cls, target: Target) -> bool:
+        return re.fullmatch(_ARCHITECTURE[target.kind], target.arch) is not None
+
+    def environment(self) -> dict[str, str]:
+        return gpu_parts(self.target)
+
+    def build(self, spec: LaunchSpec, meta: Meta) -> Built:
+        """Prints one launch and compiles it for calls like the example; raises as `printed` and `Printed.assembled`."""
+        found = printed(spec, meta)
+        found.assembled()
+        return Built(found.binary, found.assembled)
+
+    def runs_on(self, where: Target) -> bool:
+        """Tells whether weft can call its kernels at `where`: those for AMD's GPUs it only makes."""
+        if interpreted.is_asked_for():
+            return where in (CPU, self.target)
+        return where == self.target and self.target.kind == "cuda"
+
+    def demand_running(self) -> None:
+        gpu(self.target)
+        super().demand_running()
+
+    def machine(self, threads: int) -> Machine:
+        del threads
+        return gpu(self.target).machine()
+
+    def costs(self, example: Example, applied: BlockProgram, schedule: Schedule) -> tuple[Cost, ...]:
+        return estimate_gpu(applied, example.sizes, self.target, schedule, example.innermost)
+
+    def rewritten(self, fused: BlockProgram) -> BlockProgram:
+        """Takes factors off after maxima, and leaves nothing beside nested parallel loops, which then go on the grid."""
+        return canonical(inside_the_only_loop(factors_after_maxima(fused)))
+
+    def ways(self, fused: BlockProgram, example: Example) -> list[Way]:
+        return self._ways(fused, example).probed()
+
+    def given(self, fused: BlockProgram, example: Example, schedule: Schedule) -> Way:
+        return self._ways(fused, example).given(schedule)
+
+    def more_ways(self, fused: BlockProgram, example: Example) -> list[Way]:
+        return self._ways(fused, example).closely()
+
+    def _ways(self, fused: BlockProgram, example: Example) -> Ways:
+        return Ways(fused, example.sizes, example.innermost, self.target)
+
+    def tuned(
+        self,
+        selection: Selection,
+        options: Options,
+        device: torch.device | None,
+        refused: Refused,
+        anew: Callable[[], Selection],
+    ) -> Selection:
+        """Returns `selection` with the candidate that measured fastest of those that are right."""
+        return tuned(selection, options, device, refused, anew)
+
+    def unjudged(self, device: torch.device | None) -> str:
+        return "" if device is not None or interpreted.is_asked_for() else "there is no GPU here to run it"
+
+    def bench(self, device: torch.device | None) -> Bench:
+        return Bench() if device is None else GpuBench(device)
+
+    def points(self) -> tuple[int, int]:
+        return (_MANY_INTERPRETED, MANY) if interpreted.is_asked_for() else (MANY, FAR)
+
+    def serving(self, judged: Judged, kernels: Sequence[GpuBinary], *, congruent: bool) -> Serving | None:
+        return None if interpreted.is_asked_for() else BinaryServing(judged, kernels, congruent=congruent)
+
+    def place(self, device: str | torch.device | None) -> torch.device:
+        try:
+            place = torch.device(device or "cuda")
+        except (RuntimeError, TypeError) as error:
+            raise TargetError(
+                f"there is no device {device!r}", todo='name one as PyTorch does: "cuda:1", say'
+            ) from error
+        target = self.target
+        if interpreted.is_asked_for():
+            return torch.device("cpu")
+        if not torch.cuda.is_available():
+            raise TargetError(
+                f"the program is for {target}, and there is no GPU here", todo="load it where such a GPU is"
+            )
+        if place.type != "cuda":
+            raise TargetError(f"the program is for {target}, and not for {place}", todo='load it with device="cuda"')
+        if place == torch.device("cuda"):
+            place = torch.device("cuda", torch.cuda.current_device())
+        if of_device(place) != target:
+            raise TargetError(
+                f"the program is for {target}, and {place} is {of_device(place)}",
+                todo="load it on such a GPU, or save the program anew on this one",
+            )
+        return place
+
+    def saved(self, made: GpuBinary, put: Callable[[bytes], str]) -> tuple[tuple[str, ...], ...]:
+        """Puts what is known into an archive: for each class of calls what it is, its binary and its assembly."""
+        return tuple((json.dumps(one.to_json()), put(one.binary), put(one.assembly.encode())) for one in made.assembled)
+
+    def restored(self, saved: SavedText, files: Mapping[str, bytes]) -> Built:
+        source = GpuSource(saved.text, GpuSignature.from_json(json.loads(saved.signature)))
+        binaries = [
+            Assembled.from_json(json.loads(known), files[binary], files[assembly].decode())
+            for known, binary, assembly in saved.binaries
+        ]
+        return Built(restored_gpu(source, self.target, binaries, saved.key), lambda: binaries[0])
