@@ -30,7 +30,7 @@ from weft.tensor.evaluate import evaluate
 from weft.tensor.fp64 import Fp64Domain
 from weft.tensor.laws import cancel_shifts, normalize
 from weft.tensor.program import TensorProgram
-from weft.tensor.scalar import operation_count
+from weft.tensor.scalar import applied
 from weft.verify import verify
 
 PROGRAMS = {**CONVERTED, **PLAIN, "attention": paper.attention}
@@ -53,7 +53,7 @@ def exps(program: BlockProgram) -> int:
     """Counts the plain exponentials that are computed in `program`."""
 
     def of(graph: Graph) -> int:
-        count = sum(operation_count(n.expr, "exp") for n in graph.nodes if isinstance(n, Pointwise))
+        count = sum(applied(n.expr).count("exp") for n in graph.nodes if isinstance(n, Pointwise))
         for node in graph.nodes:
             if isinstance(node, Map):
                 count += of(node.body) + (of(node.state.update) if node.state else 0)

@@ -16,7 +16,7 @@ from weft.tensor.builder import Builder, Ref, promote
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import rounded
 from weft.tensor.optable import MASK_ATEN, DerivedRow, Row, derived, primitive, row
-from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, applied, apply
 
 ALIASES = {
     "aten.absolute": "aten.abs",
@@ -329,20 +329,8 @@ def _check_closed(expr: Scalar, dtype: DType) -> None:
     """
     if dtype.is_float:
         return
-    for name in _names(expr):
+    for name in set(applied(expr)):
         found = row(name)
         fits = name in _SELECTS or found.result == "bool"
         if not fits and (dtype is DType.bool or not found.closed):
             raise UnsupportedError(f"{name} with a result of type {dtype}")
-
-
-def _names(expr: Scalar) -> set[str]:
-    match expr:
-        case Arg() | Lit():
-            return set()
-        case Apply(op, args):
-            return {op}.union(*(_names(a) for a in args))
-        case Convert(_, inner):
-            return _names(inner)
-        case _:
-            assert_never(expr)

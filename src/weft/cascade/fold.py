@@ -46,7 +46,7 @@ from weft.errors import Location
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Extent, Monoid, Node, Use
-from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply, arguments, substitute
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply, arguments, parts, substitute
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +86,9 @@ def _computed_in(chain: Chain, values: Mapping[str, Node]) -> DType:
     """
     read = (values[o.value].dtype for o in chain.operands if isinstance(o, Use))
     wide = DType.float64 in (*read, *(link.dtype for link in chain.links))
-    return DType.float64 if wide or any(_converts(link.element.expr) for link in chain.links) else DType.float32
-
-
-def _converts(expr: Scalar) -> bool:
-    """Tells whether part of `expr` is a conversion to float64."""
-    match expr:
-        case Apply(_, args):
-            return any(map(_converts, args))
-        case Convert(dtype, inner):
-            return dtype is DType.float64 or _converts(inner)
-        case _:
-            return False
+    made = (part for link in chain.links for part in parts(link.element.expr))
+    wide = wide or any(isinstance(part, Convert) and part.dtype is DType.float64 for part in made)
+    return DType.float64 if wide else DType.float32
 
 
 _COUNT = Carried((Factor(),), (None,))

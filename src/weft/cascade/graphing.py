@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import assert_never
 
 from weft.block.program import BlockNode, Collapse, Dot, Extent, Pointwise
 from weft.errors import Location
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
-from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, substitute
+from weft.tensor.scalar import Arg, Scalar, occurrences, substitute
 
 
 @dataclass
@@ -46,7 +45,7 @@ class Graphing:
         """Makes `expr` over the values `args` a value; `args` that are not read are left out."""
         if isinstance(expr, Arg) and dtype is None:
             return args[expr.index]
-        names = list(dict.fromkeys(args[i] for i in _in_order(expr)))
+        names = list(dict.fromkeys(args[i] for i in occurrences(expr)))
         expr = substitute(expr, lambda i: Arg(names.index(args[i])))
         found = frozenset[Axis]().union(*(self.dims[n] for n in names)) if dims is None else dims
         key = (expr, tuple(names), dtype, found)
@@ -94,19 +93,3 @@ class Graphing:
     def ordered(self, dims: frozenset[Axis]) -> tuple[Axis, ...]:
         """Sorts `dims` into the order that all items have."""
         return tuple(a for a in self.order if a in dims)
-
-
-def _in_order(expr: Scalar) -> Iterator[int]:
-    """Yields the arguments that `expr` reads, from left to right."""
-    match expr:
-        case Arg(index):
-            yield index
-        case Lit():
-            pass
-        case Apply(_, args):
-            for each in args:
-                yield from _in_order(each)
-        case Convert(_, inner):
-            yield from _in_order(inner)
-        case _:
-            assert_never(expr)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from weft.cascade.algebra import ONE, ZERO, difference, negative, power, product, quotient, total
-from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply
+from weft.tensor.scalar import Apply, Arg, Lit, Scalar, apply, rewritten
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +92,10 @@ def simplified(expr: Scalar, given: Callable[[int], Scalar]) -> Scalar:
     match expr:
         case Arg(index):
             return given(index)
-        case Lit():
-            return expr
-        case Convert(dtype, inner):
-            return Convert(dtype, simplified(inner, given))
         case Apply(op, args):
             return _worked_out(op, tuple(simplified(a, given) for a in args))
+        case _:
+            return rewritten(expr, lambda inner: simplified(inner, given))
 
 
 def _worked_out(op: str, args: tuple[Scalar, ...]) -> Scalar:

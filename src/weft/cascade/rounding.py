@@ -26,7 +26,7 @@ from weft.tensor.fp64 import rounded
 from weft.tensor.laws import remove_dead
 from weft.tensor.program import Cast, Elementwise, Monoid, Node, TensorProgram, Use
 from weft.tensor.rename import with_uses
-from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, substitute
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, rewritten, substitute
 
 _SLACK = 1e-6
 """Relative: what bounds that are reached lack when numbers are rounded."""
@@ -173,13 +173,7 @@ def without(roundings: Sequence[Scalar], expr: Scalar) -> Scalar:
         inner = _inside(around, expr)
         if inner is not None:
             return without(roundings, inner)
-    match expr:
-        case Apply(op, args):
-            return Apply(op, tuple(without(roundings, a) for a in args))
-        case Convert(dtype, inner):
-            return Convert(dtype, without(roundings, inner))
-        case Arg() | Lit():
-            return expr
+    return rewritten(expr, lambda inner: without(roundings, inner))
 
 
 def _inside(around: Scalar, expr: Scalar) -> Scalar | None:

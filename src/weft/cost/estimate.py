@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from weft.block.program import BlockProgram, Collapse, Graph, Map, Pointwise
 from weft.cost.machine import Machine
 from weft.cost.traffic import Traffic, by_kernel
+from weft.tensor import optable
 from weft.tensor.axes import Axis
-from weft.tensor.scalar import operation_count, operations
+from weft.tensor.scalar import applied, operations
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +50,6 @@ class Cost:
         )
 
 
-# What a function of the prelude costs, in additions of a vector: the length of its polynomial, and the divisions in it.
-_HEAVY = {
-    **dict.fromkeys(("exp", "exp2", "decay", "log", "expm1", "erf", "tanh", "sin", "cos", "atan", "log1p"), 20.0),
-    **dict.fromkeys(("coarse_decay",), 12.0),
-    **dict.fromkeys(("div", "sqrt", "remainder", "fmod"), 4.0),
-    **dict.fromkeys(("pow", "atan2"), 60.0),
-}
 _NONE: Mapping[str, float] = {}
 
 
@@ -102,7 +96,7 @@ def _heavy(graph: Graph) -> Iterator[tuple[str, float]]:
             if node.state is not None:
                 yield from _heavy(node.state.update)
         elif isinstance(node, Pointwise) and operations(node.expr):
-            extra = sum((cost - 1) * operation_count(node.expr, op) for op, cost in _HEAVY.items())
+            extra = sum(optable.row(op).cpu - 1 for op in applied(node.expr))
             if extra:
                 yield node.name, extra / operations(node.expr)
 

@@ -5,27 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
+from weft.tensor import optable
 from weft.tensor.axes import Axis
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 
-# Clocks of a scheduler that one operation on a warp takes: 1 where all 32 lanes have a unit, 2 where half have (comparisons,
-# selections, conversions), 8 where a quarter of 8 units is there (the special functions exp2, log2, reciprocal, square root).
-_FUNCTION = 8.0
-CLOCKS = {
-    **dict.fromkeys(
-        ("maximum", "minimum", "where", "abs", "sign", "floor", "ceil", "trunc", "round", "isnan", "isinf"), 2.0
-    ),
-    **dict.fromkeys(("lt", "le", "gt", "ge", "eq", "ne", "logical_and", "logical_or", "logical_not"), 2.0),
-    **dict.fromkeys(("decay", "coarse_decay", "coarse_div"), _FUNCTION + 2),
-    **dict.fromkeys(("exp", "exp2", "log"), _FUNCTION + 5),
-    **dict.fromkeys(("div", "sqrt"), _FUNCTION + 6),
-    **dict.fromkeys(("sin", "cos", "floor_divide", "trunc_divide"), _FUNCTION + 20),
-    **dict.fromkeys(("expm1", "log1p", "tanh", "erf", "fmod"), 2 * _FUNCTION + 20),
-    "pow": 3 * _FUNCTION + 20,
-}
-"""Clocks of an operation, by its row of the table; of those that are not here, 1."""
-
-_POWERS = {2.0: 1.0, 1.0: 0.0, 0.5: CLOCKS["sqrt"], -0.5: CLOCKS["sqrt"] + CLOCKS["div"], -1.0: CLOCKS["div"]}
+_ROOT, _QUOTIENT = (optable.row(op).gpu for op in ("sqrt", "div"))
+_POWERS = {2.0: 1.0, 1.0: 0.0, 0.5: _ROOT, -0.5: _ROOT + _QUOTIENT, -1.0: _QUOTIENT}
 SELECT = 2.0
 """Clocks of choosing one of two values."""
 
@@ -47,9 +32,9 @@ def clocks_of(expr: Scalar, args: Sequence[tuple[Axis, ...]]) -> list[tuple[froz
             case Lit():
                 return frozenset()
             case Apply(op, (base, Lit(value))) if op == "pow":
-                axes, clocks = axes_of(base), _POWERS.get(float(value), CLOCKS["pow"])
+                axes, clocks = axes_of(base), _POWERS.get(float(value), optable.row(op).gpu)
             case Apply(op, inner):
-                axes, clocks = frozenset[Axis]().union(*map(axes_of, inner)), CLOCKS.get(op, 1.0)
+                axes, clocks = frozenset[Axis]().union(*map(axes_of, inner)), optable.row(op).gpu
             case Convert(_, inner):
                 axes, clocks = axes_of(inner), CONVERT
             case _:

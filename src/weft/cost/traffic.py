@@ -43,7 +43,7 @@ from weft.block.ranges import All, Band, First, Part, Rest, Segment, Within
 from weft.schedule import kernels
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
-from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
+from weft.tensor.scalar import operations
 
 Counts: TypeAlias = Mapping[str, int]
 K = TypeVar("K")
@@ -254,7 +254,7 @@ class _Walk:
         """Return the item that an operator gives, and count its work."""
         match node:
             case Pointwise(name, expr, _, dims, dtype):
-                self.flops[name] += times * elements(dims, scope) * _scalar_operations(expr)
+                self.flops[name] += times * elements(dims, scope) * operations(expr)
                 return _item(dims, dtype)
             case Dot(name, left, right, over, dims, dtype):
                 work = 2 * times * elements((*dims, over), scope)
@@ -402,18 +402,6 @@ def elements(dims: tuple[Axis, ...], scope: Steps) -> int:
 def _is_grid(body: Graph) -> bool:
     """Tell whether the body is another map of the grid: one iteration there is one here."""
     return any(isinstance(n, Map) and n.place is Place.grid for n in body.nodes)
-
-
-def _scalar_operations(expr: Scalar) -> int:
-    match expr:
-        case Arg() | Lit():
-            return 0
-        case Apply(_, args):
-            return 1 + sum(_scalar_operations(a) for a in args)
-        case Convert(_, arg):
-            return 1 + _scalar_operations(arg)
-        case _:
-            assert_never(expr)
 
 
 def _summed(parts: Iterable[Mapping[K, int]]) -> Counter[K]:

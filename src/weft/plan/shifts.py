@@ -10,7 +10,7 @@ from weft.errors import UnsupportedError
 from weft.fuse.safety import make_safe
 from weft.tensor.laws import cancel_shifts, lost_shifts, sizes_in_place
 from weft.tensor.program import TensorProgram
-from weft.tensor.scalar import operation_count
+from weft.tensor.scalar import applied
 
 
 def without_shifts(program: TensorProgram) -> TensorProgram:
@@ -49,7 +49,7 @@ def _exponentials(graph: Graph) -> Iterator[str]:
 def _count(node: BlockNode) -> int:
     match node:
         case Pointwise():
-            return operation_count(node.expr, "exp")
+            return applied(node.expr).count("exp")
         case Map():
             return sum(map(_count, node.body.nodes))
         case _:

@@ -2,7 +2,7 @@
 
 In: nothing; capture builds the forms. Out: spaces and axes, scalar expressions, the operation
 table (`optable`), the tensor program with its checker, the one evaluator, and the value domains
-it runs over: numbers (`Fp64Domain`), field elements (`FieldDomain`), bytes (`BytesDomain`).
+it runs over: numbers (`Fp64Domain`), field elements (`FieldDomain`).
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ from weft.tensor.field import FieldDomain
 from weft.tensor.fp64 import Fp64Domain
 from weft.tensor.program import TensorProgram
 from weft.tensor.scalar import Scalar
-from weft.tensor.traffic import BytesDomain, traffic
 from weft.tensor.wellformed import well_formed
 
 __all__ = [
     "Affine",
     "Axis",
-    "BytesDomain",
     "DType",
     "Domain",
     "FieldDomain",
@@ -31,6 +29,5 @@ __all__ = [
     "TensorProgram",
     "evaluate",
     "returned",
-    "traffic",
     "well_formed",
 ]

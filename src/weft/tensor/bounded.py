@@ -49,7 +49,6 @@ _KEEPS = frozenset({"add", "sub", "mul", "fma"})
 
 _MARGIN, _LEAST_MARGIN = 10, 3
 _NARROW, _WIDE = "v", "float64"
-_CHOOSING = frozenset({"where", "maximum", "minimum", "neg", "abs"})
 """They give a number that they were given: one that stands for -inf, say."""
 _EXPONENTIALS = frozenset({"exp", "exp2", "expm1", "decay", "coarse_decay"})
 
@@ -290,7 +289,9 @@ class BoundedDomain:
                 if found.dtype.kind != "f":
                     return found, DType.float32
                 computed = DType.float64 if DType.float64 in types else DType.float32
-                return found if op in _CHOOSING else self._within(found, computed, expr, operands), computed
+                return found if optable.row(op).rounding == "chooses" else self._within(
+                    found, computed, expr, operands
+                ), computed
             case Convert(to, inner):
                 found, _ = self._scalar(inner, args)
                 return self._converted(found, to, semantic=True), to.accumulator

@@ -169,7 +169,6 @@ Value: TypeAlias = Formula | ExactValue
 _EXTREMA = ("maximum", "minimum")
 _COMPARISONS = ("lt", "le", "gt", "ge")
 _TIES = ("eq", "ne")
-_NOT_RANDOM = ("floor", "ceil", "trunc", "round")
 
 
 class DegreeDomain:
@@ -296,7 +295,7 @@ class DegreeDomain:
                     else _variable(formulas)
                 )
                 return self._compared(op, [*formulas, _number(0.0, ())], found)
-            case _ if op in _NOT_RANDOM or (row.field is None and row.closed):
+            case _ if row.rounding == "steps" or (row.field is None and row.closed):
                 self.met.unbounded.add(f"{op}, which is known at integers")
                 return self._function(op, formulas)
             case _ if row.field is None:

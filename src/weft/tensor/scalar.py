@@ -5,7 +5,7 @@ SymPy sees them only in the rooms that do algebra, because it reorders floating-
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
@@ -50,6 +50,41 @@ def apply(op: str, *args: Scalar) -> Apply:
     return Apply(op, args)
 
 
+def operands(expr: Scalar) -> tuple[Scalar, ...]:
+    """Returns what `expr` is applied to; nothing for an argument or a number."""
+    match expr:
+        case Apply(_, args):
+            return args
+        case Convert(_, inner):
+            return (inner,)
+        case Arg() | Lit():
+            return ()
+        case _:
+            assert_never(expr)
+
+
+def parts(expr: Scalar) -> Iterator[Scalar]:
+    """Yields `expr` and all that it is made of, from the outside in and from left to right, each as often as it stands there."""
+    waiting = [expr]
+    while waiting:
+        part = waiting.pop()
+        yield part
+        waiting += reversed(operands(part))
+
+
+def rewritten(expr: Scalar, of: Callable[[Scalar], Scalar]) -> Scalar:
+    """Returns `expr` applied to `of` each of its operands."""
+    match expr:
+        case Apply(op, args):
+            return Apply(op, tuple(map(of, args)))
+        case Convert(dtype, inner):
+            return Convert(dtype, of(inner))
+        case Arg() | Lit():
+            return expr
+        case _:
+            assert_never(expr)
+
+
 def substitute(expr: Scalar, arg: Callable[[int], Scalar], lit: Callable[[Lit], Scalar] | None = None) -> Scalar:
     """Returns `expr` with every `Arg(i)` replaced by `arg(i)`, and every number by `lit` of it if that is given."""
     match expr:
@@ -57,68 +92,28 @@ def substitute(expr: Scalar, arg: Callable[[int], Scalar], lit: Callable[[Lit], 
             return arg(index)
         case Lit():
             return expr if lit is None else lit(expr)
-        case Apply(op, args):
-            return Apply(op, tuple(substitute(a, arg, lit) for a in args))
-        case Convert(dtype, inner):
-            return Convert(dtype, substitute(inner, arg, lit))
         case _:
-            assert_never(expr)
+            return rewritten(expr, lambda inner: substitute(inner, arg, lit))
+
+
+def occurrences(expr: Scalar) -> tuple[int, ...]:
+    """Returns the indices of the arguments that `expr` reads, from left to right, each as often as it is read."""
+    return tuple(part.index for part in parts(expr) if isinstance(part, Arg))
 
 
 def arguments(expr: Scalar) -> frozenset[int]:
     """Returns the indices of the arguments that `expr` reads."""
-    match expr:
-        case Arg(index):
-            return frozenset((index,))
-        case Lit():
-            return frozenset()
-        case Apply(_, args):
-            return frozenset[int]().union(*(arguments(a) for a in args))
-        case Convert(_, inner):
-            return arguments(inner)
-        case _:
-            assert_never(expr)
+    return frozenset(occurrences(expr))
 
 
-def occurrences(expr: Scalar) -> tuple[int, ...]:
-    """Returns the indices of the arguments that `expr` reads, each as often as it is read."""
-    match expr:
-        case Arg(index):
-            return (index,)
-        case Lit():
-            return ()
-        case Apply(_, args):
-            return tuple(i for a in args for i in occurrences(a))
-        case Convert(_, inner):
-            return occurrences(inner)
-        case _:
-            assert_never(expr)
+def applied(expr: Scalar) -> list[str]:
+    """Returns the rows of the table that `expr` applies, each as often as it does."""
+    return [part.op for part in parts(expr) if isinstance(part, Apply)]
 
 
 def operations(expr: Scalar) -> int:
     """Counts the table operations that one evaluation of `expr` performs (casts count as one)."""
-    match expr:
-        case Arg() | Lit():
-            return 0
-        case Apply(_, args):
-            return 1 + sum(operations(a) for a in args)
-        case Convert(_, inner):
-            return 1 + operations(inner)
-        case _:
-            assert_never(expr)
-
-
-def operation_count(expr: Scalar, op: str) -> int:
-    """Counts how many times `expr` applies the row `op` of the table."""
-    match expr:
-        case Arg() | Lit():
-            return 0
-        case Apply(name, args):
-            return (name == op) + sum(operation_count(a, op) for a in args)
-        case Convert(_, inner):
-            return operation_count(inner, op)
-        case _:
-            assert_never(expr)
+    return sum(isinstance(part, Apply | Convert) for part in parts(expr))
 
 
 _INFIX = {

@@ -26,7 +26,7 @@ from weft.tensor.program import (
     axes_of,
     uses,
 )
-from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
+from weft.tensor.scalar import Apply, Arg, Scalar, parts
 
 
 def well_formed(program: TensorProgram) -> None:
@@ -188,23 +188,16 @@ def _check_reindex(node: Reindex, values: Mapping[str, Node]) -> None:
 
 
 def _check_expr(name: str, expr: Scalar, arity: int) -> None:
-    match expr:
-        case Arg(index):
-            if not 0 <= index < arity:
+    for part in parts(expr):
+        match part:
+            case Arg(index) if not 0 <= index < arity:
                 what = f"{name} reads argument {index} of {arity}"
                 _fail(name, what, "an expression reads the arguments there are")
-        case Lit():
-            pass
-        case Apply(op, args):
-            if len(args) != optable.row(op).arity:
+            case Apply(op, args) if len(args) != optable.row(op).arity:
                 what = f"{name} applies {op} to {len(args)} arguments"
                 _fail(name, what, "an operation has as many arguments as its row")
-            for arg in args:
-                _check_expr(name, arg, arity)
-        case Convert(_, inner):
-            _check_expr(name, inner, arity)
-        case _:
-            assert_never(expr)
+            case _:
+                pass
 
 
 def _check_outputs(program: TensorProgram, values: Mapping[str, Node]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from weft.tensor import optable
 from weft.tensor.domain import Array, contract_arrays, wrapped
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import Fp64Domain, rounded
@@ -244,7 +245,7 @@ class RandomlyRoundedDomain(Fp64Domain):
                 found = super()._applied(expr, operands)
                 zero = (found == 0) & (found.dtype.kind == "f")
                 return np.where(zero, self._zeros(found), found) if zero.any() else found
-            case Apply("round" | "floor" | "ceil" | "trunc" | "where" | "neg" | "abs" | "sign"):  # no unit rounds these
+            case Apply(op) if optable.row(op).rounding in ("chooses", "steps"):
                 return super()._applied(expr, operands)
             case _:
                 return self._off(super()._applied(expr, operands), self._of)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 from weft.block.program import BlockProgram, Graph, Index, Literal, Map, Pointwise, spaces
 from weft.tensor.axes import Space
 from weft.tensor.program import Constant, Iota, Ranking, Reindex, TensorProgram
-from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
+from weft.tensor.scalar import Lit, parts
 from weft.verify.inputs import literals
 from weft.verify.thresholds import of_symbols, thresholds
 
@@ -103,7 +103,7 @@ def _numbers(graph: Graph, known: set[float]) -> Iterator[int]:
             case Literal():
                 found = [node.value]
             case Pointwise():
-                found = list(_in_expression(node.expr))
+                found = [part.value for part in parts(node.expr) if isinstance(part, Lit)]
             case Map():
                 yield from _numbers(node.body, known)
                 if node.state is not None:
@@ -115,19 +115,6 @@ def _numbers(graph: Graph, known: set[float]) -> Iterator[int]:
         for value in map(float, found):
             if value.is_integer() and abs(value) < 2**31 and not {value, -value} & known:
                 yield int(abs(value))
-
-
-def _in_expression(expr: Scalar) -> Iterator[float | int]:
-    match expr:
-        case Lit(value):
-            yield value
-        case Apply(_, args):
-            for each in args:
-                yield from _in_expression(each)
-        case Convert(_, inner):
-            yield from _in_expression(inner)
-        case Arg():
-            return
 
 
 def over_spaces(thing: T, spaces_: Mapping[Space, Space]) -> T:

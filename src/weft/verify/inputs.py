@@ -23,7 +23,7 @@ from weft.tensor.program import (
     TensorProgram,
     uses,
 )
-from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, applied
 
 V = TypeVar("V")
 
@@ -259,12 +259,4 @@ def _in_expression(
 
 
 def _compares(expr: Scalar) -> bool:
-    match expr:
-        case Arg() | Lit():
-            return False
-        case Apply(op, args):
-            return op in ORDERING or any(map(_compares, args))
-        case Convert(_, inner):
-            return _compares(inner)
-        case _:
-            assert_never(expr)
+    return not frozenset(ORDERING).isdisjoint(applied(expr))

@@ -25,7 +25,7 @@ from weft.tensor.domain import Array
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate
 from weft.tensor.program import Contraction, Input, Monoid, Ranking, Reduction, TensorProgram
-from weft.tensor.scalar import Apply, Convert, Scalar, show
+from weft.tensor.scalar import Scalar, parts, show
 from weft.verify.fixed_sizes import over_spaces, symbols_for
 
 # Elements of each space; those of what is reduced, and of its blocks.
@@ -313,7 +313,7 @@ def _operations(graph: Graph) -> Iterator[tuple[BlockNode, Scalar | None]]:
     for node in graph.nodes:
         match node:
             case Pointwise() if node.dtype.is_float:
-                yield from ((node, each) for each in _applied(node.expr) if kind_of(each) != "other")
+                yield from ((node, each) for each in reversed([*parts(node.expr)]) if kind_of(each) != "other")
             case Dot():
                 yield node, None
             case Collapse(_, Monoid.prod):
@@ -339,19 +339,6 @@ def _computes_doubles(graph: Graph) -> bool:
             case _:
                 pass
     return False
-
-
-def _applied(expr: Scalar) -> Iterator[Scalar]:
-    """Yields the operations of an expression, innermost first."""
-    match expr:
-        case Apply(_, args):
-            for each in args:
-                yield from _applied(each)
-            yield expr
-        case Convert(_, inner):
-            yield from _applied(inner)
-        case _:
-            pass
 
 
 def _magnitudes(inputs: Sequence[Input], groups: Sequence[tuple[str, ...]]) -> Magnitudes:

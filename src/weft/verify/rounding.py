@@ -17,7 +17,7 @@ import numpy as np
 
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Constant, Contraction, Elementwise, Node, Ranking, Reduction, TensorProgram
-from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, substitute
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, applied, substitute
 
 # A number of so many bits, like 0.5 or 1000, is what its writer means.
 _FEW_BITS = 12
@@ -80,19 +80,6 @@ def _computed_with(expr: Scalar) -> Iterator[float | int | bool]:
             assert_never(expr)
 
 
-def _parts(expr: Scalar) -> Iterator[Scalar]:
-    yield expr
-    match expr:
-        case Apply(_, args):
-            yield from itertools.chain.from_iterable(map(_parts, args))
-        case Convert(_, inner):
-            yield from _parts(inner)
-        case Arg() | Lit():
-            return
-        case _:
-            assert_never(expr)
-
-
 def what_differs(first: TensorProgram, second: TensorProgram) -> str:
     """Say in words what only one of the programs has, to follow "they differ by": rounded constants, else operations."""
     programs = (first, second)
@@ -113,7 +100,7 @@ def _operations(program: TensorProgram) -> frozenset[str]:
     for node in program.nodes:
         match node:
             case Elementwise():
-                found |= {e.op for e in _parts(node.expr) if isinstance(e, Apply)}
+                found |= set(applied(node.expr))
             case Reduction():
                 found.add(f"a {node.monoid.name} over an axis")
             case Ranking():

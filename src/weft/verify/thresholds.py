@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from weft.tensor import optable
 from weft.tensor.axes import Axis
 from weft.tensor.domain import Array
 from weft.tensor.dtypes import DType
@@ -54,10 +55,6 @@ _AT_RUN_TIME = 12
 _COMPARE = ("lt", "le", "gt", "ge", "eq", "ne", "maximum", "minimum")
 _BESIDE_ZERO = ("sign", "abs", "logical_and", "logical_or")
 _STEPS = (
-    "floor",
-    "ceil",
-    "trunc",
-    "round",
     "floor_divide",
     "trunc_divide",
     "bitwise_and",
@@ -249,7 +246,7 @@ def _decisions(expr: Scalar, indexed: frozenset[int], integers: bool) -> Iterato
                     yield inner, Lit(0), False
                 case _ if op in _BESIDE_ZERO:
                     yield expr, Lit(0), False
-                case _ if op in _STEPS:
+                case _ if op in _STEPS or optable.row(op).rounding == "steps":
                     yield expr, expr, True
                 case _:
                     pass

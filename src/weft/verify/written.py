@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from weft.tensor import optable
 from weft.tensor.domain import Array
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate, returned
@@ -31,11 +32,6 @@ _EXPONENTS = {
     DType.float8_e4m3fn: 8,
 }
 _INTEGERS = (DType.int64, DType.int32, DType.int16, DType.int8, DType.uint8)
-# Functions, each with the argument for which it gives a number that fp64 has.
-_FUNCTIONS = {
-    **dict.fromkeys(("exp", "exp2", "expm1", "log1p", "tanh", "erf", "sin", "cos", "decay", "coarse_decay"), 0.0),
-    "log": 1.0,
-}
 _NOISE, _WHOLE = 2.0**-49, 2.0**53
 
 
@@ -197,8 +193,9 @@ def _unit(v: Array) -> Array:
 
 def _exact(op: str, result: Array, *values: Array) -> Array | bool:
     """Tells where fp64 did not round the operation."""
-    if op in _FUNCTIONS:
-        return (values[0] == _FUNCTIONS[op]) | ~np.isfinite(values[0])
+    exact_at = optable.row(op).exact_at
+    if exact_at is not None:
+        return (values[0] == exact_at) | ~np.isfinite(values[0])
     floats = [v.astype(np.float64) for v in values]
     match op, floats:
         case "add", [a, b]:

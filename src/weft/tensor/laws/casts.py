@@ -25,8 +25,6 @@ from weft.tensor.program import (
 from weft.tensor.rename import with_uses
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, arguments
 
-_JUMPS = frozenset(("sign", "floor", "ceil", "trunc", "round"))
-
 
 def drop_precision_casts(program: TensorProgram) -> TensorProgram:
     """Removes precision casts between operations.
@@ -124,7 +122,7 @@ def _jumps(expr: Scalar) -> frozenset[int]:
         case Arg() | Lit():
             return frozenset()
         case Apply(op, args):
-            if op in _JUMPS or optable.row(op).result == "bool":
+            if optable.row(op).rounding == "steps" or optable.row(op).result == "bool":
                 return arguments(expr)
             return frozenset[int]().union(*(_jumps(a) for a in args))
         case Convert(dtype, inner):

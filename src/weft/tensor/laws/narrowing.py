@@ -39,9 +39,7 @@ _WHOLE = 256
 """bfloat16 has all integers up to here."""
 _HELD = frozenset({DType.bfloat16, DType.float8_e4m3fn, DType.float8_e5m2, DType.int8, DType.uint8, DType.bool})
 """Element types of which bfloat16 has every number."""
-_GIVES_WHOLE = frozenset({"round", "floor", "ceil", "trunc", "sign"})
 _KEEPS_WHOLE = frozenset({"add", "sub", "mul"})
-_CHOOSES = frozenset({"where", "maximum", "minimum", "neg", "abs"})
 """Results are one of the arguments, or one with another sign."""
 
 
@@ -157,7 +155,7 @@ class _Known:
             case Apply("where", (_, first, second)):
                 return self._chosen(first, args) and self._chosen(second, args)
             case Apply(op, inner):
-                return op in _CHOOSES and all(self._chosen(a, args) for a in inner)
+                return optable.row(op).rounding == "chooses" and all(self._chosen(a, args) for a in inner)
             case Convert(dtype, inner):
                 return dtype in _HELD or (dtype.is_float and self._chosen(inner, args))
             case _:
@@ -191,8 +189,9 @@ class _Known:
             case Apply("where", (_, first, second)):
                 return self._whole_expression(first, args) and self._whole_expression(second, args)
             case Apply(op, inner):
-                kept = op in _KEEPS_WHOLE or op in _CHOOSES
-                return op in _GIVES_WHOLE or (kept and all(self._whole_expression(a, args) for a in inner))
+                rounding = optable.row(op).rounding
+                kept = op in _KEEPS_WHOLE or rounding == "chooses"
+                return rounding == "steps" or (kept and all(self._whole_expression(a, args) for a in inner))
             case Convert(dtype, inner):
                 return not dtype.is_float or self._whole_expression(inner, args)
             case _:

@@ -153,6 +153,21 @@ def equal(a: Interval, b: Interval) -> Interval:
     return FALSE if a[1] < b[0] or b[1] < a[0] else UNKNOWN
 
 
+def negated(interval: Callable[[Interval, Interval], Interval]) -> Callable[[Interval, Interval], Interval]:
+    """Bounds the opposite of a comparison."""
+
+    def opposite(a: Interval, b: Interval) -> Interval:
+        low, high = interval(a, b)
+        return (1.0 - high, 1.0 - low)
+
+    return opposite
+
+
+def swapped(interval: Callable[[Interval, Interval], Interval]) -> Callable[[Interval, Interval], Interval]:
+    """Bounds a comparison of the arguments the other way round."""
+    return lambda a, b: interval(b, a)
+
+
 def truth(a: Interval) -> Interval:
     """Bounds a != 0."""
     low, high = equal(a, FALSE)
@@ -183,6 +198,12 @@ def where(mask: Interval, a: Interval, b: Interval) -> Interval:
             return b
         case _:
             return _hull([*a, *b])
+
+
+def isnan(a: Interval) -> Interval:
+    """Tells nothing: bounds leave NaN out."""
+    del a
+    return UNKNOWN
 
 
 def isinf(a: Interval) -> Interval:

@@ -53,3 +53,8 @@ def power(base: Array, exponent: Array) -> Array:
 def where(mask: Array, true: Array, false: Array) -> Array:
     """Selects `true` where the mask is not 0, else `false`."""
     return np.asarray(np.where(np.asarray(mask).astype(np.bool_), true, false))
+
+
+def fused(a: Array, b: Array, c: Array) -> Array:
+    """Computes a * b + c, as floats."""
+    return np.asarray(np.multiply(a, b, dtype=np.float64) + c)

@@ -17,7 +17,12 @@ Samples: TypeAlias = Literal["real", "positive", "nonnegative", "nonzero", "smal
 """What a test may draw an argument from; "small" is within (-0.9, 0.9); a "divisor" is an integer but 0."""
 
 
-@dataclass(frozen=True, slots=True)
+Rounding: TypeAlias = Literal["exact", "chooses", "steps", "rounds", "function"]
+"""What becomes of a float in it: "exact" gives bools, integers or what needs no more bits; "chooses" an argument or its negative;
+"steps" whole numbers, with jumps; "rounds" the right result, rounded once; "function" is as good as its implementation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """A primitive elementwise operation: one column per thing weft can do with it.
 
@@ -37,27 +42,28 @@ class Row:
             integers. Triton: over tensors of float32 (masks: int1);
             `tl` is triton.language, and functions weft_... are those of the emitter's prelude.
         interval: bounds of the result from bounds of the arguments; bool results within 0..1.
-        sympy: the same over SymPy expressions of real numbers.
-        abstract: its constructor in abstract expressions (Mirage section 4).
-        conditioning: in words, where it magnifies errors.
-        condition: the relative condition number, the sum over arguments of |x_i f_i / f| with
-            f_i the partial derivatives, on arrays; None where f has jumps.
+        rounding: what rounding does to it.
+        exact_at: the argument at which a "function" of one argument gives a whole number, as each implementation of it must;
+            None for others.
+        cpu: what it costs a CPU, in additions of a vector: the length of its polynomial, and the divisions in it.
+        gpu: clocks of a GPU's scheduler that it takes on a warp: 1 where all 32 lanes have a unit, 2 where half have (comparisons,
+            selections), 8 for each of the special functions (exp2, log2, reciprocal, square root), of which there is a quarter.
     """
 
     name: str
     aten: tuple[str, ...]
     samples: tuple[Samples, ...]
-    result: Literal["same", "bool"]
+    result: Literal["same", "bool"] = "same"
     closed: bool
     meaning: Callable[..., Array]
     field: str | None
     cpp: str
     triton: str
     interval: Callable[..., Interval]
-    sympy: Callable[..., Any]
-    abstract: str
-    conditioning: str
-    condition: Callable[..., Array] | None = None
+    rounding: Rounding
+    exact_at: float | None = None
+    cpu: float
+    gpu: float
 
     @property
     def arity(self) -> int:

@@ -7,8 +7,6 @@ divides by 0 gives 0 here, and is left to PyTorch, which raises, wherever a divi
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
-from typing import Any
 
 import numpy as np
 
@@ -58,43 +56,24 @@ def _at_points(meaning: Callable[..., Array]) -> Callable[..., Interval]:
     return interval
 
 
-def _sympy(name: str, meaning: Callable[..., Array]) -> Callable[..., Any]:
-    """Makes a SymPy function that is known at integers alone."""
-
-    def call(*args: Any) -> Any:
-        sympy = import_module("sympy")
-
-        def at_integers(_: object, *values: Any) -> Any:
-            known = all(v.is_Integer for v in values)
-            return sympy.Integer(int(meaning(*(np.asarray(int(v)) for v in values)))) if known else None
-
-        return type(name, (sympy.Function,), {"eval": classmethod(at_integers)})(*args)
-
-    return call
-
-
-def _sympy_fmod(a: Any, b: Any) -> Any:
-    sympy = import_module("sympy")
-    return a - b * sympy.sign(a / b) * sympy.floor(sympy.Abs(a / b))
-
-
-def _row(name: str, samples: tuple[Samples, ...], meaning: Callable[..., Array], cpp: str, triton: str) -> Row:
+def _row(
+    name: str, samples: tuple[Samples, ...], meaning: Callable[..., Array], cpp: str, triton: str, gpu: float = 1.0
+) -> Row:
     """Makes a row that is exact on integers, and a random function of anything else. ATen's name is the row's, where it has one."""
     on_integers = _whole(meaning)
     return Row(
-        name,
-        () if name == "trunc_divide" else (f"aten.{name}",),
-        samples,
-        "same",
-        True,
-        on_integers,
-        None,
-        cpp,
-        triton,
-        _at_points(on_integers),
-        _sympy(name, on_integers),
-        name,
-        "exact on integers",
+        name=name,
+        aten=() if name == "trunc_divide" else (f"aten.{name}",),
+        samples=samples,
+        closed=True,
+        meaning=on_integers,
+        field=None,
+        cpp=cpp,
+        triton=triton,
+        interval=_at_points(on_integers),
+        rounding="exact",
+        cpu=1.0,
+        gpu=gpu,
     )
 
 
@@ -121,21 +100,20 @@ WHOLE: tuple[Row, ...] = (
         "weft::bitwise_right_shift({0}, {1})",
         "({0} >> tl.where(({1} < 0) | ({1} > 63), 63, {1}))",
     ),
-    _row("floor_divide", _QUOTIENT, np.floor_divide, "weft::floor_divide({0}, {1})", _FLOORED),
-    _row("trunc_divide", _QUOTIENT, _trunc_divide, "weft::trunc_divide({0}, {1})", "({0} // {1})"),
+    _row("floor_divide", _QUOTIENT, np.floor_divide, "weft::floor_divide({0}, {1})", _FLOORED, 28.0),
+    _row("trunc_divide", _QUOTIENT, _trunc_divide, "weft::trunc_divide({0}, {1})", "({0} // {1})", 28.0),
     Row(
-        "fmod",
-        ("aten.fmod",),
-        ("real", "nonzero"),
-        "same",
-        True,
-        _fmod,
-        None,
-        "weft::fmod({0}, {1})",
-        "({0} % {1})",
-        _at_points(_fmod),
-        _sympy_fmod,
-        "fmod",
-        "exact; jumps where the quotient passes an integer",
+        name="fmod",
+        aten=("aten.fmod",),
+        samples=("real", "nonzero"),
+        closed=True,
+        meaning=_fmod,
+        field=None,
+        cpp="weft::fmod({0}, {1})",
+        triton="({0} % {1})",
+        interval=_at_points(_fmod),
+        rounding="exact",
+        cpu=4.0,
+        gpu=36.0,
     ),
 )
