@@ -25,11 +25,11 @@ from weft.fuse import Conditioning, Fusion, fuse
 from weft.fuse.safety import Safe, make_safe
 from weft.lab.examples import Example, Sizes
 from weft.lab.measure import Standard
-from weft.lab.operations import run_in_pytorch
 from weft.lab.workloads.cpu import ATTENTION, LAYERNORM, RMSNORM
 from weft.tensor.laws import sizes_in_place
 from weft.tensor.program import TensorProgram
 from weft.verify import together
+from weft.verify.eager import EagerDomain, eagerly
 from weft.verify.judge import OutputJudgement, reference
 
 DERIVED: Mapping[str, tuple[Example, Sizes]] = {
@@ -94,7 +94,7 @@ class FarFromZero:
 
     Attributes:
         by: what is added to each element.
-        derived: of the derived program before fusion, run in PyTorch operation by operation.
+        derived: of the derived program before fusion, each operation rounded as eager rounds it.
         eager: of the function in eager PyTorch.
         kernels: of weft's kernels.
     """
@@ -193,13 +193,13 @@ class Compiled:
         program = self.derivation.before_fusion
         assert captured.program is not None
         at = {node.name: index for node, index in zip(captured.program.inputs, captured.arguments, strict=True)}
-        given = {node.name: inputs[at[node.name]] for node in program.inputs}
+        given = {node.name: inputs[at[node.name]].numpy() for node in program.inputs}
         known = {
             axis.space.name: size
             for node in program.inputs
             for axis, size in zip(node.axes, given[node.name].shape, strict=True)
         }
-        (derived,) = run_in_pytorch(program, given, program.sizes(known))
+        (derived,) = map(torch.tensor, eagerly(program, given, program.sizes(known), EagerDomain()))
         exact: Any = reference(fn, inputs)
         with torch.no_grad():
             results = (derived, fn(*inputs), self.program(*inputs))

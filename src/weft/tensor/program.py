@@ -45,7 +45,16 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class _Value:
+    """What every node gives: a value, with one dimension for each of `axes`."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Input(_Value):
     """A tensor that the program is called with.
 
     A dimension of size 1 has no axis: it is a class of its own, there is nothing to iterate.
@@ -55,60 +64,41 @@ class Input:
         dims: the tensor's dimensions, None for each of size 1; empty where that is just `axes`.
     """
 
-    name: str
-    axes: tuple[Axis, ...]
-    dtype: DType
     dims: tuple[Axis | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(_Value):
     """A number, rank 0."""
 
-    name: str
-    axes: tuple[Axis, ...]
-    dtype: DType
     value: float | int | bool
 
 
 @dataclass(frozen=True, slots=True)
-class Iota:
+class Iota(_Value):
     """The index along its one axis: 0, 1, 2 ..."""
-
-    name: str
-    axes: tuple[Axis, ...]
-    dtype: DType
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(_Value):
     """The number of elements of `space`, rank 0: what a mean divides by."""
 
-    name: str
-    axes: tuple[Axis, ...]
-    dtype: DType
     space: Space
 
 
 @dataclass(frozen=True, slots=True)
-class Elementwise:
+class Elementwise(_Value):
     """`expr` at every point of `axes`; argument i is `args[i]`. Computed in the accumulator type of `dtype`."""
 
-    name: str
-    axes: tuple[Axis, ...]
-    dtype: DType
     expr: Scalar
     args: tuple[Use, ...]
     location: Location | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Contraction:
+class Contraction(_Value):
     """`out[axes] = sum over `over` of left * right`; an axis of `axes` in both operands is a batch axis."""
 
-    name: str
-    axes: tuple[Axis, ...]
-    dtype: DType
     left: Use
     right: Use
     over: tuple[Axis, ...]
@@ -116,12 +106,9 @@ class Contraction:
 
 
 @dataclass(frozen=True, slots=True)
-class Reduction:
+class Reduction(_Value):
     """`out[axes]` = `arg` combined by `monoid` over the axes `over`."""
 
-    name: str
-    axes: tuple[Axis, ...]
-    dtype: DType
     monoid: Monoid
     arg: Use
     over: tuple[Axis, ...]
@@ -154,7 +141,7 @@ NOTHING = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Ranking:
+class Ranking(_Value):
     """Of the elements of `arg` along `over` those that come first in `order`: their values, or where they are.
 
     The two results of one ranking, its values and its places, are two nodes that differ in nothing else.
@@ -165,9 +152,6 @@ class Ranking:
         places: the result is the indices along `over`, int64; else the values, in the accumulator type of `arg`'s.
     """
 
-    name: str
-    axes: tuple[Axis, ...]
-    dtype: DType
     arg: Use
     over: Axis
     rank: Axis | None
@@ -187,40 +171,31 @@ class Ranking:
 
 
 @dataclass(frozen=True, slots=True)
-class Reindex:
+class Reindex(_Value):
     """`out[axes] = source[index...]`: transpose, expand, slice, flip, diagonal: one affine index per source dimension."""
 
-    name: str
-    axes: tuple[Axis, ...]
-    dtype: DType
     source: str
     index: tuple[Affine, ...]
     location: Location | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Cast:
+class Cast(_Value):
     """A change of element type. Not `semantic`: precision, which a law may drop, keeping more bits (design.md, Forms)."""
 
-    name: str
-    axes: tuple[Axis, ...]
-    dtype: DType
     arg: Use
     semantic: bool
     location: Location | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Opaque:
+class Opaque(_Value):
     """An operation that runs in PyTorch: one result of `target`, with the reason why it is not weft's.
 
     `call` names the node of the captured graph that computes it; `uses` are the values it reads, whole. `always`: it runs though
     nothing reads it, since it draws random numbers or does something besides.
     """
 
-    name: str
-    axes: tuple[Axis, ...]
-    dtype: DType
     target: str
     call: str
     uses: tuple[str, ...]

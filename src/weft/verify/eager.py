@@ -6,15 +6,16 @@ Neither runs PyTorch: a program of a few numbers takes a few microseconds for ea
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from weft.tensor import optable
 from weft.tensor.domain import Array, contract_arrays, wrapped
 from weft.tensor.dtypes import DType
+from weft.tensor.evaluate import evaluate
 from weft.tensor.fp64 import Fp64Domain, rounded
-from weft.tensor.program import Monoid, Node
+from weft.tensor.program import Monoid, Node, TensorProgram
 from weft.tensor.scalar import Apply, Lit, Scalar
 
 
@@ -87,6 +88,19 @@ class EagerDomain(Fp64Domain):
 
 def _is_literal(expr: Scalar) -> bool:
     return isinstance(expr, Lit) or (isinstance(expr, Apply) and all(map(_is_literal, expr.args)))
+
+
+def eagerly(
+    program: TensorProgram, inputs: Mapping[str, Array], sizes: Mapping[str, int], domain: EagerDomain
+) -> tuple[Array, ...]:
+    """Evaluates `program` as eager rounds it, by `domain`; `inputs` are exact in their types, `sizes` those of all spaces."""
+    kinds = {n.name: n.dtype for n in program.inputs}
+    narrow = {
+        name: v.astype(np.float32) if kinds[name].is_float and kinds[name] is not DType.float64 else v
+        for name, v in inputs.items()
+    }
+    with np.errstate(all="ignore"):
+        return evaluate(program, narrow, domain, sizes=dict(sizes))
 
 
 class PoleDomain(Fp64Domain):

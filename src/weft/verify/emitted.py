@@ -30,6 +30,7 @@ from weft.verify.eager import (
     MaskedRandomlyRoundedDomain,
     PoleDomain,
     RandomlyRoundedDomain,
+    eagerly,
     least_normal,
 )
 from weft.verify.regimes import REGIMES, ROWS, Layout, drawn, labels, layout_of, reduced_spaces
@@ -107,16 +108,9 @@ class Case:
     def in_order(self, order: int, *, masked: bool = False) -> tuple[Array, ...]:
         """Returns the results as eager rounds them, with sums in another order."""
 
-        def made() -> tuple[Array, ...]:
-            kinds = {n.name: n.dtype for n in self.program.inputs}
-            narrow = {
-                name: v.astype(np.float32) if kinds[name].is_float and kinds[name] is not DType.float64 else v
-                for name, v in self.inputs.items()
-            }
-            domain = (MaskedEagerDomain if masked else EagerDomain)(order)
-            return _evaluated(self.program, narrow, self.sizes, domain)
-
-        return self._once(("masked, in order" if masked else "order", order), made)
+        domain = (MaskedEagerDomain if masked else EagerDomain)(order)
+        key = "masked, in order" if masked else "order", order
+        return self._once(key, lambda: eagerly(self.program, self.inputs, self.sizes, domain))
 
     @cached_property
     def accidental(self) -> tuple[Array, ...]:

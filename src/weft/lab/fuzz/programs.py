@@ -32,7 +32,6 @@ from weft.fuse.safety import make_safe
 from weft.lab.fuzz.campaign import Course, Outcome, Tally, run
 from weft.lab.fuzz.random_programs import minimised, random_program
 from weft.lab.fuzz.random_schedules import fitting_schedule
-from weft.lab.operations import laid_out, run_in_pytorch
 from weft.options import current, options
 from weft.plan.region import Example, compile_region
 from weft.schedule import Schedule
@@ -42,6 +41,7 @@ from weft.tensor.evaluate import evaluate
 from weft.tensor.fp64 import Fp64Domain, rounded
 from weft.tensor.program import TensorProgram
 from weft.tensor.wellformed import well_formed
+from weft.verify.eager import EagerDomain, eagerly
 from weft.verify.inputs import random_inputs, with_numbers
 from weft.verify.judge import Draws, judge
 from weft.verify.subject import field_for
@@ -249,6 +249,18 @@ def largest(program: TensorProgram, inputs: Mapping[str, Array]) -> float:
     return max([1.0, *(float(np.abs(v[np.isfinite(v)]).max(initial=0.0)) for v in values if v.dtype.kind == "f")])
 
 
+def laid_out(array: Array, dtype: DType, rng: random.Random) -> torch.Tensor:
+    """Make the numbers a tensor, its dimensions in one of several orders in memory, dense or not."""
+    tensor = torch.tensor(array).to(getattr(torch, dtype.name))
+    order = list(range(tensor.ndim))
+    rng.shuffle(order)
+    if rng.random() < 0.5:
+        tensor = tensor.permute(order).contiguous().permute([order.index(d) for d in range(tensor.ndim)])
+    if tensor.ndim and rng.random() < 0.2:
+        tensor = torch.stack((tensor, torch.full_like(tensor, 99)), dim=-1)[..., 0]
+    return tensor
+
+
 def _check_kernel(
     program: TensorProgram, found: tuple[BlockProgram, Schedule], rng: random.Random, counts: Counter[str]
 ) -> None:
@@ -258,13 +270,17 @@ def _check_kernel(
     example = Example({s.name: s.fixed or 5 for s in program.spaces()}, {n.name: None for n in program.inputs}, 2)
     region = compile_region(program, example, current(), schedule)
     counts["kernels"] += len(region.kernels)
+    kinds = program.values()
     results: list[tuple[tuple[torch.Tensor, ...], ...]] = []
     for draw in range(_DRAWS):
         sizes = program.sizes({s.name: rng.choice((0, *_SIZES) if draw == 0 else _SIZES[1:]) for s in spaces})
         numbers = inputs_of(program, sizes, TameNumbers(), np.random.default_rng(rng.getrandbits(32)))
         values = {n.name: laid_out(numbers[n.name], n.dtype, rng) for n in program.inputs}
         exact = tuple(torch.tensor(v) for v in evaluate(program, numbers, Fp64Domain(), sizes=sizes))
-        eager = run_in_pytorch(program, values, sizes)
+        eager = tuple(
+            torch.tensor(v).to(getattr(torch, kinds[name].dtype.name))
+            for v, name in zip(eagerly(program, numbers, sizes, EagerDomain()), program.outputs, strict=True)
+        )
         for kernel in region.kernels:
             passed = [sizes[name] for name in kernel.sizes]
             values.update(zip(kernel.writes, kernel.launch(*[values[n] for n in kernel.reads], *passed), strict=True))
