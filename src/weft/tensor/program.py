@@ -40,6 +40,10 @@ class Use:
     value: str
     axes: tuple[Axis, ...]
 
+    def within(self, outer: Mapping[Axis, Axis]) -> Use:
+        """Reads the same value over the axes that its own are bound to."""
+        return Use(self.value, tuple(outer[a] for a in self.axes))
+
     def __str__(self) -> str:
         return self.value + (f"[{', '.join(map(str, self.axes))}]" if self.axes else "")
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from weft.tensor import optable
 from weft.tensor.laws.cleaning import remove_dead
+from weft.tensor.laws.draft import past_casts
 from weft.tensor.program import (
     Cast,
     Constant,
@@ -91,12 +92,8 @@ class _Dropping:
 
     def _past(self, use: Use) -> Use:
         """Returns `use` without the precision casts that it went through."""
-        node = self.values[use.value]
-        while isinstance(node, Cast) and _is_precision(node, self.values):
-            bound = dict(zip(node.axes, use.axes, strict=True))
-            use = Use(node.arg.value, tuple(bound[a] for a in node.arg.axes))
-            node = self.values[use.value]
-        return use
+        *_, last = past_casts(use, self.values, lambda cast: _is_precision(cast, self.values))
+        return last
 
     def _operand(self, use: Use) -> Use:
         """Returns `use` itself, unless the casts before it give back the type that there was."""

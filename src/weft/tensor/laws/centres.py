@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from weft.tensor.axes import Affine, Axis, Space
 from weft.tensor.dtypes import DType
 from weft.tensor.laws.cleaning import merge_equal, remove_dead
-from weft.tensor.laws.names import fresh
+from weft.tensor.laws.draft import Draft
 from weft.tensor.program import (
     Cast,
     Constant,
@@ -52,12 +52,9 @@ def centre_at_an_element(program: TensorProgram) -> TensorProgram:
     order of its sum, and what lies near a large number is subtracted from it exactly. An element far from the rest costs those a
     rounding at the size of its own difference, which is the largest result.
     """
-    law = _Centring(program.values())
-    for node in program.nodes:
-        law.add(node)
-    if not law.changed:
-        return program
-    return remove_dead(merge_equal(replace(program, nodes=tuple(law.nodes))))
+    law = _Centring(program)
+    made = law.made_by(law.add)
+    return remove_dead(merge_equal(made)) if law.changed else program
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +71,8 @@ class _Mean:
 
 
 @dataclass
-class _Centring:
-    values: Mapping[str, Node]
-    nodes: list[Node] = field(default_factory=list[Node])
-    taken: set[str] = field(init=False)
+class _Centring(Draft):
     changed: bool = False
-
-    def __post_init__(self) -> None:
-        self.taken = set(self.values)
 
     def add(self, node: Node) -> None:
         """Appends `node`; where it subtracts a mean from its own data, about an element of these."""
@@ -163,10 +154,6 @@ class _Centring:
             return None
         return found
 
-    def fresh(self, node: Node) -> str:
-        """Makes a name for something made of `node`."""
-        return fresh(node.name, self.taken)
-
     def place(self, value: str, index: Sequence[Axis | None]) -> Use | None:
         """Appends the nodes for the elements of a value that have index 0 where `index` has no axis."""
         node = self.values[value]
@@ -178,24 +165,25 @@ class _Centring:
         match node:
             case Input():
                 places = tuple(Affine() if a is None else Affine.of(a) for a in index)
-                made: Node = Reindex(self.fresh(node), kept, node.dtype, value, places)
+                made: Node = Reindex(self.fresh(node.name), kept, node.dtype, value, places)
             case Reindex() if isinstance(self.values[node.source], Input):
-                made = replace(node, name=self.fresh(node), axes=kept, index=tuple(_at(i, bound) for i in node.index))
+                made = replace(
+                    node, name=self.fresh(node.name), axes=kept, index=tuple(_at(i, bound) for i in node.index)
+                )
             case Elementwise():
                 args = [self.place(u.value, [bound[a] for a in u.axes]) for u in node.args]
                 if any(use is None for use in args):
                     return None
                 known = tuple(use for use in args if use is not None)
-                made = replace(node, name=self.fresh(node), axes=kept, args=known)
+                made = replace(node, name=self.fresh(node.name), axes=kept, args=known)
             case Cast():
                 arg = self.place(node.arg.value, [bound[a] for a in node.arg.axes])
                 if arg is None:
                     return None
-                made = replace(node, name=self.fresh(node), axes=kept, arg=arg)
+                made = replace(node, name=self.fresh(node.name), axes=kept, arg=arg)
             case _:
                 return None
-        self.nodes.append(made)
-        return Use(made.name, kept)
+        return self.append(made)
 
     def about(self, node: Elementwise, mean: _Mean, first: Use, operands: tuple[Use, Use], *, less_mean: bool) -> None:
         """Appends `node`, of data and their mean, about the element `first` of the data."""
@@ -204,14 +192,14 @@ class _Centring:
         small = apply("lt", apply("abs", element), Lit(_NEAR[node.dtype]))
         shift = apply("where", small, element, Lit(0.0))
         about = apply("sub", Arg(0), shift)
-        near = replace(node, name=self.fresh(node), expr=about, args=(data, first))
+        near = replace(node, name=self.fresh(node.name), expr=about, args=(data, first))
         use = Use(near.name, near.axes)
         total = Reduction(
-            self.fresh(mean.total), kept, node.dtype, Monoid.sum, use, mean.over, mean.total.location
+            self.fresh(mean.total.name), kept, node.dtype, Monoid.sum, use, mean.over, mean.total.location
         )  # fmt: skip
         above = next(i for i, u in enumerate(mean.divided.args) if u.value == mean.total.name)
         args = tuple(Use(total.name, total.axes) if i == above else u for i, u in enumerate(mean.divided.args))
-        divided = replace(mean.divided, name=self.fresh(mean.divided), axes=kept, args=args)
+        divided = replace(mean.divided, name=self.fresh(mean.divided.name), axes=kept, args=args)
         self.nodes += [near, total, divided]
         if mean.number is not None:
             divided = self.off_the_size(divided, mean, first, shift)
@@ -222,14 +210,14 @@ class _Centring:
 
     def off_the_size(self, divided: Elementwise, mean: _Mean, first: Use, shift: Scalar) -> Elementwise:
         """Appends `divided` less what it is off the mean where rows are not as long as the number that divides their sum."""
-        sizes = [Extent(self.fresh(divided), (), divided.dtype, axis.space) for axis in mean.over]
+        sizes = [Extent(self.fresh(divided.name), (), divided.dtype, axis.space) for axis in mean.over]
         self.nodes += sizes
         size: Scalar = Arg(2)
         for number in range(1, len(sizes)):
             size = apply("mul", size, Arg(2 + number))
         off = apply("mul", shift, apply("sub", Lit(1.0), apply("div", size, Lit(mean.number or 1.0))))
         args = (Use(divided.name, divided.axes), first, *(Use(each.name, ()) for each in sizes))
-        made = replace(divided, name=self.fresh(divided), expr=apply("sub", Arg(0), off), args=args)
+        made = replace(divided, name=self.fresh(divided.name), expr=apply("sub", Arg(0), off), args=args)
         self.nodes.append(made)
         return made
 

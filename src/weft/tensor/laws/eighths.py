@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from weft.tensor.dtypes import DType
 from weft.tensor.laws.cleaning import remove_dead
+from weft.tensor.laws.draft import past_casts
 from weft.tensor.program import Cast, Contraction, Node, TensorProgram, Use
 
 _EIGHT_BITS = frozenset({DType.float8_e4m3fn, DType.float8_e5m2})
@@ -40,11 +41,9 @@ def _narrowed(node: Contraction, values: Mapping[str, Node]) -> Contraction:
 
 def _source(use: Use, values: Mapping[str, Node]) -> Use | None:
     """Returns the value that `use` was widened from; None where that is no float of 8 bits."""
-    node = values[use.value]
-    while isinstance(node, Cast) and node.dtype.is_float and node.dtype not in _EIGHT_BITS:
-        if set(node.arg.axes) != set(node.axes):
-            return None
-        bound = dict(zip(node.axes, use.axes, strict=True))
-        use = Use(node.arg.value, tuple(bound[a] for a in node.arg.axes))
-        node = values[use.value]
-    return use if node.dtype in _EIGHT_BITS else None
+
+    def widens(cast: Cast) -> bool:
+        return cast.dtype.is_float and cast.dtype not in _EIGHT_BITS and set(cast.arg.axes) == set(cast.axes)
+
+    *_, source = past_casts(use, values, widens)
+    return source if values[source.value].dtype in _EIGHT_BITS else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from weft.tensor import optable
 from weft.tensor.dtypes import DType
 from weft.tensor.laws.cleaning import remove_dead
-from weft.tensor.laws.names import fresh
+from weft.tensor.laws.draft import Draft
 from weft.tensor.program import Cast, Elementwise, Extent, Node, TensorProgram, Use
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, arguments, substitute
 
@@ -23,26 +23,22 @@ def split_elementwise(program: TensorProgram) -> TensorProgram:
     last. Condition: none. Conditioning: none, the same operations in the same order on the same
     values; nothing is rounded in between, since parts have the type that the whole is computed in.
     """
-    values = program.values()
-    split = _Splitting({name: node.dtype for name, node in values.items()}, set(values))
-    for node in program.inputs:
-        split.made_at[node.name] = len(split.made_at)
-    for node in program.nodes:
-        split.add(node)
-    return replace(program, nodes=tuple(split.nodes))
+    split = _Splitting(program)
+    return split.made_by(split.add)
 
 
 @dataclass
-class _Splitting:
-    dtypes: dict[str, DType]
-    taken: set[str]
-    nodes: list[Node] = field(default_factory=list[Node])
-    made_at: dict[str, int] = field(default_factory=dict[str, int])
+class _Splitting(Draft):
+    made_at: dict[str, int] = field(init=False)
 
-    def append(self, node: Node) -> None:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.made_at = {node.name: number for number, node in enumerate(self.program.inputs)}
+
+    def append(self, node: Node) -> Use:
         """Append the next node of the new program."""
         self.made_at[node.name] = len(self.made_at)
-        self.nodes.append(node)
+        return super().append(node)
 
     def add(self, node: Node) -> None:
         """Append `node`, its parts first."""
@@ -62,26 +58,22 @@ class _Splitting:
             return Arg(0), [node.args[expr.index]]
         uses = [node.args[i] for i in read]
         axes = tuple(a for a in node.axes if any(a in u.axes for u in uses))
-        name = fresh(node.name, self.taken)
+        name = self.fresh(node.name)
         if isinstance(expr, Convert):
             inner, own = self.part(node, expr.arg)
             arg = own[0] if inner == Arg(0) and own[0].axes == axes else self.made(node, name, inner, own, expr)
             self.append(Cast(name, axes, expr.dtype, arg, semantic=True, location=node.location))
-            self.dtypes[name] = expr.dtype
         else:
-            dtype = self.dtype(expr, [self.dtypes[u.value] for u in node.args], node.dtype)
+            dtype = self.dtype(expr, [self.values[u.value].dtype for u in node.args], node.dtype)
             self.add(replace(node, name=name, axes=axes, dtype=dtype, expr=_over(expr, read), args=tuple(uses)))
-            self.dtypes[name] = dtype
         return Arg(0), [Use(name, axes)]
 
     def made(self, node: Elementwise, name: str, inner: Scalar, own: list[Use], expr: Convert) -> Use:
         """Make a node of its own for what a cast converts, and return a use of it."""
-        value = fresh(name, self.taken)
+        value = self.fresh(name)
         axes = tuple(a for a in node.axes if any(a in u.axes for u in own))
-        dtype = self.dtype(expr.arg, [self.dtypes[u.value] for u in node.args], node.dtype)
-        self.append(replace(node, name=value, axes=axes, dtype=dtype, expr=inner, args=tuple(own)))
-        self.dtypes[value] = dtype
-        return Use(value, axes)
+        dtype = self.dtype(expr.arg, [self.values[u.value].dtype for u in node.args], node.dtype)
+        return self.append(replace(node, name=value, axes=axes, dtype=dtype, expr=inner, args=tuple(own)))
 
     def whole(self, node: Elementwise, expr: Apply, uses: list[Use]) -> Elementwise:
         """Return `node` with `expr`, whose parts each count their arguments from 0, over `uses`, each once."""

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from weft.tensor.axes import Axis
 from weft.tensor.laws.cleaning import form_of, merge_equal, remove_dead
+from weft.tensor.laws.draft import Draft
 from weft.tensor.program import Elementwise, Extent, Monoid, Node, Reduction, TensorProgram, Use, uses
 from weft.tensor.scalar import Apply, Arg, Lit, Scalar
 
@@ -45,17 +46,14 @@ _Polynomial: TypeAlias = dict[_Monomial, Fraction]
 
 
 @dataclass
-class _Expansion:
-    """`done`: sums that have been looked at."""
+class _Expansion(Draft):
+    """`done`: sums that have been looked at; `nodes` are those that one sum needs."""
 
-    program: TensorProgram
     done: set[str]
-    values: dict[str, Node] = field(init=False)
     position: dict[str, int] = field(init=False)
-    made: list[Node] = field(default_factory=list[Node])
 
     def __post_init__(self) -> None:
-        self.values = self.program.values()
+        super().__post_init__()
         self.position = {name: i for i, name in enumerate(self.values)}
 
     def expanded(self) -> TensorProgram | None:
@@ -77,7 +75,7 @@ class _Expansion:
         if not over & set(use.axes) or not isinstance(node, Elementwise) or not node.dtype.is_float or depth > _LARGEST:
             return whole
         bound = dict(zip(node.axes, use.axes, strict=True))
-        args = [Use(u.value, tuple(bound[a] for a in u.axes)) for u in node.args]
+        args = [u.within(bound) for u in node.args]
 
         def part(of: Scalar) -> _Polynomial | None:
             match of:
@@ -146,7 +144,7 @@ class _Expansion:
             inverse = tuple((u, -p) for u, p in by)
             total = _sum((self.times(_over(m, bound), inverse), f) for m, f in total.items())
         new = self.spelled(root, total)
-        nodes = [n for old in self.program.nodes for n in ((*self.made, new) if old.name == root.name else (old,))]
+        nodes = [n for old in self.program.nodes for n in ((*self.nodes, new) if old.name == root.name else (old,))]
         return replace(self.program, nodes=tuple(nodes))
 
     def sum_of(self, node: Reduction, monomial: _Monomial) -> _Monomial:
@@ -157,8 +155,7 @@ class _Expansion:
         # One that reads along other axes is the same value only where its own axes are in this order too.
         if found is not None and self.position[found.name] < self.position[node.name]:
             return ((Use(found.name, node.axes), 1),)
-        self.add(made)
-        return ((Use(made.name, made.axes), 1),)
+        return ((self.append(made), 1),)
 
     def count(self, over: Iterable[Axis], node: Reduction) -> _Monomial:
         """Returns the number of elements along `over` as a product of extents."""
@@ -168,7 +165,7 @@ class _Expansion:
             extent = next((n for n in known if n.dtype is node.dtype), None)
             if extent is None or self.position[extent.name] > self.position[node.name]:
                 extent = Extent(self.fresh("extent"), (), node.dtype, axis.space)
-                self.add(extent)
+                self.append(extent)
             counts = self.times(counts, ((Use(extent.name, ()), 1),))
         return counts
 
@@ -215,7 +212,7 @@ class _Expansion:
     # From polynomials to nodes.
 
     def spelled(self, root: Reduction | Elementwise, total: _Polynomial) -> Node:
-        """Makes a node named as `root` that computes `total`; the nodes before it are in `made`."""
+        """Makes a node named as `root` that computes `total`; the nodes before it are in `nodes`."""
         ordered = sorted(total.items(), key=lambda t: (t[1] < 0, sum(p for _, p in t[0]), len(t[0])))
         value: Use | Lit = Lit(0.0)
         for monomial, factor in ordered:
@@ -224,9 +221,9 @@ class _Expansion:
                 value = part if factor > 0 else self.each("neg", (part,), root)
             else:
                 value = self.each("add" if factor > 0 else "sub", (value, part), root)
-        last = self.made[-1] if self.made else None
+        last = self.nodes[-1] if self.nodes else None
         if isinstance(last, Elementwise) and value == Use(last.name, root.axes):
-            self.made.pop()
+            self.nodes.pop()
             return replace(last, name=root.name)
         args = (value,) if isinstance(value, Use) else ()
         return Elementwise(root.name, root.axes, root.dtype, Arg(0) if args else Lit(0.0), args, root.location)
@@ -258,19 +255,12 @@ class _Expansion:
         own = tuple(a for a in (root.axes if axes is None else axes) if any(a in u.axes for u in args))
         expr = Apply(op, tuple(o if isinstance(o, Lit) else Arg(args.index(o)) for o in operands))
         made = Elementwise(self.fresh(root.name), own, root.dtype, expr, tuple(args), root.location)
-        self.add(made)
-        return Use(made.name, own)
+        return self.append(made)
 
-    def add(self, node: Node) -> None:
-        self.made.append(node)
+    def append(self, node: Node) -> Use:
+        """Appends a node, after all others."""
         self.position[node.name] = len(self.position)
-        self.values[node.name] = node
-
-    def fresh(self, name: str) -> str:
-        number = 0
-        while f"{name}.{number}" in self.values:
-            number += 1
-        return f"{name}.{number}"
+        return super().append(node)
 
 
 def _sum(terms: Iterable[tuple[_Monomial, Fraction]]) -> _Polynomial:
@@ -281,4 +271,4 @@ def _sum(terms: Iterable[tuple[_Monomial, Fraction]]) -> _Polynomial:
 
 
 def _over(monomial: _Monomial, bound: Mapping[Axis, Axis]) -> _Monomial:
-    return tuple((Use(u.value, tuple(bound[a] for a in u.axes)), p) for u, p in monomial)
+    return tuple((u.within(bound), p) for u, p in monomial)

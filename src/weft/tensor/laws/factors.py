@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from weft.tensor.axes import Axis
-from weft.tensor.laws.cleaning import remove_dead
+from weft.tensor.laws.draft import Draft
 from weft.tensor.program import Cast, Contraction, Elementwise, Node, TensorProgram, Use, uses
 from weft.tensor.scalar import Apply, Arg, Lit, Scalar
 
@@ -26,9 +26,7 @@ def scale_rows_last(program: TensorProgram) -> TensorProgram:
     may overflow or underflow where it did not.
     """
     chains = _Chains(program)
-    for node in program.nodes:
-        chains.add(node)
-    return remove_dead(replace(program, nodes=tuple(chains.nodes)))
+    return chains.made_by(chains.add)
 
 
 _Factor: TypeAlias = tuple[Use | Lit, bool]
@@ -36,15 +34,12 @@ _Factor: TypeAlias = tuple[Use | Lit, bool]
 
 
 @dataclass
-class _Chains:
-    program: TensorProgram
-    values: Mapping[str, Node] = field(init=False)
+class _Chains(Draft):
     readers: Counter[str] = field(init=False)
     contracted: dict[str, set[Axis]] = field(default_factory=dict[str, "set[Axis]"])
-    nodes: list[Node] = field(default_factory=list[Node])
 
     def __post_init__(self) -> None:
-        self.values = self.program.values()
+        super().__post_init__()
         self.readers = Counter(self.program.outputs)
         for node in self.program.nodes:
             self.readers.update(uses(node))
@@ -121,17 +116,11 @@ class _Chains:
             axes = tuple(a for a in top.axes if any(a in u.axes for u in args))
             expr = Apply("mul" if multiplies else "div", tuple(terms))
             last = number == len(others) - 1
-            name = top.name if last else self.fresh(f"{top.name}.{number}")
+            name = top.name if last else self.fresh(top.name)
             node = replace(top, name=name, axes=top.axes if last else axes, expr=expr, args=tuple(args))
             made.append(node)
             value = Use(node.name, node.axes)
         return made
-
-    def fresh(self, name: str) -> str:
-        taken = {*self.values, *(n.name for n in self.nodes)}
-        while name in taken:
-            name += "'"
-        return name
 
 
 def _is_product(node: Elementwise) -> bool:
@@ -153,5 +142,5 @@ def _operands(node: Elementwise, multiplies: bool, use: Use | None) -> list[_Fac
         else:
             assert isinstance(term, Arg)
             arg = node.args[term.index]
-            found.append(Use(arg.value, tuple(bound[a] for a in arg.axes)))
+            found.append(arg.within(bound))
     return [(found[0], multiplies), (found[1], multiplies == (node.expr.op == "mul"))]

@@ -103,7 +103,7 @@ class _Masks:
             if mask is None:
                 return place(use)
             bound = dict(zip(mask.axes, use.axes, strict=True))
-            inner = [Use(u.value, tuple(bound[a] for a in u.axes)) for u in mask.args]
+            inner = [u.within(bound) for u in mask.args]
             return substitute(mask.expr, lambda i: place(inner[i]))
 
         expr = substitute(node.expr, inlined)

@@ -13,6 +13,8 @@ from weft.tensor import optable
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import rounded
 from weft.tensor.laws.cleaning import remove_dead
+from weft.tensor.laws.draft import past_casts
+from weft.tensor.laws.names import fresh
 from weft.tensor.optable.intervals import EVERYTHING
 from weft.tensor.optable.row import Interval
 from weft.tensor.program import (
@@ -72,18 +74,15 @@ def narrow_exact_factors(program: TensorProgram) -> TensorProgram:
 
 def _narrowed(use: Use, values: Mapping[str, Node], made: dict[str, Cast], nodes: list[Node]) -> Use:
     """Returns `use` in bfloat16: what it was widened from, or a cast, which is added to `nodes`."""
-    node = values[use.value]
-    source = use
-    while isinstance(node, Cast) and values[node.arg.value].dtype.is_float and set(node.arg.axes) == set(node.axes):
-        bound = dict(zip(node.axes, source.axes, strict=True))
-        source = Use(node.arg.value, tuple(bound[a] for a in node.arg.axes))
-        node = values[source.value]
-        if node.dtype is _NARROW:
-            return source
+
+    def widens(cast: Cast) -> bool:
+        return values[cast.arg.value].dtype.is_float and set(cast.arg.axes) == set(cast.axes)
+
+    source = next((u for u in past_casts(use, values, widens) if values[u.value].dtype is _NARROW), None)
+    if source is not None:
+        return source
     if use.value not in made:
-        wide, name = values[use.value], f"{use.value}_narrow"
-        while name in values:
-            name += "_"
+        wide, name = values[use.value], fresh(use.value, {*values, *(cast.name for cast in made.values())})
         made[use.value] = Cast(name, wide.axes, _NARROW, Use(use.value, wide.axes), semantic=False)
         nodes.append(made[use.value])
     return Use(made[use.value].name, use.axes)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
-from weft.tensor.laws.cleaning import remove_dead
-from weft.tensor.laws.names import fresh
+from weft.tensor.laws.draft import Draft
 from weft.tensor.program import Cast, Elementwise, Extent, Iota, Monoid, Node, Reduction, TensorProgram, Use
 from weft.tensor.scalar import Apply, Arg, Lit, apply
 
@@ -25,10 +23,8 @@ def pick_first(program: TensorProgram) -> TensorProgram:
     one operand that has the axis, once, a float where the sum is one; i is an integer that lacks it. Conditioning: none, the same
     operations on the one value that counts; a pick adds zeros to it.
     """
-    picking = _Picking(program.values())
-    for node in program.nodes:
-        picking.add(node)
-    return remove_dead(replace(program, nodes=tuple(picking.nodes)))
+    picking = _Picking(program)
+    return picking.made_by(picking.add)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +37,7 @@ class _Place:
 
 
 @dataclass
-class _Picking:
-    values: Mapping[str, Node]
-    nodes: list[Node] = field(default_factory=list[Node])
-    taken: set[str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.taken = set(self.values)
-
+class _Picking(Draft):
     def add(self, node: Node) -> None:
         """Append `node`; where it is a pick, what it picks from first."""
         found = self.pick(node) if isinstance(node, Reduction) and node.monoid is Monoid.sum else None
@@ -70,7 +59,7 @@ class _Picking:
         bound = dict(zip(selected.axes, node.arg.axes, strict=True))
         match selected.expr:
             case Apply("where", (Arg(test), Arg(value), Lit(nothing))) if nothing == 0:
-                condition, read = (_bound(selected.args[i], bound) for i in (test, value))
+                condition, read = (selected.args[i].within(bound) for i in (test, value))
             case _:
                 return None
         index = self.compared(condition, node.over[0])
@@ -82,7 +71,7 @@ class _Picking:
         if not isinstance(node, Elementwise) or node.expr != apply("eq", Arg(0), Arg(1)):
             return None
         bound = dict(zip(node.axes, condition.axes, strict=True))
-        one, other = (_bound(use, bound) for use in node.args)
+        one, other = (use.within(bound) for use in node.args)
         for place, index in ((one, other), (other, one)):
             integer = self.values[index.value].dtype.kind == "int"
             if (
@@ -110,30 +99,26 @@ class _Picking:
         axes += tuple(a for a in read.axes if a not in axes)
         match node:
             case Elementwise():
-                others = [_bound(u, bound) for u in node.args]
+                others = [u.within(bound) for u in node.args]
                 args = tuple(read if u == inner else u for u in others)
-                made = replace(node, name=fresh(node.name, self.taken), axes=axes, args=args)
+                made = replace(node, name=self.fresh(node.name), axes=axes, args=args)
             case _:
-                made = replace(node, name=fresh(node.name, self.taken), axes=axes, arg=read)
-        self.nodes.append(made)
-        return Use(made.name, axes)
+                made = replace(node, name=self.fresh(node.name), axes=axes, arg=read)
+        return self.append(made)
 
     def summed(self, value: Use, place: _Place, whole: Reduction) -> Use:
         """Return the sum over the row that leaves `value` at the place."""
         axes = value.axes + tuple(a for a in place.test.axes if a not in value.axes)
-        name, total = fresh(whole.name, self.taken), fresh(whole.name, self.taken)
+        name, total = self.fresh(whole.name), self.fresh(whole.name)
         nothing = 0.0 if whole.dtype.is_float else 0
         expr = apply("where", Arg(0), Arg(1), Lit(nothing))
-        self.nodes.append(Elementwise(name, axes, whole.dtype, expr, (place.test, value), whole.location))
+        read = self.append(Elementwise(name, axes, whole.dtype, expr, (place.test, value), whole.location))
         kept = tuple(a for a in axes if a != place.over)
-        self.nodes.append(
-            Reduction(total, kept, whole.dtype, Monoid.sum, Use(name, axes), (place.over,), whole.location)
-        )
-        return Use(total, kept)
+        return self.append(Reduction(total, kept, whole.dtype, Monoid.sum, read, (place.over,), whole.location))
 
     def guard(self, node: Reduction, picked: Use, place: _Place) -> None:
         """Append what `node` is: 0 where no place was picked."""
-        extent, least, below, inside = (fresh(node.name, self.taken) for _ in range(4))
+        extent, least, below, inside = (self.fresh(node.name) for _ in range(4))
         index, kind = place.index, self.values[place.index.value].dtype
         self.nodes += [
             Extent(extent, (), kind, place.over.space),
@@ -147,17 +132,12 @@ class _Picking:
         self.nodes.append(Elementwise(node.name, node.axes, node.dtype, expr, args, node.location))
 
 
-def _bound(use: Use, axes: Mapping[Axis, Axis]) -> Use:
-    """Return a use inside a node, over the axes with which the node is used."""
-    return Use(use.value, tuple(axes[a] for a in use.axes))
-
-
 def _varying(node: Node, use: Use, over: Axis) -> Use | None:
     """Return the one operand of `node`, used as `use`, that has the axis `over`; None where there is not just one, or a call."""
     if not isinstance(node, Elementwise | Cast):
         return None
     bound = dict(zip(node.axes, use.axes, strict=True))
-    reads = [_bound(u, bound) for u in (node.args if isinstance(node, Elementwise) else (node.arg,))]
+    reads = [u.within(bound) for u in (node.args if isinstance(node, Elementwise) else (node.arg,))]
     varying = [u for u in reads if over in u.axes]
     return varying[0] if len(varying) == 1 else None
 

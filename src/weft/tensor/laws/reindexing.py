@@ -8,6 +8,7 @@ from typing import TypeAlias, assert_never
 
 from weft.tensor.axes import Affine, Axis, Space
 from weft.tensor.laws.cleaning import remove_dead
+from weft.tensor.laws.draft import Draft
 from weft.tensor.program import (
     Cast,
     Constant,
@@ -52,49 +53,30 @@ _Place: TypeAlias = tuple[str, tuple[Affine, ...]]
 
 
 @dataclass
-class _Inlining:
-    """The new program so far: `values` has its nodes by name, `pending` the old reindexings.
+class _Inlining(Draft):
+    """The new program so far; `pending` are the old reindexings.
 
     What an old reindexing `stands_for` is a use over the axes that it had; `known`: what is at some place.
     """
 
-    program: TensorProgram
-    nodes: list[Node] = field(default_factory=list[Node])
-    values: dict[str, Node] = field(default_factory=dict[str, Node])
     pending: dict[str, Reindex] = field(default_factory=dict[str, Reindex])
     stands_for: dict[str, Use] = field(default_factory=dict[str, Use])
     known: dict[_Place, Use] = field(default_factory=dict[_Place, Use])
     whole: dict[str, str] = field(default_factory=dict[str, str])
-    taken: frozenset[str] = frozenset()
 
     def run(self) -> TensorProgram:
         """Applies the whole law, but for removing the nodes that are dead afterwards."""
-        self.values = {node.name: node for node in self.program.inputs}
-        self.taken = frozenset(self.program.values())
         for node in self.program.nodes:
             match node:
                 case Reindex():
                     self.stands_for[node.name] = self.at(node.source, node.index)
                     self.pending[node.name] = node
                 case Opaque():
-                    self.add(replace(node, uses=tuple(self.forced(u) for u in node.uses)))
+                    self.append(replace(node, uses=tuple(self.forced(u) for u in node.uses)))
                 case _:
-                    self.add(self.covered(node, self.read))
+                    self.append(self.covered(node, self.read))
         outputs = tuple(self.forced(name) for name in self.program.outputs)
         return replace(self.program, nodes=tuple(self.nodes), outputs=outputs)
-
-    def add(self, node: Node) -> Node:
-        """Appends `node`."""
-        self.nodes.append(node)
-        self.values[node.name] = node
-        return node
-
-    def fresh(self, name: str) -> str:
-        """Makes up a name for something made from `name`."""
-        number = len(self.nodes)
-        while (made := f"{name}.{number}") in self.taken or made in self.values:
-            number += 1
-        return made
 
     def read(self, use: Use) -> Use:
         """Returns `use`, or where it reads a reindexing, what that stands for."""
@@ -136,7 +118,7 @@ class _Inlining:
         match node:
             case Elementwise() | Cast() | Contraction() | Reduction():
                 made = self.covered(node, lambda use: self.at(use.value, tuple(bound[a] for a in use.axes)), bound)
-                return Use(self.add(replace(made, name=self.fresh(value))).name, axes)
+                return self.append(replace(made, name=self.fresh(value)))
             case Iota():
                 return self.counted(node, index[0])
             case Reindex():
@@ -146,9 +128,9 @@ class _Inlining:
                 )
                 if None not in composed:
                     return self.at(node.source, tuple(i for i in composed if i is not None))
-                return Use(self.add(Reindex(name, axes, node.dtype, value, index)).name, axes)
+                return self.append(Reindex(name, axes, node.dtype, value, index))
             case Input() | Opaque() | Ranking():  # of a ranking only the whole is computed
-                return Use(self.add(Reindex(name, axes, node.dtype, value, index)).name, axes)
+                return self.append(Reindex(name, axes, node.dtype, value, index))
             case Constant() | Extent():
                 return Use(value, ())
             case _:
@@ -170,7 +152,7 @@ class _Inlining:
         """Adds an operation that repeats `use` over `axes`, and returns its name."""
         dtype = self.values[use.value].dtype
         made = Elementwise(name or self.fresh(use.value), axes, dtype, Arg(0), (use,))
-        return self.add(made).name
+        return self.append(made).value
 
     def forced(self, name: str) -> str:
         """Returns the value that is the reindexing `name`, for readers that have no axes to bind."""
@@ -187,15 +169,14 @@ class _Inlining:
 
     def counted(self, node: Iota, index: Affine) -> Use:
         """Computes `index` as arithmetic on iotas over its own axes."""
-        refs = [self.add(Iota(self.fresh(node.name), (a,), node.dtype)) for a, _ in index.terms]
-        uses = [Use(r.name, r.axes) for r in refs]
+        uses = [self.append(Iota(self.fresh(node.name), (a,), node.dtype)) for a, _ in index.terms]
         parts: list[Scalar] = [
             Arg(i) if c == 1 else apply("mul", Arg(i), Lit(c)) for i, (_, c) in enumerate(index.terms)
         ]
         if index.from_end:
             size = Extent(self.fresh(node.name), (), node.dtype, node.axes[0].space)
             parts.append(Arg(len(uses)))
-            uses.append(Use(self.add(size).name, ()))
+            uses.append(self.append(size))
         offset = index.offset - (1 if index.from_end else 0)
         if offset or not parts:
             parts.append(Lit(offset))
@@ -204,7 +185,7 @@ class _Inlining:
             expr = apply("add", expr, part)
         axes = tuple(a for a, _ in index.terms)
         name = self.fresh(node.name)
-        return Use(self.add(Elementwise(name, axes, node.dtype, expr, tuple(uses))).name, axes)
+        return self.append(Elementwise(name, axes, node.dtype, expr, tuple(uses)))
 
     def composed(self, inner: Affine, outer: Mapping[Axis, Affine], source: Space) -> Affine | None:
         """Returns `inner` where its axes are at `outer`; None where no index of `source` says that."""

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from weft.tensor.axes import Axis
 from weft.tensor.laws.cleaning import merge_equal, remove_dead
 from weft.tensor.laws.elementwise import split_elementwise
+from weft.tensor.laws.names import fresh
 from weft.tensor.program import (
     Cast,
     Constant,
@@ -178,7 +179,7 @@ class _Raised:
                     return True
         return self.use in gone
 
-    def without(self, terms: Iterable[Use], fresh: _Fresh) -> tuple[Use, list[Node]]:
+    def without(self, terms: Iterable[Use], taken: set[str]) -> tuple[Use, list[Node]]:
         """Returns the exponent without `terms`, and the nodes that compute it."""
         changed: dict[Use, Use | None] = dict.fromkeys(terms)
         made: list[Node] = []
@@ -186,7 +187,7 @@ class _Raised:
             if any(part in changed for part, _ in parts):
                 node = _without_terms(self.values[use.value], use, changed)
                 if isinstance(node, Elementwise | Cast):
-                    node = replace(node, name=fresh(node.name))
+                    node = replace(node, name=fresh(node.name, taken))
                     made.append(node)
                     changed[use] = Use(node.name, use.axes)
                 else:
@@ -201,9 +202,9 @@ def _terms(node: Node, use: Use) -> list[tuple[Use, Fraction]]:
     match node:
         case Elementwise(expr=expr):
             bound = dict(zip(node.axes, use.axes, strict=True))
-            return [(_over(node.args[i], bound), factor) for i, factor in _linear(expr)]
+            return [(node.args[i].within(bound), factor) for i, factor in _linear(expr)]
         case Cast(semantic=False):
-            return [(_over(node.arg, dict(zip(node.axes, use.axes, strict=True))), Fraction(1))]
+            return [(node.arg.within(dict(zip(node.axes, use.axes, strict=True))), Fraction(1))]
         case _:
             return []
 
@@ -241,7 +242,7 @@ def _without_terms(node: Node, use: Use, changed: Mapping[Use, Use | None]) -> E
     bound = dict(zip(node.axes, use.axes, strict=True))
     match node:
         case Elementwise():
-            before = [_over(u, bound) for u in node.args]
+            before = [u.within(bound) for u in node.args]
             args = [changed.get(u, u) for u in before]
             rest = [a for a in args if a is not None]
             distinct = list(dict.fromkeys(rest))
@@ -257,7 +258,7 @@ def _without_terms(node: Node, use: Use, changed: Mapping[Use, Use | None]) -> E
                 return distinct[expr.index]
             return replace(node, axes=use.axes, expr=expr, args=tuple(distinct))
         case Cast():
-            arg = changed[_over(node.arg, bound)]
+            arg = changed[node.arg.within(bound)]
             return None if arg is None else replace(node, axes=use.axes, arg=arg)
         case _:
             raise AssertionError(node)
@@ -279,32 +280,15 @@ def _plain(expr: Scalar) -> Scalar:
             return expr
 
 
-def _over(use: Use, bound: Mapping[Axis, Axis]) -> Use:
-    return Use(use.value, tuple(bound[a] for a in use.axes))
-
-
-@dataclass
-class _Fresh:
-    taken: set[str]
-
-    def __call__(self, stem: str) -> str:
-        name, number = f"{stem}.unshifted", 0
-        while name in self.taken:
-            number += 1
-            name = f"{stem}.unshifted.{number}"
-        self.taken.add(name)
-        return name
-
-
 def _without(program: TensorProgram, raised: Mapping[str, _Raised], shifts: Iterable[_Shift]) -> TensorProgram:
     terms: dict[str, list[Use]] = {}
     for shift in shifts:
         terms.setdefault(shift.of, []).append(shift.term)
-    fresh = _Fresh(set(program.values()))
+    taken = set(program.values())
     nodes: list[Node] = []
     for node in program.nodes:
         if node.name in terms:
-            use, made = raised[node.name].without(terms[node.name], fresh)
+            use, made = raised[node.name].without(terms[node.name], taken)
             nodes += [*made, with_uses(node, lambda _, use=use: use)]
         else:
             nodes.append(node)
