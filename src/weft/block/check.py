@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import NoReturn, TypeAlias, assert_never
+from typing import NoReturn, assert_never
 
 from weft.block.program import (
     BlockNode,
@@ -55,11 +55,12 @@ class Scope:
 
     maps: Mapping[Axis, Map]
     applied: bool
-    seen: frozenset[tuple[Axis, bool, bool]] = field(init=False, compare=False, repr=False)
-    """All that types inside depend on: each axis, whether its map is a unit map, and whether all its blocks are whole."""
+    seen: frozenset[tuple[Axis, bool, bool, bool]] = field(init=False, compare=False, repr=False)
+    """All that types inside depend on: each axis, whether its map is a unit map, whether all its blocks are whole, and whether
+    it has no tile."""
 
     def __post_init__(self) -> None:
-        seen = frozenset((a, n.unit, n.range.part is Part.full) for a, n in self.maps.items())
+        seen = frozenset((a, n.unit, n.range.part is Part.full, n.tile is None) for a, n in self.maps.items())
         object.__setattr__(self, "seen", seen)
 
     def inside(self, node: Map) -> Scope:
@@ -109,13 +110,32 @@ def output_types(program: BlockProgram) -> tuple[BlockType, ...]:
     return tuple(types[name] for name in program.graph.outputs)
 
 
-def infer(graph: Graph, inputs: Types, scope: Scope) -> dict[str, BlockType]:
+def infer(graph: Graph, inputs: Types, scope: Scope) -> Types:
     """Infer the type of every value of `graph` (not of inner graphs), given those of its inputs.
+
+    Worked out once for a graph, and kept there: rewrites and other sizes of blocks leave most graphs as they are.
 
     Raises:
         InvalidProgramError: where `graph`, or an inner graph, is malformed.
     """
-    types: dict[str, BlockType] = {name: inputs[name] for name in graph.inputs}
+    given = tuple([inputs[name] for name in graph.inputs])
+    found = _before(graph, given, scope)
+    if found is None:
+        found = _types_of(graph, given, scope)
+        graph.typed.append((given, scope.seen, scope.applied, found))
+    return found
+
+
+def _before(node: Graph | Map, given: tuple[BlockType, ...], scope: Scope) -> Types | None:
+    """Return what is known of `node` with inputs of types `given`, in `scope`."""
+    for before, seen, applied, found in node.typed:
+        if applied == scope.applied and seen == scope.seen and before == given:
+            return found
+    return None
+
+
+def _types_of(graph: Graph, given: tuple[BlockType, ...], scope: Scope) -> Types:
+    types: dict[str, BlockType] = dict(zip(graph.inputs, given, strict=True))
     _check_peeled(graph)
     for node in graph.nodes:
         for name in operands(node):
@@ -142,7 +162,7 @@ def update_types(state: State, inner: Types) -> dict[str, BlockType]:
     return {**start, **dict(fed)}
 
 
-def _result_types(node: BlockNode, types: Types, scope: Scope) -> dict[str, BlockType]:
+def _result_types(node: BlockNode, types: Types, scope: Scope) -> Types:
     match node:
         case Map():
             return _map_types(node, types, scope)
@@ -293,25 +313,12 @@ def _fed(node: Map, feed: Feed, kind: BlockType) -> BlockType:
             assert_never(feed.access)
 
 
-# Rewrites keep most of a program: a map that is the same object, with inputs of the same types, gives what it gave.
-_MOST_KNOWN = 4096
-_Known: TypeAlias = "tuple[tuple[BlockType, ...], frozenset[tuple[Axis, bool, bool]], bool, dict[str, BlockType]]"
-_known: dict[int, tuple[Map, list[_Known]]] = {}
-"""By id, with the map that has that id: the types around it and of its inputs, and those of its results."""
-
-
-def _map_types(node: Map, types: Types, scope: Scope) -> dict[str, BlockType]:
+def _map_types(node: Map, types: Types, scope: Scope) -> Types:
     given = tuple([types[feed.outer] for feed in node.inputs])
-    known = _known.get(id(node))
-    if known is None:
-        if len(_known) >= _MOST_KNOWN:
-            _known.clear()
-        known = _known[id(node)] = node, []
-    for before, seen, applied, found in known[1]:
-        if applied == scope.applied and seen == scope.seen and before == given:
-            return found
-    found = _inferred(node, types, scope)
-    known[1].append((given, scope.seen, scope.applied, found))
+    found = _before(node, given, scope)
+    if found is None:
+        found = _inferred(node, types, scope)
+        node.typed.append((given, scope.seen, scope.applied, found))
     return found
 
 

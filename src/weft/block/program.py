@@ -7,12 +7,12 @@ emitters print it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias, assert_never
 
-from weft.block.ranges import EVERY_BLOCK, Range
+from weft.block.ranges import EVERY_BLOCK, First, Range
 from weft.errors import InvalidProgramError, Location
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
@@ -44,6 +44,13 @@ class BlockType:
     def __str__(self) -> str:
         item = f"{self.dtype}[{', '.join(map(str, self.dims))}]"
         return f"{item} list({', '.join(map(str, self.lists))})" if self.lists else item
+
+
+Typed: TypeAlias = (
+    "tuple[tuple[BlockType, ...], frozenset[tuple[Axis, bool, bool, bool]], bool, Mapping[str, BlockType]]"
+)
+"""What `weft.block.check.infer` found: given the types of inputs, what was seen of the loops around, and whether a schedule was
+applied, the type of each value."""
 
 
 # Accesses: what an iteration of a map sees of an input.
@@ -356,6 +363,8 @@ class Map:
         state: None makes the map parallel.
         place: None until a schedule is applied.
         tile: elements of the axis in one iteration; None until a schedule is applied, and where one iteration is all.
+        level: the level of a schedule that `tile` is the size of: the name of its loop, and which of the loop's levels it is.
+        typed: types found so far of what leaves it.
     """
 
     name: str
@@ -368,6 +377,17 @@ class Map:
     unit: bool = False
     place: Place | None = None
     tile: int | None = None
+    level: tuple[str, int] | None = field(default=None, compare=False)
+    typed: list[Typed] = field(default_factory=list[Typed], init=False, repr=False, compare=False)
+
+    @property
+    def runs_once(self) -> bool:
+        """True where its one iteration is all there is, at any size: over the whole of its space, or over its first block."""
+        if isinstance(self.range, First):
+            return True
+        fixed = self.axis.space.fixed
+        one_block = self.place is Place.whole or (fixed is not None and self.tile is not None and self.tile >= fixed)
+        return one_block and self.range == EVERY_BLOCK
 
 
 BlockNode: TypeAlias = Pointwise | Dot | Collapse | Rank | Index | Literal | Extent | Fill | Stage | Join | Map
@@ -375,11 +395,12 @@ BlockNode: TypeAlias = Pointwise | Dot | Collapse | Rank | Index | Literal | Ext
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Operators in topological order, the values they start from, and the values that leave."""
+    """Operators in topological order, the values they start from, and the values that leave; `typed`: types found so far."""
 
     inputs: tuple[str, ...]
     nodes: tuple[BlockNode, ...]
     outputs: tuple[str, ...]
+    typed: list[Typed] = field(default_factory=list[Typed], init=False, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from weft.block.check import Scope, body_types, infer, update_types
+from weft.block.check import Scope, Types, body_types, infer, update_types
 from weft.block.program import BlockProgram, BlockType, Broadcast, Graph, Join, Map, maps, results
 from weft.block.residency import Frame, LoopFrame, Memory, global_lists
 from weft.cost.traffic import Steps, classes, elements, numbered_axes
@@ -90,9 +90,7 @@ class _Walk:
     own: frozenset[str]
     memory: Memory = field(default_factory=Memory)
 
-    def graph(
-        self, graph: Graph, inputs: dict[str, BlockType], scope: Scope, steps: Steps, frame: Frame
-    ) -> dict[str, BlockType]:
+    def graph(self, graph: Graph, inputs: Types, scope: Scope, steps: Steps, frame: Frame) -> Types:
         """Infers the types of the values of `graph`, whose bytes `frame` accounts for."""
         types = infer(graph, inputs, scope)
         for number, node in enumerate(graph.nodes):
@@ -105,7 +103,7 @@ class _Walk:
                 frame.made(number, node, {name: _bytes(types[name], steps) for name in results(node)})
         return types
 
-    def loop(self, node: Map, types: dict[str, BlockType], scope: Scope, steps: Steps) -> dict[str, int]:
+    def loop(self, node: Map, types: Types, scope: Scope, steps: Steps) -> dict[str, int]:
         """Counts the bytes of each result of `node` that are alive after it."""
         state = node.state
         components = () if state is None else state.components

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from weft.block.program import BlockProgram
 from weft.cascade import Approximation
@@ -52,6 +52,26 @@ class Way:
     schedule: Schedule
     applied: BlockProgram
     cost: Cost
+
+
+class Ways(Protocol):
+    """The ways of one fused program at an example."""
+
+    def few(self) -> list[Way]:
+        """Schedule the program in a few ways.
+
+        Raises:
+            UnsupportedError, ScheduleError: there is none.
+        """
+        ...
+
+    def many(self) -> list[Way]:
+        """Schedule it in many ways, for a tuner to time; raises as `few`."""
+        ...
+
+    def given(self, schedule: Schedule) -> Way:
+        """Schedule it in a given way; raises as `few`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
-from weft.block.program import BlockProgram
+from weft.block.program import BlockProgram, maps
 from weft.cost import Gpu, Launch, gpu, launches_of, total
 from weft.emit import triton
 from weft.errors import ScheduleError, UnsupportedError
 from weft.plan.candidates import Way
 from weft.plan.gpu_schedules import Blocks, Parts, choices, launches, parts, schedule
 from weft.plan.interface import dims_of
-from weft.schedule import Schedule, apply, kernels
+from weft.schedule import Placing, Schedule, kernels
 from weft.target import Target
+from weft.tensor.axes import Axis
 
 # Sizes of blocks that tell whether a program is worth looking at more closely, and those of a closer look.
 _PROBED, _CLOSELY = 12, 96
@@ -56,8 +58,12 @@ class Ways:
     innermost: Mapping[str, int | None]
     target: Target
     _made: dict[Blocks, _Placed | str] = field(default_factory=dict[Blocks, "_Placed | str"])
+    _refused: dict[_Form, UnsupportedError | None] = field(default_factory=dict["_Form", "UnsupportedError | None"])
 
-    def probed(self) -> list[Way]:
+    def __post_init__(self) -> None:
+        self._placing = Placing(self.fused)
+
+    def few(self) -> list[Way]:
         """Returns a few ways, the fastest first, each with the warps and stages that the model likes best.
 
         Raises:
@@ -65,14 +71,14 @@ class Ways:
         """
         return self._best(_PROBED, launched=1)
 
-    def closely(self) -> list[Way]:
-        """Returns many ways, the fastest first, with all warps and stages that fit; raises as `probed`."""
+    def many(self) -> list[Way]:
+        """Returns many ways, the fastest first, with all warps and stages that fit; raises as `few`."""
         return self._best(_CLOSELY, launched=None)
 
     def given(self, wanted: Schedule) -> Way:
         """Returns the way of a given schedule; raises as `apply` and the emitter do."""
-        applied = apply(self.fused, wanted)
-        _demand_printable(applied, self.target)
+        applied = self._placing.apply(wanted)
+        self._demand_printable(applied, wanted)
         return self._way(wanted, _Placed(applied, launches_of(applied, self.sizes, self.innermost)))
 
     def _best(self, count: int, launched: int | None) -> list[Way]:
@@ -118,8 +124,9 @@ class Ways:
     def _applied(self, known: Parts, blocks: Blocks) -> _Placed | str:
         """Gives the program places, or says why it has none, or why no kernel can be printed for it."""
         try:
-            applied = apply(self.fused, schedule(self.fused, known, blocks, self.sizes))
-            _demand_printable(applied, self.target)
+            wanted = schedule(self.fused, known, blocks, self.sizes)
+            applied = self._placing.apply(wanted)
+            self._demand_printable(applied, wanted)
         except (ScheduleError, UnsupportedError) as error:
             return error.what
         return _Placed(applied, launches_of(applied, self.sizes, self.innermost))
@@ -129,8 +136,23 @@ class Ways:
         costs = (e.cost(chip, wanted.warps_of(merges=e.merges), wanted.stages) for e in placed.launches)
         return Way(wanted, placed.applied, total(costs))
 
+    def _demand_printable(self, applied: BlockProgram, wanted: Schedule) -> None:
+        """Raises UnsupportedError where a kernel of `applied` cannot be printed for the target.
 
-def _demand_printable(applied: BlockProgram, target: Target) -> None:
-    """Raises UnsupportedError where a kernel of `applied` cannot be printed for `target`."""
-    for number, part in enumerate(kernels(applied)):
-        triton.emit(applied, part, f"kernel_{number}", dims_of(applied, part), target)
+        That depends on where loops run, and on which of them have but one iteration; not on the sizes of blocks.
+        """
+        once = frozenset(m.axis for m in maps(applied.graph) if m.runs_once)
+        form = wanted.form, once
+        if form not in self._refused:
+            self._refused[form] = None
+            try:
+                for number, part in enumerate(kernels(applied)):
+                    triton.emit(applied, part, f"kernel_{number}", dims_of(applied, part), self.target)
+            except UnsupportedError as error:
+                self._refused[form] = error
+        refused = self._refused[form]
+        if refused is not None:
+            raise refused
+
+
+_Form: TypeAlias = "tuple[Schedule, frozenset[Axis]]"

@@ -39,7 +39,7 @@ def _axes_of(applied: BlockProgram, name: str) -> Sequence[Axis]:
     return list_dims(_top_types(applied)[name])
 
 
-def _top_types(applied: BlockProgram) -> dict[str, BlockType]:
+def _top_types(applied: BlockProgram) -> Mapping[str, BlockType]:
     return infer(applied.graph, dict(applied.inputs), Scope({}, applied=False))
 
 

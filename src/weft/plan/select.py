@@ -56,6 +56,7 @@ def select(program: TensorProgram, example: Example, options: Options, schedule:
     found: list[Candidate] = []
     considered: list[Considered] = []
     failure: UnsupportedError | ScheduleError | None = None
+    ways: dict[str, Ways] = {}
     for made in _fused(program, lowered, options, lengths, only_exact=schedule is not None):
         if isinstance(made, Considered):
             considered.append(made)
@@ -68,7 +69,8 @@ def select(program: TensorProgram, example: Example, options: Options, schedule:
             )
             continue
         try:
-            way = _way(fused, example, schedule)
+            ways[origin] = chain.ways(fused, example)
+            way = _way(ways[origin], example, schedule)
         except (UnsupportedError, ScheduleError) as error:
             if schedule is not None:
                 raise
@@ -82,7 +84,7 @@ def select(program: TensorProgram, example: Example, options: Options, schedule:
     bearing = _Bearing(program, found)
     try:
         chosen = bearing.cheapest()
-        others = _more_to_time(bearing, example) if schedule is None else ()
+        others = _more_to_time(bearing, ways) if schedule is None and chain.times else ()
     except UnsupportedError as error:
         raise failure or error from None
     considered = [bearing.said.get(each.origin, each) for each in considered]
@@ -138,21 +140,15 @@ class _Bearing:
         return found
 
 
-def _more_to_time(bearing: _Bearing, example: Example) -> tuple[Candidate, ...]:
-    """Find more schedules of the programs that are predicted to be fastest, in order of their predicted times.
-
-    None where the target times nothing.
-    """
-    chain = toolchain(example.target)
-    if not chain.times:
-        return ()
+def _more_to_time(bearing: _Bearing, ways: Mapping[str, Ways]) -> tuple[Candidate, ...]:
+    """Find more schedules of the programs that are predicted to be fastest, in order of their predicted times."""
     nearest = bearing.nearest()
     most = _FAR * nearest[0].cost.predicted_seconds
     made = [
         replace(c, schedule=way.schedule, applied=way.applied, cost=way.cost)
         for c in nearest
         if c.cost.predicted_seconds <= most
-        for way in chain.more_ways(c.fused, example)
+        for way in ways[c.origin].many()
     ]
     return tuple(sorted(made, key=lambda c: c.cost.predicted_seconds))
 
@@ -174,10 +170,9 @@ def _cheapest(found: Sequence[Candidate]) -> Candidate:
     return min(close, key=lambda c: (c.cost.bytes_read + c.cost.bytes_written, c.cost.predicted_seconds))
 
 
-def _way(fused: BlockProgram, example: Example, schedule: Schedule | None) -> Way:
-    """Find the fastest schedule of `fused`, or the one that is given; raises as `select`."""
-    chain = toolchain(example.target)
-    found = chain.ways(fused, example) if schedule is None else [chain.given(fused, example, schedule)]
+def _way(ways: Ways, example: Example, schedule: Schedule | None) -> Way:
+    """Find the fastest of `ways`, or the one that is given; raises as `select`."""
+    found = ways.few() if schedule is None else [ways.given(schedule)]
     for way in found:
         _demand_rests(way.applied, example)
     return min(found, key=lambda way: way.cost.predicted_seconds)

@@ -5,7 +5,7 @@ loops have places and tiles, with splits, peeled edges, padding, staging and acc
 `kernels`, its launches. Emitters, interpreter and cost read only that program.
 """
 
-from weft.schedule.apply import KernelNodes, apply, kernels, tensor_of, under_way
+from weft.schedule.apply import KernelNodes, Placing, apply, kernels, tensor_of, under_way
 from weft.schedule.lanes import power_of_two
 from weft.schedule.place import grid_maps
 from weft.schedule.schedule import Level, LevelPlace, LoopSchedule, Schedule
@@ -17,6 +17,7 @@ __all__ = [
     "Level",
     "LevelPlace",
     "LoopSchedule",
+    "Placing",
     "Schedule",
     "apply",
     "begins_where",

@@ -15,8 +15,8 @@ from weft.block.ranges import All, Segment
 from weft.errors import ScheduleError
 from weft.schedule.accumulate import accumulate, stage_operands
 from weft.schedule.edges import fill_edges, peel
-from weft.schedule.place import demand_grid, hoist_grid, place_loops
-from weft.schedule.schedule import Level, LevelPlace, LoopSchedule, Schedule, validate
+from weft.schedule.place import demand_grid, hoist_grid, place_loops, retiled
+from weft.schedule.schedule import Level, LevelPlace, Loops, LoopSchedule, Schedule, validate
 from weft.schedule.split import Split, split
 from weft.schedule.ties import tied
 from weft.tensor.axes import Axis
@@ -32,28 +32,80 @@ def apply(program: BlockProgram, schedule: Schedule) -> BlockProgram:
     Raises:
         ScheduleError: where the schedule does not fit the program.
     """
-    validate(program, schedule)
-    wanted = dict(schedule.loops)
-    for name, loop in schedule.loops:
-        if loop.levels[0].place is LevelPlace.split:
-            done = split(program, name, loop.levels[0].size, schedule.together)
-            for around in done.by_blocks:
-                if sum(level.place is not LevelPlace.split for level in schedule.of(around).levels) > 1:
-                    raise ScheduleError(f"loop {around!r} leaves parts for each of its blocks: it takes one level")
-            together = frozenset(axis for pair in tied(done.program) for axis in pair)
-            alike = frozenset(m.name for m in maps(done.program.graph) if m.axis in together)
-            program, schedule = done.program, _extended(schedule, done, alike, wanted)
-    make = loop_names(program)
-    peeled = frozenset(name for name, loop in schedule.loops if loop.peel)
-    graph = place_loops(program.graph, schedule, make)
-    graph = hoist_grid(graph)
-    demand_grid(graph)
-    graph = peel(graph, peeled, make)
-    program = fill_edges(replace(program, graph=graph))
-    program = stage_operands(program, schedule)
-    program = canonical(replace(program, graph=accumulate(program.graph)))
-    check(program)
-    return program
+    return Placing(program).apply(schedule)
+
+
+class Placing:
+    """Applies schedules to one program; those that differ in nothing but sizes of blocks share all that sizes do not change.
+
+    A size is a parameter of what `apply` gives: no part of it looks at one, but to see that levels fall and loops that share a
+    list go by the same blocks.
+    """
+
+    def __init__(self, program: BlockProgram) -> None:
+        self.program = program
+        self._loops = Loops.of(program)
+        self._known: dict[Schedule, _Placed | ScheduleError] = {}
+
+    def apply(self, schedule: Schedule) -> BlockProgram:
+        """Return the program with `schedule` applied; raises as `weft.schedule.apply`."""
+        validate(self._loops, schedule)
+        form = schedule.form
+        known = self._known.get(form)
+        if known is None:
+            try:
+                known = _Placed.of(self.program, schedule)
+            except ScheduleError as error:
+                known = error
+            self._known[form] = known
+        if isinstance(known, ScheduleError):
+            raise ScheduleError(known.what, todo=known.todo)
+        return known.at(schedule)
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A program with places, at some sizes of blocks.
+
+    Attributes:
+        splits: what was split on the way, and the loops that go by the same blocks as others after each.
+    """
+
+    program: BlockProgram
+    splits: tuple[tuple[Split, frozenset[str]], ...]
+
+    @staticmethod
+    def of(program: BlockProgram, schedule: Schedule) -> _Placed:
+        wanted = dict(schedule.loops)
+        splits: list[tuple[Split, frozenset[str]]] = []
+        for name, loop in schedule.loops:
+            if loop.levels[0].place is LevelPlace.split:
+                done = split(program, name, loop.levels[0].size, schedule.together)
+                for around in done.by_blocks:
+                    if sum(level.place is not LevelPlace.split for level in schedule.of(around).levels) > 1:
+                        raise ScheduleError(f"loop {around!r} leaves parts for each of its blocks: it takes one level")
+                together = frozenset(axis for pair in tied(done.program) for axis in pair)
+                alike = frozenset(m.name for m in maps(done.program.graph) if m.axis in together)
+                program, schedule = done.program, _extended(schedule, done, alike, wanted)
+                splits.append((done, alike))
+        make = loop_names(program)
+        peeled = frozenset(name for name, loop in schedule.loops if loop.peel)
+        graph = place_loops(program.graph, schedule, make)
+        graph = hoist_grid(graph)
+        demand_grid(graph)
+        graph = peel(graph, peeled, make)
+        program = fill_edges(replace(program, graph=graph))
+        program = stage_operands(program, schedule)
+        program = canonical(replace(program, graph=accumulate(program.graph)))
+        check(program)
+        return _Placed(program, tuple(splits))
+
+    def at(self, schedule: Schedule) -> BlockProgram:
+        """Return the program at the sizes of `schedule`, which has the form of the one that was applied."""
+        wanted = dict(schedule.loops)
+        for done, alike in self.splits:
+            schedule = _extended(schedule, done, alike, wanted)
+        return replace(self.program, graph=retiled(self.program.graph, schedule))
 
 
 def _extended(schedule: Schedule, done: Split, alike: frozenset[str], wanted: Mapping[str, LoopSchedule]) -> Schedule:

@@ -12,7 +12,7 @@ from weft.errors import ScheduleError
 from weft.schedule.schedule import Level, LevelPlace, Schedule
 from weft.tensor.axes import Axis
 
-_PLACES = {LevelPlace.grid: Place.grid, LevelPlace.loop: Place.loop, LevelPlace.whole: Place.whole}
+_PLACES = {LevelPlace.grid: Place.grid, LevelPlace.loop: Place.loop}
 
 
 def place_loops(graph: Graph, schedule: Schedule, make: Callable[[str], str]) -> Graph:
@@ -28,18 +28,46 @@ def place_loops(graph: Graph, schedule: Schedule, make: Callable[[str], str]) ->
 
 def _placed(node: Map, levels: tuple[Level, ...], make: Callable[[str], str]) -> Map:
     """Nest maps for `levels`; the innermost is `node` itself, and each refers to the one around it by its range."""
-    *outer, last = [level for level in levels if level.place is not LevelPlace.split]
-    original = node.range
-    tile = None if last.place is LevelPlace.whole else last.size
-    node = replace(node, place=_PLACES[last.place], tile=tile)
-    for level in reversed(outer):
+    numbered = [(at, level) for at, level in enumerate(levels) if level.place is not LevelPlace.split]
+    *outer, (number, last) = numbered
+    original, loop = node.range, node.name
+    if last.place is LevelPlace.whole:
+        node = replace(node, place=Place.whole)
+    else:
+        node = replace(node, place=_PLACES[last.place], tile=last.size, level=(loop, number))
+    for at, level in reversed(outer):
         name = make(f"{node.axis.name}.outer")
         axis = Axis(name, node.axis.space)
         node = replace(node, range=Within(axis))
         node = _around(
-            node, replace(node, name=name, axis=axis, place=_PLACES[level.place], tile=level.size, unit=False)
+            node,
+            replace(
+                node, name=name, axis=axis, place=_PLACES[level.place], tile=level.size, level=(loop, at), unit=False
+            ),
         )
     return replace(node, range=original)
+
+
+def retiled(graph: Graph, schedule: Schedule) -> Graph:
+    """Return the placed `graph` with blocks of the sizes that `schedule` gives the levels they are of: no type changes."""
+    nodes = tuple(_retiled(n, schedule) if isinstance(n, Map) else n for n in graph.nodes)
+    if all(a is b for a, b in zip(nodes, graph.nodes, strict=True)):
+        return graph
+    made = replace(graph, nodes=nodes)
+    made.typed.extend(graph.typed)
+    return made
+
+
+def _retiled(node: Map, schedule: Schedule) -> Map:
+    body, tile = retiled(node.body, schedule), node.tile
+    if node.level is not None:
+        name, number = node.level
+        tile = schedule.of(name).levels[number].size
+    if body is node.body and tile == node.tile:
+        return node
+    made = replace(node, body=body, tile=tile)
+    made.typed.extend(node.typed)
+    return made
 
 
 def _around(inner: Map, shell: Map) -> Map:

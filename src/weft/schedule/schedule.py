@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
 
@@ -10,6 +11,7 @@ from weft.block.program import BlockProgram, Map, maps
 from weft.block.ranges import All, First
 from weft.errors import ScheduleError
 from weft.schedule.ties import begins_where, tied
+from weft.tensor.axes import Axis
 
 
 class LevelPlace(Enum):
@@ -43,6 +45,12 @@ class LoopSchedule:
 
     levels: tuple[Level, ...]
     peel: bool = False
+
+    @property
+    def form(self) -> LoopSchedule:
+        """The levels without sizes of blocks."""
+        levels = (v if v.place is LevelPlace.split else Level(v.place) for v in self.levels)
+        return LoopSchedule(tuple(levels), self.peel)
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.levels)) + (", peeled" if self.peel else "")
@@ -92,6 +100,13 @@ class Schedule:
             f"the schedule says nothing of loop {name!r}", todo="give every loop of the program its levels"
         )
 
+    @property
+    def form(self) -> Schedule:
+        """The schedule without the sizes of blocks, which no part of `apply` looks at, and without what a launch alone needs."""
+        loops = tuple((name, loop.form) for name, loop in self.loops)
+        merging = tuple((name, 1) for name, _ in self.merging)
+        return replace(self, loops=loops, merging=merging, warps=4, stages=1, merging_warps=0)
+
     def __str__(self) -> str:
         lines = [f"{name}: {levels}" for name, levels in self.loops]
         lines += [
@@ -107,18 +122,38 @@ class Schedule:
         return "\n".join(lines)
 
 
-def validate(program: BlockProgram, schedule: Schedule) -> None:
-    """Raise `ScheduleError` unless `schedule` names just the loops of `program`, with levels that make sense."""
-    loops = {m.name: m for m in maps(program.graph)}
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """What of a program a schedule must fit.
+
+    Attributes:
+        nodes: its loops, by name.
+        rests: `weft.schedule.ties.begins_where` of it.
+        tied: `weft.schedule.ties.tied` of it.
+    """
+
+    nodes: Mapping[str, Map]
+    rests: Mapping[Axis, Axis]
+    tied: tuple[tuple[Axis, Axis], ...]
+
+    @staticmethod
+    def of(program: BlockProgram) -> Loops:
+        """Find the loops of `program`."""
+        return Loops({m.name: m for m in maps(program.graph)}, begins_where(program), tuple(tied(program)))
+
+
+def validate(loops: Loops, schedule: Schedule) -> None:
+    """Raise `ScheduleError` unless `schedule` names just `loops`, with levels that make sense."""
     named = [name for name, _ in schedule.loops]
-    if sorted(named) != sorted(loops):
-        raise ScheduleError(f"the schedule is for loops {sorted(named)}, the program has {sorted(loops)}")
+    if sorted(named) != sorted(loops.nodes):
+        raise ScheduleError(f"the schedule is for loops {sorted(named)}, the program has {sorted(loops.nodes)}")
     for name, loop in schedule.loops:
+        node = loops.nodes[name]
         if loop.peel and loop.levels[-1].place is not LevelPlace.loop:
             raise ScheduleError(f"loop {name!r}: only a loop that goes block by block has an edge to peel")
-        _validate_levels(name, loop, unit=loops[name].unit, state=loops[name].state is not None)
-        _validate_range(loops[name], loop)
-    _validate_ties(program, schedule)
+        _validate_levels(name, loop, unit=node.unit, state=node.state is not None)
+        _validate_range(node, loop)
+    _validate_ties(loops, schedule)
 
 
 def _validate_range(node: Map, loop: LoopSchedule) -> None:
@@ -128,15 +163,16 @@ def _validate_range(node: Map, loop: LoopSchedule) -> None:
         raise ScheduleError(f"loop {node.name!r} cannot be split: it does not run over its whole range")
 
 
-def _validate_ties(program: BlockProgram, schedule: Schedule) -> None:
-    levels = {m.axis: tuple(v for v in schedule.of(m.name).levels if v.place is not LevelPlace.split)
-              for m in maps(program.graph)}  # fmt: skip
-    for rest, first in begins_where(program).items():
+def _validate_ties(loops: Loops, schedule: Schedule) -> None:
+    given = dict(schedule.loops)
+    levels = {node.axis: tuple(v for v in given[name].levels if v.place is not LevelPlace.split)
+              for name, node in loops.nodes.items()}  # fmt: skip
+    for rest, first in loops.rests.items():
         if not _alike(levels[first][:1], levels[rest][:1]):
             raise ScheduleError(
                 f"the rest of a loop begins where its first block ends: {levels[rest][0]} after {levels[first][0]}"
             )
-    for one, other in tied(program):
+    for one, other in loops.tied:
         sizes = [level.size for level in levels[one]]
         if not _alike(levels[one], levels[other]) or any(a % b for a, b in pairwise(sizes) if b):
             raise ScheduleError(

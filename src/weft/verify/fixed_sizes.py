@@ -133,7 +133,7 @@ def over_spaces(thing: T, spaces_: Mapping[Space, Space]) -> T:
     def parts_over(part: Any) -> Any:
         if type(part) is tuple:
             return tuple(map(over, cast("tuple[Any, ...]", part)))
-        changed = {f.name: over(getattr(part, f.name)) for f in fields(part)}
+        changed = {f.name: over(getattr(part, f.name)) for f in fields(part) if f.init}
         same = all(new is getattr(part, name) for name, new in changed.items())
         return part if same else replace(part, **changed)
 

@@ -28,7 +28,7 @@ from weft.block.program import (
     State,
     operands,
 )
-from weft.block.ranges import All, First, Part
+from weft.block.ranges import All, Part
 from weft.emit.calls import all_nodes
 from weft.emit.kinds import kind_of
 from weft.emit.ranges import Bounds, Scope, Step, bounds, describe, part_of, tile
@@ -127,7 +127,7 @@ def _loop(body: Body, node: Map, places: Mapping[str, Memory]) -> None:
         inner = iteration(body, node, {**scope, node.axis: step}, places, carried)
     if node.state is not None:
         for component, variable in carried.items():
-            if not runs_once(node) and reduced_apart(node.state, node.body, component):
+            if not node.runs_once and reduced_apart(node.state, node.body, component):
                 frame.out.line(f"{variable.text} = {call('weft_kept', variable.text)}")
         finish = Body(frame, scope, body.around, node.state.finish, {}, dict(carried))
         run(finish, {})
@@ -144,7 +144,7 @@ def _loop(body: Body, node: Map, places: Mapping[str, Memory]) -> None:
 
 def _left(node: Map, output: Stacked | Once, inner: Body) -> Value:
     """Return what `node` leaves as `output`: if it has no more than one iteration, what that one made."""
-    if not runs_once(node):
+    if not node.runs_once:
         return Local(output.outer)
     made = inner.values[output.inner]
     # What lies in memory is seen by iterations as their blocks of it: the list of them all is in registers.
@@ -153,15 +153,6 @@ def _left(node: Map, output: Stacked | Once, inner: Body) -> Value:
 
 def _is_read(body: Body, name: str) -> bool:
     return any(name in operands(n) for n in body.graph.nodes)
-
-
-def runs_once(node: Map) -> bool:
-    """Tell whether a map's one iteration is all: over the whole of its space, or over its first block."""
-    if isinstance(node.range, First):
-        return True
-    fixed, tile_ = node.axis.space.fixed, node.tile
-    one_block = node.place is Place.whole or (fixed is not None and tile_ is not None and tile_ >= fixed)
-    return one_block and node.range == All()
 
 
 def _named(frame: Frame, node: Map, limits: Bounds) -> Bounds:
@@ -177,7 +168,7 @@ def _named(frame: Frame, node: Map, limits: Bounds) -> Bounds:
 def _iterations(frame: Frame, node: Map, limits: Bounds) -> Generator[Step]:
     """Print what stands around an iteration; yielded is the current block, whose lanes are printed."""
     most = tile(node, limits.most)
-    if runs_once(node):
+    if node.runs_once:
         most = limits.most if isinstance(node.range, All) else most
         step = Step(limits.start, most if node.tile == 1 else minus(limits.stop, limits.start), most)
         frame.enter(node, step)
@@ -214,7 +205,7 @@ def _iterations(frame: Frame, node: Map, limits: Bounds) -> Generator[Step]:
 
 def _is_pipelined(node: BlockNode) -> bool:
     """Tell whether Triton makes a pipeline where it finds `node` in a loop, or in it itself."""
-    return (isinstance(node, Dot) and len(node.dims) == 2) or (isinstance(node, Map) and not runs_once(node))
+    return (isinstance(node, Dot) and len(node.dims) == 2) or (isinstance(node, Map) and not node.runs_once)
 
 
 def _seen(frame: Frame, node: Map, access: Access, value: Value, scope: Scope, *, item: bool) -> Value:
@@ -244,7 +235,7 @@ def _block_of(frame: Frame, node: Map, access: Iterate | Grouped, value: Tile) -
     """Return the one block of a list in registers that `node`, whose one iteration is all, goes over."""
     over = access.over
     same = over not in value.dims or frame.lanes[over].count == frame.lanes[node.axis].count
-    if isinstance(access, Grouped) or not runs_once(node) or node.range != All() or not same:
+    if isinstance(access, Grouped) or not node.runs_once or node.range != All() or not same:
         raise UnsupportedError(
             f"list {value.text!r} would have to stay in a Triton kernel where loop {node.name!r} goes over it block by block"
         )
@@ -313,7 +304,7 @@ def _update(body: Body, node: Map, state: State, carried: Mapping[str, Tile]) ->
     for (component, variable), output in zip(carried.items(), update.outputs, strict=True):
         value = inner.item(output)
         text = inner.aligned(value.computed, value.dims, variable.dims)
-        if not runs_once(node) and reduced_apart(state, node.body, component) is None:
+        if not node.runs_once and reduced_apart(state, node.body, component) is None:
             text = call("weft_kept", text)
         if text != variable.text:
             changed.append((variable.text, text))

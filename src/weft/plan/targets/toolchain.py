@@ -22,7 +22,7 @@ from weft.block.program import BlockProgram
 from weft.cost import Cost, Machine, estimate, total
 from weft.errors import ProgramFileError, ScheduleError, TargetError
 from weft.options import Options
-from weft.plan.candidates import Candidate, Example, Selection, Way
+from weft.plan.candidates import Candidate, Example, Selection, Way, Ways
 from weft.plan.choose import choose, in_segments, off_the_grid
 from weft.plan.interface import dims_of
 from weft.plan.targets.bench import Bench, Judged, Serving
@@ -176,7 +176,7 @@ class Toolchain(ABC):
         any_order: loops that multiply nothing may be nested in any order, by their lengths.
         may_refuse: kernels may refuse a call when they run (a size, a driver, memory), which PyTorch then runs.
         crosses: kernels can be made on a machine that does not have the target.
-        times: more schedules (`more_ways`) are found, and timed where the target is here.
+        times: more schedules (`Ways.many`) are found, and timed where the target is here.
         library_share: PyTorch's library is tried for matmuls where kernels take more than this share of eager's time.
     """
 
@@ -249,33 +249,9 @@ class Toolchain(ABC):
         """Applies the rewrites of fused programs that are for this target alone."""
         return fused
 
-    def ways(self, fused: BlockProgram, example: Example) -> list[Way]:
-        """Schedules `fused` in a few ways.
-
-        Raises:
-            UnsupportedError, ScheduleError: there is none.
-        """
-        chosen = choose(
-            fused, example.sizes, example.innermost, example.threads, self.machine(example.threads).near_bytes
-        )
-        ways = [self.given(fused, example, chosen)]
-        if len(kernels(ways[0].applied)) > 1:
-            ways.append(self.given(fused, example, off_the_grid(chosen)))
-        parts = in_segments(fused, chosen, example.sizes, example.threads)
-        if parts is not None:
-            with suppress(ScheduleError):
-                ways.append(self.given(fused, example, parts))
-        return ways
-
-    def given(self, fused: BlockProgram, example: Example, schedule: Schedule) -> Way:
-        """Schedules `fused` in a given way; raises as `ways`."""
-        applied = apply(fused, schedule)
-        return Way(schedule, applied, total(self.costs(example, applied, schedule)))
-
-    def more_ways(self, fused: BlockProgram, example: Example) -> list[Way]:
-        """Schedules `fused` in many ways, for a tuner to time."""
-        del fused, example
-        return []
+    def ways(self, fused: BlockProgram, example: Example) -> Ways:
+        """Returns the ways to schedule `fused`."""
+        return _Ways(self, fused, example)
 
     def tuned(
         self,
@@ -353,3 +329,34 @@ class Toolchain(ABC):
         """Restores what `saved` was of, from the archive's members. Raises TargetError where it cannot be loaded."""
         del files
         raise ProgramFileError(f"kernels for {self.target} cannot be loaded: {saved.key}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Ways:
+    """The ways of a program on a target that times none."""
+
+    chain: Toolchain
+    fused: BlockProgram
+    example: Example
+
+    def few(self) -> list[Way]:
+        """Choose one by rule; where it has several launches one without a grid, and one in segments where that may pay."""
+        example, machine = self.example, self.chain.machine(self.example.threads)
+        chosen = choose(self.fused, example.sizes, example.innermost, example.threads, machine.near_bytes)
+        ways = [self.given(chosen)]
+        if len(kernels(ways[0].applied)) > 1:
+            ways.append(self.given(off_the_grid(chosen)))
+        parts = in_segments(self.fused, chosen, example.sizes, example.threads)
+        if parts is not None:
+            with suppress(ScheduleError):
+                ways.append(self.given(parts))
+        return ways
+
+    def many(self) -> list[Way]:
+        """Return none."""
+        return []
+
+    def given(self, schedule: Schedule) -> Way:
+        """Apply a schedule."""
+        applied = apply(self.fused, schedule)
+        return Way(schedule, applied, total(self.chain.costs(self.example, applied, schedule)))

@@ -16,7 +16,7 @@ from weft.errors import TargetError
 from weft.fuse.factors_after_maxima import factors_after_maxima
 from weft.fuse.inside_the_only_loop import inside_the_only_loop
 from weft.options import Options
-from weft.plan.candidates import Example, Selection, Way
+from weft.plan.candidates import Example, Selection
 from weft.plan.gpu_select import Ways
 from weft.plan.home import of_device
 from weft.plan.targets.bench import Bench, Judged, Serving, dense
@@ -103,16 +103,7 @@ class TritonGpu(Toolchain):
         """Takes factors off after maxima, and leaves nothing beside nested parallel loops, which then go on the grid."""
         return canonical(inside_the_only_loop(factors_after_maxima(fused)))
 
-    def ways(self, fused: BlockProgram, example: Example) -> list[Way]:
-        return self._ways(fused, example).probed()
-
-    def given(self, fused: BlockProgram, example: Example, schedule: Schedule) -> Way:
-        return self._ways(fused, example).given(schedule)
-
-    def more_ways(self, fused: BlockProgram, example: Example) -> list[Way]:
-        return self._ways(fused, example).closely()
-
-    def _ways(self, fused: BlockProgram, example: Example) -> Ways:
+    def ways(self, fused: BlockProgram, example: Example) -> Ways:
         return Ways(fused, example.sizes, example.innermost, self.target)
 
     def tuned(
