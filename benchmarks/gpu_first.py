@@ -32,7 +32,8 @@ from testkit.emit.triton_programs import load
 from testkit.schedules import fused
 from weft.block.copies import canonical
 from weft.block.lower import lower
-from weft.block.program import BlockProgram, maps
+from weft.block.program import BlockProgram
+from weft.block.walk import maps
 from weft.cost import Level as MemoryLevel
 from weft.cost import Machine, estimate, total
 from weft.fuse import fuse

@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from weft.block.program import BlockProgram, Map, Stacked, maps
+from weft.block.program import BlockProgram, Map, Stacked
+from weft.block.walk import maps
 from weft.capture import capture
 from weft.cost import Corrections, Resources, dependents, gpu, in_levels, launches_of, resources, total
 from weft.errors import ScheduleError

@@ -11,8 +11,8 @@ from torch import nn
 import weft
 from testkit.api.judged import judged
 from testkit.walk import share
-from weft.block.program import maps
 from weft.block.ranges import Band
+from weft.block.walk import maps
 
 # Batch, heads of queries, heads of keys, queries, keys, head size: the ratio of heads 4, 1 and 8, one head of keys, one batch.
 SHAPES = (

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 import weft
 from weft.api.program import Program
-from weft.block.program import maps
 from weft.block.ranges import Band, Part
+from weft.block.walk import maps
 
 NOTHING = float("-inf")
 

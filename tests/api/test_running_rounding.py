@@ -12,7 +12,8 @@ from testkit.afresh import chosen_afresh
 from testkit.api.quantised import FUNCTIONS, exact, operands
 from testkit.walk import share
 from weft.api.program import Program
-from weft.block.program import Iterate, maps
+from weft.block.program import Iterate
+from weft.block.walk import maps
 from weft.plan import select
 from weft.tensor.program import TensorProgram
 from weft.verify.judge import Draws

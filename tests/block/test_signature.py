@@ -38,13 +38,11 @@ from weft.block.program import (
     Pointwise,
     Stacked,
     State,
-    maps,
-    operands,
-    results,
     sealed,
 )
 from weft.block.ranges import All, Part
 from weft.block.rename import rename_body, rename_program_axes, values_of
+from weft.block.walk import maps, operands, results
 from weft.tensor.axes import Axis, Space
 from weft.tensor.program import Monoid
 from weft.tensor.scalar import Apply, Arg, Lit, apply, substitute

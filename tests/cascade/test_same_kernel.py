@@ -10,8 +10,9 @@ import torch
 from testkit.cascade.programs import captured, prepared, wrong
 from weft.block.copies import canonical
 from weft.block.lower import lower
-from weft.block.program import BlockProgram, maps
+from weft.block.program import BlockProgram
 from weft.block.ranges import Band
+from weft.block.walk import maps
 from weft.cascade import folds
 from weft.fuse import RULES_THAT_KEEP_PRECISION, fuse
 from weft.fuse.coarse_where_kept_in_16_bits import coarse_where_kept_in_16_bits

@@ -16,8 +16,9 @@ from testkit.cost.levels import ROWS, STRATEGIES, fused_at_level, lengths
 from weft.block.copies import canonical
 from weft.block.interpret import interpret
 from weft.block.lower import lower
-from weft.block.program import BlockProgram, Pointwise, maps
+from weft.block.program import BlockProgram, Pointwise
 from weft.block.ranges import Part
+from weft.block.walk import maps
 from weft.cost import Corrections, corrected, correcting, dependents, fused_at, in_levels, traffic
 from weft.fuse import RULES_IN_PLANS, fuse
 from weft.schedule import Level, LevelPlace, apply

@@ -11,7 +11,8 @@ import pytest
 
 from testkit.block.programs import axes, linear_relu
 from testkit.schedules import fused
-from weft.block.program import BlockProgram, maps
+from weft.block.program import BlockProgram
+from weft.block.walk import maps
 from weft.cost import estimate_gpu, gpu, resources, unfit
 from weft.cost.gpu_clocks import clocks_of
 from weft.errors import TargetError

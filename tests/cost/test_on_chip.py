@@ -14,7 +14,8 @@ from testkit.cost import chains, levels
 from weft.block.copies import canonical
 from weft.block.interpret import interpret
 from weft.block.lower import lower
-from weft.block.program import BlockProgram, maps
+from weft.block.program import BlockProgram
+from weft.block.walk import maps
 from weft.cost import LONGEST, dependents, fits_whole, held_whole, longest_whole, on_chip_bytes
 from weft.errors import ScheduleError
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply

@@ -8,7 +8,8 @@ import pytest
 
 from testkit.block.paper import initial
 from weft.block.copies import canonical
-from weft.block.program import BlockProgram, maps
+from weft.block.program import BlockProgram
+from weft.block.walk import maps
 from weft.cost.traffic import Traffic, traffic
 from weft.fuse import fuse
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply

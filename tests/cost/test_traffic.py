@@ -29,10 +29,10 @@ from weft.block.program import (
     Place,
     Stacked,
     State,
-    maps,
     sealed,
 )
 from weft.block.ranges import Band, Diagonal
+from weft.block.walk import maps
 from weft.cost.on_chip import on_chip_bytes
 from weft.cost.traffic import Traffic, by_kernel, traffic
 from weft.errors import ScheduleError

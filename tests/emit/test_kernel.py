@@ -13,7 +13,8 @@ from testkit.block import programs
 from testkit.emit import special
 from testkit.emit.harness import compiled, dims_of, units
 from testkit.schedules import fused
-from weft.block.program import BlockProgram, Dot, Graph, Map, maps
+from weft.block.program import BlockProgram, Dot, Graph, Map
+from weft.block.walk import maps
 from weft.emit.cpp import INCLUDE_DIR, emit, emit_many, list_dims, size_names
 from weft.errors import InvalidProgramError, Location
 from weft.run.build import KernelSource, build

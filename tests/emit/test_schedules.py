@@ -13,7 +13,8 @@ from testkit.emit import special
 from testkit.emit.comparing import PROGRAMS, compare, scheduled
 from testkit.schedules import fused
 from weft.block.check import check
-from weft.block.program import BlockProgram, maps, spaces
+from weft.block.program import BlockProgram
+from weft.block.walk import maps, spaces
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.tensor.dtypes import DType
 

@@ -19,8 +19,9 @@ from testkit.emit.harness import dims_of
 from testkit.emit.triton_cases import GRID, LOOP, WHOLE, Case, cases, levels, placed
 from testkit.emit.triton_programs import TritonProgram, load
 from testkit.schedules import fused
-from weft.block.program import Fill, Grouped, Iterate, Map, maps
+from weft.block.program import Fill, Grouped, Iterate, Map
 from weft.block.ranges import Part
+from weft.block.walk import maps
 from weft.emit.triton import BlockConstant, GridLoop, TritonKernel, WholeConstant, emit, prelude
 from weft.emit.triton.scalar import NOTHING_EXACT, Text, expression
 from weft.errors import InvalidProgramError, UnsupportedError

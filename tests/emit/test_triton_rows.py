@@ -20,7 +20,8 @@ from testkit.emit.triton_cases import GRID, LOOP, WHOLE, levels, placed
 from testkit.emit.triton_programs import load
 from testkit.emit.triton_rows import cases, fading, read_inside, read_twice
 from testkit.schedules import fused
-from weft.block.program import BlockProgram, Map, maps
+from weft.block.program import BlockProgram, Map
+from weft.block.walk import maps
 from weft.emit.triton import BlockConstant, TritonKernel, emit
 from weft.errors import UnsupportedError
 from weft.schedule import LoopSchedule, Schedule, apply

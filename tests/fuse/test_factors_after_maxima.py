@@ -16,7 +16,8 @@ from weft.block.copies import canonical
 from weft.block.interpret import interpret
 from weft.block.listing import listing
 from weft.block.lower import lower
-from weft.block.program import BlockProgram, Final, Map, Pointwise, maps
+from weft.block.program import BlockProgram, Final, Map, Pointwise
+from weft.block.walk import maps
 from weft.fuse import fuse
 from weft.fuse.factors_after_maxima import factors_after_maxima
 from weft.fuse.safety import make_safe

@@ -35,7 +35,8 @@ from weft.block.check import check
 from weft.block.interpret import interpret
 from weft.block.listing import listing
 from weft.block.lower import lower
-from weft.block.program import Graph, Map, results, sealed, spaces
+from weft.block.program import Graph, Map, sealed
+from weft.block.walk import results, spaces
 from weft.fuse import PRIORITY, RULES_IN_PLANS, Conditioning, Site, fuse
 from weft.fuse.duplicate_mapped_scale import DUPLICATE_MAPPED_SCALE
 from weft.fuse.extend_map import EXTEND_MAP

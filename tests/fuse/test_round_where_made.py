@@ -10,7 +10,8 @@ from weft.block.check import check
 from weft.block.copies import canonical
 from weft.block.listing import listing
 from weft.block.lower import lower
-from weft.block.program import BlockProgram, Pointwise, Stacked, maps
+from weft.block.program import BlockProgram, Pointwise, Stacked
+from weft.block.walk import maps
 from weft.fuse import RULES_IN_PLANS, fuse
 from weft.fuse.round_where_made import round_where_made
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply

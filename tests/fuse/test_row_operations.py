@@ -13,7 +13,8 @@ from testkit.block.programs import ADD, F32, MUL, axes, matmul, tensor
 from testkit.fuse.same import assert_same
 from weft.block.listing import listing
 from weft.block.lower import lower
-from weft.block.program import BlockProgram, Map, maps, operands
+from weft.block.program import BlockProgram, Map
+from weft.block.walk import maps, operands
 from weft.fuse import Fusion, fuse
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Cast, Node, TensorProgram, Use

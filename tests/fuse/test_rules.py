@@ -14,7 +14,8 @@ from weft.block.check import check
 from weft.block.interpret import interpret
 from weft.block.listing import listing, signature
 from weft.block.lower import lower
-from weft.block.program import BlockProgram, Feed, Graph, Iterate, Map, Pointwise, Stacked, maps, results, sealed
+from weft.block.program import BlockProgram, Feed, Graph, Iterate, Map, Pointwise, Stacked, sealed
+from weft.block.walk import maps, results
 from weft.fuse import EXTENSION, PRIORITY, Site, fuse
 from weft.fuse.merge_maps import feeds_only_by_iteration, merge_maps
 from weft.tensor.axes import Axis, Space

@@ -20,7 +20,8 @@ from weft.block.copies import canonical
 from weft.block.interpret import interpret
 from weft.block.listing import signature
 from weft.block.lower import lower
-from weft.block.program import BlockProgram, Final, Graph, Map, Pointwise, Stacked, maps, spaces
+from weft.block.program import BlockProgram, Final, Graph, Map, Pointwise, Stacked
+from weft.block.walk import maps, spaces
 from weft.errors import ScheduleError
 from weft.fuse import RULES_IN_PLANS, RULES_THAT_KEEP_PRECISION, Fusion, fuse
 from weft.fuse.safety import Share, make_safe

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from testkit.masks.conditions import CONDITIONS, row_maxima, row_sums
 from testkit.masks.limited import bands, ends, fused
-from weft.block.program import BlockProgram, Graph, Map, Pointwise, State, maps
+from weft.block.program import BlockProgram, Graph, Map, Pointwise, State
+from weft.block.walk import maps
 from weft.masks import limit
 from weft.masks.known import Facts
 from weft.masks.values import unchanged, values_inside, values_of

@@ -13,8 +13,9 @@ from testkit.emit.comparing import compare, scheduled
 from testkit.masks.conditions import CONDITIONS, column_sums, row_maxima, row_sums, weighted
 from testkit.masks.limited import bands, ends, fused
 from weft.block.check import check
-from weft.block.program import BlockProgram, Graph, Map, maps
+from weft.block.program import BlockProgram, Graph, Map
 from weft.block.ranges import Band, Diagonal, Part
+from weft.block.walk import maps
 from weft.cost.traffic import traffic
 from weft.errors import ScheduleError
 from weft.masks import limit

@@ -15,7 +15,8 @@ from testkit.schedules import random_schedule
 from weft.block.copies import canonical
 from weft.block.interpret import interpret
 from weft.block.lower import lower
-from weft.block.program import BlockProgram, Join, maps, spaces
+from weft.block.program import BlockProgram, Join
+from weft.block.walk import maps, spaces
 from weft.cost import Level as Memory
 from weft.cost import Machine, Traffic, by_kernel, estimate, on_chip_bytes, total, traffic
 from weft.errors import ScheduleError

@@ -16,8 +16,9 @@ from testkit.emit.harness import compiled, units
 from testkit.fuse import peelable
 from weft.block.copies import canonical
 from weft.block.lower import lower
-from weft.block.program import BlockNode, BlockProgram, Graph, Join, Map, Place, maps, spaces
+from weft.block.program import BlockNode, BlockProgram, Graph, Join, Map, Place
 from weft.block.ranges import First
+from weft.block.walk import maps, spaces
 from weft.emit import triton
 from weft.errors import UnsupportedError
 from weft.fuse import fuse

@@ -20,8 +20,9 @@ from weft.block.copies import canonical
 from weft.block.interpret import interpret
 from weft.block.listing import listing, signature
 from weft.block.lower import lower
-from weft.block.program import BlockProgram, Graph, Map, results, spaces
+from weft.block.program import BlockProgram, Graph, Map
 from weft.block.ranges import First
+from weft.block.walk import results, spaces
 from weft.errors import ScheduleError
 from weft.fuse import EXTENSION, Conditioning, Site, fuse
 from weft.fuse.extend_map import EXTEND_MAP

@@ -11,8 +11,8 @@ from testkit.block import paper
 from testkit.fuse import peelable
 from weft.block.copies import canonical
 from weft.block.lower import lower
-from weft.block.program import maps
 from weft.block.ranges import Rest
+from weft.block.walk import maps
 from weft.fuse import fuse
 from weft.fuse.safety import make_safe
 from weft.options import Options

@@ -9,8 +9,9 @@ from testkit.fuse import peelable
 from weft.block.copies import canonical
 from weft.block.listing import listing
 from weft.block.lower import lower
-from weft.block.program import BlockProgram, Join, maps
+from weft.block.program import BlockProgram, Join
 from weft.block.ranges import First, Rest
+from weft.block.walk import maps
 from weft.errors import ScheduleError
 from weft.fuse import fuse
 from weft.fuse.safety import make_safe

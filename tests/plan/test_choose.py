@@ -11,7 +11,8 @@ import pytest
 from testkit.block import programs
 from testkit.schedules import fused
 from weft.block.check import Scope, body_types, infer
-from weft.block.program import Map, maps, spaces
+from weft.block.program import Map
+from weft.block.walk import maps, spaces
 from weft.plan.choose import choose
 from weft.schedule import LevelPlace, Schedule, apply
 from weft.tensor.builder import Builder

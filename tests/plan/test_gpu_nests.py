@@ -19,7 +19,8 @@ from testkit.plan.gpu_reductions import cases
 from testkit.walk import WALK_ALL, share
 from weft.block import lower
 from weft.block.copies import canonical
-from weft.block.program import BlockProgram, maps
+from weft.block.program import BlockProgram
+from weft.block.walk import maps
 from weft.cascade import chains
 from weft.cost import gpu
 from weft.fuse import RULES_IN_PLANS, fuse

@@ -8,7 +8,8 @@ import torch
 import weft
 from testkit.block import paper
 from weft.block.lower import lower
-from weft.block.program import Place, maps
+from weft.block.program import Place
+from weft.block.walk import maps
 from weft.lab.workloads.cpu import attention
 from weft.plan import regions
 from weft.plan.judging_sizes import sizes_for

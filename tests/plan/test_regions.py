@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import weft
-from weft.block.program import maps
+from weft.block.walk import maps
 from weft.errors import UnsupportedError
 from weft.plan import regions
 from weft.run.cache import CacheFolder

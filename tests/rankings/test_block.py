@@ -14,7 +14,8 @@ from weft.block.check import check
 from weft.block.interpret import interpret
 from weft.block.listing import listing, signature
 from weft.block.lower import lower
-from weft.block.program import BlockProgram, Fill, Index, Map, Rank, maps
+from weft.block.program import BlockProgram, Fill, Index, Map, Rank
+from weft.block.walk import maps
 from weft.errors import InvalidProgramError
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.tensor.dtypes import DType

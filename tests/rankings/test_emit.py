@@ -15,7 +15,7 @@ from testkit.emit.harness import compiled, torch_type
 from testkit.emit.rankings import of_sums
 from testkit.schedules import fused
 from weft.block.interpret import interpret
-from weft.block.program import maps
+from weft.block.walk import maps
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import Fp64Domain

@@ -11,7 +11,8 @@ import pytest
 
 from testkit.block.rankings import FIRST, ORDERS, every, ranking
 from testkit.schedules import fused
-from weft.block.program import BlockNode, BlockProgram, Fill, Graph, Index, Map, Pointwise, Rank, State, maps
+from weft.block.program import BlockNode, BlockProgram, Fill, Graph, Index, Map, Pointwise, Rank, State
+from weft.block.walk import maps
 from weft.lab.fuzz.random_schedules import fitting_schedule
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.tensor.dtypes import DType

@@ -14,8 +14,9 @@ from weft.block.check import check
 from weft.block.copies import canonical
 from weft.block.interpret import interpret
 from weft.block.lower import lower
-from weft.block.program import Map, Place, maps
+from weft.block.program import Map, Place
 from weft.block.ranges import Part, Segment, Within
+from weft.block.walk import maps
 from weft.errors import ScheduleError
 from weft.fuse import fuse
 from weft.fuse.safety import make_safe

@@ -11,7 +11,8 @@ from testkit.cascade.chains import CHAINS, one_loop
 from testkit.schedules import fused
 from weft.block.copies import canonical
 from weft.block.lower import lower
-from weft.block.program import BlockProgram, Component, Graph, Map, Pointwise, State, maps
+from weft.block.program import BlockProgram, Component, Graph, Map, Pointwise, State
+from weft.block.walk import maps
 from weft.fuse import fuse
 from weft.fuse.safety import make_safe
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, merging_together

@@ -12,8 +12,9 @@ from testkit.schedules import fused, random_schedule
 from testkit.verify.edges import everywhere, forget_edge
 from weft.block.copies import canonical
 from weft.block.lower import lower
-from weft.block.program import BlockNode, BlockProgram, Collapse, Dot, Fill, Iterate, Map, Pointwise, maps
+from weft.block.program import BlockNode, BlockProgram, Collapse, Dot, Fill, Iterate, Map, Pointwise
 from weft.block.ranges import Part, Rest, Segment
+from weft.block.walk import maps
 from weft.errors import ScheduleError
 from weft.fuse import fuse
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply

@@ -10,8 +10,9 @@ import pytest
 from testkit.block import programs
 from testkit.schedules import fused
 from testkit.verify.edges import everywhere, forget_edge
-from weft.block.program import BlockNode, BlockProgram, Map, Pointwise, maps
+from weft.block.program import BlockNode, BlockProgram, Map, Pointwise
 from weft.block.ranges import Band, Part
+from weft.block.walk import maps
 from weft.masks import limit
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.tensor.axes import Axis, Space

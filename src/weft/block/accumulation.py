@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from weft.block.program import BlockNode, Collapse, Dot, Final, Graph, Map, Pointwise, State, operands, results
+from weft.block.program import BlockNode, Collapse, Dot, Final, Graph, Map, Pointwise, State
+from weft.block.walk import operands, results
 from weft.tensor.scalar import Apply, Arg
 
 

@@ -36,11 +36,9 @@ from weft.block.program import (
     Stage,
     State,
     exports,
-    maps,
-    operands,
-    results,
 )
 from weft.block.ranges import All, Band, First, Part, Rest, Segment, Within
+from weft.block.walk import maps, operands, results
 from weft.errors import InvalidProgramError
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType

@@ -16,12 +16,10 @@ from weft.block.program import (
     Map,
     Pointwise,
     State,
-    consumers,
-    maps,
-    results,
     sealed,
 )
 from weft.block.rename import fresh, rename_body, rename_map_axes, rename_program_axes, rename_values, values_of
+from weft.block.walk import consumers, maps, results
 from weft.tensor.axes import Axis
 from weft.tensor.scalar import Arg, substitute
 

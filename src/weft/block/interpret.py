@@ -38,12 +38,10 @@ from weft.block.program import (
     Stacked,
     Stage,
     State,
-    maps,
-    ranks,
-    results,
 )
 from weft.block.ranges import All, Band, First, Part, Rest, Segment, Within
 from weft.block.residency import NO_FRAME, Frame, LoopFrame, Memory, NoLoopFrame, global_lists
+from weft.block.walk import maps, ranks, results
 from weft.tensor.axes import Axis
 from weft.tensor.domain import Domain, at, broadcast
 from weft.tensor.dtypes import DType

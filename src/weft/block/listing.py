@@ -37,10 +37,6 @@ from weft.block.program import (
     Stacked,
     Stage,
     State,
-    maps,
-    operands,
-    results,
-    spaces,
 )
 from weft.block.ranges import All, Band, Diagonal, First, Part, Rest, Segment, Within
 from weft.block.table1 import operator
@@ -52,6 +48,7 @@ from weft.block.text import (
     space_names,
     variable,
 )
+from weft.block.walk import maps, operands, results, spaces
 from weft.tensor.axes import Axis
 from weft.tensor.scalar import Apply
 

@@ -31,10 +31,10 @@ from weft.block.program import (
     Rank,
     Stacked,
     State,
-    operands,
     sealed,
 )
 from weft.block.rename import rename_axes, rename_node
+from weft.block.walk import operands
 from weft.errors import UnsupportedError
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType

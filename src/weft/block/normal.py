@@ -41,15 +41,12 @@ from weft.block.program import (
     Stacked,
     Stage,
     State,
-    maps,
-    operands,
-    results,
     sealed,
-    spaces,
 )
 from weft.block.ranges import All, Band, First, Range, Rest, Segment, Within
 from weft.block.rename import rename_program_axes, rename_values
 from weft.block.text import number
+from weft.block.walk import maps, operands, results, spaces
 from weft.tensor import optable
 from weft.tensor.axes import Axis, Space
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, substitute

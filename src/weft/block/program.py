@@ -7,13 +7,14 @@ emitters print it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
-from typing import TypeAlias, assert_never
+from types import MappingProxyType
+from typing import TypeAlias
 
-from weft.block.ranges import EVERY_BLOCK, First, Range
-from weft.errors import InvalidProgramError, Location
+from weft.block.ranges import AXES, EVERY_BLOCK, First, Range
+from weft.errors import Location
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid, Order
@@ -53,6 +54,11 @@ Typed: TypeAlias = (
 applied, the type of each value."""
 
 
+# Roles of fields, of which renaming, liveness and whatever else treats all forms alike is made (`weft.block.walk`).
+_MAKES = MappingProxyType({"role": "makes"})
+_READS = MappingProxyType({"role": "reads"})
+
+
 # Accesses: what an iteration of a map sees of an input.
 
 
@@ -60,7 +66,7 @@ applied, the type of each value."""
 class Iterate:
     """The items of list axis `over`, one per iteration: inside, that axis is the map's own."""
 
-    over: Axis
+    over: Axis = field(metadata=AXES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +78,7 @@ class Broadcast:
 class Grouped:
     """The item number `iteration // group` of list axis `over` (query heads that share a key head): an affine access."""
 
-    over: Axis
+    over: Axis = field(metadata=AXES)
     group: int
 
 
@@ -89,10 +95,10 @@ class Pointwise:
     Table 1's add, mul, row_shift, row_scale and outer are this node; `weft.block.table1` gives their names.
     """
 
-    name: str
+    name: str = field(metadata=_MAKES)
     expr: Scalar
-    args: tuple[str, ...]
-    dims: tuple[Axis, ...]
+    args: tuple[str, ...] = field(metadata=_READS)
+    dims: tuple[Axis, ...] = field(metadata=AXES)
     dtype: DType
     location: Location | None = None
 
@@ -101,13 +107,13 @@ class Pointwise:
 class Dot:
     """Table 1's dot: `left` times `right`, summed over axis `over` of both; fp32 or wider; added to `acc` where given."""
 
-    name: str
-    left: str
-    right: str
-    over: Axis
-    dims: tuple[Axis, ...]
+    name: str = field(metadata=_MAKES)
+    left: str = field(metadata=_READS)
+    right: str = field(metadata=_READS)
+    over: Axis = field(metadata=AXES)
+    dims: tuple[Axis, ...] = field(metadata=AXES)
     dtype: DType
-    acc: str | None = None
+    acc: str | None = field(default=None, metadata=_READS)
     location: Location | None = None
 
 
@@ -115,10 +121,10 @@ class Dot:
 class Collapse:
     """Combine the elements of an item along `over` by `monoid`; Table 1's row_sum is the case of a block and a sum."""
 
-    name: str
+    name: str = field(metadata=_MAKES)
     monoid: Monoid
-    arg: str
-    over: Axis
+    arg: str = field(metadata=_READS)
+    over: Axis = field(metadata=AXES)
     location: Location | None = None
 
 
@@ -137,14 +143,14 @@ class Rank:
         acc: the ranking so far, values and places.
     """
 
-    name: str
-    places: str
-    arg: str
-    numbers: str
-    acc: tuple[str, str]
-    over: Axis | None
-    rank: Axis | None
-    dims: tuple[Axis, ...]
+    name: str = field(metadata=_MAKES)
+    places: str = field(metadata=_MAKES)
+    arg: str = field(metadata=_READS)
+    numbers: str = field(metadata=_READS)
+    acc: tuple[str, str] = field(metadata=_READS)
+    over: Axis | None = field(metadata=AXES)
+    rank: Axis | None = field(metadata=AXES)
+    dims: tuple[Axis, ...] = field(metadata=AXES)
     order: Order
     dtype: DType
     location: Location | None = None
@@ -159,8 +165,8 @@ class Rank:
 class Index:
     """The element numbers along the current block of `axis`, a vector of int64; of a `unit` map the one number, a scalar."""
 
-    name: str
-    axis: Axis
+    name: str = field(metadata=_MAKES)
+    axis: Axis = field(metadata=AXES)
     unit: bool = False
 
     @property
@@ -173,7 +179,7 @@ class Index:
 class Literal:
     """A number, a scalar item."""
 
-    name: str
+    name: str = field(metadata=_MAKES)
     value: float | int | bool
     dtype: DType
 
@@ -182,18 +188,18 @@ class Literal:
 class Extent:
     """The number of elements of `space`, a scalar item; with `axis`, a map's around it, of that one's current block."""
 
-    name: str
+    name: str = field(metadata=_MAKES)
     space: Space
     dtype: DType
-    axis: Axis | None = None
+    axis: Axis | None = field(default=None, metadata=AXES)
 
 
 @dataclass(frozen=True, slots=True)
 class Fill:
     """The item with `value` in the elements beyond its valid extent."""
 
-    name: str
-    arg: str
+    name: str = field(metadata=_MAKES)
+    arg: str = field(metadata=_READS)
     value: float
 
 
@@ -208,9 +214,9 @@ class Layout(Enum):
 class Stage:
     """A copy of an item in local memory, dense, with its last axis of `dims` innermost; values are unchanged."""
 
-    name: str
-    arg: str
-    dims: tuple[Axis, ...]
+    name: str = field(metadata=_MAKES)
+    arg: str = field(metadata=_READS)
+    dims: tuple[Axis, ...] = field(metadata=AXES)
     layout: Layout
 
 
@@ -223,10 +229,10 @@ class Join:
         axes: (axis of `first`, the axis of `rest` that it is in the whole), for all that differ; first those along which they join.
     """
 
-    name: str
-    first: str
-    rest: str
-    axes: tuple[tuple[Axis, Axis], ...]
+    name: str = field(metadata=_MAKES)
+    first: str = field(metadata=_READS)
+    rest: str = field(metadata=_READS)
+    axes: tuple[tuple[Axis, Axis], ...] = field(metadata=AXES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +273,7 @@ class Component:
     """One component of a loop's state: an item of these dims, starting from `init` everywhere."""
 
     name: str
-    dims: tuple[Axis, ...]
+    dims: tuple[Axis, ...] = field(metadata=AXES)
     dtype: DType
     init: float
 
@@ -319,10 +325,9 @@ class State:
             Component(names[0], first.dims, first.dtype, first.order.worst),
             Component(names[1], first.dims, DType.int64, float("inf")),
         )
-        update = Graph((*names, part), (index, own), results(own))
-        return State(
-            components, (first.arg,), update, Graph((*left, *right), (whole,), results(whole)), Graph(names, (), names)
-        )
+        update = Graph((*names, part), (index, own), (own.name, own.places))
+        merge = Graph((*left, *right), (whole,), (whole.name, whole.places))
+        return State(components, (first.arg,), update, merge, Graph(names, (), names))
 
     @property
     def monoids(self) -> tuple[Monoid, ...] | None:
@@ -425,58 +430,6 @@ class BlockProgram:
         return listing(self)
 
 
-def results(node: BlockNode) -> tuple[str, ...]:
-    """Return the names of the values that `node` defines in its graph."""
-    match node:
-        case Map():
-            return tuple(o.outer for o in node.outputs)
-        case Rank():
-            return (node.name, node.places)
-        case _:
-            return (node.name,)
-
-
-def operands(node: BlockNode) -> tuple[str, ...]:
-    """Return the names of the values that `node` reads in its graph, one entry per edge."""
-    match node:
-        case Pointwise():
-            return node.args
-        case Dot():
-            return (node.left, node.right) if node.acc is None else (node.left, node.right, node.acc)
-        case Collapse() | Fill() | Stage():
-            return (node.arg,)
-        case Rank():
-            return (node.arg, node.numbers, *node.acc)
-        case Join():
-            return (node.first, node.rest)
-        case Index() | Literal() | Extent():
-            return ()
-        case Map():
-            return tuple(f.outer for f in node.inputs)
-        case _:
-            assert_never(node)
-
-
-def maps(graph: Graph) -> Iterator[Map]:
-    """Yield every map of `graph` and of its inner graphs, outermost first, in order."""
-    for node in graph.nodes:
-        if isinstance(node, Map):
-            yield node
-            yield from maps(node.body)
-
-
-def ranks(graph: Graph) -> frozenset[Axis]:
-    """Return the axes of the rankings in `graph`: a loop over one has a single block."""
-    found: set[Axis] = set()
-    for node in graph.nodes:
-        if isinstance(node, Rank) and node.rank is not None:
-            found.add(node.rank)
-        elif isinstance(node, Map):
-            inner = () if node.state is None else (node.state.update,)
-            found |= frozenset[Axis]().union(*(ranks(g) for g in (node.body, *inner)))
-    return frozenset(found)
-
-
 def exports(node: Map) -> tuple[str, ...]:
     """Return the values of the body that leave it: handed out by an output or contributed to the state, each once."""
     stacked = (o.inner for o in node.outputs if not isinstance(o, Final))
@@ -489,47 +442,6 @@ def sealed(node: Map) -> Map:
     return replace(node, body=body)
 
 
-def in_order(nodes: Sequence[BlockNode], given: Iterable[str]) -> tuple[BlockNode, ...]:
-    """Return `nodes` in a topological order that departs from theirs only where it must.
-
-    Raises:
-        InvalidProgramError: where they depend on each other in a circle, or on a value that is not there.
-    """
-    ready, rest, done = set(given), list(nodes), list[BlockNode]()
-    while rest:
-        node = next((n for n in rest if ready.issuperset(operands(n))), None)
-        if node is None:
-            raise InvalidProgramError(
-                "block operators depend on each other in a circle", node=rest[0].name, condition="a graph is acyclic"
-            )
-        rest.remove(node)
-        done.append(node)
-        ready.update(results(node))
-    return tuple(done)
-
-
-def consumers(graph: Graph, name: str) -> int:
-    """Count the edges that leave value `name` of `graph`, one more for each time it is an output of the graph."""
-    return sum(operands(n).count(name) for n in graph.nodes) + graph.outputs.count(name)
-
-
-def spaces(program: BlockProgram) -> tuple[Space, ...]:
-    """Return the spaces of all inputs, of all loops, and those whose size alone is asked for, in order of appearance."""
-    seen: dict[Space, None] = {}
-    for _, kind in program.inputs:
-        for axis in (*kind.lists, *kind.dims):
-            seen.setdefault(axis.space)
-    for node in maps(program.graph):
-        seen.setdefault(node.axis.space)
-    seen.update(dict.fromkeys(_asked_for(program.graph)))
-    return tuple(seen)
-
-
-def _asked_for(graph: Graph) -> Iterator[Space]:
-    for node in graph.nodes:
-        if isinstance(node, Extent):
-            yield node.space
-        elif isinstance(node, Map):
-            inner = () if node.state is None else (node.state.update, node.state.merge, node.state.finish)
-            for each in (node.body, *inner):
-                yield from _asked_for(each)
+def fields_of(form: type, role: str) -> tuple[str, ...]:
+    """Name the fields of `form`, a dataclass, that have `role`: "makes", "reads" or "axes"."""
+    return tuple(each.name for each in fields(form) if each.metadata.get("role") == role)

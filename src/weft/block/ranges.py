@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 from typing import TypeAlias
 
 from weft.tensor.axes import Axis, Space
+
+AXES = MappingProxyType({"role": "axes"})
+"""Marks fields that are axes (`weft.block.program`)."""
 
 
 class Part(Enum):
@@ -33,7 +37,7 @@ class All:
 class Within:
     """The sub-blocks of the current block of `outer`, a map over the same space around this one (nested levels)."""
 
-    outer: Axis
+    outer: Axis = field(metadata=AXES)
     part: Part = Part.all
 
 
@@ -41,7 +45,7 @@ class Within:
 class Segment:
     """The blocks of segment number `index` out of `count` equal runs of blocks; `index` is a map's axis around this one."""
 
-    index: Axis
+    index: Axis = field(metadata=AXES)
     count: int
     part: Part = Part.all
 
@@ -67,7 +71,7 @@ class Band:
         low, high: the diagonals between which the band lies, both in it; None where it has no end on that side.
     """
 
-    outer: Axis
+    outer: Axis = field(metadata=AXES)
     low: Diagonal | None = None
     high: Diagonal | None = None
     part: Part = Part.all
@@ -102,7 +106,7 @@ class First:
 class Rest:
     """Every block but the first, which the map over `after`, with range `First` and the same blocks, has done before."""
 
-    after: Axis
+    after: Axis = field(metadata=AXES)
     part: Part = Part.all
 
 

@@ -4,38 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import assert_never
+from functools import cache
+from typing import Any, TypeVar, cast
 
-from weft.block.program import (
-    Access,
-    BlockNode,
-    BlockProgram,
-    Broadcast,
-    Collapse,
-    Component,
-    Dot,
-    Extent,
-    Feed,
-    Fill,
-    Final,
-    Graph,
-    Grouped,
-    Index,
-    Iterate,
-    Join,
-    Literal,
-    Map,
-    Once,
-    Pointwise,
-    Rank,
-    Stacked,
-    Stage,
-    State,
-    results,
-)
-from weft.block.ranges import All, Band, First, Range, Rest, Segment, Within
+from weft.block.program import BlockNode, BlockProgram, Feed, Final, Graph, Map, Once, Stacked, State, fields_of
+from weft.block.walk import results
 from weft.tensor.axes import Axis
 
+T = TypeVar("T")
 Values = Mapping[str, str]
 Axes = Mapping[Axis, Axis]
 
@@ -55,27 +31,10 @@ def rename_node(node: BlockNode, names: Values) -> BlockNode:
     def new(name: str) -> str:
         return names.get(name, name)
 
-    match node:
-        case Pointwise():
-            return replace(node, name=new(node.name), args=tuple(map(new, node.args)))
-        case Dot():
-            acc = None if node.acc is None else new(node.acc)
-            return replace(node, name=new(node.name), left=new(node.left), right=new(node.right), acc=acc)
-        case Collapse() | Fill() | Stage():
-            return replace(node, name=new(node.name), arg=new(node.arg))
-        case Rank():
-            acc = (new(node.acc[0]), new(node.acc[1]))
-            node = replace(node, name=new(node.name), places=new(node.places), acc=acc)
-            return replace(node, arg=new(node.arg), numbers=new(node.numbers))
-        case Join():
-            return replace(node, name=new(node.name), first=new(node.first), rest=new(node.rest))
-        case Index() | Literal() | Extent():
-            return replace(node, name=new(node.name))
-        case Map():
-            inputs = tuple(replace(f, outer=new(f.outer)) for f in node.inputs)
-            return replace(node, inputs=inputs, outputs=tuple(replace(o, outer=new(o.outer)) for o in node.outputs))
-        case _:
-            assert_never(node)
+    if isinstance(node, Map):
+        inputs = tuple(replace(f, outer=new(f.outer)) for f in node.inputs)
+        return replace(node, inputs=inputs, outputs=tuple(replace(o, outer=new(o.outer)) for o in node.outputs))
+    return _changed(node, _names_of, names)
 
 
 def rename_body(node: Map, names: Values) -> Map:
@@ -115,94 +74,56 @@ def rename_program_axes(program: BlockProgram, axes: Axes) -> BlockProgram:
 
 def rename_map_axes(node: Map, axes: Axes) -> Map:
     """Replace axes in all that `node` holds, its own axis too."""
-
-    def dims(of: tuple[Axis, ...]) -> tuple[Axis, ...]:
-        return tuple(axes.get(a, a) for a in of)
-
-    def component(c: Component) -> Component:
-        return c if axes.keys().isdisjoint(c.dims) else replace(c, dims=dims(c.dims))
-
     state = node.state
     if state is not None:
-        parts = tuple(map(component, state.components))
+        parts = tuple(_changed(c, _axes_of, axes) for c in state.components)
         update, merge, finish = (rename_axes(g, axes) for g in (state.update, state.merge, state.finish))
         old = (*state.components, state.update, state.merge, state.finish)
         if any(a is not b for a, b in zip((*parts, update, merge, finish), old, strict=True)):
             state = State(parts, state.feeds, update, merge, finish, state.resume)
-    body, bounds = rename_axes(node.body, axes), _range(node.range, axes)
+    body, bounds = rename_axes(node.body, axes), _changed(node.range, _axes_of, axes)
     inputs = tuple(_fed(f, axes) for f in node.inputs)
-    if (
-        state is node.state
-        and body is node.body
-        and node.axis not in axes
-        and (inputs, bounds) == (node.inputs, node.range)
-    ):
+    same = state is node.state and body is node.body and bounds is node.range and node.axis not in axes
+    if same and all(a is b for a, b in zip(inputs, node.inputs, strict=True)):
         return node
     return replace(node, axis=axes.get(node.axis, node.axis), inputs=inputs, body=body, state=state, range=bounds)
 
 
-def _axes_in(node: BlockNode, axes: Axes) -> BlockNode:
-    def new(axis: Axis) -> Axis:
-        return axes.get(axis, axis)
-
-    match node:
-        case Pointwise() | Stage():
-            return node if axes.keys().isdisjoint(node.dims) else replace(node, dims=tuple(map(new, node.dims)))
-        case Dot():
-            same = axes.keys().isdisjoint((node.over, *node.dims))
-            return node if same else replace(node, over=new(node.over), dims=tuple(map(new, node.dims)))
-        case Collapse():
-            return replace(node, over=new(node.over)) if node.over in axes else node
-        case Rank():
-            own = {a for a in (node.over, node.rank, *node.dims) if a is not None}
-            over, rank = (None if a is None else new(a) for a in (node.over, node.rank))
-            same = axes.keys().isdisjoint(own)
-            return node if same else replace(node, over=over, rank=rank, dims=tuple(map(new, node.dims)))
-        case Index():
-            return replace(node, axis=new(node.axis)) if node.axis in axes else node
-        case Join():
-            return replace(node, axes=tuple((new(a), new(b)) for a, b in node.axes))
-        case Extent():
-            return replace(node, axis=new(node.axis)) if node.axis is not None and node.axis in axes else node
-        case Literal() | Fill():
-            return node
-        case Map():
-            return rename_map_axes(node, axes)
-        case _:
-            assert_never(node)
-
-
 def _fed(feed: Feed, axes: Axes) -> Feed:
-    access = _access(feed.access, axes)
+    access = _changed(feed.access, _axes_of, axes)
     return feed if access is feed.access else replace(feed, access=access)
 
 
-def _access(access: Access, axes: Axes) -> Access:
-    match access:
-        case Iterate(over):
-            return Iterate(axes[over]) if over in axes else access
-        case Grouped(over, group):
-            return Grouped(axes[over], group) if over in axes else access
-        case Broadcast():
-            return access
-        case _:
-            assert_never(access)
+def _axes_in(node: BlockNode, axes: Axes) -> BlockNode:
+    return rename_map_axes(node, axes) if isinstance(node, Map) else _changed(node, _axes_of, axes)
 
 
-def _range(of: Range, axes: Axes) -> Range:
-    match of:
-        case All() | First():
-            return of
-        case Within(outer, part):
-            return Within(axes.get(outer, outer), part)
-        case Band(outer):
-            return replace(of, outer=axes.get(outer, outer))
-        case Segment(index, count, part):
-            return Segment(axes.get(index, index), count, part)
-        case Rest(after, part):
-            return Rest(axes.get(after, after), part)
-        case _:
-            assert_never(of)
+@cache
+def _names_of(form: type) -> tuple[str, ...]:
+    return (*fields_of(form, "makes"), *fields_of(form, "reads"))
+
+
+@cache
+def _axes_of(form: type) -> tuple[str, ...]:
+    return fields_of(form, "axes")
+
+
+def _changed(thing: T, of: Callable[[type], tuple[str, ...]], new: Mapping[Any, Any]) -> T:
+    """Return `thing`, a dataclass, with what its fields `of` hold replaced by `new`; itself where none of it occurs."""
+    changes: dict[str, Any] = {}
+    for name in of(thing.__class__):
+        value = getattr(thing, name)
+        other = _replaced(value, new)
+        if other is not value:
+            changes[name] = other
+    return replace(cast("Any", thing), **changes) if changes else thing
+
+
+def _replaced(value: Any, new: Mapping[Any, Any]) -> Any:
+    if value.__class__ is not tuple:
+        return new.get(value, value)
+    parts = tuple([_replaced(each, new) for each in value])
+    return value if all(a is b for a, b in zip(parts, value, strict=True)) else parts
 
 
 def fresh(taken: frozenset[str] | set[str]) -> Callable[[str], str]:

@@ -27,9 +27,8 @@ from weft.block.program import (
     Pointwise,
     Rank,
     Stacked,
-    operands,
-    results,
 )
+from weft.block.walk import operands, results
 
 
 @dataclass

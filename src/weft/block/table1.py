@@ -27,8 +27,8 @@ from weft.block.program import (
     Pointwise,
     Rank,
     Stage,
-    operands,
 )
+from weft.block.walk import operands
 from weft.tensor.axes import Axis
 from weft.tensor.program import Monoid
 from weft.tensor.scalar import Apply, Arg, operations

@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from weft.block.fold import Fold
-from weft.block.program import operands
 from weft.block.rename import fresh
+from weft.block.walk import operands
 from weft.cascade.algebra import (
     ZERO,
     difference,

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from weft.block.fold import Fold
-from weft.block.program import BlockNode, Collapse, Dot, Extent, Graph, Pointwise, operands, results
+from weft.block.program import BlockNode, Collapse, Dot, Extent, Graph, Pointwise
 from weft.block.rename import fresh
+from weft.block.walk import operands, results
 from weft.tensor import program as tensor
 from weft.tensor.axes import Axis, Space
 from weft.tensor.program import (

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from weft.block.copies import merging
-from weft.block.program import BlockNode, BlockProgram, Dot, Graph, Pointwise, State, maps, operands, results
+from weft.block.program import BlockNode, BlockProgram, Dot, Graph, Pointwise, State
 from weft.block.rename import rename_values
+from weft.block.walk import maps, operands, results
 from weft.schedule import Level, LevelPlace
 from weft.tensor.program import Monoid
 from weft.tensor.scalar import Apply, Arg, arguments

@@ -31,11 +31,10 @@ from weft.block.program import (
     Rank,
     Stacked,
     Stage,
-    operands,
-    results,
 )
 from weft.block.ranges import All, Band, First, Rest, Segment, Within
 from weft.block.residency import Frame, LoopFrame, Memory, global_lists
+from weft.block.walk import operands, results
 from weft.cost.gpu_clocks import CONVERT, SELECT, clocks_of
 from weft.cost.traffic import Traffic
 from weft.schedule import KernelNodes, power_of_two, under_way

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from weft.block.check import Scope, Types, body_types, infer, update_types
-from weft.block.program import BlockProgram, BlockType, Broadcast, Graph, Join, Map, maps, results
+from weft.block.program import BlockProgram, BlockType, Broadcast, Graph, Join, Map
 from weft.block.residency import Frame, LoopFrame, Memory, global_lists
+from weft.block.walk import maps, results
 from weft.cost.traffic import Steps, classes, elements, numbered_axes
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.tensor.axes import Axis

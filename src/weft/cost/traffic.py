@@ -36,10 +36,9 @@ from weft.block.program import (
     Rank,
     Stacked,
     Stage,
-    maps,
-    operands,
 )
 from weft.block.ranges import All, Band, First, Part, Rest, Segment, Within
+from weft.block.walk import maps, operands
 from weft.schedule import kernels
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType

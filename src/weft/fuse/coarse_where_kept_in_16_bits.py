@@ -6,7 +6,8 @@ from dataclasses import replace
 from math import isfinite
 
 from weft.block.check import Scope, infer
-from weft.block.program import BlockNode, BlockProgram, Collapse, Graph, Map, Pointwise, State, operands, sealed
+from weft.block.program import BlockNode, BlockProgram, Collapse, Graph, Map, Pointwise, State, sealed
+from weft.block.walk import operands
 from weft.tensor.program import Monoid
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from weft.block.program import BlockNode, Broadcast, Feed, Graph, Map, Pointwise, in_order, operands, results, sealed
+from weft.block.program import BlockNode, Broadcast, Feed, Graph, Map, Pointwise, sealed
 from weft.block.ranges import All
 from weft.block.rename import fresh, rename_body, rename_node, values_of
+from weft.block.walk import in_order, operands, results
 from weft.fuse.merge_maps import are_siblings, feeds_only_by_iteration
 from weft.fuse.rule import Conditioning, Rewrite, Rule, Site
 

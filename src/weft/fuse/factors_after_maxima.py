@@ -7,20 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from weft.block.program import (
-    BlockNode,
-    BlockProgram,
-    Collapse,
-    Final,
-    Graph,
-    Map,
-    Pointwise,
-    State,
-    operands,
-    results,
-    sealed,
-)
+from weft.block.program import BlockNode, BlockProgram, Collapse, Final, Graph, Map, Pointwise, State, sealed
 from weft.block.rename import fresh
+from weft.block.walk import operands, results
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
 from weft.tensor.scalar import Apply, Arg, Lit, Scalar, apply, arguments

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.block.program import BlockNode, Extent, Graph, Literal, Pointwise, consumers
+from weft.block.program import BlockNode, Extent, Graph, Literal, Pointwise
+from weft.block.walk import consumers
 from weft.fuse.rule import Conditioning, Rewrite, Rule, Site
 from weft.tensor.scalar import Arg, Scalar, substitute
 

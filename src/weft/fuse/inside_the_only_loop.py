@@ -18,11 +18,10 @@ from weft.block.program import (
     Map,
     Pointwise,
     exports,
-    operands,
-    results,
     sealed,
 )
 from weft.block.rename import fresh, rename_body, rename_node, values_of
+from weft.block.walk import operands, results
 
 Elementwise: TypeAlias = Pointwise | Index | Literal | Extent
 """Operators that depend on no other block."""

@@ -5,21 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from weft.block.program import (
-    Collapse,
-    Dot,
-    Extent,
-    Fill,
-    Final,
-    Graph,
-    Index,
-    Literal,
-    Map,
-    Pointwise,
-    Stage,
-    operands,
-    results,
-)
+from weft.block.program import Collapse, Dot, Extent, Fill, Final, Graph, Index, Literal, Map, Pointwise, Stage
+from weft.block.walk import operands, results
 from weft.fuse.mapped_matmul import MappedMatmul, MappedRows
 from weft.fuse.rule import Site
 from weft.tensor.dtypes import DType

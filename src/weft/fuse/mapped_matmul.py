@@ -7,24 +7,10 @@ from dataclasses import dataclass, replace
 
 from weft.block.check import Types
 from weft.block.copies import loop_names
-from weft.block.program import (
-    BlockNode,
-    Broadcast,
-    Dot,
-    Feed,
-    Final,
-    Graph,
-    Iterate,
-    Map,
-    Pointwise,
-    Stacked,
-    consumers,
-    in_order,
-    operands,
-    sealed,
-)
+from weft.block.program import BlockNode, Broadcast, Dot, Feed, Final, Graph, Iterate, Map, Pointwise, Stacked, sealed
 from weft.block.ranges import All
 from weft.block.rename import fresh, values_of
+from weft.block.walk import consumers, in_order, operands
 from weft.fuse.rule import Site
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType

@@ -5,21 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from weft.block.program import (
-    Feed,
-    Final,
-    Graph,
-    Iterate,
-    Map,
-    Stacked,
-    State,
-    consumers,
-    in_order,
-    operands,
-    results,
-    sealed,
-)
+from weft.block.program import Feed, Final, Graph, Iterate, Map, Stacked, State, sealed
 from weft.block.rename import fresh, rename_body, rename_values, values_of
+from weft.block.walk import consumers, in_order, operands, results
 from weft.fuse.rule import Rewrite
 
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from weft.block.copies import continued, fresh_loops, loop_names
-from weft.block.program import Final, Join, Map, Once, Stacked, maps, operands, results, sealed
+from weft.block.program import Final, Join, Map, Once, Stacked, sealed
 from weft.block.ranges import First, Rest
 from weft.block.rename import fresh, values_of
+from weft.block.walk import maps, operands, results
 from weft.fuse.extend_map import extended, extensible
 from weft.fuse.rule import Conditioning, Rewrite, Rule, Site
 

@@ -5,19 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weft.block.check import Scope, body_types, infer
-from weft.block.program import (
-    BlockNode,
-    BlockProgram,
-    BlockType,
-    Graph,
-    Map,
-    Pointwise,
-    Stacked,
-    exports,
-    operands,
-    sealed,
-)
+from weft.block.program import BlockNode, BlockProgram, BlockType, Graph, Map, Pointwise, Stacked, exports, sealed
 from weft.block.rename import fresh, rename_body, rename_values, values_of
+from weft.block.walk import operands
 from weft.tensor.dtypes import DType
 from weft.tensor.scalar import Arg
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.block.program import Graph, in_order
+from weft.block.program import Graph
 from weft.block.rename import fresh, values_of
+from weft.block.walk import in_order
 from weft.fuse.magnitudes import stays_in_range
 from weft.fuse.mapped_matmul import SCALES, MappedMatmul, MappedRows, mapped_rows, matmuls_of, read_once
 from weft.fuse.rewire import over_columns, plain_product

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from weft.block.program import BlockNode, Graph, Map, Pointwise, exports, operands, results, sealed
+from weft.block.program import BlockNode, Graph, Map, Pointwise, exports, sealed
 from weft.block.ranges import Band
+from weft.block.walk import operands, results
 from weft.masks.known import Facts, Linear, Number, Value, Values, of_expression
 from weft.masks.values import values_inside, values_of
 from weft.tensor.axes import Axis

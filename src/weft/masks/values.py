@@ -25,8 +25,8 @@ from weft.block.program import (
     Rank,
     Stage,
     State,
-    results,
 )
+from weft.block.walk import results
 from weft.masks.known import Facts, Linear, Number, Start, Value, Values, of_expression, renamed
 from weft.tensor.scalar import Apply, Arg
 

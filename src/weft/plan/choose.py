@@ -12,23 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from weft.block.check import Scope, body_types, infer, update_types
-from weft.block.program import (
-    BlockProgram,
-    BlockType,
-    Broadcast,
-    Collapse,
-    Dot,
-    Feed,
-    Final,
-    Graph,
-    Map,
-    Rank,
-    State,
-    maps,
-    operands,
-    ranks,
-)
+from weft.block.program import BlockProgram, BlockType, Broadcast, Collapse, Dot, Feed, Final, Graph, Map, Rank, State
 from weft.block.ranges import All, Band
+from weft.block.walk import maps, operands, ranks
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, begins_where, grid_maps, tied
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType

@@ -11,21 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
-from weft.block.program import (
-    BlockNode,
-    BlockProgram,
-    Broadcast,
-    Dot,
-    Final,
-    Graph,
-    Map,
-    Stacked,
-    maps,
-    operands,
-    ranks,
-    results,
-)
+from weft.block.program import BlockNode, BlockProgram, Broadcast, Dot, Final, Graph, Map, Stacked
 from weft.block.ranges import Band
+from weft.block.walk import maps, operands, ranks, results
 from weft.cost import Gpu
 from weft.plan.choose import CHAIN, find_products, in_chains, is_plain_reduction, multiplies, repeating
 from weft.plan.gpu_tiles import along_memory, nests, shared_out

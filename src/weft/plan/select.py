@@ -9,8 +9,9 @@ from dataclasses import replace
 from weft.block import lower
 from weft.block.check import Scope, infer
 from weft.block.copies import canonical
-from weft.block.program import BlockProgram, maps
+from weft.block.program import BlockProgram
 from weft.block.ranges import Rest
+from weft.block.walk import maps
 from weft.cascade import Approximation, Chains, chains
 from weft.errors import ScheduleError, UnsupportedError
 from weft.fuse import RULES_IN_PLANS, RULES_THAT_KEEP_PRECISION, Fusion, Step, fuse
@@ -19,7 +20,7 @@ from weft.fuse.round_where_made import round_where_made
 from weft.fuse.safety import Safe, make_safe
 from weft.masks import limit
 from weft.options import Options
-from weft.plan.candidates import Candidate, Considered, Example, Selection, Way
+from weft.plan.candidates import Candidate, Considered, Example, Selection, Way, Ways
 from weft.plan.shifts import without_shifts
 from weft.plan.targets import toolchain
 from weft.schedule import Schedule

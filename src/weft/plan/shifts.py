@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from weft.block.lower import lower
-from weft.block.program import BlockNode, Graph, Map, Pointwise, results
+from weft.block.program import BlockNode, Graph, Map, Pointwise
+from weft.block.walk import results
 from weft.errors import UnsupportedError
 from weft.fuse.safety import make_safe
 from weft.tensor.laws import cancel_shifts, lost_shifts, sizes_in_place

@@ -16,11 +16,10 @@ from weft.block.program import (
     Pointwise,
     Stage,
     State,
-    consumers,
-    results,
     sealed,
 )
 from weft.block.rename import fresh, rename_body, values_of
+from weft.block.walk import consumers, results
 from weft.errors import ScheduleError
 from weft.schedule.schedule import Schedule
 from weft.tensor.scalar import Apply, Arg

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 
 from weft.block.check import check
 from weft.block.copies import canonical, loop_names
-from weft.block.program import BlockNode, BlockProgram, Graph, Join, Map, Place, maps, operands, results
+from weft.block.program import BlockNode, BlockProgram, Graph, Join, Map, Place
 from weft.block.ranges import All, Segment
+from weft.block.walk import maps, operands, results
 from weft.errors import ScheduleError
 from weft.schedule.accumulate import accumulate, stage_operands
 from weft.schedule.edges import fill_edges, peel

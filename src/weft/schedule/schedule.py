@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
 
-from weft.block.program import BlockProgram, Map, maps
+from weft.block.program import BlockProgram, Map
 from weft.block.ranges import All, First
+from weft.block.walk import maps
 from weft.errors import ScheduleError
 from weft.schedule.ties import begins_where, tied
 from weft.tensor.axes import Axis

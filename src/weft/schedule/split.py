@@ -18,13 +18,11 @@ from weft.block.program import (
     Pointwise,
     Stacked,
     State,
-    in_order,
-    operands,
-    results,
     sealed,
 )
 from weft.block.ranges import All, First, Segment
 from weft.block.rename import fresh, rename_map_axes, values_of
+from weft.block.walk import in_order, operands, results
 from weft.errors import ScheduleError
 from weft.fuse.inside_the_only_loop import Elementwise, nothing_beside
 from weft.schedule.together import merging_together

@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar, cast
 
-from weft.block.program import BlockProgram, Graph, Index, Literal, Map, Pointwise, spaces
+from weft.block.program import BlockProgram, Graph, Index, Literal, Map, Pointwise
+from weft.block.walk import spaces
 from weft.tensor.axes import Space
 from weft.tensor.program import Constant, Iota, Ranking, Reindex, TensorProgram
 from weft.tensor.scalar import Lit, parts

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from weft.block.interpret import interpret
-from weft.block.program import BlockNode, BlockProgram, Collapse, Dot, Graph, Map, Pointwise, maps
+from weft.block.program import BlockNode, BlockProgram, Collapse, Dot, Graph, Map, Pointwise
 from weft.block.ranges import Rest
+from weft.block.walk import maps
 from weft.errors import UnsupportedError, WeftError
 from weft.tensor.bounded import EXPONENTS, BoundedDomain, Event, Lane, kind_of, numbers, packed
 from weft.tensor.domain import Array

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from weft.block.program import BlockProgram, Graph, Map, Place, Rank, maps, spaces
+from weft.block.program import BlockProgram, Graph, Map, Place, Rank
 from weft.block.ranges import Band, Part, Rest, Segment, Within
 from weft.block.rename import rename_program_axes
+from weft.block.walk import maps, spaces
 from weft.tensor.axes import Axis, Space
 
 # The least tile that is checked in place of a real one, where that is not 1.

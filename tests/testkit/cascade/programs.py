@@ -13,8 +13,9 @@ from weft.block.check import check
 from weft.block.copies import canonical
 from weft.block.fold import Fold
 from weft.block.lower import lower
-from weft.block.program import BlockProgram, maps
+from weft.block.program import BlockProgram
 from weft.block.ranges import Segment
+from weft.block.walk import maps
 from weft.capture import capture
 from weft.cascade import Found, folds, sums_outside
 from weft.errors import ScheduleError

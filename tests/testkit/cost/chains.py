@@ -9,7 +9,8 @@ import torch
 
 from weft.block.copies import canonical
 from weft.block.lower import lower
-from weft.block.program import BlockProgram, maps, spaces
+from weft.block.program import BlockProgram
+from weft.block.walk import maps, spaces
 from weft.capture import capture
 from weft.cascade import folds, sums_outside
 from weft.fuse import RULES_THAT_KEEP_PRECISION, fuse

@@ -44,10 +44,10 @@ from weft.block.program import (
     Pointwise,
     Stacked,
     State,
-    maps,
     sealed,
 )
 from weft.block.ranges import Band, Diagonal
+from weft.block.walk import maps
 from weft.emit.triton import prelude
 from weft.errors import ScheduleError, UnsupportedError
 from weft.fuse import fuse

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import torch
 
-from weft.block.program import BlockProgram, spaces
+from weft.block.program import BlockProgram
+from weft.block.walk import spaces
 from weft.emit.calls import Dims
 from weft.emit.triton import emit
 from weft.errors import WeftError

@@ -29,8 +29,9 @@ from testkit.schedules import fused, random_schedule
 from weft.block.copies import canonical
 from weft.block.interpret import interpret
 from weft.block.lower import lower
-from weft.block.program import BlockProgram, Collapse, Graph, Pointwise, State, maps, spaces
+from weft.block.program import BlockProgram, Collapse, Graph, Pointwise, State
 from weft.block.ranges import First, Rest
+from weft.block.walk import maps, spaces
 from weft.errors import ScheduleError
 from weft.fuse import fuse
 from weft.fuse.safety import make_safe

@@ -6,21 +6,9 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from weft.block.program import (
-    BlockNode,
-    BlockProgram,
-    BlockType,
-    Dot,
-    Extent,
-    Graph,
-    Map,
-    Pointwise,
-    maps,
-    operands,
-    results,
-    sealed,
-)
+from weft.block.program import BlockNode, BlockProgram, BlockType, Dot, Extent, Graph, Map, Pointwise, sealed
 from weft.block.rename import rename_body, rename_program_axes, rename_values, values_of
+from weft.block.walk import maps, operands, results
 from weft.tensor.axes import Axis, Space
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, substitute
 

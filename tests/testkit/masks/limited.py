@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from weft.block import lower
 from weft.block.copies import canonical
-from weft.block.program import BlockProgram, maps
+from weft.block.program import BlockProgram
 from weft.block.ranges import Band
+from weft.block.walk import maps
 from weft.fuse import RULES_THAT_KEEP_PRECISION, fuse
 from weft.tensor.program import TensorProgram
 

@@ -23,8 +23,8 @@ from weft.block.program import (
     Pointwise,
     Rank,
     Stage,
-    results,
 )
+from weft.block.walk import results
 from weft.emit.cpp import nests
 from weft.emit.cpp.dots import dot, free_axis, stage
 from weft.emit.cpp.frame import Frame

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from weft.block.check import Scope as Around
 from weft.block.check import infer
-from weft.block.program import BlockProgram, BlockType, Final, Graph, Map, Place, maps
+from weft.block.program import BlockProgram, BlockType, Final, Graph, Map, Place
 from weft.block.ranges import All, Band
+from weft.block.walk import maps
 from weft.emit.calls import Dims, grid_chain, list_dims, size_names, written_strides
 from weft.emit.cpp import loops, nests
 from weft.emit.cpp.body import Body

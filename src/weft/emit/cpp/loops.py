@@ -25,12 +25,9 @@ from weft.block.program import (
     Rank,
     Stacked,
     State,
-    consumers,
-    maps,
-    operands,
-    results,
 )
 from weft.block.ranges import Part
+from weft.block.walk import consumers, maps, operands, results
 from weft.emit.calls import row_major
 from weft.emit.cpp import nests
 from weft.emit.cpp.body import Accumulator, Body

@@ -26,9 +26,9 @@ from weft.block.program import (
     Rank,
     Stacked,
     State,
-    operands,
 )
 from weft.block.ranges import All, Part
+from weft.block.walk import operands
 from weft.emit.calls import all_nodes
 from weft.emit.kinds import kind_of
 from weft.emit.ranges import Bounds, Scope, Step, bounds, describe, part_of, tile

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 from weft.block.check import Scope
 from weft.block.copies import without_unread
-from weft.block.program import BlockProgram, BlockType, Graph, Pointwise, maps
+from weft.block.program import BlockProgram, BlockType, Graph, Pointwise
 from weft.block.rename import rename_values
+from weft.block.walk import maps
 from weft.fuse.safety.graphs import Inputs, graph_of
 from weft.fuse.safety.pairs import FIRST, Pair, Share
 from weft.fuse.safety.work import Policy, Work

@@ -29,11 +29,10 @@ from weft.block.program import (
     Rank,
     Stacked,
     Stage,
-    operands,
-    results,
     sealed,
 )
 from weft.block.rename import fresh, values_of
+from weft.block.walk import operands, results
 from weft.fuse.safety import expressions
 from weft.fuse.safety.pairs import Pair, Source, Terms
 from weft.fuse.safety.states import SafeState, safe_state

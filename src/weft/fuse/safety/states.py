@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
-from weft.block.program import BlockNode, Component, Graph, Map, Pointwise, State, operands, results
+from weft.block.program import BlockNode, Component, Graph, Map, Pointwise, State
 from weft.block.rename import fresh, rename_node
+from weft.block.walk import operands, results
 from weft.fuse.safety.pairs import FIRST, SECOND, Pair, Terms, scaled_down
 from weft.fuse.safety.work import Work
 from weft.tensor.axes import Axis

@@ -6,8 +6,9 @@ import random
 from collections.abc import Iterator
 
 from weft.block.check import Scope, body_types, infer
-from weft.block.program import BlockProgram, BlockType, Dot, Final, Graph, Map, maps, ranks
+from weft.block.program import BlockProgram, BlockType, Dot, Final, Graph, Map
 from weft.block.ranges import All, First, Rest
+from weft.block.walk import maps, ranks
 from weft.errors import ScheduleError
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, begins_where, grid_maps, tied
 from weft.tensor.axes import Axis

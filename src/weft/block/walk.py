@@ -1,0 +1,149 @@
+"""Going over block programs: every operator of a graph, what it reads and makes, what is needed, and rewriting from inside out.
+
+In: a graph, and sometimes what to do at each map. Out: iterators, or the graph rewritten, the very same object where nothing
+changed. What is the same for all forms of operators is here, made of the roles of their fields (`weft.block.program.fields_of`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import get_args
+
+from weft.block.program import (
+    BlockNode,
+    BlockProgram,
+    Extent,
+    Graph,
+    Map,
+    Rank,
+    exports,
+    fields_of,
+    sealed,
+)
+from weft.errors import InvalidProgramError
+from weft.tensor.axes import Axis, Space
+
+_OPERATORS: tuple[type, ...] = tuple(form for form in get_args(BlockNode) if form is not Map)
+_MADE: Mapping[type, tuple[str, ...]] = {form: fields_of(form, "makes") for form in _OPERATORS}
+_READ: Mapping[type, tuple[str, ...]] = {form: fields_of(form, "reads") for form in _OPERATORS}
+
+
+def results(node: BlockNode) -> tuple[str, ...]:
+    """Return the names of the values that `node` defines in its graph."""
+    if isinstance(node, Map):
+        return tuple([o.outer for o in node.outputs])
+    return tuple([getattr(node, each) for each in _MADE[node.__class__]])
+
+
+def operands(node: BlockNode) -> tuple[str, ...]:
+    """Return the names of the values that `node` reads in its graph, one entry per edge."""
+    if isinstance(node, Map):
+        return tuple([f.outer for f in node.inputs])
+    found: list[str] = []
+    for each in _READ[node.__class__]:
+        value: str | tuple[str, ...] | None = getattr(node, each)
+        if isinstance(value, tuple):
+            found += value
+        elif value is not None:
+            found.append(value)
+    return tuple(found)
+
+
+def graphs(node: Map) -> tuple[Graph, ...]:
+    """Return the graphs that the iterations of `node` run, and what makes its results of its state: not how states merge."""
+    return (node.body,) if node.state is None else (node.body, node.state.update, node.state.finish)
+
+
+def every(nodes: Iterable[BlockNode]) -> Iterator[BlockNode]:
+    """Yield `nodes` and all that their maps run, each map before what is in it."""
+    for node in nodes:
+        yield node
+        if isinstance(node, Map):
+            for graph in graphs(node):
+                yield from every(graph.nodes)
+
+
+def maps(graph: Graph) -> Iterator[Map]:
+    """Yield every map of `graph` and of its inner graphs, outermost first, in order."""
+    for node in graph.nodes:
+        if isinstance(node, Map):
+            yield node
+            yield from maps(node.body)
+
+
+def with_maps(graph: Graph, change: Callable[[Map], Map]) -> Graph:
+    """Return `graph` with every map, those inside it first, replaced by what `change` makes of it."""
+    nodes: list[BlockNode] = []
+    for node in graph.nodes:
+        if isinstance(node, Map):
+            body = with_maps(node.body, change)
+            node = change(node if body is node.body else replace(node, body=body))  # noqa: PLW2901
+        nodes.append(node)
+    return with_nodes(graph, nodes)
+
+
+def with_nodes(graph: Graph, nodes: Sequence[BlockNode]) -> Graph:
+    """Return `graph` with other `nodes`; itself where they are those that it has."""
+    same = len(nodes) == len(graph.nodes) and all(a is b for a, b in zip(nodes, graph.nodes, strict=True))
+    return graph if same else replace(graph, nodes=tuple(nodes))
+
+
+def ranks(graph: Graph) -> frozenset[Axis]:
+    """Return the axes of the rankings in `graph`: a loop over one has a single block."""
+    return frozenset(n.rank for n in every(graph.nodes) if isinstance(n, Rank) and n.rank is not None)
+
+
+def needed(nodes: Sequence[BlockNode], wanted: Iterable[str]) -> tuple[BlockNode, ...]:
+    """Return those of `nodes`, in order, that the values `wanted` depend on."""
+    alive, found = set(wanted), list[BlockNode]()
+    for node in reversed(nodes):
+        if not alive.isdisjoint(results(node)):
+            alive.update(operands(node))
+            found.append(node)
+    return tuple(found[::-1])
+
+
+def pruned(node: Map) -> Map:
+    """Return `node` without operators and feeds that nothing reads."""
+    roots = {*exports(node), *(() if node.state is None else node.state.resume or ())}
+    nodes = needed(node.body.nodes, roots)
+    read = roots.union(*map(operands, nodes))
+    feeds = tuple(f for f in node.inputs if f.inner in read)
+    return sealed(replace(node, inputs=feeds, body=replace(node.body, nodes=nodes)))
+
+
+def in_order(nodes: Sequence[BlockNode], given: Iterable[str]) -> tuple[BlockNode, ...]:
+    """Return `nodes` in a topological order that departs from theirs only where it must.
+
+    Raises:
+        InvalidProgramError: where they depend on each other in a circle, or on a value that is not there.
+    """
+    ready, rest, done = set(given), list(nodes), list[BlockNode]()
+    while rest:
+        node = next((n for n in rest if ready.issuperset(operands(n))), None)
+        if node is None:
+            raise InvalidProgramError(
+                "block operators depend on each other in a circle", node=rest[0].name, condition="a graph is acyclic"
+            )
+        rest.remove(node)
+        done.append(node)
+        ready.update(results(node))
+    return tuple(done)
+
+
+def consumers(graph: Graph, name: str) -> int:
+    """Count the edges that leave value `name` of `graph`, one more for each time it is an output of the graph."""
+    return sum(operands(n).count(name) for n in graph.nodes) + graph.outputs.count(name)
+
+
+def spaces(program: BlockProgram) -> tuple[Space, ...]:
+    """Return the spaces of all inputs, of all loops, and those whose size alone is asked for, in order of appearance."""
+    seen: dict[Space, None] = {}
+    for _, kind in program.inputs:
+        for axis in (*kind.lists, *kind.dims):
+            seen.setdefault(axis.space)
+    for node in maps(program.graph):
+        seen.setdefault(node.axis.space)
+    seen.update(dict.fromkeys(n.space for n in every(program.graph.nodes) if isinstance(n, Extent)))
+    return tuple(seen)
