@@ -18,6 +18,7 @@ from weft.block.walk import maps
 from weft.errors import ScheduleError
 from weft.fuse import fuse
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
+from weft.tensor.axes import Axis, Space
 from weft.tensor.builder import Builder
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Cast, Contraction, Elementwise, Iota, Monoid, Node, TensorProgram, Use
@@ -271,6 +272,19 @@ def test_loops_side_by_side_have_few_blocks_and_each_a_rest():
     assert verify(program, small).equal
 
 
+@pytest.mark.parametrize(("size", "tile"), [(3, 2), (4, 2), (5, 3)])
+def test_a_size_that_is_a_number_has_as_many_blocks_as_in_the_program(size: int, tile: int):
+    m, n, k = *programs.axes("m", "n"), Axis("k", Space("K", size))
+    inputs = (programs.tensor("x", m, k), programs.tensor("w", k, n))
+    product = programs.matmul("out", Use("x", (m, k)), Use("w", (k, n)), k)
+    program = TensorProgram(inputs, (product,), ("out",))
+    block = fused(program)
+    loops = tuple((m.name, LoopSchedule((Level(GRID if m.state is None else LOOP, tile),))) for m in maps(block.graph))
+    right = apply(block, Schedule(loops))
+    assert verify(program, right).agrees
+    assert not verify(program, everywhere(right, overwrite)).agrees
+
+
 def test_of_many_segments_a_few_are_checked():
     """Sizes need not give two blocks to each of a thousand."""
     applied = in_tiles(8, 8, LoopSchedule((Level(SPLIT, 1024), Level(LOOP, 64))))
@@ -280,7 +294,7 @@ def test_of_many_segments_a_few_are_checked():
     assert verify(PROGRAM, applied).equal
 
 
-@pytest.mark.parametrize(("count", "together"), [(8, 4), (6, 4), (128, 32)])
+@pytest.mark.parametrize(("count", "together"), [(8, 4), (6, 4), (128, 32), (3, 2), (4, 3)])
 def test_parts_that_are_merged_several_at_a_time_leave_blocks_and_a_rest(count: int, together: int):
     split = LoopSchedule((Level(SPLIT, count), Level(LOOP, 2)))
     rows = LoopSchedule((Level(GRID, 4),))
@@ -340,7 +354,7 @@ def test_small_tiles_decide_as_real_ones_do(monkeypatch, tiles):
     programs_ = {"none": right, **{bug: program for bug, program in wrong.items() if program != right}}
     assert len(programs_) > 4
     small = {bug: verify(PROGRAM, program, trials=1).equal for bug, program in programs_.items()}
-    monkeypatch.setattr(field_check, "small_tiles", lambda applied, reach: applied)
+    monkeypatch.setattr(field_check, "small_tiles", lambda applied, *_: applied)
     real = {bug: verify(PROGRAM, program, trials=1).equal for bug, program in programs_.items()}
     # Where the innermost block is one element there is no padding, so that it may hold anything.
     harmless = {"none", *(["padding that is not zero"] if tiles == "by ones" else [])}

@@ -87,6 +87,7 @@ def check(program: BlockProgram) -> None:
         _demand(
             (node.tile is not None) == tiled, node.name, "a loop in a place has a tile, one over the whole has none", ""
         )
+        _demand(node.tile is None or node.tile >= 1, node.name, "a block has an element at the least", node.tile)
         _demand(
             not applied or not node.unit or node.tile == 1,
             node.name,

@@ -78,7 +78,7 @@ class _Scheduled(Subject):
 
     def __init__(self, of: Freed) -> None:
         self.program, self.programs = of.program, (of.program,)
-        self.applied, self.unreached = small_tiles(of.applied, of.reach), of.unreached
+        self.applied, self.unreached = small_tiles(of.applied, of.reach, of.most), of.unreached
         self.places = tuple(self._places(of))
 
     def _places(self, of: Freed) -> Iterator[Mapping[str, int]]:

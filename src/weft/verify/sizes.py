@@ -19,7 +19,9 @@ _SEGMENTS = 3
 _BLOCKS_TO_A_BAND, _BLOCKS_TO_A_NUMBER = 8, 24
 
 
-def small_tiles(applied: BlockProgram, reach: Mapping[str, int] | None = None) -> BlockProgram:
+def small_tiles(
+    applied: BlockProgram, reach: Mapping[str, int] | None = None, most: Mapping[str, int] | None = None
+) -> BlockProgram:
     """Puts small tiles in `applied` in place of large ones, in the same order for each space, none a multiple of another, and a few
     segments in place of many.
 
@@ -30,6 +32,7 @@ def small_tiles(applied: BlockProgram, reach: Mapping[str, int] | None = None) -
     Args:
         applied: scheduled, with places.
         reach: how far the sizes of spaces go, by name, where they must go far; tiles grow with it.
+        most: the sizes beyond which spaces are not checked, by name; their tiles, and those of spaces of fixed size, do not grow.
     """
     wanted: dict[str, set[int]] = {}
     for node in maps(applied.graph):
@@ -38,10 +41,13 @@ def small_tiles(applied: BlockProgram, reach: Mapping[str, int] | None = None) -
     far, reach = _band_reach(applied), reach or {}
 
     inside = _inside(applied)
+    limited = {space.name for space in spaces(applied) if space.fixed is not None} | (most or {}).keys()
 
     def tiles_of(name: str, tiles: set[int]) -> dict[int, int]:
         times = 1 + max(far.get(name, 0) // _BLOCKS_TO_A_BAND, reach.get(name, 0) // _BLOCKS_TO_A_NUMBER)
-        return {tile: small if tile == 1 else small * times for tile, small in _small(tiles, inside).items()}
+        small = {tile: its if tile == 1 else its * times for tile, its in _small(tiles, inside).items()}
+        # Where no size is larger than the program's own, a larger block would leave a loop fewer of them than it runs with.
+        return {tile: min(tile, its) for tile, its in small.items()} if name in limited else small
 
     small = {name: tiles_of(name, tiles) for name, tiles in wanted.items()}
 
