@@ -55,6 +55,12 @@ def _deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
     items[:] = [item for item in items if id(item) not in without]
 
 
+@pytest.fixture(scope="module", params=["cpu", "numpy"])
+def target(request: pytest.FixtureRequest) -> str:
+    """The target whose kernels a test compiles and runs; cases of one come after those of the other (`one_in`)."""
+    return request.param
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     judge = os.environ.get("WEFT_TESTS_JUDGE", "off")

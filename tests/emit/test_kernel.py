@@ -152,21 +152,21 @@ def _with_values(node, names):
 
 @pytest.mark.parametrize("levels", [[(LOOP, 16)], [(WHOLE, 0)], [(LOOP, 32), (LOOP, 8)]], ids=str)
 @pytest.mark.parametrize("peel", [False, True])
-def test_empty_tensors(levels: list[tuple[LevelPlace, int]], peel: bool, tmp_path: Path) -> None:
+def test_empty_tensors(levels: list[tuple[LevelPlace, int]], peel: bool, target: str, tmp_path: Path) -> None:
     program = placed(programs.linear_relu(), {**LINEAR, "k": levels}, peel=peel and levels[0][0] is LOOP)
-    (kernel,) = compiled([program], tmp_path, quickly=True)
+    (kernel,) = compiled([program], tmp_path, quickly=True, target=target)
     for m, k, n in ((0, 3, 4), (3, 0, 4), (3, 4, 0), (0, 0, 0), (3, 1, 4)):
         x, w, b = torch.randn(m, k), torch.randn(k, n), torch.randn(n)
         (found,) = kernel({"x": x, "w": w, "b": b}, {"M": m, "K": k, "N": n})
         torch.testing.assert_close(found, torch.relu(x @ w + b))
 
 
-def test_nan_and_infinity_come_out_where_eager_has_them(tmp_path: Path) -> None:
+def test_nan_and_infinity_come_out_where_eager_has_them(target: str, tmp_path: Path) -> None:
     levels = {"m": [(GRID, 4)], "n": [(LOOP, 4)], "k": [(LOOP, 4)]}
     linear, soft = placed(programs.linear_relu(), LINEAR), placed(special.softmax(), {**levels, "m": [(LOOP, 4)]})
     x, w, b = torch.randn(9, 5), torch.randn(5, 7), torch.randn(7)
     x[1, 2], x[4, 0], b[3] = float("nan"), float("inf"), float("-inf")
-    first, second = compiled([linear, soft], tmp_path, quickly=True)
+    first, second = compiled([linear, soft], tmp_path, quickly=True, target=target)
     sizes = {"M": 9, "K": 5, "N": 7}
     torch.testing.assert_close(first({"x": x, "w": w, "b": b}, sizes)[0], torch.relu(x @ w + b), equal_nan=True)
     torch.testing.assert_close(second({"x": x, "w": w}, sizes)[0], torch.softmax(x @ w, 1), equal_nan=True)
@@ -182,10 +182,10 @@ def test_wrong_dimensions_are_refused() -> None:
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
-def test_long_sums_of_operands_of_any_layout(dtype: torch.dtype, tmp_path: Path) -> None:
+def test_long_sums_of_operands_of_any_layout(dtype: torch.dtype, target: str, tmp_path: Path) -> None:
     tensors = programs.linear_relu(DType[str(dtype).removeprefix("torch.")])
     levels = {**LINEAR, "k": [(LOOP, 600)]}
-    kernels_ = compiled([placed(tensors, levels, staged=s) for s in (True, False)], tmp_path)
+    kernels_ = compiled([placed(tensors, levels, staged=s) for s in (True, False)], tmp_path, target=target)
     x, w, b = torch.randn(70, 601).to(dtype), torch.randn(601, 33).to(dtype), torch.randn(33).to(dtype)
     wide = torch.float64 if dtype is torch.float64 else torch.float32
     wanted = torch.relu(x.to(wide) @ w.to(wide) + b.to(wide))

@@ -1,4 +1,4 @@
-"""C++ for loops whose first iteration is peeled off: against the interpreter, and where loops are empty."""
+"""Kernels of loops whose first iteration is peeled off: against the interpreter, and where loops are empty."""
 
 from __future__ import annotations
 
@@ -48,16 +48,24 @@ STABLE = [name for name in ALTERNATIVES if not name.startswith("layernorm")]
 
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", STABLE)
-def test_any_schedule_computes_the_same(name: str, tmp_path: Path) -> None:
+def test_any_schedule_computes_the_same(name: str, target: str, tmp_path: Path) -> None:
     rng = random.Random(name)
     program = ALTERNATIVES[name]
-    compare([scheduled(program, rng) for _ in range(12)], names(program), tmp_path, rng, DType.float32, quickly=True)
+    compare(
+        [scheduled(program, rng) for _ in range(12)],
+        names(program),
+        tmp_path,
+        rng,
+        DType.float32,
+        quickly=True,
+        target=target,
+    )
 
 
-def test_layernorm(tmp_path: Path) -> None:
+def test_layernorm(target: str, tmp_path: Path) -> None:
     rng = random.Random(0)
     program = ALTERNATIVES["layernorm_1"]
-    for kernel in compiled([scheduled(program, rng) for _ in range(8)], tmp_path, quickly=True):
+    for kernel in compiled([scheduled(program, rng) for _ in range(8)], tmp_path, quickly=True, target=target):
         sizes = {"M": rng.choice((1, 5, 16)), "K": rng.choice((31, 32, 50)), "N": rng.choice((1, 5, 16, 17))}
         inputs = inputs_for(program, sizes, rng)
         (out,) = kernel(inputs, sizes)
@@ -67,15 +75,23 @@ def test_layernorm(tmp_path: Path) -> None:
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["attention_1", "one_query_1", "peeled_softmax_1"])
-def test_pairs_of_significand_and_exponent(name: str, tmp_path: Path) -> None:
+def test_pairs_of_significand_and_exponent(name: str, target: str, tmp_path: Path) -> None:
     rng = random.Random(name)
     program = canonical(make_safe(ALTERNATIVES[name]).program)
-    compare([scheduled(program, rng) for _ in range(8)], names(program), tmp_path, rng, DType.float32, quickly=True)
+    compare(
+        [scheduled(program, rng) for _ in range(8)],
+        names(program),
+        tmp_path,
+        rng,
+        DType.float32,
+        quickly=True,
+        target=target,
+    )
 
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("part", range(3))
-def test_random_programs(part: int, tmp_path: Path) -> None:
+def test_random_programs(part: int, target: str, tmp_path: Path) -> None:
     rng = random.Random(part)
     found: list[BlockProgram] = []
     while len(found) < 20:
@@ -84,7 +100,7 @@ def test_random_programs(part: int, tmp_path: Path) -> None:
         if rng.random() < 0.3:  # as lowered, or half fused
             programs += [canonical(p) for p in peelable.peeled(rng.choice(fusion.steps).before)]
         found += [scheduled(p, rng) for p in programs]
-    compare(found, ["R", "X", "Y", "Z"], tmp_path, rng, DType.float32, quickly=True)
+    compare(found, ["R", "X", "Y", "Z"], tmp_path, rng, DType.float32, quickly=True, target=target)
 
 
 def blocks(
@@ -101,7 +117,7 @@ def blocks(
 
 
 @pytest.mark.parametrize("first", [LevelPlace.grid, LevelPlace.loop])
-def test_both_parts_go_into_one_tensor(first: LevelPlace, tmp_path: Path) -> None:
+def test_both_parts_go_into_one_tensor(first: LevelPlace, target: str, tmp_path: Path) -> None:
     """At the top the first block and the rest are a launch each, and there is no third that copies."""
     applied = blocks(ALTERNATIVES["one_query_1"], first)
     (join,) = (n for n in applied.graph.nodes if isinstance(n, Join))
@@ -109,7 +125,7 @@ def test_both_parts_go_into_one_tensor(first: LevelPlace, tmp_path: Path) -> Non
     assert join.first in one.writes
     assert two.writes == (join.rest,)
     assert set(two.reads) > set(one.writes) - {join.first}
-    (kernel,) = compiled([applied], tmp_path, quickly=True)
+    (kernel,) = compiled([applied], tmp_path, quickly=True, target=target)
     for size in (1, 3, 4, 5, 9):
         sizes = {"D": 3, "N": 6, "L": size}
         q, kt, vt = torch.randn(3), torch.randn(6, 3), torch.randn(size, 6)
@@ -118,13 +134,13 @@ def test_both_parts_go_into_one_tensor(first: LevelPlace, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ALTERNATIVES)
-def test_an_empty_loop_writes_nothing(name: str, tmp_path: Path) -> None:
+def test_an_empty_loop_writes_nothing(name: str, target: str, tmp_path: Path) -> None:
     """Without a first block there is no rest: a list is empty, and a sum what it starts from."""
     program = ALTERNATIVES[name]
     applied = blocks(program)
     first = next(m for m in maps(program.graph) if isinstance(m.range, First))
     sizes = {**dict.fromkeys(names(program), 5), first.axis.space.name: 0}
-    (kernel,) = compiled([applied], tmp_path, quickly=True)
+    (kernel,) = compiled([applied], tmp_path, quickly=True, target=target)
     inputs = {
         n: t if t.numel() else t.new_empty(t.shape) for n, t in inputs_for(program, sizes, random.Random(0)).items()
     }
@@ -134,7 +150,7 @@ def test_an_empty_loop_writes_nothing(name: str, tmp_path: Path) -> None:
         assert torch.equal(out, torch.zeros(5, 5))
 
 
-def test_a_list_is_handed_out_through_levels_of_the_grid(tmp_path: Path) -> None:
+def test_a_list_is_handed_out_through_levels_of_the_grid(target: str, tmp_path: Path) -> None:
     """exp(a[y]) + c[x,y]: the first block is a grid of two levels, and its list goes to the launch of the rest."""
     (alternative,) = fuse(lower(peelable.sums()), checked=True).alternatives
     applied = blocks(canonical(alternative.program))
@@ -143,13 +159,13 @@ def test_a_list_is_handed_out_through_levels_of_the_grid(tmp_path: Path) -> None
     assert isinstance(first, Map)
     assert [n.place for n in maps(Graph((), (first,), ()))] == [Place.grid, Place.grid]
     assert set(one.writes) & set(two.reads)
-    (kernel,) = compiled([applied], tmp_path, quickly=True)
+    (kernel,) = compiled([applied], tmp_path, quickly=True, target=target)
     a, c = torch.randn(7), torch.randn(10, 7)
     (out,) = kernel({"a": a, "c": c}, {"X": 10, "Y": 7})
     torch.testing.assert_close(out, a.exp() + c)
 
 
-def test_a_list_of_two_parts_that_stays_in_the_kernel(tmp_path: Path) -> None:
+def test_a_list_of_two_parts_that_stays_in_the_kernel(target: str, tmp_path: Path) -> None:
     """attention times itself: the result of attention is scratch of the one launch, and both parts lie in it."""
     program = paper.attention()
     m, one, other = axes("m", "l", "l1")
@@ -160,7 +176,7 @@ def test_a_list_of_two_parts_that_stays_in_the_kernel(tmp_path: Path) -> None:
     applied = blocks(canonical(peeled), LevelPlace.loop, LevelPlace.loop)
     assert len(kernels(applied)) == 1
     sizes = {"M": 5, "N": 6, "D": 3, "L": 11}
-    (kernel,) = compiled([applied], tmp_path, quickly=True)
+    (kernel,) = compiled([applied], tmp_path, quickly=True, target=target)
     q, kt, vt = torch.randn(5, 3), torch.randn(6, 3), torch.randn(11, 6)
     (out,) = kernel({"q": q, "kt": kt, "vt": vt}, sizes)
     mixed = torch.softmax(q @ kt.T / 3**0.5, 1) @ vt.T

@@ -32,11 +32,11 @@ def data(shape: tuple[int, int], rng: random.Random) -> np.ndarray:
 
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("dtype", [DType.float32, DType.float64, DType.bfloat16, DType.int32, DType.int64], ids=str)
-def test_any_schedule_gives_what_the_interpreter_gives(dtype: DType, tmp_path: Path) -> None:
+def test_any_schedule_gives_what_the_interpreter_gives(dtype: DType, target: str, tmp_path: Path) -> None:
     rng, domain = random.Random(str(dtype)), Fp64Domain()
     counts = (None, 1, 2, 7, 16, 17, 64)
     programs = [scheduled(fused(ranking(count, order, dtype)), rng) for count in counts for order in ORDERS]
-    for kernel in compiled(programs, tmp_path, quickly=True):
+    for kernel in compiled(programs, tmp_path, quickly=True, target=target):
         sizes = {"M": rng.choice((1, 5, 9)), "N": rng.choice(LENGTHS)}
         x = data((sizes["M"], sizes["N"]), rng)
         x = (
@@ -52,11 +52,11 @@ def test_any_schedule_gives_what_the_interpreter_gives(dtype: DType, tmp_path: P
         np.testing.assert_array_equal(places.numpy(), wanted[1], err_msg=str(sizes))
 
 
-def test_down_the_columns_of_what_is_computed_first(tmp_path: Path) -> None:
+def test_down_the_columns_of_what_is_computed_first(target: str, tmp_path: Path) -> None:
     rng, domain = random.Random(0), Fp64Domain()
     tensors = [of_sums(count, order) for count in (2, 5) for order in ORDERS for _ in range(3)]
     programs = [scheduled(fused(t), rng) for t in tensors]
-    for tensor, kernel in zip(tensors, compiled(programs, tmp_path, quickly=True), strict=True):
+    for tensor, kernel in zip(tensors, compiled(programs, tmp_path, quickly=True, target=target), strict=True):
         names = [s.name for s in tensor.spaces() if s.fixed is None]
         sizes = tensor.sizes({n: rng.choice((5, 8, 19)) for n in names})
         shape = [a.space.size(sizes) for a in tensor.inputs[0].axes]
@@ -68,7 +68,7 @@ def test_down_the_columns_of_what_is_computed_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [None, 8])
-def test_segments_are_merged(count: int | None, tmp_path: Path) -> None:
+def test_segments_are_merged(count: int | None, target: str, tmp_path: Path) -> None:
     """1, 2, 7 and 64 segments, more of them than there are blocks too."""
     program, domain = fused(ranking(count)), Fp64Domain()
     names = {m.axis.space.name: m.name for m in maps(program.graph)}
@@ -83,7 +83,7 @@ def test_segments_are_merged(count: int | None, tmp_path: Path) -> None:
     x = data((9, 333), random.Random(1))
     sizes = {"M": 9, "N": 333}
     whole = domain.ranked(x, np.broadcast_to(np.arange(333), x.shape), count or 1, FIRST)
-    for kernel in compiled(made, tmp_path, quickly=True):
+    for kernel in compiled(made, tmp_path, quickly=True, target=target):
         for found, wanted in zip(kernel({"x": torch.from_numpy(x).float()}, sizes), whole, strict=True):
             wide = found.numpy() if count else found.numpy()[:, None]
             np.testing.assert_array_equal(wide, wanted.astype(np.float32) if wide.dtype == np.float32 else wanted)

@@ -76,11 +76,11 @@ class Ways:
         """Returns many ways, the fastest first, with all warps and stages that fit; raises as `few`."""
         return self._best(_CLOSELY, launched=None)
 
-    def given(self, wanted: Schedule) -> Way:
+    def given(self, schedule: Schedule) -> Way:
         """Returns the way of a given schedule; raises as `apply` and the emitter do."""
-        applied = self._placing.apply(wanted)
-        self._demand_printable(applied, wanted)
-        return self._way(wanted, _Placed(applied, launches_of(applied, self.sizes, self.innermost)))
+        applied = self._placing.apply(schedule)
+        self._demand_printable(applied, schedule)
+        return self._way(schedule, _Placed(applied, launches_of(applied, self.sizes, self.innermost)))
 
     def _best(self, count: int, launched: int | None) -> list[Way]:
         known, chip = self._parts(), gpu(self.target)

@@ -24,6 +24,7 @@ several threads independent.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -165,6 +166,52 @@ def make_launcher(
     exec(compile(text, f"<launcher of {signature.name}>", "exec"), scope)  # noqa: S102 - our own text
     forked.at_most_one_thread_in_children(scope["launch"])
     return scope["launch"]
+
+
+def make_python_launcher(
+    signature: KernelSignature,
+    function: Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor], Mapping[str, int]], None],
+    allocate: Callable[..., torch.Tensor] = torch.empty,
+) -> Launcher:
+    """Makes a launcher for a kernel that is a Python function, on the inputs' device.
+
+    Args:
+        signature: the kernel's interface.
+        function: takes the inputs, the outputs, and every size by name; none of the outputs is an input.
+        allocate: makes outputs as `torch.empty` does.
+
+    Raises:
+        ValueError: the signature reads what is not there.
+    """
+    check(signature)
+
+    def launch(*arguments: Any) -> tuple[torch.Tensor, ...]:
+        inputs = arguments[: len(signature.inputs)]
+        given = dict(zip(signature.given, arguments[len(inputs) :], strict=False))
+        passed = iter(arguments[len(inputs) + len(given) :])
+        sizes = {
+            s.name: next(passed) if s.input is None else int(inputs[s.input].shape[s.dim]) for s in signature.sizes
+        }
+        device = next((t.device for t in (*inputs, *given.values())), torch.device("cpu"))
+        outputs: list[torch.Tensor] = []
+        for index, each in enumerate(signature.outputs):
+            shape = [d if isinstance(d, int) else sizes[d] for d in each.dims]
+            # The names of element types are torch's own.
+            kind = getattr(torch, each.dtype.name)
+            outputs.append(given[index] if index in given else allocate(shape, dtype=kind, device=device))
+        function(inputs, outputs, sizes)
+        return tuple(outputs)
+
+    return launch
+
+
+def dense(allocate: Callable[[Sequence[int], Sequence[int], torch.dtype], torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Makes of `allocate`, which takes strides, one that makes dense tensors as `torch.empty` does."""
+
+    def made(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:  # noqa: ARG001 - as torch.empty
+        return allocate(shape, [math.prod(max(n, 1) for n in shape[d + 1 :]) for d in range(len(shape))], dtype)
+
+    return made
 
 
 def _outputs(found: Iterable[tuple[Sequence[str | int], str]]) -> tuple[Output, ...]:

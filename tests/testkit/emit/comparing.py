@@ -69,10 +69,11 @@ def compare(
     dtype: DType,
     *,
     quickly: bool,
+    target: str = "cpu",
 ) -> None:
     """Each program, at sizes of its own, gives what the interpreter gives, within rounding of `dtype`."""
     domain = Fp64Domain()
-    for number, kernel in enumerate(compiled(applied, folder, quickly=quickly)):
+    for number, kernel in enumerate(compiled(applied, folder, quickly=quickly, target=target)):
         sizes = {n: rng.choice(SIZES) for n in names}
         inputs = inputs_for(kernel.program, sizes, rng)
         exact = {n: t.double().numpy() if t.is_floating_point() else t.long().numpy() for n, t in inputs.items()}

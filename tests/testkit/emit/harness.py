@@ -1,15 +1,16 @@
-"""Kernels compiled and called without the rooms behind `emit`: many programs in one library."""
+"""Kernels of each target compiled and called without the rooms behind `emit`: many programs in one library."""
 
 from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from testkit import numpy_target
 from weft.block.check import Scope, infer
 from weft.block.program import BlockProgram, BlockType
 from weft.emit.cpp import INCLUDE_DIR, Unit, emit_many, list_dims, size_names
@@ -48,13 +49,17 @@ def units(program: BlockProgram, name: str) -> list[Unit]:
     return found
 
 
+Tensors = Sequence[torch.Tensor]
+Function = Callable[[Tensors, Tensors, Mapping[str, int], int], None]
+
+
 @dataclass
 class Compiled:
-    """A program whose launches are functions of a library."""
+    """A program whose launches can be called: with tensors read, tensors written, sizes, and a number of threads."""
 
     program: BlockProgram
     units: Sequence[Unit]
-    library: ctypes.CDLL
+    functions: Sequence[Function]
 
     def __call__(
         self, inputs: Mapping[str, torch.Tensor], sizes: Mapping[str, int], threads: int = 2
@@ -62,7 +67,7 @@ class Compiled:
         """The outputs; memory that a kernel gets holds NaN or the like at first."""
         values = dict(inputs)
         types = types_of(self.program)
-        for unit in self.units:
+        for unit, function in zip(self.units, self.functions, strict=True):
             for name in unit.kernel.writes:
                 tensor, _ = tensor_of(unit.kernel, name)
                 if tensor in values:
@@ -72,24 +77,39 @@ class Compiled:
                 dtype = torch_type(types[name].dtype)
                 made = torch.full(shape, float("nan") if dtype.is_floating_point else 77, dtype=dtype)
                 values[name] = values[tensor] = made
-            tensors = [values[n] for n in (*unit.kernel.reads, *unit.kernel.writes)]
-            strides = [s for n in unit.kernel.reads for s in values[n].stride()]
-            given = [sizes[s] for s in size_names(unit.program, unit.kernel)]
-            words = [*(t.data_ptr() for t in tensors), *given, *strides, threads]
-            function = self.library[unit.name]
-            function.restype = None
-            function.argtypes = [ctypes.c_char_p]
-            function(struct.pack(f"{len(words)}q", *words))
+            read, written = ([values[n] for n in names] for names in (unit.kernel.reads, unit.kernel.writes))
+            function(read, written, {s: sizes[s] for s in size_names(unit.program, unit.kernel)}, threads)
         return tuple(values[n] for n in self.program.graph.outputs)
 
 
-def compiled(programs: Sequence[BlockProgram], folder: Path, *, quickly: bool = False) -> list[Compiled]:
+def compiled(
+    programs: Sequence[BlockProgram], folder: Path, *, quickly: bool = False, target: str = "cpu"
+) -> list[Compiled]:
     """All of `programs`, applied, in one library; `quickly`: with little optimisation, a quarter of the time."""
     made = [units(p, f"f{i}") for i, p in enumerate(programs)]
+    if target == "numpy":
+        return [Compiled(p, us, [_printed(u) for u in us]) for p, us in zip(programs, made, strict=True)]
     text = emit_many([u for us in made for u in us])
     text = f'#pragma GCC optimize("O1")\n{text}' if quickly else text
     path = folder / "kernels.so"
     (folder / "kernels.cpp").write_text(text)
     path.write_bytes(compile_shared_library(text, (INCLUDE_DIR,)))
     library = ctypes.CDLL(str(path))
-    return [Compiled(p, us, library) for p, us in zip(programs, made, strict=True)]
+    return [Compiled(p, us, [_native(library, u) for u in us]) for p, us in zip(programs, made, strict=True)]
+
+
+def _native(library: ctypes.CDLL, unit: Unit) -> Function:
+    def call(read: Tensors, written: Tensors, sizes: Mapping[str, int], threads: int) -> None:
+        strides = [s for t in read for s in t.stride()]
+        words = [*(t.data_ptr() for t in (*read, *written)), *sizes.values(), *strides, threads]
+        function = library[unit.name]
+        function.restype = None
+        function.argtypes = [ctypes.c_char_p]
+        function(struct.pack(f"{len(words)}q", *words))
+
+    return call
+
+
+def _printed(unit: Unit) -> Function:
+    function = numpy_target.loaded(numpy_target.emit(unit.program, unit.kernel, unit.name, unit.dims), unit.name)
+    return lambda read, written, sizes, _: function(read, written, sizes)

@@ -36,7 +36,7 @@ def toolchain(target: Target) -> Toolchain:
 
 def _meant(text: str) -> str:
     """Says what to write instead of `text`, which names no target."""
-    every = [name for each in TOOLCHAINS for name in each.architectures]
+    every = [name for each in TOOLCHAINS for name in each.architectures or each.kinds]
     known = [name for name in every if name.partition(":")[0] == text.partition(":")[0]] or every
     plain = (
         text.strip().lower().replace("sm_", "cuda:").replace("sm", "cuda:").replace("rocm", "hip").replace("amd", "hip")

@@ -1,8 +1,7 @@
 """What weft asks of a target: a `Toolchain`, whose class lies in a folder of the target's own.
 
 `Target` names a target, in options, keys and files. Its toolchain does all that differs from target to target; nothing else in weft
-asks which target it is. A class must say how its kernels are built and what their binaries depend on; what it does not override
-is as on a CPU.
+asks which target it is. A class must say how a kernel is built; what it does not override is as on a CPU.
 """
 
 from __future__ import annotations
@@ -21,12 +20,13 @@ from weft.block.listing import listing
 from weft.block.program import BlockProgram
 from weft.cost import Cost, Machine, estimate, total
 from weft.errors import ProgramFileError, ScheduleError, TargetError
-from weft.options import Options
+from weft.options import Options, current
 from weft.plan.candidates import Candidate, Example, Selection, Way, Ways
 from weft.plan.choose import choose, in_segments, off_the_grid
 from weft.plan.interface import dims_of
 from weft.plan.targets.bench import Bench, Judged, Serving
 from weft.run.cache import Json
+from weft.run.key import source_hash
 from weft.run.launch import Launcher
 from weft.schedule import KernelNodes, Schedule, apply, kernels
 from weft.target import Target
@@ -169,7 +169,7 @@ class Toolchain(ABC):
     Attributes:
         target: its name.
         kinds: the kinds of targets (`Target.kind`) that the class is for.
-        architectures: targets by name for messages, those that are tested.
+        architectures: for messages, names of targets that are tested; `kinds` where there is one of each.
         doubles: kernels compute in float64, so that what PyTorch carries in it on a CPU is carried so.
         fine: kernels may end between a matmul and what makes its operands: each thread block would make these again.
         inputs_in_caches: inputs may lie in any level of the memory that has room for them; else they come from the last one.
@@ -183,7 +183,7 @@ class Toolchain(ABC):
     target: Target
 
     kinds: ClassVar[tuple[str, ...]]
-    architectures: ClassVar[tuple[str, ...]]
+    architectures: ClassVar[tuple[str, ...]] = ()
     doubles: ClassVar[bool] = True
     fine: ClassVar[bool] = False
     inputs_in_caches: ClassVar[bool] = True
@@ -198,13 +198,13 @@ class Toolchain(ABC):
         """Tells whether there is such an architecture."""
         return not target.arch
 
-    @abstractmethod
     def environment(self) -> dict[str, str]:
-        """Returns what every binary depends on beside its kernel, by name, for keys: compiler, options, weft.
+        """Returns what every binary depends on beside its kernel, by name, for keys: weft, options, a compiler if there is one.
 
         Raises:
-            CompilerError: there is no compiler.
+            CompilerError: there should be a compiler, and is none.
         """
+        return {"weft": source_hash(), "machine": str(self.target), "options": current().key()}
 
     @abstractmethod
     def build(self, spec: LaunchSpec, meta: Meta) -> Built:

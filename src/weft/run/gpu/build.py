@@ -24,7 +24,7 @@ from weft.run.gpu.launch import cuda, make_gpu_launcher, refusing
 from weft.run.gpu.signature import GpuSignature
 from weft.run.gpu.workers import WorkerError, triton_variables
 from weft.run.key import cache_key, source_hash
-from weft.run.launch import Launcher
+from weft.run.launch import Launcher, dense
 from weft.target import Target
 
 _TEXT = "kernel.py"
@@ -339,14 +339,8 @@ def _launcher(
     allocate: Callable[[Sequence[int], Sequence[int], torch.dtype], torch.Tensor] | None = None,
 ) -> Launcher:
     if interpreted.is_asked_for():
-        if allocate is None:
-            return interpreted.make_interpreted(source.text, source.signature)
-
-        def dense(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:  # noqa: ARG001 - as torch.empty
-            steps = [math.prod(max(n, 1) for n in shape[d + 1 :]) for d in range(len(shape))]
-            return allocate(shape, steps, dtype)
-
-        return interpreted.make_interpreted(source.text, source.signature, dense)
+        given = () if allocate is None else (dense(allocate),)
+        return interpreted.make_interpreted(source.text, source.signature, *given)
     if target.kind != "cuda":
         return refusing(target)
     if allocate is None:

@@ -7,7 +7,7 @@ import hashlib
 import importlib.util
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 
 from weft.errors import CompilerError
 from weft.run.gpu.signature import GpuSignature
-from weft.run.launch import Launcher, Output, check
+from weft.run.launch import Launcher, make_python_launcher
 from weft.run.scratch import private_folder
 
 # What a kernel calls that begins before the one before it has ended.
@@ -44,30 +44,18 @@ def make_interpreted(
         CompilerError: Triton is missing.
         ValueError: the signature reads what is not there.
     """
-    check(signature.kernel)
     mend_floats()
     function = _function(text, signature.name)
-    kernel = signature.kernel
 
-    def launch(*arguments: Any) -> tuple[torch.Tensor, ...]:
-        inputs = arguments[: len(kernel.inputs)]
-        given = dict(zip(kernel.given, arguments[len(inputs) :], strict=False))
-        passed = iter(arguments[len(inputs) + len(given) :])
-        sizes = {s.name: next(passed) if s.input is None else int(inputs[s.input].shape[s.dim]) for s in kernel.sizes}
+    def call(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> None:
         signature.demand_sizes(sizes)
-        device = next((t.device for t in (*inputs, *given.values())), torch.device("cpu"))
-        outputs = [
-            given[i] if i in given else _allocated(each, sizes, allocate, device)
-            for i, each in enumerate(kernel.outputs)
-        ]
         if grid := signature.programs(sizes):
             strides = [s for t in inputs for s in t.stride()]
             constants = dict(zip((c.name for c in signature.constants), signature.constants_at(sizes), strict=True))
             with _one_at_a_time:
                 function[(grid,)](*inputs, *outputs, *sizes.values(), *strides, **constants)
-        return tuple(outputs)
 
-    return launch
+    return make_python_launcher(signature.kernel, call, allocate)
 
 
 @functools.cache
@@ -125,14 +113,6 @@ def mend_floats() -> None:
 def _numbers(tensor: torch.Tensor) -> Any:
     """View a tensor as numpy has it."""
     return np.asarray(tensor)
-
-
-def _allocated(
-    each: Output, sizes: dict[str, int], allocate: Callable[..., torch.Tensor], device: torch.device
-) -> torch.Tensor:
-    shape = [d if isinstance(d, int) else sizes[d] for d in each.dims]
-    # The names of element types are torch's own.
-    return allocate(shape, dtype=getattr(torch, each.dtype.name), device=device)
 
 
 def _function(text: str, name: str) -> Any:

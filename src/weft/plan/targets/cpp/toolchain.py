@@ -52,7 +52,6 @@ class Cpp(Toolchain):
     """C++ kernels for the CPU that weft runs on."""
 
     kinds = ("cpu",)
-    architectures = ("cpu",)
 
     def environment(self) -> dict[str, str]:
         return environment_parts()

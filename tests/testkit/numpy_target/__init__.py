@@ -1,0 +1,300 @@
+"""A third target, as proof that a target is a folder and a line: kernels are NumPy text, arrays hold valid elements only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from weft.block import program as b
+from weft.block.check import Scope, body_types, infer
+from weft.block.ranges import Part
+from weft.emit.calls import Dims, list_dims, size_names
+from weft.emit.ranges import Step, bounds, describe, part_of
+from weft.emit.text import Names, minus, plus
+from weft.emit.triton.text import RESERVED, Writer
+from weft.plan.interface import signature
+from weft.plan.targets import Built, LaunchSpec, Toolchain
+from weft.run.cache import Json
+from weft.run.key import cache_key
+from weft.run.launch import dense, make_python_launcher
+from weft.schedule import KernelNodes
+from weft.target import CPU, Target
+from weft.tensor.axes import Axis, Space
+from weft.tensor.dtypes import DType
+from weft.tensor.fp64 import Fp64Domain
+from weft.tensor.optable import row
+from weft.tensor.program import Monoid, Order
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
+
+D = Fp64Domain()  # floats are carried in float64, integers in int64
+_NEW = Axis("new", Space("new", 1))
+Tensors = Sequence[torch.Tensor]
+
+_HEAD = (
+    f"import numpy as np\nfrom numpy import inf, nan\nfrom {__name__} import D, DType, Monoid, Order, joined, row\n\n\n"
+)
+__all__ = ["D", "DType", "Monoid", "NumPy", "Order", "emit", "joined", "loaded", "row"]
+
+
+def joined(one: Any, two: Any) -> Any:
+    """Join two arrays along the last axis, the second's rows repeated as the first has them."""
+    return np.concatenate((one, np.broadcast_to(two, (*one.shape[:-1], two.shape[-1]))), -1)
+
+
+@dataclass(frozen=True)
+class Value:
+    """An array by the text for it: `axes` in its order, of which `dims` are an item's; a list's are as long as their spaces."""
+
+    text: str
+    axes: tuple[Axis, ...]
+    dims: tuple[Axis, ...]
+
+
+def emit(program: b.BlockProgram, kernel: KernelNodes, name: str, dims: Dims) -> str:
+    """Print one launch as `def NAME(reads, writes, sizes)`; arguments as of the other emitters, None for an axis of size 1."""
+    types = infer(program.graph, dict(program.inputs), Scope({}, applied=True))
+    names = Names(f"{RESERVED} np inf nan D DType Monoid Order joined row {name}")
+    given = {n: names.make(n) for n in (*kernel.reads, *kernel.writes)}
+    sizes, out = {s: names.make(s) for s in size_names(program, kernel)}, Writer(1)
+    whole: dict[str, Value] = {}
+    for each, own in given.items():
+        text = f"{own}[{', '.join('0' if a is None else ':' for a in dims[each])}]" if None in dims[each] else own
+        whole[each] = Value(text, tuple(a for a in dims[each] if a is not None), types[each].dims)
+    body = Body(names, sizes, out, {}, Scope({}, applied=True), types, {n: whole[n] for n in kernel.reads})
+    body.run(b.Graph((), kernel.nodes, ()), {n: whole[n] for n in kernel.writes if types[n].buffered})
+    for each in kernel.writes:
+        if not types[each].buffered:
+            body.store(whole[each], body.values[each])
+    return "\n".join([f"{_HEAD}def {name}({', '.join((*given.values(), *sizes.values()))}):", *out.lines, ""])
+
+
+@dataclass
+class Body:
+    """A graph being printed: one iteration of a loop, an update, or the top of a kernel."""
+
+    names: Names
+    sizes: Mapping[str, str]
+    out: Writer
+    scope: Mapping[Axis, Step]
+    around: Scope
+    types: Mapping[str, b.BlockType]
+    values: dict[str, Value]
+    at_most = staticmethod(lambda left, right: f"min({left}, {right})")
+    at_least = staticmethod(lambda left, right: f"max({left}, {right})")
+    blocks_of = staticmethod(lambda size, tile: f"(-(-({size}) // ({tile})))")
+    whole_blocks = staticmethod(lambda size, tile: f"(max({size}, 0) // ({tile}) * ({tile}))")
+
+    def size(self, space: Space) -> str:
+        return str(space.fixed) if space.fixed is not None else self.sizes[space.name]
+
+    def hold(self, wish: str, text: str) -> str:
+        self.out.line(f"{(name := self.names.make(wish))} = {text}")
+        return name
+
+    def run(self, graph: b.Graph, places: Mapping[str, Value]) -> None:
+        """Print `graph`; the lists named in `places` lie there."""
+        places = dict(places)
+        for node in graph.nodes:
+            if isinstance(node, b.Join):
+                part = places[node.name] = places.get(node.name) or self.room(node.name)
+                old = {new: own for own, new in node.axes}
+                axes, dims = (tuple(old.get(a, a) for a in of) for of in (part.axes, part.dims))
+                places |= {node.first: replace(part, axes=axes, dims=dims), node.rest: part}
+        for node in graph.nodes:
+            match node:
+                case b.Map():
+                    self.loop(node, places)
+                case b.Join():
+                    self.values[node.name] = places[node.name]
+                case b.Rank():
+                    self.rank(node)
+                case b.Fill() | b.Stage():
+                    self.values[node.name] = self.values[node.arg]
+                case _:
+                    text, dims = self.operator(node)
+                    self.values[node.name] = Value(self.hold(node.name, text), dims, dims)
+
+    def operator(self, node: b.BlockNode) -> tuple[str, tuple[Axis, ...]]:
+        match node:
+            case b.Pointwise():
+                text = _expression(node.expr, [self.aligned(a, node.dims) for a in node.args])
+                shape = " ".join(f"{self.scope[a].valid}," for a in node.dims)
+                return f"np.broadcast_to({_carried(text, node.dtype)}, ({shape}))", node.dims
+            case b.Dot():
+                left, right = self.values[node.left], self.values[node.right]
+                letter = {a: "abcdefgh"[i] for i, a in enumerate(dict.fromkeys((*left.dims, *right.dims)))}
+                one, two, out = ("".join(letter[a] for a in dims) for dims in (left.dims, right.dims, node.dims))
+                kind = "float64" if node.dtype.is_float else "int64"
+                text = f'np.einsum("{one},{two}->{out}", {left.text}, {right.text}, dtype=np.{kind})'
+                return text if node.acc is None else f"{self.aligned(node.acc, node.dims)} + {text}", node.dims
+            case b.Collapse():
+                dims = self.values[node.arg].dims
+                text = f"D.reduce(Monoid.{node.monoid.name}, {self.values[node.arg].text}, [{dims.index(node.over)}])"
+                return text, tuple(a for a in dims if a != node.over)
+            case b.Index():
+                base, valid = self.scope[node.axis].base, self.scope[node.axis].valid
+                return f"np.asarray({base})" if node.unit else f"np.arange({base}, {plus(base, valid)})", node.dims
+            case b.Literal():
+                return _carried(repr(node.value), node.dtype), ()
+            case b.Extent():
+                size = self.size(node.space) if node.axis is None else self.scope[node.axis].valid
+                return _carried(size, node.dtype), ()
+            case _:
+                raise AssertionError(node)
+
+    def rank(self, node: b.Rank) -> None:
+        kept = tuple(a for a in node.dims if a != node.rank)
+        ends, pairs = (node.rank or _NEW, node.over or _NEW), zip(node.acc, (node.arg, node.numbers), strict=True)
+        sides = [", ".join(self.aligned(n, (*kept, a)) for n, a in zip(pair, ends, strict=True)) for pair in pairs]
+        found = self.hold(node.name, f"D.ranked(joined({sides[0]}), joined({sides[1]}), {node.count}, {node.order!r})")
+        dims = kept if node.rank is None else (*kept, node.rank)
+        last = "[..., 0]" if node.rank is None else ""
+        self.values |= {n: Value(f"{found}[{i}]{last}", dims, dims) for i, n in enumerate((node.name, node.places))}
+
+    def aligned(self, item: str | Value, dims: tuple[Axis, ...]) -> str:
+        """Spell an item with one dimension for each axis of `dims`, of size 1 where it lacks it."""
+        value = self.values[item] if isinstance(item, str) else item
+        if value.axes == dims:
+            return value.text
+        order = [value.axes.index(a) for a in dims if a in value.axes]
+        return f"{value.text}.transpose({order})[{', '.join(':' if a in value.axes else 'None' for a in dims)}]"
+
+    def cut(self, value: Value, at: Mapping[Axis, tuple[str, str]], dims: tuple[Axis, ...]) -> Value:
+        """Return what is left of an array whose axes `at` are cut to a first element and a count; those of `dims` stay."""
+        index = [":" if a not in at else at[a][0] + (f":{plus(*at[a])}" if a in dims else "") for a in value.axes]
+        axes = tuple(a for a in value.axes if a not in at or a in dims)
+        return Value(f"{value.text}[{', '.join(index) or '...'}]", axes, dims)
+
+    def here(self, place: Value, dims: tuple[Axis, ...]) -> Value:
+        """Return the part of a list that belongs to the current blocks of the loops around."""
+        return self.cut(place, {a: (step.base, step.valid) for a, step in self.scope.items()}, dims)
+
+    def store(self, place: Value, item: Value) -> None:
+        part = self.here(place, item.dims)
+        self.out.line(f"{part.text} = {self.aligned(item, part.axes)}")
+
+    def room(self, name: str) -> Value:
+        """Reserve memory for what a loop hands out, each axis as long as its space."""
+        kind, axes = self.types[name], list_dims(self.types[name])
+        shape = " ".join(f"{self.size(a.space)}," for a in axes)
+        return Value(self.hold(name, f"D.full(({shape}), 0, DType.{kind.dtype.name})"), axes, kind.dims)
+
+    def loop(self, node: b.Map, places: Mapping[str, Value]) -> None:
+        state = node.state
+        outputs = [o for o in node.outputs if not isinstance(o, b.Final)]
+        given = {o.outer: places[o.outer] if o.outer in places else self.room(o.outer) for o in outputs}
+        carried: list[Value] = []
+        for number, c in enumerate(() if state is None else state.components):
+            shape = " ".join(f"{self.scope[a].valid if a in self.scope else self.size(a.space)}," for a in c.dims)
+            start = f"D.full(({shape}), {c.init!r}, DType.{c.dtype.accumulator.name})"
+            if state is not None and state.resume is not None:
+                outer = next(f.outer for f in node.inputs if f.inner == state.resume[number])
+                start = self.aligned(outer, c.dims)
+            carried.append(Value(self.hold(c.name, start), c.dims, c.dims))
+        scope, around = {**self.scope, node.axis: self.head(node)}, self.around.inside(node)
+        types = infer(node.body, body_types(node, self.types), around)
+        fed = {f.inner: self.seen(node, f, scope[node.axis]) for f in node.inputs}
+        inner = replace(self, scope=scope, around=around, types=types, values=fed)
+        inner.run(node.body, {o.inner: given[o.outer] for o in outputs if types[o.inner].buffered})
+        if state is not None:
+            fed = dict(zip(state.update.inputs, [*carried, *(inner.values[f] for f in state.feeds)], strict=True))
+            update = replace(inner, types={}, values=fed)
+            update.run(state.update, {})
+            made = [update.aligned(o, v.axes) for o, v in zip(state.update.outputs, carried, strict=True)]
+            self.out.line(f"{', '.join(v.text for v in carried)}, = {', '.join(made)},")
+        for output in outputs:
+            if not types[output.inner].buffered:
+                inner.store(given[output.outer], inner.values[output.inner])
+        self.out.depth -= 1
+        if state is not None:
+            finish = replace(self, types={}, values=dict(zip(state.finish.inputs, carried, strict=True)))
+            finish.run(state.finish, {})
+            self.values |= {o.outer: finish.values[o.inner] for o in node.outputs if isinstance(o, b.Final)}
+        self.values |= {name: self.here(place, self.types[name].dims) for name, place in given.items()}
+
+    def seen(self, node: b.Map, feed: b.Feed, step: Step) -> Value:
+        """Return what an iteration sees of an input."""
+        value, access = self.values[feed.outer], feed.access
+        if isinstance(access, b.Broadcast):
+            return value
+        block = (f"({step.base}) // {access.group}", "1") if isinstance(access, b.Grouped) else (step.base, step.valid)
+        part = self.cut(value, {access.over: block}, value.dims)
+        axes, dims = (tuple(node.axis if a == access.over else a for a in of) for of in (part.axes, part.dims))
+        return Value(self.hold(feed.inner, part.text), axes, dims)
+
+    def head(self, node: b.Map) -> Step:
+        """Print the head of a loop, and go inside; returned is its current block."""
+        limits, block = bounds(self, node, self.scope), str(node.tile)
+        self.out.comment(describe(node))
+        base = self.names.make(node.axis.name)
+        start, stop = (self.hold(f"{node.axis.name}_bound", text) for text in (limits.start, limits.stop))
+        if node.place is b.Place.whole:
+            block = f"max({minus(stop, start)}, 1)"
+        last = f"{stop} - {block} + 1" if part_of(node) is Part.full else stop
+        first = plus(start, self.whole_blocks(minus(stop, start), block)) if part_of(node) is Part.edge else start
+        self.out.line(f"for {base} in range({first}, {last}, {block}):")
+        self.out.depth += 1
+        valid = self.hold(f"{base}_len", f"min({block}, {stop} - {base})")
+        return Step(base, valid, limits.most if node.place is b.Place.whole else block)
+
+
+def _carried(text: str, dtype: DType, *, rounded: bool = False) -> str:
+    return f"D.convert(np.asarray({text}), DType.{dtype.name}, {rounded})"
+
+
+def _expression(expr: Scalar, args: Sequence[str]) -> str:
+    match expr:
+        case Arg(index):
+            return args[index]
+        case Lit(value):
+            return repr(value)
+        case Apply(op, inner):
+            return f'row("{op}").meaning({", ".join(_expression(each, args) for each in inner)})'
+        case Convert(dtype, inner):
+            return _carried(_expression(inner, args), dtype, rounded=True)
+
+
+def loaded(text: str, name: str) -> Callable[[Tensors, Tensors, Mapping[str, int]], None]:
+    """Load a printed function, to be called with tensors read, tensors written, and sizes by name."""
+    scope: dict[str, Any] = {}
+    exec(compile(text, name, "exec"), scope)
+
+    def call(read: Tensors, written: Tensors, sizes: Mapping[str, int]) -> None:
+        arrays = [_array(t) for t in written]
+        with np.errstate(all="ignore"):
+            scope[name](*map(_array, read), *arrays, *sizes.values())
+        for tensor, made in zip(written, arrays, strict=True):
+            tensor.copy_(torch.from_numpy(made))
+
+    return call
+
+
+def _array(tensor: torch.Tensor) -> Any:
+    wide = torch.float64 if tensor.is_floating_point() else torch.bool if tensor.dtype is torch.bool else torch.int64
+    return tensor.to(wide, copy=True).contiguous().numpy()
+
+
+@dataclass(frozen=True)
+class NumPy(Toolchain):
+    """NumPy functions for tensors of the CPU."""
+
+    kinds = ("numpy",)
+
+    def build(self, spec: LaunchSpec, meta: Callable[[], Mapping[str, Json]]) -> Built:
+        text = emit(spec.applied, spec.part, spec.name, spec.dims)
+        called = signature(spec.applied, spec.part, spec.name, spec.dims)
+        start = partial(make_python_launcher, called, loaded(text, spec.name))
+        made: Any = SimpleNamespace(
+            launch=start(), launching=lambda allocate: start(dense(allocate)), signature=called, text=text, meta=meta(),
+            key=cache_key(spec.key_parts | self.environment()), from_cache=False,
+        )  # fmt: skip
+        return Built(made)
+
+    def runs_on(self, where: Target) -> bool:
+        return where == CPU
