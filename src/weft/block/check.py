@@ -38,7 +38,7 @@ from weft.block.program import (
     exports,
 )
 from weft.block.ranges import All, Band, First, Part, Rest, Segment, Within
-from weft.block.walk import maps, operands, results
+from weft.block.walk import maps, operands, results, sub_blocks
 from weft.errors import InvalidProgramError
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -353,7 +353,7 @@ def _inferred(node: Map, types: Types, scope: Scope) -> dict[str, BlockType]:
 
 def _once(node: Map, kind: BlockType) -> BlockType:
     """Type the value of the only iteration; it must be the same whichever iteration that is."""
-    _demand(isinstance(node.range, First), node.name, "only a map over the first block hands a value out as it is", "")
+    _demand(node.range.one_block, node.name, "only a map over the first block hands a value out as it is", "")
     _demand(
         _own_axes(node).isdisjoint((*kind.lists, *kind.dims)),
         node.name,
@@ -382,9 +382,8 @@ def _stacked(node: Map, kind: BlockType) -> BlockType:
     """Type the list over the map's axis; but stacking the sub-blocks of a block's list gives the whole list, not a list
     of lists.
     """
-    _demand(not isinstance(node.range, Band), node.name, "a list is stacked over all blocks of its axis", "")
-    nested = {m.axis for m in maps(node.body) if isinstance(m.range, Within) and m.range.outer == node.axis}
-    if nested & set(kind.lists):
+    _demand(node.range.beside is None, node.name, "a list is stacked over all blocks of its axis", "")
+    if sub_blocks(node) & set(kind.lists):
         return replace(kind, pad=None)
     return BlockType((node.axis, *kind.lists), kind.dims, kind.dtype, None)
 
@@ -492,7 +491,7 @@ def _same_blocks(first: Map, rest: Map) -> bool:
 
 def _own_axes(node: Map) -> set[Axis]:
     """Return the axis of `node`, and those of the maps inside that run over its sub-blocks."""
-    return {node.axis} | {m.axis for m in maps(node.body) if isinstance(m.range, Within) and m.range.outer == node.axis}
+    return {node.axis} | sub_blocks(node)
 
 
 def _name(node: BlockNode) -> str:

@@ -39,9 +39,9 @@ from weft.block.program import (
     Stage,
     State,
 )
-from weft.block.ranges import All, Band, First, Part, Rest, Segment, Within
 from weft.block.residency import NO_FRAME, Frame, LoopFrame, Memory, NoLoopFrame, global_lists
-from weft.block.walk import maps, ranks, results
+from weft.block.size import value
+from weft.block.walk import ranks, results, sub_blocks
 from weft.tensor.axes import Axis
 from weft.tensor.domain import Domain, at, broadcast
 from weft.tensor.dtypes import DType
@@ -317,42 +317,17 @@ class _Interpreter(Generic[V]):
 
     def steps(self, node: Map, scope: _Scope) -> list[_Step]:
         """Return the iterations of `node`, in order."""
-        size = node.axis.space.size(self.sizes)
-        blocks = size if node.axis in self.ranks else self.blocks.get(node.axis.space.name, size)
+        space = node.axis.space
+        size = space.size(self.sizes)
+        blocks = size if node.axis in self.ranks else self.blocks.get(space.name, size)
         tile = node.tile if node.tile is not None else 1 if node.unit else blocks
-        start, stop = self.bounds(node, size, tile, scope)
+        bounds = node.range.bounds(space, None if node.place is Place.whole else tile)
+        stop = value(bounds.stop, self.sizes, scope)
         if node.place is Place.whole:
+            start = value(bounds.start, self.sizes, scope)
             return [_Step(start, stop - start, stop - start)] if stop > start else []
-        steps = _blocks(start, stop, tile)
-        match Part.all if isinstance(node.range, Band) else node.range.part:
-            case Part.all:
-                return steps
-            case Part.full:
-                return [s for s in steps if s.valid == tile]
-            case Part.edge | Part.before:
-                return [s for s in steps if s.valid < tile]
-
-    def bounds(self, node: Map, size: int, tile: int, scope: _Scope) -> tuple[int, int]:
-        """Return the elements between which the iterations of `node` run; for a part of a band, just that part."""
-        start, stop = 0, size
-        match node.range:
-            case All():
-                pass
-            case Within(outer):
-                start, stop = scope[outer].base, scope[outer].base + scope[outer].valid
-            case Band(outer):
-                return node.range.limits(scope[outer].base, scope[outer].valid, size, tile, self.sizes)
-            case First():
-                stop = size if node.place is Place.whole else min(size, tile)
-            case Rest():
-                start = size if node.place is Place.whole else min(size, tile)
-            case Segment(index, count):
-                each = ceil_div(ceil_div(size, tile), count) * tile
-                start = min(size, scope[index].base * each)
-                stop = min(size, start + each)
-            case _:
-                assert_never(node.range)
-        return start, stop
+        first, last = (value(each, self.sizes, scope) for each in node.range.blocks(space, tile))
+        return [_Step(base, min(tile, stop - base), tile) for base in range(first, last, tile)]
 
     def loop(self, node: Map, values: _Values[V], scope: _Scope) -> tuple[_Values[V], dict[str, int]]:
         """Run a map, and return its outputs and how many bytes of each are alive now."""
@@ -388,7 +363,7 @@ class _Interpreter(Generic[V]):
             finished = self.graph(node.state.finish, dict(state), scope, last)
             results.update({o.outer: finished[o.inner] for o in node.outputs if isinstance(o, Final)})
         for name, parts in stacked.items():
-            if parts or not isinstance(node.range, Rest):  # a part of a list may be empty
+            if parts or node.range.follows is None:  # a part of a list may be empty
                 results[name] = self.stack(node, name, parts, scope)
         return results, frame.results(last)
 
@@ -515,15 +490,5 @@ class _Interpreter(Generic[V]):
 
 def _nested_axis(node: Map, lists: tuple[Axis, ...]) -> Axis | None:
     """Return the axis among `lists` whose map runs within the blocks of `node`'s: stacking then joins parts of one list."""
-    inside = {m.axis for m in maps(node.body) if isinstance(m.range, Within) and m.range.outer == node.axis}
+    inside = sub_blocks(node)
     return next((a for a in lists if a in inside), None)
-
-
-def _blocks(start: int, stop: int, tile: int) -> list[_Step]:
-    """Cut the elements from `start` to before `stop` into blocks."""
-    return [_Step(base, min(tile, stop - base), tile) for base in range(start, stop, tile)]
-
-
-def ceil_div(a: int, b: int) -> int:
-    """Compute a / b, rounded up."""
-    return -(-a // b)

@@ -48,7 +48,7 @@ from weft.block.text import (
     space_names,
     variable,
 )
-from weft.block.walk import maps, operands, results, spaces
+from weft.block.walk import maps, operands, results, spaces, sub_blocks
 from weft.tensor.axes import Axis
 from weft.tensor.scalar import Apply
 
@@ -130,7 +130,7 @@ class _Printer:
         self._spaces = space_names(spaces(program))
         self._extents = extent_names(self._spaces)
         self._whole: dict[Axis, Axis] = {}  # of a part of a list, to the axis of the whole
-        self._inside = {m.axis: m.range.outer for m in maps(program.graph) if isinstance(m.range, Within)}
+        self._inside = {m.axis: m.range.through for m in maps(program.graph) if m.range.through is not None}
         top = _Frame(())
         names = input_names(name for name, _ in program.inputs)
         for (name, kind), shown in zip(program.inputs, names, strict=True):
@@ -483,7 +483,7 @@ def _fed(feed: Feed, value: _Value, node: Map, index: str) -> _Value:
 def _stacked_lists(node: Map, value: str, outer: Mapping[str, tuple[Axis, ...]]) -> tuple[Axis, ...]:
     """Returns the list axes of what `node` stacks from its body's `value`; `outer` has those around it."""
     lists = _lists_inside(node, value, outer)
-    return lists if _sub_blocks(node) & set(lists) else (node.axis, *lists)
+    return lists if sub_blocks(node) & set(lists) else (node.axis, *lists)
 
 
 def _lists_inside(node: Map, value: str, outer: Mapping[str, tuple[Axis, ...]]) -> tuple[Axis, ...]:
@@ -500,11 +500,6 @@ def _lists_inside(node: Map, value: str, outer: Mapping[str, tuple[Axis, ...]]) 
                 lists = _stacked_lists if isinstance(out, Stacked) else _lists_inside
                 inner[out.outer] = lists(child, out.inner, inner)
     return inner.get(value, ())
-
-
-def _sub_blocks(node: Map) -> set[Axis]:
-    """Returns the axes of the maps in `node`'s body that run over sub-blocks of its block."""
-    return {m.axis for m in maps(node.body) if isinstance(m.range, Within) and m.range.outer == node.axis}
 
 
 def _comment(node: Map) -> str:

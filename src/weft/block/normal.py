@@ -46,7 +46,7 @@ from weft.block.program import (
 from weft.block.ranges import All, Band, First, Range, Rest, Segment, Within
 from weft.block.rename import rename_program_axes, rename_values
 from weft.block.text import number
-from weft.block.walk import maps, operands, results, spaces
+from weft.block.walk import maps, operands, results, spaces, sub_blocks
 from weft.tensor import optable
 from weft.tensor.axes import Axis, Space
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, substitute
@@ -180,7 +180,7 @@ class _Walk:
         if state is not None:
             state, projections = self._state(state, inner)
         del self.loops[node.axis]
-        nested = {m.axis for m in maps(node.body) if isinstance(m.range, Within) and m.range.outer == node.axis}
+        nested = sub_blocks(node)
         for out in node.outputs:
             if isinstance(out, Stacked):
                 lists = inner[out.inner].lists

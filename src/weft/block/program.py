@@ -13,7 +13,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TypeAlias
 
-from weft.block.ranges import AXES, EVERY_BLOCK, First, Range
+from weft.block.ranges import AXES, EVERY_BLOCK, Range
 from weft.errors import Location
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
@@ -388,7 +388,7 @@ class Map:
     @property
     def runs_once(self) -> bool:
         """True where its one iteration is all there is, at any size: over the whole of its space, or over its first block."""
-        if isinstance(self.range, First):
+        if self.range.one_block:
             return True
         fixed = self.axis.space.fixed
         one_block = self.place is Place.whole or (fixed is not None and self.tile is not None and self.tile >= fixed)

@@ -72,6 +72,11 @@ def maps(graph: Graph) -> Iterator[Map]:
             yield from maps(node.body)
 
 
+def sub_blocks(node: Map) -> frozenset[Axis]:
+    """Return the axes of the maps in `node` that go through its blocks: what they stack is one list with what it stacks."""
+    return frozenset(m.axis for m in maps(node.body) if m.range.through == node.axis)
+
+
 def with_maps(graph: Graph, change: Callable[[Map], Map]) -> Graph:
     """Return `graph` with every map, those inside it first, replaced by what `change` makes of it."""
     nodes: list[BlockNode] = []

@@ -32,8 +32,8 @@ from weft.block.program import (
     Stacked,
     Stage,
 )
-from weft.block.ranges import All, Band, First, Rest, Segment, Within
 from weft.block.residency import Frame, LoopFrame, Memory, global_lists
+from weft.block.size import value
 from weft.block.walk import operands, results
 from weft.cost.gpu_clocks import CONVERT, SELECT, clocks_of
 from weft.cost.traffic import Traffic
@@ -348,7 +348,7 @@ class _Walk:
             **lanes,
             node.axis: max(width, LEAST_OF_PRODUCTS) if node.axis in self.products else 1 if node.unit else width,
         }
-        inlined = node.place is Place.grid or _is_one(node)
+        inlined = node.place is Place.grid or node.runs_once
         own = region
         if not inlined:
             own = Region(loop=True, runs=self.runs(node, region), entries=region.runs, together=under_way(node))
@@ -416,18 +416,14 @@ class _Walk:
 
     def span(self, node: Map) -> int:
         """Return the most elements that one iteration of `node` has."""
-        size = node.axis.space.size(self.sizes)
         if node.tile is not None and node.place is not Place.whole:
             return node.tile
-        match node.range:
-            case Within(outer):
-                return self.most[outer]
-            case Segment(_, count):
-                return -(-size // count)
-            case All() | Band() | First() | Rest():
-                return size
-            case _:
-                assert_never(node.range)
+        outer = node.range.through
+        return (
+            self.most[outer]
+            if outer is not None
+            else value(node.range.bounds(node.axis.space, None).most, self.sizes, {})
+        )
 
     def runs(self, node: Map, region: Region) -> float:
         """Count how often a program runs an iteration of the loop `node`, in all."""
@@ -451,11 +447,6 @@ class _Walk:
         count = _elements(dims, lanes)
         self.largest = max(self.largest, count)
         return count
-
-
-def _is_one(node: Map) -> bool:
-    """Tell whether a map is no loop: its one iteration covers its space, or is the first block."""
-    return (node.place is Place.whole and isinstance(node.range, All)) or isinstance(node.range, First)
 
 
 def _uses(node: Map, name: str) -> tuple[bool, bool, bool]:
@@ -493,7 +484,7 @@ def _read(graph: Graph, name: str) -> tuple[bool, bool, bool]:
                 for feed in node.inputs:
                     if feed.outer in names:
                         p, o, w = _uses(node, feed.inner)
-                        products, others, within = products or p, others or o, within or w or not _is_one(node)
+                        products, others, within = products or p, others or o, within or w or not node.runs_once
             case Fill() | Stage() if node.name in names:
                 pass
             case _:

@@ -37,8 +37,8 @@ from weft.block.program import (
     Stacked,
     Stage,
 )
-from weft.block.ranges import All, Band, First, Part, Rest, Segment, Within
-from weft.block.walk import maps, operands
+from weft.block.size import value
+from weft.block.walk import maps, operands, sub_blocks
 from weft.schedule import kernels
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -187,18 +187,9 @@ def numbered_axes(graph: Graph) -> frozenset[Axis]:
     found: set[Axis] = set()
     nodes = list(maps(graph))
     for node in reversed(nodes):  # inner maps speak of outer ones
-        match node.range:
-            case Band(outer) | Segment(outer, _):
-                found.add(outer)
-            case First() | Rest():
-                pass
-            case Within(outer):
-                if node.axis in found:
-                    found.add(outer)
-            case All():
-                pass
-            case _:
-                assert_never(node.range)
+        around = node.range
+        outer = around.through if node.axis in found else around.beside
+        found.update(axis for axis in (outer, around.segment and around.segment[0]) if axis is not None)
     return frozenset(found)
 
 
@@ -336,9 +327,7 @@ class _Walk:
             self.stored[name] += times * elements(value.dims, scope) * value.dtype.bytes
             return _Value(name, (node.axis,), value.dims, value.dtype)
         value = self.named(name, value)
-        ranges = ((m.axis, m.range) for m in maps(node.body))
-        within = {a for a, r in ranges if isinstance(r, Within) and r.outer == node.axis}
-        lists = value.lists if within & set(value.lists) else (node.axis, *value.lists)
+        lists = value.lists if sub_blocks(node) & set(value.lists) else (node.axis, *value.lists)
         return _Value(name, lists, value.dims, value.dtype)
 
     def named(self, name: str, value: _Value) -> _Value:
@@ -353,40 +342,23 @@ class _Walk:
 
 def classes(node: Map, scope: Steps, sizes: Mapping[str, int], numbered: frozenset[Axis]) -> list[tuple[int, Step]]:
     """Group the iterations of `node` as (how many, alike in what); one class of none if there are none."""
-    size = node.axis.space.size(sizes)
-    tile = node.tile if node.tile is not None else 1 if node.unit else size
-    start, stop = 0, size
-    match node.range:
-        case All():
-            pass
-        case Within(outer):
-            start, stop = scope[outer].base, scope[outer].base + scope[outer].valid
-        case Band(outer):
-            start, stop = node.range.limits(scope[outer].base, scope[outer].valid, size, tile, sizes)
-        case First():
-            stop = min(size, tile)
-        case Rest():
-            start = min(size, tile)
-        case Segment(index, count):
-            blocks = -(-size // tile)
-            each = -(-blocks // count) * tile
-            start = min(size, scope[index].base * each)
-            stop = min(size, start + each)
-        case _:
-            assert_never(node.range)
+    space = node.axis.space
+    tile = node.tile if node.tile is not None else 1 if node.unit else space.size(sizes)
+    bounds = node.range.bounds(space, None if node.place is Place.whole else tile)
+    first, stop = value(bounds.start, sizes, scope), value(bounds.stop, sizes, scope)
     if node.place is Place.whole:
-        tile = max(1, stop - start)
-    full, rest = divmod(stop - start, tile)
-    found: list[tuple[int, Step]] = []
-    band = isinstance(node.range, Band)
-    if band or node.range.part is not Part.edge:
-        alike = [(full, start)]
-        if node.axis in numbered:
-            alike = [(1, start + i * tile) for i in range(full)]
-        found += [(count, Step(base, tile)) for count, base in alike if count]
-    if rest and (band or node.range.part is not Part.full):
-        found.append((1, Step(start + full * tile, rest)))
-    return found or [(0, Step(start, 0))]
+        tile = max(1, stop - first)
+    else:
+        first, last = (value(each, sizes, scope) for each in node.range.blocks(space, tile))
+        stop = min(stop, first - (first - last) // tile * tile)
+    full, rest = divmod(max(0, stop - first), tile)
+    alike = [(full, first)] if full else []
+    if node.axis in numbered:
+        alike = [(1, first + i * tile) for i in range(full)]
+    found = [(count, Step(base, tile)) for count, base in alike]
+    if rest:
+        found.append((1, Step(first + full * tile, rest)))
+    return found or [(0, Step(first, 0))]
 
 
 def _item(dims: tuple[Axis, ...], dtype: DType) -> _Value:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from weft.block.check import Scope, infer
 from weft.block.program import BlockNode, BlockProgram, BlockType, Extent, Map, Place
-from weft.block.ranges import Band
+from weft.block.size import spaces_of
 from weft.emit.text import times
 from weft.errors import InvalidProgramError
 from weft.schedule import KernelNodes
@@ -25,9 +25,8 @@ def size_names(program: BlockProgram, kernel: KernelNodes) -> tuple[str, ...]:
     for node in all_nodes(kernel.nodes):
         if isinstance(node, Map):
             spaces.setdefault(node.axis.space)
-            if isinstance(node.range, Band):
-                ends = [d for d in (node.range.low, node.range.high) if d is not None]
-                spaces.update((space, None) for d in ends for space, _ in d.sizes)
+            limits = node.range.bounds(node.axis.space, node.tile)
+            spaces.update(dict.fromkeys((*spaces_of(limits.start), *spaces_of(limits.stop))))
         elif isinstance(node, Extent):
             spaces.setdefault(node.space)
     return tuple(s.name for s in spaces if s.fixed is None)

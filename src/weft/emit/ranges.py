@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, assert_never
+from typing import Protocol, TypeAlias
 
 from weft.block.program import Map, Place
-from weft.block.ranges import All, Band, Diagonal, First, Part, Rest, Segment, Within
+from weft.block.ranges import Part
+from weft.block.size import Begin, Compound, Elements, Most, Op, Size, Valid
 from weft.emit.text import minus, plus, times
 from weft.tensor.axes import Axis, Space
 
@@ -61,31 +62,29 @@ class Bounds:
 
 
 def bounds(language: Language, node: Map, scope: Scope) -> Bounds:
-    """Return the range that `node` runs over, given the blocks of the loops around it (the interpreter's `steps`)."""
-    size = language.size(node.axis.space)
-    match node.range:
-        case All():
-            return Bounds("0", size, size)
-        case Within(outer):
-            step = scope[outer]
-            return Bounds(step.base, plus(step.base, step.valid), step.most)
-        case Band(outer):
-            return _band(language, node, node.range, scope[outer])
-        case First():
-            stop = size if node.place is Place.whole else language.at_most(size, str(node.tile))
-            return Bounds("0", stop, stop)
-        case Rest():
-            return Bounds(size if node.place is Place.whole else str(node.tile), size, size)
-        case Segment(index, count):
-            each = _segment(language, node, size, count)
-            number = scope[index].base
-            start, stop = (
-                language.at_most(size, times(number, each)),
-                language.at_most(size, times(plus(number, "1"), each)),
-            )
-            return Bounds(start, stop, language.at_most(size, each))
-        case _:
-            assert_never(node.range)
+    """Spell the range that `node` runs over, given the blocks of the loops around it."""
+    found = node.range.bounds(node.axis.space, None if node.place is Place.whole else node.tile)
+    return Bounds(*(_spelled(language, size, scope) for size in (found.start, found.stop, found.most)))
+
+
+def _spelled(language: Language, size: Size, scope: Scope) -> str:
+    match size:
+        case int():
+            return str(size)
+        case Elements(space):
+            return language.size(space)
+        case Begin(axis):
+            return scope[axis].base
+        case Valid(axis):
+            return scope[axis].valid
+        case Most(axis):
+            return scope[axis].most
+        case Compound(op, args):
+            texts = [_spelled(language, each, scope) for each in args]
+            return _WORDS[op](*texts) if op in _WORDS else getattr(language, op.name)(*texts)
+
+
+_WORDS: Mapping[Op, Callable[..., str]] = {Op.plus: plus, Op.minus: minus, Op.times: times}
 
 
 def tile(node: Map, most: str) -> str:
@@ -95,8 +94,7 @@ def tile(node: Map, most: str) -> str:
 
 def part_of(node: Map) -> Part:
     """Tell which of the iterations between its bounds run; a loop over the whole has but one."""
-    within_bounds = node.place is Place.whole or (isinstance(node.range, Band) and node.range.part is not Part.full)
-    return Part.all if within_bounds else node.range.part
+    return Part.all if node.place is Place.whole else node.range.left
 
 
 def describe(node: Map) -> str:
@@ -114,49 +112,6 @@ def describe(node: Map) -> str:
         Part.full: ", the full ones",
         Part.edge: ", what the full ones left",
     }
-    band = f", in a band beside {node.range.outer}" if isinstance(node.range, Band) else ""
+    beside = node.range.beside
+    band = "" if beside is None else f", in a band beside {beside}"
     return f"{node.name} over {node.axis.space.name}: {size}{band}{part[node.range.part]}"
-
-
-def _band(language: Language, node: Map, band: Band, outer: Step) -> Bounds:
-    """Return the part of a band that `node` runs over, beside one block of the loop around (`Band.limits`)."""
-    size, low, high = language.size(node.axis.space), band.low, band.high
-
-    def beside(text: str, diagonal: Diagonal, more: int = 0) -> str:
-        sizes = [f"{times_} * {language.size(space)}" for space, times_ in diagonal.sizes]
-        constant = diagonal.constant + more
-        return plus(text, *sizes, *([str(constant)] if constant else []))
-
-    start = stop = begin = end = ""
-    start = "0" if low is None else language.at_most(size, language.at_least("0", beside(outer.base, low)))
-    stop = size
-    if high is not None:
-        stop = language.at_most(size, beside(plus(outer.base, outer.valid), high))
-        if low is not None or high.constant < 0 or high.sizes:
-            stop = language.at_least(start, stop)
-    begin = start
-    if low is not None:
-        last = language.at_least(start, beside(plus(outer.base, outer.valid), low, -1))
-        begin = language.at_most(stop, last)
-    end = stop if high is None else language.at_most(stop, beside(outer.base, high, 1))
-    if begin != "0" or (high is not None and (high.constant < -1 or high.sizes)):
-        end = language.at_least(begin, end)
-    match band.part:
-        case Part.all:
-            return Bounds(start, stop, size)
-        case Part.before:
-            return Bounds(start, begin, size)
-        case Part.full:
-            return Bounds(begin, end, size)
-        case Part.edge:
-            whole = language.whole_blocks(minus(end, begin), str(node.tile))
-            return Bounds(whole if begin == "0" else plus(begin, whole), stop, size)
-        case _:
-            assert_never(band.part)
-
-
-def _segment(language: Language, node: Map, size: str, count: int) -> str:
-    """Count the elements of one segment: a whole number of blocks."""
-    block = size if node.place is Place.whole or node.tile is None else str(node.tile)
-    blocks = "1" if block == size else language.blocks_of(size, block)
-    return times(language.blocks_of(blocks, str(count)), block)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from weft.block.check import Scope, body_types, infer, update_types
 from weft.block.program import BlockProgram, BlockType, Broadcast, Collapse, Dot, Feed, Final, Graph, Map, Rank, State
-from weft.block.ranges import All, Band
+from weft.block.ranges import All
 from weft.block.walk import maps, operands, ranks
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, begins_where, grid_maps, tied
 from weft.tensor.axes import Axis
@@ -113,7 +113,7 @@ def choose(
             chain = _SUMMED_ROWS if node.axis in down else CHAIN
             levels = in_chains(levels, chain, chain * min(levels[0].size, _ROW), node.axis.space.size(sizes))
         # Blocks that lie wholly in a band have no mask to compute.
-        peel = isinstance(node.range, Band) and levels[-1].place is LevelPlace.loop
+        peel = node.range.beside is not None and levels[-1].place is LevelPlace.loop
         loops.append((node.name, LoopSchedule(levels, peel)))
     rows = frozenset(p.name for p in products if not p.row_operand_dense)
     panels = frozenset(p.name for p in products if not (_few_rows(p, sizes) or _turned(p, sizes, tiles)))
@@ -375,7 +375,7 @@ def _tiles(
     most = _most_rows(extent, whole, chained, cache_bytes)
     for axis in rows:
         tiles[axis] = next((t for t in (8, 64) if extent[axis] <= t), most)
-    beside = {m.range.outer for m in maps(program.graph) if isinstance(m.range, Band)}
+    beside = {m.range.beside for m in maps(program.graph)}
     for axis in rows:  # half of a block that the band's edge crosses is work for nothing
         tiles[axis] = min(tiles[axis], _BANDED) if axis in beside else tiles[axis]
     for axis in columns:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from weft.block.program import BlockNode, BlockProgram, Broadcast, Dot, Final, Graph, Map, Stacked
-from weft.block.ranges import Band
 from weft.block.walk import maps, operands, ranks, results
 from weft.cost import Gpu
 from weft.plan.choose import CHAIN, find_products, in_chains, is_plain_reduction, multiplies, repeating
@@ -267,7 +266,7 @@ def schedule(program: BlockProgram, known: Parts, blocks: Blocks, sizes: Mapping
             split, last = levels[:-1], levels[-1]
             share = math.ceil(length / split[0].size) if split else length
             levels = (*split, *in_chains((last,), CHAIN, CHAIN * last.size, share))
-        peel = isinstance(node.range, Band) and levels[-1].place is LevelPlace.loop
+        peel = node.range.beside is not None and levels[-1].place is LevelPlace.loop
         loops.append((node.name, LoopSchedule(levels, peel)))
     made = Schedule(tuple(loops), warps=blocks.warps, stages=blocks.stages)
     return _merging(program, known, made, cut, sizes) if blocks.segments > 1 and cut else made

@@ -10,7 +10,6 @@ from weft.block import lower
 from weft.block.check import Scope, infer
 from weft.block.copies import canonical
 from weft.block.program import BlockProgram
-from weft.block.ranges import Rest
 from weft.block.walk import maps
 from weft.cascade import Approximation, Chains, chains
 from weft.errors import ScheduleError, UnsupportedError
@@ -182,7 +181,7 @@ def _way(ways: Ways, example: Example, schedule: Schedule | None) -> Way:
 def _demand_rests(applied: BlockProgram, example: Example) -> None:
     """Raise `ScheduleError` where a first iteration was peeled off, and is all that there is at the example's sizes."""
     for node in maps(applied.graph):
-        if isinstance(node.range, Rest) and node.axis.space.size(example.sizes) <= (node.tile or math.inf):
+        if node.range.follows is not None and node.axis.space.size(example.sizes) <= (node.tile or math.inf):
             raise ScheduleError(
                 f"after the first block of {node.axis.space.name} nothing is left: extending repeats nothing"
             )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from weft.block.check import check
 from weft.block.copies import canonical, loop_names
 from weft.block.program import BlockNode, BlockProgram, Graph, Join, Map, Place
-from weft.block.ranges import All, Segment
+from weft.block.ranges import All
 from weft.block.walk import maps, operands, results
 from weft.errors import ScheduleError
 from weft.schedule.accumulate import accumulate, stage_operands
@@ -208,6 +208,6 @@ def _kernel(program: BlockProgram, nodes: tuple[BlockNode, ...]) -> KernelNodes:
     )
     writes = tuple(n for n in made if n in elsewhere)
     joins = tuple(n for n in program.graph.nodes if isinstance(n, Join) and {n.first, n.rest} & set(writes))
-    cut = {m.range.index.space for m in maps(program.graph) if isinstance(m.range, Segment)}
+    cut = {m.range.segment[0].space for m in maps(program.graph) if m.range.segment is not None}
     merges = any(m.state is not None and m.axis.space in cut for m in maps(Graph((), nodes, ())))
     return KernelNodes(nodes, tuple(read), writes, joins, merges)

@@ -8,8 +8,9 @@ from dataclasses import replace
 from weft.block.check import Scope, body_types, infer, update_types
 from weft.block.copies import continued, fresh_loops
 from weft.block.program import BlockNode, BlockProgram, BlockType, Collapse, Dot, Fill, Final, Graph, Map, Rank, sealed
-from weft.block.ranges import Band, Part
+from weft.block.ranges import Part
 from weft.block.rename import fresh, values_of
+from weft.block.size import begins_of
 from weft.errors import ScheduleError
 from weft.masks import Known, known_values, unmasked, values_inside
 
@@ -45,9 +46,9 @@ def _peeled(node: Map, known: Known, make: Callable[[str], str], used: Callable[
     if state is None or any(not isinstance(o, Final) for o in node.outputs):
         raise ScheduleError(f"loop {node.name!r} cannot be peeled: it carries no state, or stacks outputs")
     parts = [replace(node, range=replace(node.range, part=Part.full))]
-    if isinstance(node.range, Band):
+    if node.range.beside is not None:
         parts = [unmasked(parts[0], known)]
-        if node.range.low is not None:
+        if begins_of(node.range.bounds(node.axis.space, None).start):
             parts.insert(0, replace(fresh_loops(node, make), range=replace(node.range, part=Part.before)))
     parts.append(replace(fresh_loops(node, make), range=replace(node.range, part=Part.edge)))
     for place in range(len(parts) - 1):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from weft.block.copies import merging
 from weft.block.program import Broadcast, Feed, Final, Graph, Map, Place, Stacked, sealed
-from weft.block.ranges import First, Rest, Within
+from weft.block.ranges import Within
 from weft.errors import ScheduleError
 from weft.schedule.schedule import Level, LevelPlace, Schedule
 from weft.tensor.axes import Axis
@@ -108,9 +108,9 @@ def _hoisted(outer: Map) -> Map:
     if outer.place is Place.grid or outer.state is not None or len(outer.body.nodes) != 1:
         return outer
     inner = outer.body.nodes[0]
-    if isinstance(outer.range, First | Rest):
+    if outer.range.one_block or outer.range.follows is not None:
         return outer  # the two stay beside each other
-    if not isinstance(inner, Map) or inner.place is not Place.grid or inner.range == Within(outer.axis):
+    if not isinstance(inner, Map) or inner.place is not Place.grid or inner.range.through == outer.axis:
         return outer
     around = {f.inner: f for f in outer.inputs}
     feeds = tuple(Feed(around[f.outer].outer, f.inner, f.access) for f in inner.inputs)

@@ -8,7 +8,7 @@ from enum import Enum
 from itertools import pairwise
 
 from weft.block.program import BlockProgram, Map
-from weft.block.ranges import All, First
+from weft.block.ranges import All
 from weft.block.walk import maps
 from weft.errors import ScheduleError
 from weft.schedule.ties import begins_where, tied
@@ -158,7 +158,7 @@ def validate(loops: Loops, schedule: Schedule) -> None:
 
 
 def _validate_range(node: Map, loop: LoopSchedule) -> None:
-    if isinstance(node.range, First) and (len(loop.levels) != 1 or loop.peel):
+    if node.range.one_block and (len(loop.levels) != 1 or loop.peel):
         raise ScheduleError(f"loop {node.name!r} has one iteration: it takes one level, and is not peeled")
     if node.range != All() and loop.levels[0].place is LevelPlace.split:
         raise ScheduleError(f"loop {node.name!r} cannot be split: it does not run over its whole range")

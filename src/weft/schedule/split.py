@@ -20,7 +20,7 @@ from weft.block.program import (
     State,
     sealed,
 )
-from weft.block.ranges import All, First, Segment
+from weft.block.ranges import All, Segment
 from weft.block.rename import fresh, rename_map_axes, values_of
 from weft.block.walk import in_order, operands, results
 from weft.errors import ScheduleError
@@ -93,7 +93,7 @@ class _Splitter:
 
     def part(self, graph: Graph, path: tuple[str, ...]) -> Graph:
         """Replace the map of `graph` that `path` begins with by its two parts."""
-        if any(isinstance(n, Map) and isinstance(n.range, First) for n in graph.nodes):
+        if any(isinstance(n, Map) and n.range.one_block for n in graph.nodes):
             raise ScheduleError(f"loop {path[-1]!r} cannot be split: it is in or beside a first iteration on its own")
         node = next(n for n in graph.nodes if isinstance(n, Map) and n.name == path[0])
         first, second = self.segments(graph, node) if len(path) == 1 else self.around(graph, node, path[1:])

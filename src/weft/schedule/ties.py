@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from weft.block.check import Scope, body_types, infer
 from weft.block.program import BlockProgram, BlockType, Broadcast, Graph, Join, Map
-from weft.block.ranges import Rest
 from weft.block.walk import maps
 from weft.tensor.axes import Axis
 
@@ -15,7 +14,7 @@ def begins_where(program: BlockProgram) -> dict[Axis, Axis]:
     """Maps each loop over a rest, by axis, to the loop over the first block that it goes on after: their outermost
     blocks are alike.
     """
-    return {m.axis: m.range.after for m in maps(program.graph) if isinstance(m.range, Rest)}
+    return {m.axis: m.range.follows for m in maps(program.graph) if m.range.follows is not None}
 
 
 def tied(program: BlockProgram) -> Iterator[tuple[Axis, Axis]]:

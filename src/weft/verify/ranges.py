@@ -18,7 +18,6 @@ import numpy as np
 
 from weft.block.interpret import interpret
 from weft.block.program import BlockNode, BlockProgram, Collapse, Dot, Graph, Map, Pointwise
-from weft.block.ranges import Rest
 from weft.block.walk import maps
 from weft.errors import UnsupportedError, WeftError
 from weft.tensor.bounded import EXPONENTS, BoundedDomain, Event, Lane, kind_of, numbers, packed
@@ -255,7 +254,7 @@ class Ranges:
         return int(max((self._magnitudes.exponents[n][choice] for n in self._magnitudes.changed[choice]), key=abs))
 
     def _run(self, candidate: BlockProgram, domain: BoundedDomain, magnitudes: Magnitudes) -> tuple[Array, ...]:
-        peeled = {m.axis.space.name for m in maps(candidate.graph) if isinstance(m.range, Rest)}
+        peeled = {m.axis.space.name for m in maps(candidate.graph) if m.range.follows is not None}
         sizes = {**self._sizes}
         blocks = {name: _BLOCK for name in {*self._reduced, *peeled} if sizes.get(name, 1) % _BLOCK == 0}
         inputs = self._inputs(domain, magnitudes)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from weft.block.check import Scope as Around
 from weft.block.check import infer
 from weft.block.program import BlockProgram, BlockType, Final, Graph, Map, Place
-from weft.block.ranges import All, Band
+from weft.block.ranges import EVERY_BLOCK
 from weft.block.walk import maps
 from weft.emit.calls import Dims, grid_chain, list_dims, size_names, written_strides
 from weft.emit.cpp import loops, nests
@@ -146,7 +146,7 @@ def _grid(frame: Frame, out: Writer, top: Body, first: Map, places: Mapping[str,
     with out.block(""):
         out.lines += _scratch(frame, 2)
         # Beside a band programs differ in length: who is done takes the next. Which thread runs one changes no result.
-        uneven = any(isinstance(m.range, Band) for m in maps(Graph((), (first,), ())))
+        uneven = any(m.range.beside is not None for m in maps(Graph((), (first,), ())))
         out.line(f"#pragma omp for schedule({'dynamic' if uneven else 'static'})")
         with out.block(f"for (i64 program = 0; program < {times(*counts)}; ++program)"):
             out.lines += frame.out.lines
@@ -181,7 +181,7 @@ def _steps(frame: Frame, chain: Sequence[Map], counts: Sequence[str]) -> tuple[l
         base = frame.names.make(node.axis.name)
         scaled = number if node.tile == 1 else f"{number} * {block}"
         frame.out.line(f"const i64 {base} = {scaled if limits.start == '0' else plus(limits.start, scaled)};")
-        if not isinstance(node.range, All):
+        if node.range != EVERY_BLOCK:
             frame.out.line(f"if ({base} >= {limits.stop}) continue;")
         valid = "1"
         if node.tile != 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from weft.block.program import Map
-from weft.block.ranges import Band, First, Rest, Segment, Within
+from weft.block.size import begins_of
 from weft.emit.cpp.frame import Frame
 from weft.emit.ranges import Bounds, Scope, bounds
 from weft.tensor.axes import Axis
@@ -17,14 +17,11 @@ def widest(frame: Frame, axis: Axis, inner: Mapping[Axis, Map], scope: Scope) ->
     The list starts at `start` and has room for `most` elements.
     """
     node = inner[axis]
-    match node.range:
-        case Within(outer) if outer in inner:
-            return widest(frame, outer, inner, scope)
-        case Segment(index, _) if index in inner:
-            return Bounds("0", frame.size(axis.space), frame.size(axis.space))
-        case First() | Rest():  # parts of one list
-            return Bounds("0", frame.size(axis.space), frame.size(axis.space))
-        case Band(outer) if outer in inner:
-            return Bounds("0", frame.size(axis.space), frame.size(axis.space))
-        case _:
-            return bounds(frame, node, scope)
+    limits = node.range.bounds(axis.space, node.tile)
+    outer = node.range.through
+    if outer is not None and outer in inner:
+        return widest(frame, outer, inner, scope)
+    in_parts = node.range.one_block or node.range.follows is not None
+    if in_parts or not begins_of(limits.start).isdisjoint(inner) or not begins_of(limits.stop).isdisjoint(inner):
+        return Bounds("0", frame.size(axis.space), frame.size(axis.space))
+    return bounds(frame, node, scope)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from weft.block.program import Map, Place
-from weft.block.ranges import All, First, Part, Rest, Segment, Within
+from weft.block.ranges import EVERY_BLOCK, Part
 from weft.emit.ranges import Step, part_of
 from weft.emit.text import Names
 from weft.emit.triton.scalar import NOTHING_EXACT, Exact
@@ -144,18 +144,13 @@ class Frame:
     def _all_whole(self, node: Map, count: str) -> str | bool:
         """Tell whether each block of `node` has all `count` lanes: the name of a constant that says so, or what is known of it."""
         tile: int | None = None
-        match node.range:
-            case All() if node.place is Place.whole:
-                tile = 0
-            case Within(outer) if node.place is Place.whole:
-                tile = self.dividing.get(outer)
-            case All() | First() | Rest() | Segment():
-                tile = node.tile
-            case Within(outer):
-                around = self.dividing.get(outer)
-                tile = node.tile if node.tile and around and around % node.tile == 0 else None
-            case _:
-                pass
+        outer = node.range.through
+        if outer is not None:
+            around = self.dividing.get(outer)
+            fits = node.tile and around and around % node.tile == 0
+            tile = around if node.place is Place.whole else node.tile if fits else None
+        elif node.range.aligned:
+            tile = 0 if node.place is Place.whole and node.range == EVERY_BLOCK else node.tile
         if tile:
             self.dividing[node.axis] = tile
         space = node.axis.space

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from weft.block.check import Scope as Around
 from weft.block.check import infer
 from weft.block.program import BlockNode, BlockProgram, BlockType, Dot, Final, Graph, Map, Place, Pointwise
-from weft.block.ranges import All, Band, First
+from weft.block.ranges import EVERY_BLOCK
+from weft.block.size import begins_of
 from weft.block.walk import maps
 from weft.emit.calls import Dims, all_nodes, grid_chain, size_names, written_strides
 from weft.emit.ranges import Step, bounds, describe
@@ -224,7 +225,7 @@ def _grid(frame: Frame, top: Body, chain: Sequence[Map], places: Mapping[str, Me
         bound = bounds(frame, node, scope)
         scaled = number if node.tile == 1 else f"{number} * {node.tile}"
         base = frame.hold(scaled if bound.start == "0" else plus(bound.start, scaled), node.axis.name)
-        if not isinstance(node.range, All):
+        if node.range != EVERY_BLOCK:
             with frame.out.block(f"if {base} >= {bound.stop}"):
                 frame.out.line("return")
         valid = "1"
@@ -238,14 +239,14 @@ def _grid(frame: Frame, top: Body, chain: Sequence[Map], places: Mapping[str, Me
 
 def _grows(node: Map) -> bool:
     """Tells whether later iterations of `node` have more to do: a loop in them goes from the beginning to beside their block."""
-    bands = (m.range for m in maps(node.body))
-    return any(isinstance(r, Band) and r.outer == node.axis and r.low is None and r.high is not None for r in bands)
+    beside = (m.range.bounds(m.axis.space, m.tile) for m in maps(node.body) if m.range.beside == node.axis)
+    return any(node.axis in begins_of(each.stop) and not begins_of(each.start) for each in beside)
 
 
 def _blocks(frame: Frame, node: Map, chain: Sequence[Map]) -> GridLoop:
     """Returns how many blocks `node` has at most."""
     assert node.tile is not None
-    if isinstance(node.range, First):
+    if node.range.one_block:
         return GridLoop(1, 1)
     most = bounds(frame, node, {m.axis: Step(m.name, m.name, str(m.tile)) for m in chain}).most
     if most.isdigit():

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from weft.block.check import Scope, body_types, infer
 from weft.block.program import BlockProgram, BlockType, Dot, Final, Graph, Map
-from weft.block.ranges import All, First, Rest
+from weft.block.ranges import All
 from weft.block.walk import maps, ranks
 from weft.errors import ScheduleError
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, begins_where, grid_maps, tied
@@ -27,7 +27,7 @@ def random_schedule(program: BlockProgram, rng: random.Random, tiles: tuple[int,
         for m in maps(program.graph)
         if m.state is not None and m.range == All() and _whole_around(program.graph, m.name)
     }
-    peeled = any(isinstance(m.range, First) for m in maps(program.graph))
+    peeled = any(m.range.one_block for m in maps(program.graph))
     if peeled:  # many loops here hand out lists beside their state: `apply` would refuse nearly everything
         splittable = set[str]()
     split = rng.choice(sorted(splittable)) if splittable and rng.random() < 0.4 else None
@@ -47,22 +47,22 @@ def random_schedule(program: BlockProgram, rng: random.Random, tiles: tuple[int,
         elif node.axis in together:
             size, outer = together[node.axis], LevelPlace.grid if node.name in grid else LevelPlace.loop
             levels = [Level(LevelPlace.whole) if size is None else Level(outer, size)]
-        elif node.range.after in whole if isinstance(node.range, Rest) else rng.random() < 0.15:
+        elif node.range.follows in whole if node.range.follows is not None else rng.random() < 0.15:
             levels.append(Level(LevelPlace.whole))
             whole.add(node.axis)
         else:
             sizes = sorted(rng.sample(tiles, rng.choice((1, 1, 2))), reverse=True)
-            if isinstance(node.range, Rest):  # the outermost blocks are those of the first
-                sizes = [first[node.range.after], *(s for s in sizes[1:] if s < first[node.range.after])]
+            if node.range.follows is not None:  # the outermost blocks are those of the first
+                sizes = [first[node.range.follows], *(s for s in sizes[1:] if s < first[node.range.follows])]
             first[node.axis] = sizes[0]
-            if isinstance(node.range, First) or (stateful and not plain):
+            if node.range.one_block or (stateful and not plain):
                 sizes = sizes[:1]
             outer = LevelPlace.grid if node.name in grid else LevelPlace.loop
             levels += [Level(outer if i == 0 else LevelPlace.loop, size) for i, size in enumerate(sizes)]
         peel = (
             stateful
             and plain
-            and not isinstance(node.range, First)
+            and not node.range.one_block
             and levels[-1].place is LevelPlace.loop
             and rng.random() < 0.5
         )
