@@ -22,7 +22,6 @@ from weft.block.walk import maps
 from weft.capture import capture
 from weft.cost import Corrections, Resources, dependents, gpu, in_levels, launches_of, resources, total
 from weft.errors import ScheduleError
-from weft.options import current
 from weft.plan.candidates import Candidate, Example
 from weft.plan.gpu_schedules import Blocks, parts, schedule
 from weft.plan.gpu_select import Ways
@@ -220,12 +219,12 @@ def fused(name: str) -> Fused:
     own = dict(zip(function.parameters, function.shapes(*function.examples), strict=True))
     shapes = function.shapes(*range(3, 3 + len(function.examples)))  # the trace is for all sizes: small ones do
     region = _captured(function.fn, tuple(torch.zeros(s, dtype=function.dtype) for s in shapes))
-    prepared = Regions(current(), {}, TARGET).prepared(region)
+    prepared = Regions({}, TARGET).prepared(region)
     assert not prepared.made
     named = zip(prepared.viewed.inputs, prepared.program.inputs, strict=True)
     inputs = tuple((old.name, new.name) for old, new in named)
     made = Fused(prepared.program, inputs, prepared.example.innermost, ())
-    selection = select(prepared.program, made.example(own), current())
+    selection = select(prepared.program, made.example(own))
     distinct: dict[BlockProgram, Candidate] = {}
     for each in (selection.chosen, *(selection.others or ())):
         distinct.setdefault(each.fused, replace(each, trace=()))

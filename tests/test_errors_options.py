@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pickle
 import pkgutil
+import re
 import threading
 from dataclasses import fields
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 import weft
 from weft import errors
 from weft.errors import CompilerError, InvalidProgramError, Location, WeftError
-from weft.options import Options, current, from_environment, options, variable_of
+from weft.options import Options, again, current, from_environment, options, variable_of
 
 ERRORS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, WeftError)]
 
@@ -218,3 +219,23 @@ def test_the_key_holds_what_a_kernel_depends_on_and_nothing_else() -> None:
     assert base.replace(**free).key() == base.key()
     keys = {base.key()} | {base.replace(**{name: value}).key() for name, value in other.items()}
     assert len(keys) == 1 + len(other)
+
+
+def test_work_that_was_put_off_has_the_options_of_then() -> None:
+    with options(threads=3):
+        chosen = current()
+    with options(threads=2):
+        with again(chosen):
+            assert current() is chosen
+        assert current().threads == 2
+
+
+def test_options_are_asked_for_and_not_passed_on() -> None:
+    """One way for an option to reach what depends on it: only what is put off keeps them (`weft.plan.trial`)."""
+    package = Path(weft.__file__).parent
+    passing = [
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if re.search(r"\boptions?: Options\b", path.read_text(encoding="utf-8"))
+    ]
+    assert passing == ["plan/trial.py"]

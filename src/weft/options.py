@@ -1,6 +1,7 @@
 """weft's options: a frozen record, each field mirrored by one environment variable.
 
-In order of strength: the innermost `with options(...)`, then the environment, then the default.
+In order of strength: the innermost `with options(...)`, then the environment, then the default. Whatever depends on an option asks
+`current()`: options are never passed on. Work that is put off to a later call keeps those in force, and puts them in force `again`.
 """
 
 from __future__ import annotations
@@ -207,12 +208,19 @@ def options(**changes: object) -> AbstractContextManager[Options]:
 
 
 @contextmanager
-def _scope(changes: dict[str, object]) -> Generator[Options]:
-    token = _SCOPED.set(current().replace(**changes))
+def again(chosen: Options) -> Generator[None]:
+    """Put options in force that were in force before, for work that was put off: `again(current())` at that time."""
+    token = _SCOPED.set(chosen)
     try:
-        yield current()
+        yield
     finally:
         _SCOPED.reset(token)
+
+
+@contextmanager
+def _scope(changes: dict[str, object]) -> Generator[Options]:
+    with again(current().replace(**changes)):
+        yield current()
 
 
 @lru_cache(maxsize=16)

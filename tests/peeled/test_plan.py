@@ -15,7 +15,6 @@ from weft.block.ranges import Rest
 from weft.block.walk import maps
 from weft.fuse import fuse
 from weft.fuse.safety import make_safe
-from weft.options import Options
 from weft.plan import region
 from weft.plan.choose import choose
 from weft.plan.targets import launch_specs, toolchain
@@ -55,8 +54,8 @@ def test_two_kernels_write_one_tensor(size: int) -> None:
     make, program = ALTERNATIVES["one_query_1"]
     sizes = {"D": 16, "N": 100, "L": 600}
     schedule = choose(program, sizes, {n: 1 for n, _ in program.inputs}, 2)
-    applied, options = apply(program, schedule), Options()
-    checked = region._Checked(make(), applied, options)
+    applied = apply(program, schedule)
+    checked = region._Checked(make(), applied)
     example = region.Example(sizes, {n: 1 for n, _ in program.inputs}, 2)
     chain = toolchain(example.target)
     costs = partial(chain.costs, example, applied, schedule)

@@ -11,7 +11,6 @@ from testkit.block import paper, programs
 from testkit.emit import special
 from weft.cost import Machine, least_seconds
 from weft.errors import UnsupportedError
-from weft.options import current
 from weft.plan.candidates import Example, Selection
 from weft.plan.choose import off_the_grid
 from weft.plan.cuts import Cuts
@@ -39,7 +38,7 @@ class Predicted:
         if self.impossible(region.program):
             raise UnsupportedError("no kernel")
         innermost = {n.name: len(n.axes) - 1 for n in region.program.inputs}
-        found = select(region.program, Example(self.sizes, innermost, 2), current())
+        found = select(region.program, Example(self.sizes, innermost, 2))
         if sum(isinstance(n, Contraction) for n in region.program.nodes) < 2:
             return found
         cost = replace(found.chosen.cost, predicted_seconds=found.chosen.cost.predicted_seconds * self.seconds)
@@ -113,9 +112,7 @@ def single_query() -> TensorProgram:
 
 
 def test_little_work_takes_one_launch_and_much_work_the_grid():
-    few, many = (
-        select(single_query(), Example({"M": n, "N": n}, {"x": 0, "y": 0, "v": 0}, 2), current()) for n in (64, 1 << 22)
-    )
+    few, many = (select(single_query(), Example({"M": n, "N": n}, {"x": 0, "y": 0, "v": 0}, 2)) for n in (64, 1 << 22))
     assert len(kernels(few.chosen.applied)) == 1
     assert len(kernels(many.chosen.applied)) == 2
     alone = off_the_grid(many.chosen.schedule)

@@ -19,7 +19,6 @@ from testkit.capture.collector import Collector
 from weft.cost import Machine, gpu, least_seconds
 from weft.lab.workloads import cpu as workloads
 from weft.lab.workloads.gpu import ROWS
-from weft.options import current
 from weft.plan.candidates import Example, Selection
 from weft.plan.cuts import Cuts, joins
 from weft.plan.library import for_the_library
@@ -210,7 +209,7 @@ class Predicted:
 
     def selection(self, region: Region) -> Selection:
         innermost = {n.name: len(n.axes) - 1 for n in region.program.inputs}
-        return select(region.program, Example(self.sizes, innermost, 2), current())
+        return select(region.program, Example(self.sizes, innermost, 2))
 
     def lengths(self, region: Region) -> dict[str, int]:
         return {space.name: space.size(self.sizes) for space in region.program.spaces()}
@@ -244,7 +243,7 @@ def cut_for(name: str, target: Target) -> list[tuple[Region, Selection]]:
     row = next(row for row in ROWS if row.name == name)
     inputs = [torch.empty(o.shape, dtype=o.kept or row.dtype) for o in row.example.operands(row.example.full)]
     program, _ = captured(row.fn, inputs)
-    known = Regions(current(), {i.name: len(i.axes) - 1 for i in program.inputs}, target)
+    known = Regions({i.name: len(i.axes) - 1 for i in program.inputs}, target)
     stages = [s for s in Cuts(program, known).stages() if isinstance(s, Region)]
     return [(s, known.selection(s)) for s in stages]
 
@@ -311,7 +310,7 @@ def outer_sums(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 def test_products_are_tried_in_the_library_where_its_best_would_be_faster(function, shapes, count) -> None:
     inputs = [torch.empty(shape) for shape in shapes]
     program, graph = captured(function, inputs)
-    known = Regions(current(), {i.name: len(i.axes) - 1 for i in program.inputs})
+    known = Regions({i.name: len(i.axes) - 1 for i in program.inputs})
     regions = [s for s in Cuts(program, known).stages() if isinstance(s, Region)]
     calls = for_the_library(graph, program, regions, known)
     assert len(calls) == count

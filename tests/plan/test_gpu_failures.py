@@ -18,7 +18,6 @@ import weft
 from testkit.block import programs
 from weft.api.backend import compile_graph
 from weft.errors import CompilerError, TargetError, UnsupportedError
-from weft.options import Options
 from weft.plan import Plan, instead, trial
 from weft.plan.candidates import Candidate, Considered, Example, Selection
 from weft.plan.clock import Timed, Timing
@@ -268,7 +267,7 @@ def test_other_errors_of_a_kernel_are_raised(monkeypatch: pytest.MonkeyPatch) ->
 @functools.cache
 def candidates() -> Selection:
     program = programs.linear_relu(DType.bfloat16)
-    return select(program, Example({"M": 64, "N": 64, "K": 64}, {}, 1, H200), Options())
+    return select(program, Example({"M": 64, "N": 64, "K": 64}, {}, 1, H200))
 
 
 @pytest.fixture
@@ -320,9 +319,8 @@ def tune_it(
 ) -> Selection:
     monkeypatch.setattr(tune, "_Timing", made)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
-    options = Options(cache_dir=str(tmp_path), tune_seconds=tune_seconds)
-    with weft.options(cache_dir=str(tmp_path)):
-        return tuned(selection, options, torch.device("cuda", 0), refused)
+    with weft.options(cache_dir=str(tmp_path), tune_seconds=tune_seconds):
+        return tuned(selection, torch.device("cuda", 0), refused)
 
 
 @pytest.mark.one_in(2)

@@ -24,7 +24,6 @@ from weft.block.walk import maps
 from weft.cascade import chains
 from weft.cost import gpu
 from weft.fuse import RULES_IN_PLANS, fuse
-from weft.options import current
 from weft.plan.candidates import Example
 from weft.plan.gpu_schedules import Blocks, Part, parts, schedule
 from weft.plan.gpu_tiles import nests
@@ -122,7 +121,7 @@ def test_every_pass_over_a_tensor_has_a_schedule_that_fits(seed: int) -> None:
     for part in passes_of(program, sizes):
         own = numbered(part, {})
         names = dict(zip((s.name for s in own.spaces()), (sizes[s.name] for s in part.spaces()), strict=True))
-        found = select(own, example(own, names), current())
+        found = select(own, example(own, names))
         assert found.chosen.cost.predicted_seconds > 0
 
 
@@ -141,12 +140,12 @@ def test_a_norm_over_three_long_dimensions_is_two_passes_over_memory_by_all_mult
     assert [n.name for n in statistics.inputs] == ["x"]
     assert statistics.outputs == ("total", "squares"), "the differences from the mean are made again, not stored"
     assert {n.name for n in result.inputs} == {"x", "total", "squares"}
-    first = select(statistics, example(statistics, sizes), current()).chosen
+    first = select(statistics, example(statistics, sizes)).chosen
     assert first.cost.bytes_read < 1.01 * moved, "mean and deviations are one loop"
     assert LevelPlace.split in {v.place for _, loop in first.schedule.loops for v in loop.levels}
     floor = moved / gpu(H200).dram
     assert first.cost.predicted_seconds < 1.6 * floor
-    second = select(result, example(result, sizes), current()).chosen
+    second = select(result, example(result, sizes)).chosen
     assert second.cost.predicted_seconds < 1.3 * 2 * floor
 
 
@@ -158,7 +157,7 @@ def test_rows_across_memory_are_reduced_and_scaled_in_one_pass_by_lanes_along_me
         Elementwise("y", axes, DType.float32, apply_scalar("mul", Arg(0), Arg(1)), (Use("x", axes), Use("s", kept))),
     ), ("y",))  # fmt: skip
     sizes = {"A0": 16, "A1": 64, "A2": 256, "A3": 256}
-    found = select(program, example(program, sizes), current()).chosen
+    found = select(program, example(program, sizes)).chosen
     along = {m.name for m in maps(found.fused.graph) if m.axis.space.name == "A3"}
     assert min(found.schedule.of(name).levels[-1].size for name in along) >= 8, "a sector of memory is used whole"
     assert found.cost.predicted_seconds < 1.3 * 2 * math.prod(sizes.values()) * 4 / gpu(H200).dram

@@ -19,7 +19,6 @@ from weft.cost import gpu
 from weft.errors import CompilerError, UnsupportedError
 from weft.fuse import fuse
 from weft.fuse.safety import make_safe
-from weft.options import Options
 from weft.plan.candidates import Candidate, Considered, Example, Selection
 from weft.plan.gpu_schedules import Blocks, Part, choices, launches, parts, schedule
 from weft.plan.gpu_select import Ways
@@ -259,20 +258,20 @@ def right(_: Candidate) -> None:
 def test_selection_for_a_gpu_has_more_to_time_and_without_one_the_first_is_taken() -> None:
     program = programs.linear_relu(DType.bfloat16)
     example = Example({"M": 64, "N": 64, "K": 64}, {}, 1, H200)
-    selection = select(program, example, Options())
+    selection = select(program, example)
     assert selection.others
     times = [c.cost.predicted_seconds for c in (selection.chosen, *selection.others)]
     assert times == sorted(times)
-    taken = tuned(selection, Options(), None, right)
+    taken = tuned(selection, None, right)
     assert taken.chosen is selection.chosen
     assert taken.others == ()
 
 
 def test_a_candidate_that_cannot_be_compiled_loses_to_the_next() -> None:
     program = programs.linear_relu(DType.bfloat16)
-    selection = select(program, Example({"M": 64, "N": 64, "K": 64}, {}, 1, H200), Options())
+    selection = select(program, Example({"M": 64, "N": 64, "K": 64}, {}, 1, H200))
     impossible = replace(selection.chosen, schedule=replace(selection.chosen.schedule, warps=3))
-    taken = tuned(replace(selection, chosen=impossible), Options(), None, right)
+    taken = tuned(replace(selection, chosen=impossible), None, right)
     assert selection.others
     assert taken.chosen is selection.others[0]
     assert len(taken.considered) == len(selection.considered) + 1
@@ -288,30 +287,31 @@ def test_what_was_tuned_is_kept_with_its_program(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(tune, "_fastest", fastest)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
-    program, options = programs.linear_relu(DType.bfloat16), Options(cache_dir=str(tmp_path))
-    selection = select(program, Example({"M": 64, "N": 64, "K": 64}, {}, 1, H200), options)
-    first = tuned(selection, options, torch.device("cuda"), right)
+    program = programs.linear_relu(DType.bfloat16)
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
+    selection = select(program, Example({"M": 64, "N": 64, "K": 64}, {}, 1, H200))
+    first = tuned(selection, torch.device("cuda"), right)
     assert first.chosen.schedule != selection.chosen.schedule
 
     def anew() -> Selection:
         pytest.fail("nothing is enumerated again")
 
     kept = replace(selection, others=None)
-    second = tuned(kept, options, torch.device("cuda"), right, anew)
+    second = tuned(kept, torch.device("cuda"), right, anew)
     assert selection.others
     assert timed == [1 + len(selection.others)]
     assert (second.chosen.applied, second.chosen.schedule) == (first.chosen.applied, first.chosen.schedule)
     assert second.considered == first.considered
     larger = replace(kept, example=replace(kept.example, sizes={"M": 50, "N": 64, "K": 64}))  # of the same class
-    assert tuned(larger, options, torch.device("cuda"), right, anew).chosen.cost.flops < second.chosen.cost.flops
+    assert tuned(larger, torch.device("cuda"), right, anew).chosen.cost.flops < second.chosen.cost.flops
     other = replace(kept, example=replace(kept.example, sizes={"M": 640, "N": 64, "K": 64}))
-    assert tuned(other, options, torch.device("cuda"), right, lambda: selection).chosen is first.chosen
+    assert tuned(other, torch.device("cuda"), right, lambda: selection).chosen is first.chosen
     assert len(timed) == 2
 
 
 def test_candidates_are_compiled_with_the_options_in_force(tmp_path: Path) -> None:
     program = programs.linear_relu(DType.bfloat16)
-    selection = select(program, Example({"M": 64, "N": 64, "K": 64}, {}, 1, H200), Options())
+    selection = select(program, Example({"M": 64, "N": 64, "K": 64}, {}, 1, H200))
     impossible = replace(selection.chosen, schedule=replace(selection.chosen.schedule, warps=3))
     with weft.options(cache_dir=str(tmp_path)):
         found = compiled(program, (impossible, selection.chosen), selection.example)

@@ -15,7 +15,6 @@ import weft
 from weft.api import net
 from weft.emit import cpp
 from weft.errors import DefectError, LeftToPyTorchWarning, WrongKernelError
-from weft.options import Options
 from weft.plan import judging, regions
 from weft.plan.judging_sizes import Chosen
 from weft.plan.targets import bench as benches
@@ -227,16 +226,15 @@ def on_a_gpu(monkeypatch, tmp_path):
     """Judges a region as if its kernels ran on a GPU: `judge(wrong_of)` has that in place of what runs them."""
     found = []
     with monkeypatch.context() as patch:
-        patch.setattr(regions, "demand", lambda judged, region, options: found.append((judged, region)))
+        patch.setattr(regions, "demand", lambda judged, region: found.append((judged, region)))
         optimized(softmax, torch.randn(5, 70), cache_dir=tmp_path)
     (judged, region) = found[-1]
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
 
     def judge(wrong_of):
         monkeypatch.setattr(judging, "wrong_of", wrong_of)
-        judging.demand(
-            replace(judged, device=torch.device("cuda", 0)), region, Options(cache_dir=str(tmp_path), judge="first")
-        )
+        with weft.options(cache_dir=tmp_path, judge="first"):
+            judging.demand(replace(judged, device=torch.device("cuda", 0)), region)
 
     return judge
 

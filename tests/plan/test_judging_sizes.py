@@ -25,7 +25,7 @@ def every_judged_on_a_gpu(monkeypatch, tmp_path, fn, *inputs):
     """Returns what the judge of each region of `fn` is given, compiled for a GPU that is not here."""
     found = []
 
-    def demand(judged, region, options):
+    def demand(judged, region):
         if region.kernels:
             found.append((judged, region))
         return "right"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from weft.options import Options
+import weft
 from weft.plan.kept import keep, recalled
 from weft.plan.packed import packed
 from weft.plan.partition import Call, Cut
@@ -18,18 +18,24 @@ CUT = Cut((Call("sort_1", ("x",), ("y",)),))
 OWN, OTHER = {"chosen": "cuts", "program": "y = sort(x)"}, {"chosen": "cuts", "program": "y = sort(x + 1)"}
 
 
-def test_what_was_kept_comes_back(tmp_path: Path) -> None:
-    options = Options(cache_dir=str(tmp_path / "cache"))
-    keep(OWN, CUT, options, meta={"said": 1})
-    assert recalled(OWN, Cut, options) == (CUT, {"said": 1})
-    assert recalled(OTHER, Cut, options) is None
+@pytest.fixture
+def _folder(tmp_path: Path) -> Iterator[None]:
+    with weft.options(cache_dir=tmp_path / "cache"):
+        yield
 
 
+@pytest.mark.usefixtures("_folder")
+def test_what_was_kept_comes_back() -> None:
+    keep(OWN, CUT, meta={"said": 1})
+    assert recalled(OWN, Cut) == (CUT, {"said": 1})
+    assert recalled(OTHER, Cut) is None
+
+
+@pytest.mark.usefixtures("_folder")
 @pytest.mark.parametrize("parts", [OTHER, {**OWN, "more": ""}, {}])
-def test_what_was_made_for_another_program_is_not_taken(tmp_path: Path, parts: Mapping[str, str]) -> None:
+def test_what_was_made_for_another_program_is_not_taken(parts: Mapping[str, str]) -> None:
     """Whole, of the right kind, under the right key."""
-    options = Options(cache_dir=str(tmp_path / "cache"))
-    CacheFolder(options.cache_dir).store(cache_key(OWN), {"chosen.json": packed(CUT)}, parts=parts)
-    assert recalled(OWN, Cut, options) is None
-    keep(OWN, CUT, options)
-    assert recalled(OWN, Cut, options) is not None
+    CacheFolder().store(cache_key(OWN), {"chosen.json": packed(CUT)}, parts=parts)
+    assert recalled(OWN, Cut) is None
+    keep(OWN, CUT)
+    assert recalled(OWN, Cut) is not None

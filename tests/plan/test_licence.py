@@ -8,7 +8,7 @@ import torch
 import weft
 from testkit.afresh import chosen_afresh
 from weft.errors import VerificationError
-from weft.options import Options
+from weft.options import options
 from weft.plan import region
 from weft.run import stats
 from weft.verify import Argument, Shown, Verdict
@@ -31,9 +31,9 @@ def test_what_is_kept_is_the_whole_verdict(name):
     assert Verdict.from_json(SAID[name].to_json()) == SAID[name]
 
 
-def checked(monkeypatch: pytest.MonkeyPatch, verdict: Verdict, options: Options | None = None) -> region._Checked:
+def checked(monkeypatch: pytest.MonkeyPatch, verdict: Verdict) -> region._Checked:
     monkeypatch.setattr(region, "verify", lambda *_, **__: verdict)
-    return region._Checked(None, None, options or Options())  # type: ignore[arg-type]
+    return region._Checked(None, None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["equal", "agrees", "without a number"])
@@ -57,7 +57,8 @@ def test_what_cannot_be_read_is_checked_again(monkeypatch, kept):
 def test_a_kept_verdict_is_taken_as_it_is_unless_asked_for_always(monkeypatch):
     kept = {"verdict": SAID["agrees"].to_json()}
     assert checked(monkeypatch, SAID["equal"]).of(kept) == SAID["agrees"]
-    assert checked(monkeypatch, SAID["equal"], Options(verify="always")).of(kept) == SAID["equal"]
+    with options(verify="always"):
+        assert checked(monkeypatch, SAID["equal"]).of(kept) == SAID["equal"]
 
 
 def test_a_kernel_that_only_agrees_runs_and_says_so_warm_too(monkeypatch, tmp_path):

@@ -28,10 +28,10 @@ def selections(monkeypatch):
     """The sizes of every selection that is made; no choice is remembered or kept from before."""
     made = []
 
-    def counted(program, example, options):
+    def counted(program, example):
         assert not gc.isenabled()
         made.append(tuple(example.sizes.values()))
-        return select(program, example, options)
+        return select(program, example)
 
     select = regions.select
     monkeypatch.setattr(regions, "select", counted)
@@ -128,7 +128,7 @@ def lines(nodes: Any) -> set[int]:
 
 
 def test_a_region_without_candidates_is_not_asked_about_again(selections, monkeypatch):
-    def refusing(program, example, options):
+    def refusing(program, example):
         selections.append(())
         raise UnsupportedError("no such loop", todo="nothing")
 

@@ -12,7 +12,6 @@ from testkit.block import paper
 from weft.api.program import Program
 from weft.block.program import BlockProgram
 from weft.fuse.safety import Safe, make_safe
-from weft.options import current
 from weft.plan import CompiledRegion
 from weft.plan.candidates import Example
 from weft.plan.select import select
@@ -77,7 +76,7 @@ def test_candidates_whose_exponentials_lost_their_shift_are_listed(monkeypatch):
     monkeypatch.setattr("weft.plan.select._cascaded", lambda *_: iter(()))  # chains need no pairs
     program = paper.attention()
     innermost = {n.name: len(n.axes) - 1 for n in program.inputs}
-    found = select(program, Example({s.name: 64 for s in program.spaces()}, innermost, 2), current())
+    found = select(program, Example({s.name: 64 for s in program.spaces()}, innermost, 2))
     first, *others = found.considered
     assert first.seconds is not None
     assert found.chosen.origin == first.origin

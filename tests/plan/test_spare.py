@@ -9,7 +9,6 @@ import torch
 
 import weft
 from weft.api.backend import compile_graph
-from weft.options import current
 from weft.plan import clock, trial
 from weft.plan.spare import spare
 
@@ -193,7 +192,7 @@ def test_arguments_that_overlap_decide_nothing_for_those_that_do_not(measured, m
     found: list[trial.Trial] = []
 
     def compiled(gm, example):
-        made = trial.faster(compile_graph(gm, example), gm.forward, current(), trial.changing_sizes(gm))
+        made = trial.faster(compile_graph(gm, example), gm.forward, trial.changing_sizes(gm))
         assert isinstance(made, trial.Trial)
         found.append(made)
         return gm.forward

@@ -15,7 +15,6 @@ import torch
 import weft
 from weft.api.backend import compile_graph
 from weft.errors import UnsupportedError
-from weft.options import current
 from weft.plan import clock, trial
 from weft.plan.clock import Timed, Timing
 from weft.plan.instead import Instead
@@ -65,7 +64,7 @@ def tried(
     def compiled(gm, example):
         plan = compile_graph(gm, example)
         object.__setattr__(plan, "run", slowed(plan.run, weft_takes, calls, "weft"))
-        made = trial.faster(plan, slowed(gm.forward, eager_takes, calls, "eager"), current(), trial.changing_sizes(gm))
+        made = trial.faster(plan, slowed(gm.forward, eager_takes, calls, "eager"), trial.changing_sizes(gm))
         assert isinstance(made, trial.Trial)
         found.append(made)
         return made
@@ -223,7 +222,7 @@ def test_a_graph_that_draws_random_numbers_runs_once(cache):
 
     def compiled(gm, example):
         plan = compile_graph(gm, example)
-        found.append((plan, trial.faster(plan, gm.forward, current(), trial.changing_sizes(gm))))
+        found.append((plan, trial.faster(plan, gm.forward, trial.changing_sizes(gm))))
         return plan.run
 
     torch._dynamo.reset()
@@ -243,7 +242,7 @@ def compiled_as_measured(fn, arguments, takes: tuple[float, float, float]):
     timed: list[int] = []
 
     def compiled(gm, example):
-        runs = trial.faster(compile_graph(gm, example), gm.forward, current(), trial.changing_sizes(gm))
+        runs = trial.faster(compile_graph(gm, example), gm.forward, trial.changing_sizes(gm))
         assert isinstance(runs, trial.Trial)
         made.append(runs)
         return runs
@@ -376,6 +375,6 @@ def test_what_a_trial_without_memory_timed_is_let_go_of(monkeypatch):
 
     monkeypatch.setattr(trial.Trial, "measured", measured)
     plan: Any = SimpleNamespace(captured=SimpleNamespace(writes=()))
-    tried = trial.Trial(plan, lambda *_: (), current(), {}, ())
+    tried = trial.Trial(plan, lambda *_: (), {}, ())
     assert tried.measured_in_memory((torch.ones(3),)) is None
     assert held[0]() is None

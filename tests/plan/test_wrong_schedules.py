@@ -15,7 +15,6 @@ from weft.block.program import BlockNode, BlockProgram, Dot, Fill, Graph, Map, P
 from weft.block.ranges import Part, Segment
 from weft.block.rename import rename_body
 from weft.errors import VerificationError
-from weft.options import current
 from weft.plan import Example, compile_region, select
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 
@@ -121,7 +120,7 @@ def test_the_region_is_refused(planted):
     program = programs.linear_relu()
     example = Example({s.name: 300 for s in program.spaces()}, {n.name: None for n in program.inputs}, 2)
     with pytest.raises(VerificationError, match="does not compute what was written"):
-        compile_region(program, example, current(), planted)
+        compile_region(program, example, planted)
 
 
 def test_the_function_runs_in_pytorch_with_the_reason(planted):

@@ -13,9 +13,6 @@ from weft.plan import kept, regions
 class _Nowhere:
     """A cache folder that keeps no choice."""
 
-    def __init__(self, folder: object) -> None:
-        del folder
-
     def lookup(self, *_: object, **__: object) -> None:
         """Nothing is there."""
 

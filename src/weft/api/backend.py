@@ -61,12 +61,12 @@ def fastest(
         eager = in_pytorch(gm)
         try:
             captured = capture(gm, example_inputs, doubles=toolchain(home(example_inputs)).doubles)
-            known = served(captured, current())
+            known = served(captured)
             if known is not None:
                 return _as_before(gm, known, eager, noted)
             made = compile_graph(gm, example_inputs, captured=captured)
-            run = faster(made, eager, current(), changing_sizes(gm))
-            remember(captured, made, run, current())
+            run = faster(made, eager, changing_sizes(gm))
+            remember(captured, made, run)
             run = replayed(made, run, example_inputs, gm)
             if not defects:
                 say_what_is_lost(gm, made, example_inputs)
@@ -123,7 +123,7 @@ def compile_graph(
     guard_forward_derivatives()
     eager = in_pytorch(gm)
     captured = captured or capture(gm, example_inputs, doubles=toolchain(target or home(example_inputs)).doubles)
-    made = plan(captured, example_inputs, eager, current(), target)
+    made = plan(captured, example_inputs, eager, target)
     stats.count("fallbacks", len(made.fallbacks) or int(made.run == eager))
     stats.count("kernels", len(made.kernels))
     _log(made)

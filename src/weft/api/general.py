@@ -13,7 +13,7 @@ import torch
 
 from weft.capture import Captured, Outline, Place, serves
 from weft.defects import note
-from weft.options import Options
+from weft.options import current
 from weft.plan import Plan, Runner
 
 _MOST = 128
@@ -40,7 +40,7 @@ class General:
 _known: deque[General] = deque(maxlen=_MOST)
 
 
-def remember(captured: Captured, made: Plan, run: Runner, options: Options) -> None:
+def remember(captured: Captured, made: Plan, run: Runner) -> None:
     """Lets `run`, which stands for a graph, serve others that are the same at one size.
 
     To be called once the graph is planned, which may add guards.
@@ -48,7 +48,7 @@ def remember(captured: Captured, made: Plan, run: Runner, options: Options) -> N
     outline = _outline(captured) if made.kernels else None
     if outline is not None and outline.is_general:
         with _lock:
-            _known.append(General(outline, _settings(options), weakref.ref(run), len(made.kernels)))
+            _known.append(General(outline, _settings(), weakref.ref(run), len(made.kernels)))
 
 
 def forget() -> None:
@@ -57,7 +57,7 @@ def forget() -> None:
         _known.clear()
 
 
-def served(captured: Captured, options: Options) -> tuple[Runner, tuple[Place, ...], int] | None:
+def served(captured: Captured) -> tuple[Runner, tuple[Place, ...], int] | None:
     """Finds what runs a graph with a size of 1 or 0, how to call it, and how many kernels it has; None where nothing known does."""
     outline = _outline(captured)
     if outline is None or not outline.is_short:
@@ -66,7 +66,7 @@ def served(captured: Captured, options: Options) -> tuple[Runner, tuple[Place, .
         known = list(_known)
     for each in reversed(known):
         run = each.run()
-        if run is None or each.settings != _settings(options):
+        if run is None or each.settings != _settings():
             continue
         places = _places(each.outline, outline)
         if places is not None:
@@ -100,5 +100,5 @@ def called_with(run: Runner, places: Sequence[Place]) -> Runner:
     return call
 
 
-def _settings(options: Options) -> tuple[Any, ...]:
-    return options, torch.get_num_threads(), torch.get_float32_matmul_precision()
+def _settings() -> tuple[Any, ...]:
+    return current(), torch.get_num_threads(), torch.get_float32_matmul_precision()

@@ -17,7 +17,6 @@ from weft.capture import (
 )
 from weft.defects import note
 from weft.errors import CacheFolderError, CompilerError, UnknownOptionError, WeftError
-from weft.options import Options
 from weft.plan.home import gpu_of, home
 from weft.plan.instead import Instead
 from weft.plan.kernel import Kernel
@@ -82,16 +81,13 @@ class Plan:
         return f"<Plan: {', '.join(k.name for k in self.kernels) or 'no kernels'}{left}>"
 
 
-def plan(
-    captured: Captured, arguments: Sequence[Any], eager: Runner, options: Options, target: Target | None = None
-) -> Plan:
+def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, target: Target | None = None) -> Plan:
     """Compile `captured`.
 
     Args:
         captured: what `capture` gave.
         arguments: example arguments of the graph, for sizes and strides.
         eager: runs the graph in PyTorch.
-        options: in force.
         target: of the kernels; None: where the arguments live.
 
     Raises:
@@ -106,7 +102,7 @@ def plan(
     if target is None:
         toolchain(place).demand_running()
     target = target or place
-    known = Regions(options, {}, target, gpu_of(arguments) if target == place else None)
+    known = Regions({}, target, gpu_of(arguments) if target == place else None)
     while True:
         made = _attempt(captured, arguments, eager, known)
         if isinstance(made, Plan):
@@ -144,7 +140,7 @@ def size_class(arguments: Sequence[Any]) -> tuple[int, ...]:
 def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known: Regions) -> Plan | dict[int, str]:
     """Make the plan, or return the calls that PyTorch must run in another attempt, by number, and why, if a region failed."""
     assert captured.program is not None
-    program = as_in_eager(_for_the_machine(normalize(captured.program), known.options, known.target), captured.results)
+    program = as_in_eager(_for_the_machine(normalize(captured.program), known.target), captured.results)
     known.layouts = {name: _layout(t) for name, t in _inputs(captured, program, arguments).items()}
     known.constant = frozenset(space.name for space, number in captured.sizes.items() if not number.symbols)
     steps: list[Step] = []
@@ -180,7 +176,7 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
         return _in_pytorch(captured, (*captured.fallbacks, Fallback("graph", reason_of(error))), eager)
     products = captured.leaving is not None and any(lone_products(captured, region) for region in cut)
     fresh = Regions(
-        known.options, known.layouts, known.target, constant=known.constant
+        known.layouts, known.target, constant=known.constant
     )  # without all that is not needed once this is built
     with_library = functools.partial(_with_library, captured, program, cut, fresh) if products else None
     captured = replace(captured, leaving=None, recording=None)  # they hold the whole recording
@@ -215,10 +211,10 @@ def _with_library(
     return captured.leaving(dict.fromkeys(calls, _FASTER_ALONE)) if calls and captured.leaving is not None else None
 
 
-def _for_the_machine(program: TensorProgram, options: Options, target: Target) -> TensorProgram:
+def _for_the_machine(program: TensorProgram, target: Target) -> TensorProgram:
     """Give `program` products of narrower factors, where that is right and the machine has units for it that kernels drive."""
     chain = toolchain(target)
-    if not chain.narrow_matmuls(options):
+    if not chain.narrow_matmuls():
         return program
     machine = chain.machine(1)
     rates = [machine.matrix_rate(d) for d in (DType.float32, DType.bfloat16, DType.float8_e4m3fn)]

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from weft.errors import CompilerError, TargetError, UnsupportedError, WeftError, WrongKernelError
-from weft.options import Options
+from weft.options import current
 from weft.plan.bench import run
 from weft.plan.judging_sizes import Chosen, as_its_numbers_say, sizes_for, sizes_that_are_numbers
 from weft.plan.region import CompiledRegion
@@ -46,16 +46,17 @@ class _UnjudgedError(Exception):
     """The kernels cannot be judged, for the reason given."""
 
 
-def demand(judged: Judged, region: CompiledRegion, options: Options) -> str:
+def demand(judged: Judged, region: CompiledRegion) -> str:
     """Has the kernels of `region` judged, now or from what the cache knows, and says so: right, or why they were not judged.
 
     Raises:
         WrongKernelError: they give wrong results, crash, or do not end.
     """
+    options = current()
     hindered = 'judge="off"' if options.judge == "off" else _hindered(judged, region)
     if hindered:
         return str(_Found(unjudged=hindered))
-    folder = CacheFolder(options.cache_dir)
+    folder = CacheFolder()
     keys = " ".join(k.key for k in region.kernels)
     parts = {"weft": source_hash(), "judged": keys, "program": str(judged.written)}
     parts |= {"sizes": str(sizes_that_are_numbers(judged))}

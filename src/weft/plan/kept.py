@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from weft.cost import Machine
-from weft.options import Options
+from weft.options import current
 from weft.plan.candidates import Example
 from weft.plan.packed import packed, unpacked
 from weft.run.cache import CacheFolder, Json
@@ -28,7 +28,6 @@ def parts_of(
     what: str,
     program: TensorProgram,
     given: Example,
-    options: Options,
     environment: Mapping[str, str],
     machine: Machine,
 ) -> dict[str, str]:
@@ -38,23 +37,22 @@ def parts_of(
         what: kind of choice.
         program: it is for, its lines of the user's numbered (`packed.unplaced`).
         given: sizes and layouts.
-        options: in force.
         environment: what the target's binaries depend on (`Toolchain.environment`).
         machine: what the model takes it to be: caches and clock decide, and are no part of what binaries depend on.
     """
-    own = {"chosen": what, "program": repr(program), "given": given.kind, "debug checks": str(options.debug_checks)}
-    return {**environment, "options": options.key(), "model": repr(machine), **own}
+    own = {"chosen": what, "program": repr(program), "given": given.kind, "debug checks": str(current().debug_checks)}
+    return {**environment, "model": repr(machine), **own}
 
 
 def recalled(
-    parts: Mapping[str, str], kind: type[T], options: Options, brought: Sequence[Any] = ()
+    parts: Mapping[str, str], kind: type[T], brought: Sequence[Any] = ()
 ) -> tuple[T, Mapping[str, Json]] | None:
     """Read what was kept under a key made of `parts`, with what was said beside it; None where it is missing, damaged
     or for something else.
 
     `brought` is what `unplaced` gave for the program: lines and sizes may be others than in the process that kept it.
     """
-    entry = CacheFolder(options.cache_dir).lookup(cache_key(parts), counted=False)
+    entry = CacheFolder().lookup(cache_key(parts), counted=False)
     if entry is None or entry.parts != parts:
         return None
     try:
@@ -66,11 +64,10 @@ def recalled(
 def keep(
     parts: Mapping[str, str],
     value: object,
-    options: Options,
     brought: Sequence[Any] = (),
     meta: Mapping[str, Json] | None = None,
 ) -> None:
     """Keep `value` under a key that is made of `parts`; where there is no room anywhere, another process makes it anew."""
     with suppress(OSError):
-        folder = CacheFolder(options.cache_dir)
+        folder = CacheFolder()
         folder.store(cache_key(parts), {_FILE: packed(value, brought=brought)}, meta, parts=parts)

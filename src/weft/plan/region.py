@@ -14,7 +14,7 @@ from weft.cascade import Approximation
 from weft.cost import Cost
 from weft.errors import VerificationError, WrongKernelError
 from weft.fuse import Step
-from weft.options import Options
+from weft.options import current
 from weft.plan.candidates import Candidate, Considered, Example, Selection
 from weft.plan.interface import given
 from weft.plan.kernel import NOT_JUDGED, Kernel
@@ -57,15 +57,12 @@ Demand: TypeAlias = Callable[[CompiledRegion], str]
 """Has the kernels of a region judged, and says what came of it (`Kernel.judged`); raises WrongKernelError."""
 
 
-def compile_region(
-    program: TensorProgram, example: Example, options: Options, schedule: Schedule | None = None
-) -> CompiledRegion:
+def compile_region(program: TensorProgram, example: Example, schedule: Schedule | None = None) -> CompiledRegion:
     """Compiles the kernels of `program`.
 
     Args:
         program: one region: no opaque operation, every reindexing a view made before.
         example: sizes and layouts to schedule for; the kernels are right for any.
-        options: in force.
         schedule: to use instead of the chosen one, on the program that the rules which never pay make.
 
     Raises:
@@ -73,16 +70,16 @@ def compile_region(
         VerificationError: the scheduled program is refuted, or could not be run where it was to be checked: it must not run.
         CompilerError: no compiler.
     """
-    return build_region(select(program, example, options, schedule), options)
+    return build_region(select(program, example, schedule))
 
 
 def build_region(
-    selection: Selection, options: Options, device: torch.device | None = None, demand: Demand = lambda _: NOT_JUDGED
+    selection: Selection, device: torch.device | None = None, demand: Demand = lambda _: NOT_JUDGED
 ) -> CompiledRegion:
     """Builds the kernels of what was selected, the fastest of several where the target times them on `device`.
 
     Args:
-        selection, options: what to build, and how.
+        selection: what to build.
         device: where candidates are timed, if anywhere.
         demand: has kernels judged before they serve. Where candidates were timed, the next takes the place of a wrong one.
 
@@ -90,9 +87,9 @@ def build_region(
         WrongKernelError: what `demand` raised.
         Others as `compile_region`.
     """
-    attempts = _Attempts(selection, options, demand)
-    anew = functools.partial(select, selection.program, selection.example, options)
-    selection = toolchain(selection.example.target).tuned(selection, options, device, attempts.refused, anew)
+    attempts = _Attempts(selection, demand)
+    anew = functools.partial(select, selection.program, selection.example)
+    selection = toolchain(selection.example.target).tuned(selection, device, attempts.refused, anew)
     chosen, considered = selection.chosen, selection.considered
     try:
         return replace(attempts.made(chosen), considered=considered)
@@ -108,8 +105,8 @@ def build_region(
 class _Attempts:
     """Candidates of a region built and judged, each once."""
 
-    def __init__(self, selection: Selection, options: Options, demand: Demand) -> None:
-        self._selection, self._options, self._demand = selection, options, demand
+    def __init__(self, selection: Selection, demand: Demand) -> None:
+        self._selection, self._demand = selection, demand
         self._found: list[tuple[Candidate, CompiledRegion | VerificationError | WrongKernelError]] = []
 
     def made(self, candidate: Candidate) -> CompiledRegion:
@@ -127,23 +124,23 @@ class _Attempts:
         try:
             self.made(candidate)
         except (VerificationError, WrongKernelError) as error:
-            if self._options.defects == "raise" and isinstance(error, WrongKernelError):
+            if current().defects == "raise" and isinstance(error, WrongKernelError):
                 raise
             return error.what
         return None
 
     def _attempt(self, candidate: Candidate) -> CompiledRegion | VerificationError | WrongKernelError:
         try:
-            made = _built(self._selection, candidate, self._options)
+            made = _built(self._selection, candidate)
             judged = self._demand(made)
         except (VerificationError, WrongKernelError) as error:
             return error
         return replace(made, kernels=tuple(replace(kernel, judged=judged) for kernel in made.kernels))
 
 
-def _built(selection: Selection, chosen: Candidate, options: Options) -> CompiledRegion:
+def _built(selection: Selection, chosen: Candidate) -> CompiledRegion:
     program, applied, example = selection.program, chosen.applied, selection.example
-    checked = _Checked(program, chosen.applied, options, chosen.approximation)
+    checked = _Checked(program, chosen.applied, chosen.approximation)
     chain = toolchain(example.target)
     costs = functools.cache(functools.partial(chain.costs, example, applied, chosen.schedule))  # for whoever asks
     specs = launch_specs(program, applied, chosen.schedule, example)
@@ -167,10 +164,9 @@ class _Checked:
         self,
         program: TensorProgram,
         applied: BlockProgram,
-        options: Options,
         approximation: Approximation | None = None,
     ) -> None:
-        self.program, self.applied, self.options, self.approximation = program, applied, options, approximation
+        self.program, self.applied, self.approximation = program, applied, approximation
         self.known: Verdict | None = None
 
     def verdict(self) -> Verdict:
@@ -187,7 +183,7 @@ class _Checked:
 
     def of(self, meta: Mapping[str, Json]) -> Verdict:
         """Returns the verdict of a kernel that may come from the cache, with what was kept beside it; raises as `verdict`."""
-        if self.options.verify == "always" or self.known is not None:
+        if current().verify == "always" or self.known is not None:
             return self.verdict()
         try:
             return _licensed(Verdict.from_json(meta["verdict"]))
@@ -196,7 +192,7 @@ class _Checked:
 
     def _verified(self) -> Verdict:
         applied, rounding = self.applied, self.approximation
-        trials, seed = self.options.verify_trials, self.options.seed
+        trials, seed = current().verify_trials, current().seed
         if rounding is None:
             return verify(self.program, applied, trials, seed)
         found = verify(rounding.program, rounding.without(applied), trials, seed)

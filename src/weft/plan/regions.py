@@ -15,7 +15,7 @@ import torch
 from weft.capture import Captured
 from weft.cost import Machine, least_seconds, total
 from weft.errors import Location, ScheduleError, UnsupportedError, VerificationError, WeftError
-from weft.options import Options
+from weft.options import current
 from weft.plan.candidates import Example, Refusal, Selection
 from weft.plan.cuts import Cuts
 from weft.plan.judging import demand
@@ -67,14 +67,12 @@ class Regions:
     A model repeats its layers: regions that are one program up to names have one selection and one set of kernels.
 
     Attributes:
-        options: in force.
         layouts: for each input of the graph, its dimension of stride 1, if any.
         target: where the kernels run.
         device: the GPU on which they may be timed; None where the target is not here.
         constant: the spaces of the graph that are as long at each call as in the example, by name.
     """
 
-    options: Options
     layouts: Mapping[str, int | None]
     target: Target = CPU
     device: torch.device | None = None
@@ -90,15 +88,15 @@ class Regions:
             VerificationError: the laws changed what is computed.
         """
         plain, brought = unplaced(program)
-        parts = _parts_of("cuts", plain, self.example(program), self.options) | {"written": repr(unplaced(written)[0])}
-        found = None if self.options.verify == "always" else recalled(parts, Cut, self.options, brought)
+        parts = _parts_of("cuts", plain, self.example(program)) | {"written": repr(unplaced(written)[0])}
+        found = None if current().verify == "always" else recalled(parts, Cut, brought)
         if found is not None:
             return found[0].stages
         refuted = laws_refuted(written, program)
         if refuted is not None:
             raise VerificationError(refuted)
         stages = Cuts(program, self).stages()
-        keep(parts, Cut(stages), self.options, brought)
+        keep(parts, Cut(stages), brought)
         return stages
 
     def example(self, program: TensorProgram) -> Example:
@@ -119,7 +117,7 @@ class Regions:
         found = self._selected.get(prepared.form)
         if found is None:
             try:
-                found = _selected_before(prepared, self.options)
+                found = _selected_before(prepared)
             except WeftError as error:
                 found = error
             self._selected[prepared.form] = found
@@ -161,9 +159,8 @@ class Regions:
                 raise VerificationError(refuted)
             self._built[prepared.form] = build_region(
                 self.selection(region),
-                self.options,
                 self.device,
-                functools.partial(demand, self._judged(prepared), options=self.options),
+                functools.partial(demand, self._judged(prepared)),
             )
         return self._built[prepared.form]
 
@@ -199,7 +196,7 @@ class Regions:
 
     @property
     def _threads(self) -> int:
-        return self.options.threads or torch.get_num_threads()
+        return current().threads or torch.get_num_threads()
 
 
 def _sizes(program: TensorProgram) -> dict[str, int]:
@@ -212,18 +209,18 @@ _MOST_REMEMBERED = 256
 _remembered: dict[tuple[str, tuple[Any, ...]], Selection | Refusal] = {}
 
 
-def _selected_before(prepared: Prepared, options: Options) -> Selection:
+def _selected_before(prepared: Prepared) -> Selection:
     """Selects for a region what was chosen for the same program at sizes of these magnitudes, or chooses now.
 
     In another trace of this process, or in another process, which left it in the cache.
     """
     program, example = prepared.program, prepared.example
     plain, brought = unplaced(program)
-    parts = _parts_of("selection", plain, example, options)
+    parts = _parts_of("selection", plain, example)
     key = cache_key(parts), brought
     found = _remembered.pop(key, None)
     if found is None:
-        found = _kept(parts, program, options, brought) or _selected_now(parts, program, example, options, brought)
+        found = _kept(parts, program, brought) or _selected_now(parts, program, example, brought)
     _remembered[key] = found  # the last ones stay
     while len(_remembered) > _MOST_REMEMBERED:
         _remembered.pop(next(iter(_remembered)), None)
@@ -232,9 +229,9 @@ def _selected_before(prepared: Prepared, options: Options) -> Selection:
     return _at(found, example)
 
 
-def _parts_of(what: str, program: TensorProgram, example: Example, options: Options) -> dict[str, str]:
+def _parts_of(what: str, program: TensorProgram, example: Example) -> dict[str, str]:
     chain = toolchain(example.target)
-    return parts_of(what, program, example, options, chain.environment(), chain.machine(example.threads))
+    return parts_of(what, program, example, chain.environment(), chain.machine(example.threads))
 
 
 def _at(selection: Selection, example: Example) -> Selection:
@@ -246,11 +243,9 @@ def _at(selection: Selection, example: Example) -> Selection:
     return replace(selection, example=example, chosen=replace(chosen, cost=cost))
 
 
-def _kept(
-    parts: Mapping[str, str], program: TensorProgram, options: Options, brought: Sequence[Any]
-) -> Selection | Refusal | None:
+def _kept(parts: Mapping[str, str], program: TensorProgram, brought: Sequence[Any]) -> Selection | Refusal | None:
     """Reads what another process chose for `program`; None where there is nothing."""
-    found = recalled(parts, object, options, brought)
+    found = recalled(parts, object, brought)
     match found:
         case (Selection() as selection, _) if selection.program == program:
             return replace(selection, program=program)
@@ -261,17 +256,17 @@ def _kept(
 
 
 def _selected_now(
-    parts: Mapping[str, str], program: TensorProgram, example: Example, options: Options, brought: Sequence[Any]
+    parts: Mapping[str, str], program: TensorProgram, example: Example, brought: Sequence[Any]
 ) -> Selection | Refusal:
     """Chooses for `program` now, and keeps the choice for other processes."""
     with _uncollected():
         try:
-            found = select(program, example, options)
+            found = select(program, example)
         except (UnsupportedError, ScheduleError) as error:
             found = Refusal.of(error)
         # What is for the tuner alone is found anew where it tunes anew.
         kept = found if isinstance(found, Refusal) else replace(found, others=None if found.others else ())
-        keep(parts, kept, options, brought)
+        keep(parts, kept, brought)
     return found
 
 

@@ -18,7 +18,7 @@ from weft.fuse.coarse_where_kept_in_16_bits import coarse_where_kept_in_16_bits
 from weft.fuse.round_where_made import round_where_made
 from weft.fuse.safety import Safe, make_safe
 from weft.masks import limit
-from weft.options import Options
+from weft.options import current
 from weft.plan.candidates import Candidate, Considered, Example, Selection, Way, Ways
 from weft.plan.shifts import without_shifts
 from weft.plan.targets import toolchain
@@ -37,13 +37,12 @@ _RUNNING = "one loop that rounds at the scale so far"
 _NOT_ASKED_FOR = 'left out: no rounding of this is the one that was written; options(rounding="running") takes it'
 
 
-def select(program: TensorProgram, example: Example, options: Options, schedule: Schedule | None = None) -> Selection:
+def select(program: TensorProgram, example: Example, schedule: Schedule | None = None) -> Selection:
     """Select the cheapest candidate for `program`: the snapshots of its fusion, with and without the rules that move rounding.
 
     Args:
         program: one region.
         example: sizes and layouts to schedule for.
-        options: in force.
         schedule: to use instead of a chosen one; then the only candidate is what the rules that never pay make.
 
     Raises:
@@ -57,7 +56,7 @@ def select(program: TensorProgram, example: Example, options: Options, schedule:
     considered: list[Considered] = []
     failure: UnsupportedError | ScheduleError | None = None
     ways: dict[str, Ways] = {}
-    for made in _fused(program, lowered, options, lengths, only_exact=schedule is not None):
+    for made in _fused(program, lowered, lengths, only_exact=schedule is not None):
         if isinstance(made, Considered):
             considered.append(made)
             continue
@@ -77,7 +76,7 @@ def select(program: TensorProgram, example: Example, options: Options, schedule:
             failure = failure or error
             considered.append(Considered(origin, None, error.what))
             continue
-        left_out = approximation is not None and options.rounding == "exact"
+        left_out = approximation is not None and current().rounding == "exact"
         considered.append(Considered(origin, way.cost.predicted_seconds, _NOT_ASKED_FOR if left_out else ""))
         if not left_out:
             found.append(Candidate(origin, fused, trace, way.schedule, way.applied, way.cost, approximation))
@@ -193,14 +192,13 @@ _Fused = tuple[str, BlockProgram, tuple[Step, ...], Approximation | None]
 def _fused(
     program: TensorProgram,
     lowered: BlockProgram,
-    options: Options,
     lengths: Mapping[str, int] | None,
     *,
     only_exact: bool,
 ) -> Iterator[_Fused | Considered]:
     """Yield each candidate's origin, its program in canonical names, and its trace; or why it is none."""
     first = _with_decays(program, lowered, lengths)
-    exact = fuse(first, RULES_IN_PLANS, (), checked=options.debug_checks)
+    exact = fuse(first, RULES_IN_PLANS, (), checked=current().debug_checks)
     written = canonical(round_where_made(limit(exact.last)))
     yield _WRITTEN, written, exact.steps, None
     empty = any(s.example == 0 for s in program.spaces())
@@ -211,7 +209,7 @@ def _fused(
     cancelled = without_shifts(program)
     if cancelled != program:
         first = _with_decays(cancelled, None, lengths)
-    fusion = fuse(first, RULES_THAT_KEEP_PRECISION, checked=options.debug_checks)
+    fusion = fuse(first, RULES_THAT_KEEP_PRECISION, checked=current().debug_checks)
     plain = make_safe(written).plain
     for origin, snapshot, trace, _ in _snapshots(fusion):
         safe: Safe = make_safe(limit(snapshot))
@@ -223,29 +221,29 @@ def _fused(
         if made not in seen:
             seen.add(made)
             yield origin, made, trace, None
-    yield from _cascaded(program, seen, options, lengths)
+    yield from _cascaded(program, seen, lengths)
 
 
 def _cascaded(
-    program: TensorProgram, seen: set[BlockProgram], options: Options, lengths: Mapping[str, int] | None
+    program: TensorProgram, seen: set[BlockProgram], lengths: Mapping[str, int] | None
 ) -> Iterator[_Fused | Considered]:
     """Yield candidates in which chains of dependent reductions are one loop, and why others of the program are not."""
     chained = chains(program)
     refused = chained.found.refused
     yield from (Considered(f"one loop for {r.node}", None, r.reason) for r in refused)
     if chained.found.folds:
-        yield from _looped("one loop", chained, seen, options, lengths)
+        yield from _looped("one loop", chained, seen, lengths)
     if refused:
         running = chains(program, running=True)
-        if options.rounding == "running":
+        if current().rounding == "running":
             others = (r for r in running.found.refused if r not in refused)
             yield from (Considered(f"{_RUNNING}, for {r.node}", None, r.reason) for r in others)
         if running.approximation is not None:
-            yield from _looped(_RUNNING, running, seen, options, lengths)
+            yield from _looped(_RUNNING, running, seen, lengths)
 
 
 def _looped(
-    name: str, chained: Chains, seen: set[BlockProgram], options: Options, lengths: Mapping[str, int] | None
+    name: str, chained: Chains, seen: set[BlockProgram], lengths: Mapping[str, int] | None
 ) -> Iterator[_Fused | Considered]:
     found = chained.found
     try:
@@ -253,7 +251,7 @@ def _looped(
     except UnsupportedError as error:
         yield Considered(f"{name} for chains of reductions", None, error.what)
         return
-    fusion = fuse(first, RULES_THAT_KEEP_PRECISION, checked=options.debug_checks)
+    fusion = fuse(first, RULES_THAT_KEEP_PRECISION, checked=current().debug_checks)
     for origin, snapshot, trace, _ in _snapshots(fusion):
         safe = make_safe(limit(snapshot))
         made = canonical(coarse_where_kept_in_16_bits(round_where_made(safe.program)))

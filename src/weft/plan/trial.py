@@ -10,15 +10,14 @@ import gc
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from weft.capture import apart
 from weft.errors import CacheFolderError, WeftError, WrongKernelError
-from weft.options import Options
-from weft.options import options as in_force
+from weft.options import Options, again, current
 from weft.plan.clock import measure
 from weft.plan.executable import Plan, plan, size_class
 from weft.plan.first_call import wrong_results
@@ -46,10 +45,11 @@ class Trial:
 
     plan: Plan
     eager: Runner
-    options: Options
     environment: Mapping[str, str]
     changing: tuple[int, ...]
     """Which arguments are tensors whose sizes change from call to call."""
+    options: Options = field(default_factory=current)
+    """Those in force when the graph was compiled; the trial is made later."""
     chosen: dict[tuple[int, ...], Runner] = field(default_factory=dict[tuple[int, ...], Runner])
     library: Plan | None = None
 
@@ -62,7 +62,8 @@ class Trial:
         if capturing() or not apart(arguments, self.written):
             return self.plan.run(*arguments)
         try:
-            run = self.chosen[sizes] = self.choose(arguments)
+            with again(self.options):
+                run = self.chosen[sizes] = self.choose(arguments)
         except (CacheFolderError, WrongKernelError):
             raise  # only the user can mend it; a defect, which whoever called this says
         except Exception as error:  # noqa: BLE001 - whatever failed in the trial, PyTorch runs the user's call
@@ -87,7 +88,7 @@ class Trial:
         """
         if threads_are_gone():
             return self.plan.run  # PyTorch's side of the trial might wait for ever
-        folder = CacheFolder(self.options.cache_dir)
+        folder = CacheFolder()
         parts = self.parts(size_class(arguments), gpu_of(arguments))
         key = cache_key(parts)
         entry = folder.lookup(key, counted=False)
@@ -100,7 +101,7 @@ class Trial:
             if now.whole:  # else what was refused may go in the next process
                 with suppress(OSError):  # no room anywhere: measured again in the next process
                     folder.store(key, {}, measured.written(), parts=parts)
-        if self.options.log != "none":
+        if current().log != "none":
             sys.stderr.write(f"weft: {', '.join(k.name for k in self.plan.kernels)}: {measured}\n")
         match measured.chosen:
             case "weft":
@@ -130,7 +131,7 @@ class Trial:
         Raises:
             WrongKernelError: weft's kernels give other results than eager.
         """
-        wrong = None if self.options.judge == "off" else wrong_results(self.plan.run, self.eager, given)
+        wrong = None if current().judge == "off" else wrong_results(self.plan.run, self.eager, given)
         if wrong is not None:
             names = ", ".join(k.name for k in self.plan.kernels)
             raise WrongKernelError(f"the results of {names} are wrong: {wrong}")
@@ -144,25 +145,24 @@ class Trial:
         made = None if weft.seconds <= clearly * eager.seconds else self.with_library(given.arguments)
         if made is not None:
             found = measure((self.plan.run, self.eager, made.run), given)
-        cores = 0 if gpu_of(given.arguments) is not None else self.options.threads or torch.get_num_threads()
+        cores = 0 if gpu_of(given.arguments) is not None else current().threads or torch.get_num_threads()
         return Measured(*found.timings, load=found.load, cores=cores)
 
     def with_library(self, arguments: Sequence[Any]) -> Plan | None:
         """Returns the plan in which the library runs products, made once; None where it cannot be, or none is worth it."""
         if self.library is None and self.plan.with_library is not None:
             try:
-                with in_force(**asdict(self.options)):
-                    captured = self.plan.with_library()
-                    if captured is None:
-                        return None
-                    self.library = plan(captured, arguments, self.eager, self.options)
+                captured = self.plan.with_library()
+                if captured is None:
+                    return None
+                self.library = plan(captured, arguments, self.eager)
             except WeftError:  # what there is runs
                 return None
         return self.library
 
     def parts(self, sizes: tuple[int, ...], device: torch.device | None) -> dict[str, str]:
         """Returns all that the choice depends on; `sizes`: their class; `device`: the GPU that runs, if one does."""
-        return {**self.environment, **_parts(self.plan, sizes, device, compared=self.options.judge != "off")}
+        return {**self.environment, **_parts(self.plan, sizes, device, compared=current().judge != "off")}
 
 
 def _parts(plan: Plan, sizes: tuple[int, ...], device: torch.device | None, *, compared: bool) -> dict[str, str]:
@@ -193,7 +193,7 @@ def measured_before(plan: Plan) -> Measured | None:
     return None
 
 
-def faster(plan: Plan, eager: Runner, options: Options, changing: tuple[int, ...]) -> Runner:
+def faster(plan: Plan, eager: Runner, changing: tuple[int, ...]) -> Runner:
     """Chooses what runs for a graph: `plan`, on trial against `eager` where that can be tried; `eager` where it has no kernel.
 
     A graph that draws random numbers is not tried, since each run draws others; nor is one that calls operations of other
@@ -201,9 +201,9 @@ def faster(plan: Plan, eager: Runner, options: Options, changing: tuple[int, ...
     """
     if not plan.kernels:
         return eager
-    if options.measure == "never" or not repeatable(plan):
+    if current().measure == "never" or not repeatable(plan):
         return plan.run
-    return Trial(plan, eager, options, _environment(plan), changing)
+    return Trial(plan, eager, _environment(plan), changing)
 
 
 def _environment(plan: Plan) -> dict[str, str]:

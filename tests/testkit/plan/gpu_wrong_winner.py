@@ -47,8 +47,8 @@ def planted(patch: pytest.MonkeyPatch, wrong: int) -> None:
     tuned, emit = tune.tuned, triton.emit
     texts: list[str] = []
 
-    def here(selection: Selection, options: Any, _: Any, refused: Any, *rest: Any) -> Selection:
-        return tuned(selection, options, torch.device("cuda", 0), refused, *rest)
+    def here(selection: Selection, _: Any, refused: Any, *rest: Any) -> Selection:
+        return tuned(selection, torch.device("cuda", 0), refused, *rest)
 
     def faulty(*args: Any, **given: Any) -> Any:
         kernel = emit(*args, **given)

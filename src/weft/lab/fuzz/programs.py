@@ -32,7 +32,7 @@ from weft.fuse.safety import make_safe
 from weft.lab.fuzz.campaign import Course, Outcome, Tally, run
 from weft.lab.fuzz.random_programs import minimised, random_program
 from weft.lab.fuzz.random_schedules import fitting_schedule
-from weft.options import current, options
+from weft.options import options
 from weft.plan.region import Example, compile_region
 from weft.schedule import Schedule
 from weft.tensor.domain import Array, Domain
@@ -268,7 +268,7 @@ def _check_kernel(
     _, schedule = found
     spaces = [s for s in program.spaces() if s.fixed is None]
     example = Example({s.name: s.fixed or 5 for s in program.spaces()}, {n.name: None for n in program.inputs}, 2)
-    region = compile_region(program, example, current(), schedule)
+    region = compile_region(program, example, schedule)
     counts["kernels"] += len(region.kernels)
     kinds = program.values()
     results: list[tuple[tuple[torch.Tensor, ...], ...]] = []

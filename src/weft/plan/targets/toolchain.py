@@ -20,7 +20,7 @@ from weft.block.listing import listing
 from weft.block.program import BlockProgram
 from weft.cost import Cost, Machine, estimate, total
 from weft.errors import ProgramFileError, ScheduleError, TargetError
-from weft.options import Options, current
+from weft.options import current
 from weft.plan.candidates import Candidate, Example, Selection, Way, Ways
 from weft.plan.choose import choose, in_segments, off_the_grid
 from weft.plan.interface import dims_of
@@ -238,9 +238,8 @@ class Toolchain(ABC):
         del schedule
         return estimate(applied, example.sizes, self.machine(example.threads))
 
-    def narrow_matmuls(self, options: Options) -> bool:
+    def narrow_matmuls(self) -> bool:
         """Tells whether kernels multiply 16 and 8 bits with units that the machine has for them."""
-        del options
         return True
 
     # Schedules.
@@ -256,7 +255,6 @@ class Toolchain(ABC):
     def tuned(
         self,
         selection: Selection,
-        options: Options,
         device: torch.device | None,
         refused: Refused,
         anew: Callable[[], Selection],
@@ -264,12 +262,12 @@ class Toolchain(ABC):
         """Returns `selection` with the candidate to build: by default the one that the model chose.
 
         Args:
-            selection, options: what to choose among, and how.
+            selection: what to choose among.
             device: where candidates may be timed, if anywhere.
             refused: why a candidate may not run.
             anew: selects again, for candidates that were not kept.
         """
-        del options, device, refused, anew
+        del device, refused, anew
         return selection
 
     # Judging.

@@ -12,7 +12,7 @@ import torch
 
 from weft.emit import cpp
 from weft.errors import MissingFileError, ProgramFileError, TargetError
-from weft.options import Options
+from weft.options import current
 from weft.plan.interface import signature
 from weft.plan.targets.bench import Bench
 from weft.plan.targets.toolchain import Built, LaunchSpec, Meta, SavedText, Toolchain
@@ -65,8 +65,8 @@ class Cpp(Toolchain):
 
         return Built(build(spec.key_parts | {"target": str(self.target)}, emit))
 
-    def narrow_matmuls(self, options: Options) -> bool:
-        return options.brgemm != "off"
+    def narrow_matmuls(self) -> bool:
+        return current().brgemm != "off"
 
     def bench(self, device: torch.device | None) -> Bench:
         del device

@@ -15,7 +15,6 @@ from weft.cost import Cost, Machine, estimate_gpu, gpu
 from weft.errors import TargetError
 from weft.fuse.factors_after_maxima import factors_after_maxima
 from weft.fuse.inside_the_only_loop import inside_the_only_loop
-from weft.options import Options
 from weft.plan.candidates import Example, Selection
 from weft.plan.gpu_select import Ways
 from weft.plan.home import of_device
@@ -109,13 +108,12 @@ class TritonGpu(Toolchain):
     def tuned(
         self,
         selection: Selection,
-        options: Options,
         device: torch.device | None,
         refused: Refused,
         anew: Callable[[], Selection],
     ) -> Selection:
         """Returns `selection` with the candidate that measured fastest of those that are right."""
-        return tuned(selection, options, device, refused, anew)
+        return tuned(selection, device, refused, anew)
 
     def unjudged(self, device: torch.device | None) -> str:
         return "" if device is not None or interpreted.is_asked_for() else "there is no GPU here to run it"

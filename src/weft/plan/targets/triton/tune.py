@@ -19,7 +19,7 @@ import torch
 
 from weft.cost import estimate_gpu, gpu, total
 from weft.errors import WeftError
-from weft.options import Options
+from weft.options import current
 from weft.plan.candidates import Candidate, Considered, Example, Selection
 from weft.plan.graphs import awake, cache_filler, capturing, replay_times, replayed
 from weft.plan.kept import keep, parts_of, recalled
@@ -63,7 +63,6 @@ class Ready:
 
 def tuned(
     selection: Selection,
-    options: Options,
     device: torch.device | None,
     refused: Refused,
     anew: Callable[[], Selection] | None = None,
@@ -74,8 +73,8 @@ def tuned(
     nothing, and one with more, or without a limit, does not take half a tuning for a whole one. A whole one is good for all.
 
     Args:
-        selection: for a GPU, the candidates likeliest first.
-        options: `effort` says how many are tried, `tune_seconds` for how long, compiling included.
+        selection: for a GPU, the candidates likeliest first. The option `effort` says how many are tried, `tune_seconds` for how
+            long, compiling included.
         device: where they are timed; None where the target is not here: then the first that can be compiled is taken, as it is
             while a CUDA graph is captured.
         refused: asked of the fastest candidates in order until one may run. Where none of a few may, the fastest is taken and
@@ -87,6 +86,7 @@ def tuned(
     """
     if not kernels(selection.chosen.applied):  # what it gives is what it was given
         return replace(selection, others=())
+    options = current()
     effort = "none" if device is None or capturing() else options.effort
     if device is None or effort == "none":
         return _first_that_compiles(selection, anew)
@@ -94,13 +94,11 @@ def tuned(
     example = selection.example
     tuning = {"tuned": effort, "gpu": torch.cuda.get_device_name(device), "tf32": str(tf32_allowed())}
     tuning |= {"judged": str(options.judge != "off")}
-    parts = (
-        parts_of("schedule", plain, example, options, gpu_parts(example.target), gpu(example.target).machine()) | tuning
-    )
+    parts = parts_of("schedule", plain, example, gpu_parts(example.target), gpu(example.target).machine()) | tuning
     cut_short = parts | {"tune seconds": str(options.tune_seconds)}
-    known = recalled(parts, Candidate, options, brought)
+    known = recalled(parts, Candidate, brought)
     if known is None and options.tune_seconds is not None:
-        known = recalled(cut_short, Candidate, options, brought)
+        known = recalled(cut_short, Candidate, brought)
     considered = None if known is None else _considered(known[1])
     if known is not None and considered is not None:
         # At these sizes, not at those of then.
@@ -113,12 +111,12 @@ def tuned(
     tried = (selection.chosen, *(selection.others or ()))
     if len(tried) == 1:
         return replace(selection, others=())
-    ranked, said, whole = _fastest(tried, selection, device, options)
+    ranked, said, whole = _fastest(tried, selection, device)
     if not ranked:  # perhaps the next process has the memory to time them
         return _first_that_compiles(replace(selection, considered=(*selection.considered, *said)), anew)
     best, said = _first_right(ranked, said, refused)
     lines: list[Json] = [[c.origin, c.seconds, c.reason] for c in said]
-    keep(parts if whole else cut_short, best, options, brought, {"chosen": _name(best), "considered": lines})
+    keep(parts if whole else cut_short, best, brought, {"chosen": _name(best), "considered": lines})
     return replace(selection, chosen=best, others=(), considered=(*selection.considered, *said))
 
 
@@ -201,16 +199,16 @@ def _considered(meta: Mapping[str, Json]) -> list[Considered] | None:
 
 
 def _fastest(
-    tried: Sequence[Candidate], selection: Selection, device: torch.device, options: Options
+    tried: Sequence[Candidate], selection: Selection, device: torch.device
 ) -> tuple[list[Candidate], list[Considered], bool]:
     """Ranks the candidates by measured time: the best programs with places first, then the best warps and stages of these.
 
     Returns:
         those that could be measured, the fastest first; what became of each; whether there was time for all.
     """
-    rounds = _Rounds(selection.program, selection.example, device, options)
-    first = _each_once(tried, _TRIED[options.effort])
-    following = _each_once(tried, 2 * _TRIED[options.effort])[len(first) :]
+    effort, rounds = current().effort, _Rounds(selection.program, selection.example, device)
+    first = _each_once(tried, _TRIED[effort])
+    following = _each_once(tried, 2 * _TRIED[effort])[len(first) :]
     done = set(map(_key, first))
     try:
         rounds.run(first)
@@ -224,7 +222,7 @@ def _fastest(
         rounds.run(following[:lost])
         done |= set(map(_key, following[:lost]))
     more: list[Candidate] = []
-    for best, _ in rounds.times[: _CLOSELY[options.effort]]:
+    for best, _ in rounds.times[: _CLOSELY[effort]]:
         others = [c for c in tried if c.applied is best.applied and _key(c) not in done]
         # With as many warps or stages as the best first: the other ones of both are further from it.
         one = best.schedule
@@ -252,9 +250,10 @@ class _Rounds:
         cut_short: the time for tuning was over before all had been compiled and timed.
     """
 
-    def __init__(self, program: TensorProgram, example: Example, device: torch.device, options: Options) -> None:
+    def __init__(self, program: TensorProgram, example: Example, device: torch.device) -> None:
         self.program, self.example, self.device = program, example, device
-        self.deadline = math.inf if options.tune_seconds is None else time.monotonic() + options.tune_seconds
+        seconds = current().tune_seconds
+        self.deadline = math.inf if seconds is None else time.monotonic() + seconds
         self.times: list[tuple[Candidate, float]] = []
         self.compiled: list[Candidate] = []
         self.said: list[Considered] = []
