@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import warnings
 
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.utils import counters
 
 import weft
+from weft.api import tracing
 from weft.options import current
 
 pytestmark = pytest.mark.as_shipped
@@ -215,3 +219,22 @@ def test_backends_of_others_may_have_any_attribute():
     torch.compiler.reset()
     found = torch.compile(read, backend=Wrapping())(CACHE, 3)
     assert torch.equal(found, read(CACHE, 3))
+
+
+def test_this_version_of_pytorch_is_known():
+    """One that is not known is not patched: read its `OutputGraph.create_proxy`, run this file, and add it to `tracing._KNOWN`."""
+    assert tracing.keeps_numbers(), f"weft does not know PyTorch {torch.__version__}"
+
+
+@pytest.mark.parametrize("version", ["2.10.1", "2.14.0", "3.0.0a0+git1234", "main"])
+def test_a_version_that_is_not_known_is_left_as_it_is(version, monkeypatch):
+    plain = inspect.unwrap(OutputGraph.create_proxy)
+    monkeypatch.setattr(OutputGraph, "create_proxy", plain)
+    monkeypatch.setattr(tracing, "keeps_numbers", functools.partial(tracing.keeps_numbers, version))
+    tracing._keep_numbers()
+    assert OutputGraph.create_proxy is plain
+    torch._dynamo.reset()
+    fast, x = weft.compile(read), CACHE.clone()
+    for pos in (3, 5):
+        assert torch.equal(fast(x, pos), read(x, pos))
+    torch._dynamo.reset()

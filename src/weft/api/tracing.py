@@ -3,12 +3,17 @@
 PyTorch's indexing asks a symbolic number among several indices (`x[:, pos]`) for its value, and what is traced is for that value
 alone: another position would be another compile, for good. Where the number is the only index (`x[pos]`), Dynamo itself reads it as
 `torch.select`, which keeps it. For graphs that go to weft, and for no other, numbers among several indices are traced so too.
+
+Dynamo has no public place for that: a method of its `OutputGraph` is wrapped when this module is imported, but only under versions
+of PyTorch whose method is known to be what the wrapper takes it for. Under another one nothing is wrapped: results are the same,
+and such a number is a constant of what is compiled (`weft.api.recompiles` says so, and `weft doctor`).
 """
 
 from __future__ import annotations
 
 import functools
 import operator
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -19,6 +24,9 @@ from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.source import GlobalStateSource
 from torch._dynamo.variables import builder
 from torch._guards import TracingContext
+
+_KNOWN = (2, 11), (2, 13)
+"""The first and the last version of PyTorch whose `OutputGraph.create_proxy` was read and tested (`tests/api/test_numbers.py`)."""
 
 B = TypeVar("B", bound=Callable[..., Any])
 _MARK = "_weft_keeps_numbers"
@@ -91,8 +99,16 @@ def _example(value: Any) -> Any:
     return value.node.meta.get("example_value") if isinstance(value, fx.Proxy) else None
 
 
+def keeps_numbers(version: str = torch.__version__) -> bool:
+    """Tells whether Dynamo of this version of PyTorch is made to keep numbers among several indices."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return found is not None and _KNOWN[0] <= (int(found[1]), int(found[2])) <= _KNOWN[1]
+
+
 def _keep_numbers() -> None:
-    """Lets Dynamo trace indices as this module says."""
+    """Lets Dynamo trace indices as this module says, if its version is known."""
+    if not keeps_numbers():
+        return
     create: Any = OutputGraph.create_proxy
 
     @functools.wraps(create)

@@ -19,6 +19,7 @@ import torch
 
 from weft import __version__
 from weft.api.optimize import optimize
+from weft.api.tracing import keeps_numbers
 from weft.cost import gpu
 from weft.emit.cpp import INCLUDE_DIR
 from weft.errors import TargetError, UnknownOptionError, WeftError
@@ -293,6 +294,18 @@ def _one_gpu(device: torch.device) -> Finding:
     return Finding("GPU", "ok", f"{name}: weft.compile makes Triton kernels for it")
 
 
+def _tracing() -> Iterator[Finding]:
+    if keeps_numbers():
+        yield Finding("tracing", "ok", f"weft knows how PyTorch {torch.__version__} traces")
+    else:
+        yield Finding(
+            "tracing",
+            "warn",
+            f"weft does not know how PyTorch {torch.__version__} traces numbers among several indices (`x[:, i]`)",
+            "results are right; a function that is called with many such numbers compiles anew for each of the first ones",
+        )
+
+
 _LOOKS: tuple[tuple[str, Callable[[], Iterator[Finding]]], ...] = (
     ("compiler", _compiler),
     ("processor", _cpu),
@@ -301,6 +314,7 @@ _LOOKS: tuple[tuple[str, Callable[[], Iterator[Finding]]], ...] = (
     ("cache", _cache),
     ("temporary files", _temporary),
     ("kernel", _kernel),
+    ("tracing", _tracing),
     ("options", _options),
     ("GPU", _gpu),
 )
