@@ -22,8 +22,8 @@ import torch
 from testkit.cascade.programs import captured, prepared
 from testkit.tensor.rewritten import rewritten
 from weft.cascade import folds
+from weft.cascade.centres import Decomposition
 from weft.cascade.chain import Result
-from weft.cascade.fold import Decomposition
 from weft.cascade.formulas import Formula, formulas
 from weft.lab.workloads import cpu as workloads
 from weft.lab.workloads import reductions as rows

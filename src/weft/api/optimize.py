@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from weft.errors import Location, ProgramFileError, UnsupportedError, WeftError,
 from weft.options import options as in_force
 from weft.plan import Plan, Runner, home, warn
 from weft.plan.targets import toolchain
+from weft.target import Target
 
 Inputs = Sequence[Any] | torch.Tensor
 
@@ -55,42 +57,10 @@ def optimize(
     with in_force(**options):
         place = target_for(target, inputs)
         here = toolchain(place).runs_on(home(inputs))
-        plans: list[Plan] = []
-        failures: list[WeftError] = []
-        done: list[bool] = []
-        noted: list[tuple[Sequence[Any], Sequence[Any]]] = []
-        beyond: list[str] = []  # what the function does beside its graph
+        graphs = _Graphs(place, options, here=here)
 
         def collect(gm: torch.fx.GraphModule, example: Sequence[Any]) -> Callable[..., Any]:
-            # An exception must not cross Dynamo, which would wrap it beyond recognition. Called again for other shapes, later.
-            eager = in_pytorch(gm)
-            with in_force(**options), noticed() as defects:
-                try:
-                    plans.append(compile_graph(gm, example, place))
-                    run = replayed(plans[-1], plans[-1].run, example, gm) if here else eager
-                except Exception as error:  # noqa: BLE001 - at the end it is raised as weft's own, or PyTorch runs a later call
-                    if done:
-                        warn("this graph", error) if isinstance(error, WeftError) else say(gm, example, error)
-                    failures.append(error if isinstance(error, WeftError) else defect(gm, example, error))
-                    return safe(eager, gm, eager)
-                if defects:
-                    say(gm, example, defects[0])
-            run = safe(run, gm, eager)
-            if done:
-                return run
-            beyond.extend(_beyond(plans[-1]))
-            return noting(run)
-
-        def noting(run: Runner) -> Runner:
-            """Return `run`; its first call, which is here, is noted."""
-
-            def call(*arguments: Any) -> Sequence[Any]:
-                results = run(*arguments)
-                if not done:
-                    noted.append((arguments, results))
-                return results
-
-            return call
+            return graphs.collect(gm, example)
 
         call = dynamo_compile(own_code(fn), collect)
         with torch.no_grad():
@@ -99,15 +69,71 @@ def optimize(
             except TorchDynamoException as error:
                 eagerly(fn, inputs, {})
                 raise _untraceable(error) from error
-        if failures:
-            raise failures[0]
-        done.append(True)
-        return Program(
-            plans, translating(call, fn) if here else elsewhere(place), _calling(inputs, noted, result, beyond)
-        )
+        if graphs.failures:
+            raise graphs.failures[0]
+        graphs.done = True
+        called = _calling(inputs, graphs.noted, result, graphs.beyond)
+        return Program(graphs.plans, translating(call, fn) if here else elsewhere(place), called)
 
 
 without_log_inside(optimize)
+
+
+@dataclass(eq=False)
+class _Graphs:
+    """The graphs of a function, as Dynamo hands them over at its first call, and at later ones with other shapes.
+
+    Attributes:
+        target: what kernels are for.
+        options: of the call of `optimize`.
+        here: kernels can run on the inputs.
+        done: the first call is over.
+        plans: of the graphs.
+        failures: why there are none of others.
+        noted: arguments and results of each graph at the first call.
+        beyond: what the function does beside its graph.
+    """
+
+    target: Target
+    options: Mapping[str, Any]
+    here: bool
+    done: bool = False
+    plans: list[Plan] = field(default_factory=list[Plan])
+    failures: list[WeftError] = field(default_factory=list[WeftError])
+    noted: list[tuple[Sequence[Any], Sequence[Any]]] = field(default_factory=list[tuple[Sequence[Any], Sequence[Any]]])
+    beyond: list[str] = field(default_factory=list[str])
+
+    def collect(self, gm: torch.fx.GraphModule, example: Sequence[Any]) -> Callable[..., Any]:
+        """Plan a graph, and return what runs it. An exception must not cross Dynamo, which would wrap it beyond recognition."""
+        eager = in_pytorch(gm)
+        with in_force(**self.options), noticed() as defects:
+            try:
+                plan = compile_graph(gm, example, self.target)
+                self.plans.append(plan)
+                run = replayed(plan, plan.run, example, gm) if self.here else eager
+            except Exception as error:  # noqa: BLE001 - at the end it is raised as weft's own, or PyTorch runs a later call
+                if self.done:
+                    warn("this graph", error) if isinstance(error, WeftError) else say(gm, example, error)
+                self.failures.append(error if isinstance(error, WeftError) else defect(gm, example, error))
+                return safe(eager, gm, eager)
+            if defects:
+                say(gm, example, defects[0])
+        run = safe(run, gm, eager)
+        if self.done:
+            return run
+        self.beyond.extend(_beyond(plan))
+        return self.noting(run)
+
+    def noting(self, run: Runner) -> Runner:
+        """Return `run`; its first call, which is here, is noted."""
+
+        def call(*arguments: Any) -> Sequence[Any]:
+            results = run(*arguments)
+            if not self.done:
+                self.noted.append((arguments, results))
+            return results
+
+        return call
 
 
 def _beyond(plan: Plan) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
@@ -15,7 +14,6 @@ from weft.cascade.algebra import (
     difference,
     is_one,
     negative,
-    never_negative,
     power,
     product,
     quotient,
@@ -24,10 +22,11 @@ from weft.cascade.algebra import (
     where_invertible,
 )
 from weft.cascade.basis import Carried, carried, expansion, expr_axes, squared
+from weft.cascade.centres import COUNT, Decomposition, below_its_maximum, centres
 from weft.cascade.chain import Chain, Link, Result, argument
 from weft.cascade.graphing import Graphing
 from weft.cascade.rounding import Scaling
-from weft.cascade.separate import Factor, NotSeparableError, Shift, Term, far_apart, summands
+from weft.cascade.separate import Factor, NotSeparableError, Shift, far_apart, summands
 from weft.cascade.state import (
     LETTERS,
     Centre,
@@ -36,7 +35,6 @@ from weft.cascade.state import (
     Key,
     Logarithms,
     Multiplied,
-    Reference,
     StateWriter,
     axes_of,
     layout,
@@ -45,27 +43,8 @@ from weft.cascade.state import (
 from weft.errors import Location
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
-from weft.tensor.program import Extent, Monoid, Node, Use
+from weft.tensor.program import Monoid, Node, Use
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply, arguments, parts, substitute
-
-
-@dataclass(frozen=True, slots=True)
-class Decomposition:
-    """A chain whose elements have all been taken apart.
-
-    Attributes:
-        chain: as written.
-        terms: for each reduction the terms of its element; of an extremum one, whose data are combined.
-    """
-
-    chain: Chain
-    terms: tuple[tuple[Term, ...], ...]
-
-    @property
-    def scaled(self) -> tuple[Scaling, ...]:
-        """The scalings by running values at which terms are rounded."""
-        factors = (f for terms in self.terms for term in terms for f in term.factors)
-        return tuple(dict.fromkeys(f.scaled for f in factors if f.scaled is not None))
 
 
 def fold(found: Decomposition, values: Mapping[str, Node]) -> Fold:
@@ -89,10 +68,6 @@ def _computed_in(chain: Chain, values: Mapping[str, Node]) -> DType:
     made = (part for link in chain.links for part in parts(link.element.expr))
     wide = wide or any(isinstance(part, Convert) and part.dtype is DType.float64 for part in made)
     return DType.float64 if wide else DType.float32
-
-
-_COUNT = Carried((Factor(),), (None,))
-"""The number of elements."""
 
 
 def _factors(found: Decomposition, index: int) -> tuple[Logarithms | None, Multiplied | None]:
@@ -132,127 +107,6 @@ def _keys(found: Decomposition, index: int) -> list[Key]:
     return [Combined(terms[0].factors[0].data, link.monoid)]
 
 
-def _centres(found: Decomposition, values: Mapping[str, Node]) -> dict[Shift, Reference]:
-    """Chooses a running value for each difference to be relative to, near what it subtracts wherever its terms have weight.
-
-    That is what it subtracts, where that is a mean; or the running exponent, where the same data are under the term's exponential
-    and what it subtracts is not less.
-
-    Raises:
-        NotSeparableError: neither: about another value, terms could cancel, and be infinite where the program is not; about
-            the greatest, which lies up to log(n) above most of the weight of n elements, they could if what is subtracted does not.
-    """
-    met: dict[Shift, list[tuple[Term, int]]] = {}
-    for terms in found.terms:
-        for term in terms:
-            for side, factor in enumerate(term.factors):
-                for shift, _ in factor.powers:
-                    met.setdefault(shift, []).append((term, side))
-    centres: dict[Shift, Reference] = {}
-    for shift, places in met.items():
-        reference: Reference | None = _mean(found, shift, values)
-        if reference is None and all(_raises(term, side, shift) for term, side in places):
-            if not _not_below_the_greatest(found.chain, shift) or any(_degree(term) > 1 for term, _ in places):
-                text = f"{found.chain.show(shift.data)} - ({found.chain.show(shift.result)})"
-                raise NotSeparableError(
-                    f"{text} is under its own exponential, and not the only difference or not from a maximum: "
-                    "about the greatest so far it could cancel or overflow"
-                )
-            reference = Exponent(shift.data)
-        if reference is None:
-            text = f"{found.chain.show(shift.data)} - ({found.chain.show(shift.result)})"
-            if all(_counts_all_alike(term, side) for term, side in places):
-                raise NotSeparableError(
-                    f"{text} is a difference to what is no mean of these data: no running value is known to be near it"
-                )
-            raise NotSeparableError(
-                f"{text} is weighted, and no running value is known to be near it where the weights are"
-            )
-        centres[shift] = reference
-    return centres
-
-
-def _not_below_the_greatest(chain: Chain, shift: Shift) -> bool:
-    """Tells whether `shift` subtracts a maximum of its data, or that and logarithms, as of a sum of exponentials below it."""
-    parts = summands(chain, shift.result)
-    others = [part for part in parts if not _covers(chain, part, Counter(summands(chain, shift.data)))]
-    return len(others) < len(parts) and all(isinstance(part, Apply) and part.op == "log" for part in others)
-
-
-def _degree(term: Term) -> int:
-    """Counts the differences that a term multiplies."""
-    return sum(exponent for factor in term.factors for _, exponent in factor.powers)
-
-
-def _raises(term: Term, side: int, shift: Shift) -> bool:
-    """Tells whether the data of `shift` are under the exponential of the same factor."""
-    raised = term.factors[side].raised
-    return raised is not None and raised.data == shift.data
-
-
-def _counts_all_alike(term: Term, side: int) -> bool:
-    """Tells whether nothing but differences varies in `term`."""
-    others = [f for i, f in enumerate(term.factors) if i != side]
-    own = term.factors[side]
-    return is_one(own.data) and own.raised is None and own.scaled is None and all(f.trivial for f in others)
-
-
-def _mean(found: Decomposition, shift: Shift, values: Mapping[str, Node]) -> Centre | None:
-    """Matches what `shift` subtracts with one sum by another, sum(w * g) / sum(w), or sum(g) / the number of elements.
-
-    Weights that may be negative may add up to about 0, above all those so far, and put their mean anywhere. So the centre is
-    then the mean weighted by their magnitudes, which lies among the data.
-    """
-    match shift.result:
-        case Apply("div", (Arg(above), (Arg() | Lit()) as divisor)):
-            pass
-        case Apply("mul", (Arg(above), Apply("div", (Lit(one), (Arg() | Lit()) as divisor)))) if one == 1:
-            pass
-        case _:
-            return None
-    one = _plain_sum(found, above)
-    other = _below(found, divisor, values)
-    if one is None or other is None:
-        return None
-    weight = other.factors[0].data if len(other.factors) == 1 else None
-    if weight is None or len(one.factors) != 1:
-        return None
-    data = one.factors[0].data
-    if data in (shift.data if other.factors[0].trivial else product(weight, shift.data), product(shift.data, weight)):
-        if never_negative(weight):
-            return Centre(shift, one, other, mean=not isinstance(divisor, Lit))
-        size = apply("abs", weight)
-        return Centre(shift, Carried((Factor(product(size, shift.data)),), (None,)), Carried((Factor(size),), (None,)))
-    return None
-
-
-def _plain_sum(found: Decomposition, operand: int) -> Carried | None:
-    """Returns the sum that a result is, if it is of data alone."""
-    result = found.chain.operands[operand]
-    if not isinstance(result, Result) or found.chain.links[result.index].monoid is not Monoid.sum:
-        return None
-    terms = found.terms[result.index]
-    if len(terms) != 1 or terms[0].scale != Lit(1.0) or any(f.powers or f.raised or f.scaled for f in terms[0].factors):
-        return None
-    return carried(terms[0], found.chain.links[result.index].element.rounded)
-
-
-def _below(found: Decomposition, divisor: Arg | Lit, values: Mapping[str, Node]) -> Carried | None:
-    """Returns what a mean divides by; a number is taken for the length, which may have been known when the program was written."""
-    if isinstance(divisor, Lit):
-        return _COUNT
-    return _count(found, divisor.index, values) or _plain_sum(found, divisor.index)
-
-
-def _count(found: Decomposition, operand: int, values: Mapping[str, Node]) -> Carried | None:
-    """Returns the sum of 1 over the axis, if the operand is the number of its elements."""
-    use = found.chain.operands[operand]
-    node = values.get(use.value) if isinstance(use, Use) else None
-    if isinstance(node, Extent) and node.space == found.chain.over.space:
-        return Carried((Factor(),), (None,))
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class _Scaled:
     """A value after the loop: `expr` times a power of exp(z - h) for each exponent that it is still relative to."""
@@ -266,7 +120,7 @@ class _Folding:
 
     def __init__(self, found: Decomposition, values: Mapping[str, Node]) -> None:
         self.found, self.chain, self.values = found, found.chain, values
-        self.centres, self.given = _centres(found, values), _computed_in(found.chain, values)
+        self.centres, self.given = centres(found, values), _computed_in(found.chain, values)
         # What a product magnifies, or several results bring into range, is in float64.
         self.real = DType.float64 if any(_wider(found, i) for i in range(len(self.chain.links))) else self.given
         self.order = _order(self.chain)
@@ -368,12 +222,12 @@ class _Folding:
         (term,) = self.found.terms[index]
         (factor,) = term.factors
         logarithms, multiplied = _factors(self.found, index)
-        count = self._component(_COUNT)
+        count = self._component(COUNT)
         mean = self._plain(self._value(term.scale))
         if logarithms is not None:
             exponent: Scalar = quotient(self._component(logarithms), count)
             if factor.raised is not None:
-                if not _below_its_maximum(self.chain, factor.raised):
+                if not below_its_maximum(self.chain, factor.raised):
                     raise NotSeparableError(
                         f"{self._exponential(index, factor.raised)} is not below a maximum of its own: "
                         "in a product one factor may be infinite and another 0"
@@ -399,7 +253,7 @@ class _Folding:
             value = _Scaled(self._settled(key), tuple((shift, 1) for shift in key.raised))
             for scaling in key.scaled:
                 value = self._lost(scaling, value)
-            if not all(_below_its_maximum(self.chain, shift) for shift in key.raised):
+            if not all(below_its_maximum(self.chain, shift) for shift in key.raised):
                 value = self._unbounded(index, key, value)
             parts.append(_multiplied(scale, value))
         if len(parts) == 1:
@@ -416,7 +270,7 @@ class _Folding:
         the exponential of that is 0.
         """
         for raised in key.raised:
-            if not _below_its_maximum(self.chain, raised):
+            if not below_its_maximum(self.chain, raised):
                 self._refuse_factors(index, raised)
         relative = tuple((raised, 1) for raised in key.raised)
         found: list[_Scaled] = []
@@ -557,27 +411,3 @@ def _order(chain: Chain) -> tuple[Axis, ...]:
     """Returns the order of axes in items: as in the values that are read."""
     read = (a for o in chain.operands if isinstance(o, Use) for a in o.axes)
     return tuple(dict.fromkeys((*read, *chain.axes, chain.over)))
-
-
-def _below_its_maximum(chain: Chain, shift: Shift) -> bool:
-    """Tells whether what is subtracted is at least the maximum of all that is raised: if that is infinite, so is it."""
-    data = Counter(summands(chain, shift.data))
-    return any(_covers(chain, part, data) for part in summands(chain, shift.result))
-
-
-def _covers(chain: Chain, part: Scalar, data: Counter[Scalar]) -> bool:
-    """Tells whether `part` is the maximum of the sum of `data`, or of that and more."""
-    match part:
-        case Apply("maximum", args):
-            return any(_covers(chain, each, data) for each in args)
-        case Apply("mul", (Lit(times), Arg(i))) | Apply("mul" | "div", (Arg(i), Lit(times))) if times > 0:
-            pass
-        case Arg(i):
-            pass
-        case _:
-            return False  # by another sign than a positive one it would be the least
-    result = chain.operands[i]
-    if not isinstance(result, Result) or chain.links[result.index].monoid is not Monoid.max:
-        return False
-    element = chain.links[result.index].element.expr
-    return Counter(summands(chain, substitute(part, lambda _: element))) == data

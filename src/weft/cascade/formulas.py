@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from weft.cascade.algebra import is_one, negative, product, text
 from weft.cascade.basis import carried, expansion
+from weft.cascade.centres import Decomposition
 from weft.cascade.chain import Chain, Result
 from weft.cascade.fixed_point import Product, one_product
-from weft.cascade.fold import Decomposition
 from weft.cascade.monomial import monomial
 from weft.cascade.rounding import Scaling, without
 from weft.cascade.separate import Factor, Term

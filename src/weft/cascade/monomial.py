@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from weft.cascade.algebra import ONE, ZERO, difference, negative, power, product, quotient, total
+from weft.cascade.algebra import ONE, ZERO, difference, is_zero, negative, power, product, quotient, total
 from weft.tensor.scalar import Apply, Arg, Lit, Scalar, apply, rewritten
 
 
@@ -98,19 +98,10 @@ def simplified(expr: Scalar, given: Callable[[int], Scalar]) -> Scalar:
             return rewritten(expr, lambda inner: simplified(inner, given))
 
 
+_WORKED_OUT = {"add": total, "sub": difference, "mul": product, "div": quotient, "neg": negative}
+
+
 def _worked_out(op: str, args: tuple[Scalar, ...]) -> Scalar:
-    match op, args:
-        case "add", (left, right):
-            return total(left, right)
-        case "sub", (left, right):
-            return difference(left, right)
-        case "mul", (left, right):
-            return product(left, right)
-        case "div", (left, right):
-            return quotient(left, right)
-        case "neg", (inner,):
-            return negative(inner)
-        case (("exp" | "decay"), (Lit(value),)) if value == 0:
-            return ONE
-        case _:
-            return Apply(op, args)
+    if op in ("exp", "decay") and is_zero(args[0]):
+        return ONE
+    return _WORKED_OUT[op](*args) if op in _WORKED_OUT else Apply(op, args)

@@ -284,27 +284,7 @@ class StateWriter:
         write, names = self.update, self.layout.names
         for key in self.layout.keys:
             write.dims[names[key]] = self.layout.axes[key]
-        new: dict[Key, str] = {}
-        for key in self.layout.keys:
-            if isinstance(key, Exponent):
-                new[key] = write.point(
-                    "z", apply("maximum", Arg(0), Arg(1)), (names[key], self._take(self._greatest(key)))
-                )
-        for key in self.layout.keys:
-            match key:
-                case Combined() | Logarithms() | Multiplied():
-                    new[key] = self._both(write, key, names[key], self._take(self._part(key)))
-                case Carried() if not key.moving:
-                    new[key] = write.point(
-                        "s", apply("add", Arg(0), Arg(1)), (names[key], self._take(self._still(key)))
-                    )
-                case Centre():
-                    mean = write.point("mean", apply("div", Arg(0), Arg(1)), (new[key.above], new[key.below]))
-                    new[key] = write.point("c", finite_or(Arg(0), Arg(1)), (mean, names[key]))
-                case Scale():
-                    new[key] = self._scale(write, key, new, names[key])
-                case Carried() | Exponent():
-                    pass
+        new = self._joined(write, names, self._of_block)
         moving = [key for key in self.layout.keys if isinstance(key, Carried) and key.moving]
         blocks = {key: self._relative(key, new) for key in moving}
         corrected: dict[Key, str] = {}
@@ -315,15 +295,48 @@ class StateWriter:
         inputs = (*(names[k] for k in self.layout.keys), *self.fed.values())
         return Graph(inputs, tuple(write.nodes), tuple(new[k] for k in self.layout.keys))
 
+    def _of_block(self, key: Key) -> str:
+        """Computes a block's part of a component that is relative to nothing; of a scale, the one before."""
+        match key:
+            case Exponent():
+                return self._take(self._greatest(key))
+            case Carried():
+                return self._take(self._still(key))
+            case Combined() | Logarithms() | Multiplied():
+                return self._take(self._part(key))
+            case Scale() | Centre():
+                return self.layout.names[key]
+
+    def _joined(self, write: Graphing, old: Mapping[Key, str], other: Callable[[Key], str]) -> dict[Key, str]:
+        """Joins a state to `other` parts, all but what moves: exponents first, which others are relative to."""
+        new: dict[Key, str] = {}
+        for key in self.layout.keys:
+            if isinstance(key, Exponent):
+                new[key] = write.point("z", apply("maximum", Arg(0), Arg(1)), (old[key], other(key)))
+        for key in self.layout.keys:
+            match key:
+                case Combined() | Logarithms() | Multiplied():
+                    both = apply(_monoid(key).value, Arg(0), Arg(1))
+                    new[key] = write.point(LETTERS[type(key)], both, (old[key], other(key)))
+                case Carried() if not key.moving:
+                    new[key] = write.point("s", apply("add", Arg(0), Arg(1)), (old[key], other(key)))
+                case Centre():
+                    mean = write.point("mean", apply("div", Arg(0), Arg(1)), (new[key.above], new[key.below]))
+                    new[key] = write.point("c", finite_or(Arg(0), Arg(1)), (mean, old[key]))
+                case Scale():
+                    larger = other(key)
+                    if larger != old[key]:
+                        larger = write.point("d", apply("maximum", Arg(0), Arg(1)), (old[key], larger))
+                    new[key] = self._scale(write, key, new, larger)
+                case Carried() | Exponent():
+                    pass
+        return new
+
     def _greatest(self, key: Exponent) -> str:
         """Finds the greatest data of a block, and finite."""
         self.body.location = None
         most = self.body.collapse("top", Monoid.max, self._data(key.data), self.chain.over)
         return self.body.point("top", apply("maximum", Arg(0), Lit(self.real.lowest)), (most,))
-
-    def _both(self, write: Graphing, key: Single, left: str, right: str) -> str:
-        """Combines two parts."""
-        return write.point(LETTERS[type(key)], apply(_monoid(key).value, Arg(0), Arg(1)), (left, right))
 
     def _part(self, key: Single) -> str:
         """Computes a block's part."""
@@ -495,28 +508,10 @@ class StateWriter:
                 write.dims[name] = self.layout.axes[key]
             sides.append(own)
         left, right = sides
-        new: dict[Key, str] = {}
+        new = self._joined(write, left, right.__getitem__)
         for key in self.layout.keys:
-            if isinstance(key, Exponent):
-                new[key] = write.point("z", apply("maximum", Arg(0), Arg(1)), (left[key], right[key]))
-        for key in self.layout.keys:
-            match key:
-                case Combined() | Logarithms() | Multiplied():
-                    new[key] = self._both(write, key, left[key], right[key])
-                case Centre():
-                    mean = write.point("mean", apply("div", Arg(0), Arg(1)), (new[key.above], new[key.below]))
-                    new[key] = write.point("c", finite_or(Arg(0), Arg(1)), (mean, left[key]))
-                case Scale():
-                    larger = write.point("d", apply("maximum", Arg(0), Arg(1)), (left[key], right[key]))
-                    new[key] = self._scale(write, key, new, larger)
-                case Carried():
-                    parts = (
-                        (left[key], right[key])
-                        if not key.moving
-                        else tuple(self._moved(write, key, side, side, new) for side in sides)
-                    )
-                    new[key] = write.point("s", apply("add", Arg(0), Arg(1)), parts)
-                case Exponent():
-                    pass
+            if isinstance(key, Carried) and key.moving:
+                both = [self._moved(write, key, side, side, new) for side in sides]
+                new[key] = write.point("s", apply("add", Arg(0), Arg(1)), both)
         inputs = (*left.values(), *right.values())
         return Graph(inputs, tuple(write.nodes), tuple(new[k] for k in self.layout.keys))

@@ -271,7 +271,10 @@ class Tally:
         """Takes in the results of a case: float64, int64 or bool."""
         self._cases.append((case, tuple(results)))
         for output, found in enumerate(results):
-            if found.dtype.kind == "f":
+            shape = case.exact[output].shape
+            if found.shape != shape:
+                self.wrong.append(f"output {output} has shape {found.shape}, not {shape}")
+            elif found.dtype.kind == "f":
                 self._floats(case, output, found)
             else:
                 self._exact(case, output, found)
@@ -313,9 +316,6 @@ class Tally:
     def _floats(self, case: Case, output: int, found: Array) -> None:
         exact, eager = case.exact[output], case.eager[output]
         groups = case.groups(output)
-        if found.shape != exact.shape:
-            self.wrong.append(f"output {output} has shape {found.shape}, not {exact.shape}")
-            return
         exact = _in_range(exact, eager, self._dtype(output))
         counted = np.isfinite(exact) & np.isfinite(eager)
         lost = counted & ~np.isfinite(found)
@@ -377,9 +377,6 @@ class Tally:
 
     def _exact(self, case: Case, output: int, found: Array) -> None:
         exact, eager = case.exact[output], case.eager[output]
-        if found.shape != exact.shape:
-            self.wrong.append(f"output {output} has shape {found.shape}, not {exact.shape}")
-            return
         wrong = (found != exact) & (found != eager)
         if not wrong.any():
             return

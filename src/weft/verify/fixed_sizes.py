@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar, cast
 
-from weft.block.program import BlockProgram, Graph, Index, Literal, Map, Pointwise
-from weft.block.walk import spaces
+from weft.block.program import BlockProgram, Graph, Index, Literal, Pointwise
+from weft.block.walk import every, spaces
 from weft.tensor.axes import Space
 from weft.tensor.program import Constant, Iota, Ranking, Reindex, TensorProgram
 from weft.tensor.scalar import Lit, parts
@@ -86,33 +86,20 @@ def _tied(program: TensorProgram) -> Iterator[Space]:
 
 def _indexed(program: TensorProgram, applied: BlockProgram) -> set[str]:
     """Returns the spaces along which an index is read, by name."""
-    return {n.axes[0].space.name for n in program.nodes if isinstance(n, Iota)} | set(_read(applied.graph))
-
-
-def _read(graph: Graph) -> Iterator[str]:
-    for node in graph.nodes:
-        if isinstance(node, Index):
-            yield node.axis.space.name
-        elif isinstance(node, Map):
-            yield from _read(node.body)
+    read = {n.axis.space.name for n in every(applied.graph.nodes) if isinstance(n, Index)}
+    return read | {n.axes[0].space.name for n in program.nodes if isinstance(n, Iota)}
 
 
 def _numbers(graph: Graph, known: set[float]) -> Iterator[int]:
     """Yields whole numbers in `graph` whose magnitude is not in `known`."""
-    for node in graph.nodes:
+    for node in every(graph.nodes):
         match node:
             case Literal():
                 found = [node.value]
             case Pointwise():
                 found = [part.value for part in parts(node.expr) if isinstance(part, Lit)]
-            case Map():
-                yield from _numbers(node.body, known)
-                if node.state is not None:
-                    yield from _numbers(node.state.update, known)
-                    yield from _numbers(node.state.finish, known)
-                continue
             case _:
-                continue
+                found = []
         for value in map(float, found):
             if value.is_integer() and abs(value) < 2**31 and not {value, -value} & known:
                 yield int(abs(value))

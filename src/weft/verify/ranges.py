@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from weft.block.interpret import interpret
-from weft.block.program import BlockNode, BlockProgram, Collapse, Dot, Graph, Map, Pointwise
-from weft.block.walk import maps
+from weft.block.program import BlockNode, BlockProgram, Collapse, Dot, Graph, Pointwise
+from weft.block.walk import every, maps
 from weft.errors import UnsupportedError, WeftError
 from weft.tensor.bounded import EXPONENTS, BoundedDomain, Event, Lane, kind_of, numbers, packed
 from weft.tensor.domain import Array
@@ -310,35 +310,19 @@ def _interval(exponents: Array, over: Array, under: Array) -> str:
 
 def _operations(graph: Graph) -> Iterator[tuple[BlockNode, Scalar | None]]:
     """Yields the exponentials, squares and products of floats in a graph and in those of its loops."""
-    for node in graph.nodes:
+    for node in every(graph.nodes):
         match node:
             case Pointwise() if node.dtype.is_float:
                 yield from ((node, each) for each in reversed([*parts(node.expr)]) if kind_of(each) != "other")
-            case Dot():
+            case Dot() | Collapse(_, Monoid.prod):
                 yield node, None
-            case Collapse(_, Monoid.prod):
-                yield node, None
-            case Map():
-                inner = () if node.state is None else (node.state.update, node.state.finish)
-                for each in (node.body, *inner):
-                    yield from _operations(each)
             case _:
                 pass
 
 
 def _computes_doubles(graph: Graph) -> bool:
     """Tells whether anything in a graph or in its loops is computed in float64, be it only on the way."""
-    for node in graph.nodes:
-        match node:
-            case Pointwise() if node.dtype is DType.float64:
-                return True
-            case Map():
-                inner = () if node.state is None else (node.state.update, node.state.finish)
-                if any(map(_computes_doubles, (node.body, *inner))):
-                    return True
-            case _:
-                pass
-    return False
+    return any(isinstance(n, Pointwise) and n.dtype is DType.float64 for n in every(graph.nodes))
 
 
 def _magnitudes(inputs: Sequence[Input], groups: Sequence[tuple[str, ...]]) -> Magnitudes:

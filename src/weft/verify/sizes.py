@@ -8,7 +8,7 @@ from dataclasses import replace
 from weft.block.program import BlockProgram, Graph, Map, Place, Rank
 from weft.block.ranges import Band, Part, Rest, Segment, Within
 from weft.block.rename import rename_program_axes
-from weft.block.walk import maps, spaces
+from weft.block.walk import every, maps, spaces
 from weft.tensor.axes import Axis, Space
 
 # The least tile that is checked in place of a real one, where that is not 1.
@@ -247,17 +247,8 @@ def _with_rests(tiles: set[int], most: int) -> int:
 def _ranked(graph: Graph) -> dict[str, int]:
     """Counts the elements that rankings keep, by name of the space of what is ranked."""
     found: dict[str, int] = {}
-    for node in graph.nodes:
-        inner: dict[str, int] = {}
+    for node in every(graph.nodes):
         if isinstance(node, Rank) and node.over is not None:
-            inner = {node.over.space.name: node.count}
-        elif isinstance(node, Map):
-            graphs = (node.body,) if node.state is None else (node.body, node.state.update)
-            for each in graphs:
-                inner = _most(inner, _ranked(each))
-        found = _most(found, inner)
+            name = node.over.space.name
+            found[name] = max(found.get(name, 0), node.count)
     return found
-
-
-def _most(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    return {name: max(one.get(name, 0), other.get(name, 0)) for name in {**one, **other}}

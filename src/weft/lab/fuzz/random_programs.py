@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
+from weft.tensor.laws.cleaning import remove_dead
 from weft.tensor.program import (
     Cast,
     Constant,
@@ -443,14 +444,9 @@ _WEIGHTS = (6, 4, 4, 4, 4, 3, 2, 2, 2, 1, 1)
 
 def without_dead(program: TensorProgram) -> TensorProgram:
     """Removes the values and inputs that no output needs."""
-    needed = set(program.outputs)
-    nodes: list[Node] = []
-    for node in reversed(program.nodes):
-        if node.name in needed:
-            nodes.append(node)
-            needed.update(uses(node))
-    inputs = tuple(n for n in program.inputs if n.name in needed)
-    return replace(program, inputs=inputs, nodes=tuple(reversed(nodes)))
+    program = remove_dead(program)
+    read = {*program.outputs, *(value for node in program.nodes for value in uses(node))}
+    return replace(program, inputs=tuple(n for n in program.inputs if n.name in read))
 
 
 def minimised(program: TensorProgram, fails: Callable[[TensorProgram], bool]) -> TensorProgram:
