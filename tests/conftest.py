@@ -122,5 +122,5 @@ def _fresh_state() -> Iterator[None]:
     ):
         if module in sys.modules:
             getattr(sys.modules[module], said).clear()
-    if "weft.api.general" in sys.modules:
-        sys.modules["weft.api.general"].forget()
+    if "weft.api.backend" in sys.modules:
+        sys.modules["weft.api.backend"].forget()

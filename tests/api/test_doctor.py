@@ -12,7 +12,7 @@ import torch
 from click.testing import CliRunner, Result
 
 import weft
-from weft.cli import findings as doctor_module
+from weft.cli import doctor as doctor_module
 from weft.cli.main import main
 from weft.options import Options, variable_of
 from weft.run import scratch

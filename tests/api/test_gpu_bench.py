@@ -21,8 +21,8 @@ import weft
 from weft.cli.main import main
 from weft.lab.demo import Checked
 from weft.lab.gpu import bench as gpu_bench
+from weft.lab.gpu import bench as gpu_targets
 from weft.lab.gpu import clock as gpu_clock
-from weft.lab.gpu import goals as gpu_targets
 from weft.lab.gpu import peers as gpu_peers
 from weft.lab.gpu import worker as gpu_worker
 from weft.lab.gpu.clock import Rates, Replay, WallClock, alternate

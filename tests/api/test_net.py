@@ -14,7 +14,8 @@ from torch import nn
 from torch._dynamo.exc import BackendCompilerFailed
 
 import weft
-from weft.api import general, net
+from weft.api import backend as general
+from weft.api import net
 from weft.errors import DefectError, LeftToPyTorchWarning
 from weft.plan import runner
 
@@ -43,7 +44,7 @@ PLACES = {
     "the plan": ("weft.api.backend.plan", None),
     "the trial": ("weft.api.backend.faster", None),
     "the text that runs it": ("weft.plan.executable.runner", None),
-    "the outline": ("weft.api.general.Outline.of", None),
+    "the outline": ("weft.api.backend.Outline.of", None),
     "what is lost": ("weft.api.losses.mostly_left", None),
 }
 

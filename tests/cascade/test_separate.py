@@ -15,7 +15,7 @@ from testkit.cascade.chains import CHAINS, REFUSED
 from testkit.cascade.programs import analysed, wrong
 from weft.cascade import separate
 from weft.cascade.chain import MOST_OPERATIONS, Chain, Element, Link, Result
-from weft.cascade.fixed_point import one_product
+from weft.cascade.formulas import one_product
 from weft.cascade.separate import MOST_POWER, MOST_TERMS, NotSeparableError, Term, separated
 from weft.tensor.axes import Axis, Space
 from weft.tensor.domain import Domain

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.tensor import modular, primes
+from weft.tensor import modular
+from weft.tensor import modular as primes
 from weft.tensor.dtypes import DType
 from weft.tensor.field import ExactValue, FieldDomain, FieldElements, FieldValue
 from weft.tensor.field_arithmetic import SQUARE, FieldArithmetic

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weft.tensor import primes
+from weft.tensor import modular as primes
 
 sympy: Any = import_module("sympy")  # it ships no types
 

@@ -10,7 +10,7 @@ import pytest
 from weft.tensor.builder import Builder
 from weft.tensor.degrees import DegreeDomain, Formula, Polynomial
 from weft.tensor.dtypes import DType
-from weft.tensor.primes import FAMILY, LEAST
+from weft.tensor.modular import FAMILY, LEAST
 from weft.tensor.program import Monoid, TensorProgram
 from weft.tensor.scalar import Arg, Lit, Scalar, apply
 from weft.verify import Argument, Verdict, equivalent

@@ -21,7 +21,7 @@ from weft.tensor.program import Elementwise, Iota, Monoid, Reduction, TensorProg
 from weft.tensor.scalar import Arg, Lit, Scalar, substitute
 from weft.tensor.scalar import apply as op
 from weft.verify import verify
-from weft.verify.fixed_sizes import different_size, freed
+from weft.verify.sizes import different_size, freed
 from weft.verify.verdict import Argument
 
 ROW, COLUMN = Arg(0), Arg(1)

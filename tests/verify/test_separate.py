@@ -12,11 +12,10 @@ from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Cast, Elementwise, Input, TensorProgram, Use
 from weft.tensor.scalar import Apply, Arg, Lit, Scalar
-from weft.verify.rounding import rounded_constants
 from weft.verify.seeds import Numbers, Tensors, draws
 from weft.verify.separate import Search, Side
 from weft.verify.smaller import smaller
-from weft.verify.written import as_written, computed, finest
+from weft.verify.written import as_written, computed, finest, rounded_constants
 
 M = Axis("m", Space("M"))
 X = torch.arange(12.0)

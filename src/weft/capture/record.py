@@ -34,7 +34,7 @@ from weft.capture.calls import (
 )
 from weft.capture.contents import Silent, silent, with_sources
 from weft.capture.describe import memory_format
-from weft.capture.gradients import differentiates
+from weft.capture.graph import differentiates
 from weft.capture.inplace import InPlaceCalls
 from weft.capture.memory import BY_STRIDE, Piece, storage_of
 from weft.capture.parts import IN_DOUBLE, LIBRARY, PARTS

@@ -16,8 +16,8 @@ from weft.capture.creation import CREATION
 from weft.capture.describe import alive, home_of, unlike
 from weft.capture.elementwise import elementwise, is_elementwise
 from weft.capture.flags import flagged
-from weft.capture.indices import INDICES
 from weft.capture.memory import Effect, Piece, Write
+from weft.capture.numbers import INDICES
 from weft.capture.opaque import OpaqueCalls
 from weft.capture.picks import CHECK
 from weft.capture.products import PRODUCTS

@@ -18,8 +18,8 @@ import numpy as np
 
 from weft.block.program import BlockProgram, Graph, Map, Pointwise
 from weft.block.rename import fresh
+from weft.cascade.algebra import Monomial, monomial
 from weft.cascade.chain import Chain, Result, bound_to, depending
-from weft.cascade.monomial import Monomial, monomial
 from weft.tensor.axes import Space
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import rounded

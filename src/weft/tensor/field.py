@@ -3,7 +3,7 @@
 What is interpreted. add, sub, mul, div, neg, whole powers, sums, products and contractions are
 those of the field, so every polynomial and rational identity holds. exp(x) is omega ** x, the
 exponent modulo q, the power modulo p, where q | p - 1 and omega has order q: so exp(a + b) is
-exp(a) exp(b). Values have residues modulo a chain of up to three primes (`weft.tensor.primes`), each
+exp(a) exp(b). Values have residues modulo a chain of up to three primes (`weft.tensor.modular`), each
 dividing the next less one, and an exponential uses one up: exponentials of exponentials are
 interpreted two deep, a third is a random function. Integers and bools that come from indices,
 constants and comparisons of them are exact, and so are integers that elements are cast to: a random
@@ -35,7 +35,7 @@ from typing import TypeAlias, assert_never
 
 import numpy as np
 
-from weft.tensor import modular, optable, primes
+from weft.tensor import modular, optable
 from weft.tensor.domain import (
     Array,
     Structural,
@@ -85,7 +85,7 @@ class FieldDomain:
 
     Args:
         seed: of everything that is random but inputs.
-        chain: the primes (`weft.tensor.primes`), as many as exponentials are nested deep in what is evaluated, and one more;
+        chain: the primes (`weft.tensor.modular`), as many as exponentials are nested deep in what is evaluated, and one more;
             each costs as much work again. With too few, the deepest exponentials are random functions. By default three that
             follow from the seed.
         arbitrary: integers and bools that are data are elements, too, and what is not arithmetic on them is a random function; so
@@ -95,7 +95,7 @@ class FieldDomain:
     """
 
     def __init__(self, seed: int, chain: tuple[int, ...] | None = None, *, arbitrary: bool = False) -> None:
-        self._primes = primes.of_seed(seed) if chain is None else chain
+        self._primes = modular.of_seed(seed) if chain is None else chain
         self._arithmetic = FieldArithmetic(seed, self._primes, arbitrary=arbitrary)
         self._arbitrary = arbitrary
         self._full: dict[tuple[tuple[int, ...], str, DType], FieldElements] = {}

@@ -1,6 +1,6 @@
 """The operations of the table on field elements. What they prove is said in `weft.tensor.field`.
 
-A `FieldValue` has residues modulo the last primes of a chain (`weft.tensor.primes`), at least the last one, which
+A `FieldValue` has residues modulo the last primes of a chain (`weft.tensor.modular`), at least the last one, which
 decides everything that is not arithmetic: equality, order, and the arguments of random functions. Infinity,
 minus infinity and NaN are no residues; they are kept beside them and follow IEEE's rules.
 """

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 
 from weft.tensor.degrees import Formula, Met, Polynomial, Value
-from weft.tensor.primes import FAMILY, LEAST
+from weft.tensor.modular import FAMILY, LEAST
 from weft.verify.thresholds import FARTHEST
 from weft.verify.verdict import Argument, Shown, Verdict
 

@@ -19,10 +19,9 @@ from weft.block.program import BlockProgram
 from weft.tensor.domain import Domain
 from weft.tensor.evaluate import evaluate, returned
 from weft.tensor.program import Cast, Node, Opaque, TensorProgram
-from weft.verify.fixed_sizes import Freed, different_size, freed
 from weft.verify.inputs import one_by_one, random_inputs
 from weft.verify.moves import Calls, run_moves
-from weft.verify.sizes import edge_sizes, small_tiles
+from weft.verify.sizes import Freed, different_size, edge_sizes, freed, small_tiles
 from weft.verify.subject import FAILURES, Draw, Subject
 from weft.verify.verdict import Verdict
 

@@ -26,7 +26,7 @@ from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate
 from weft.tensor.program import Contraction, Input, Monoid, Ranking, Reduction, TensorProgram
 from weft.tensor.scalar import Scalar, parts, show
-from weft.verify.fixed_sizes import over_spaces, symbols_for
+from weft.verify.sizes import over_spaces, symbols_for
 
 # Elements of each space; those of what is reduced, and of its blocks.
 _FEW, _REDUCED, _BLOCK = 2, 4, 2

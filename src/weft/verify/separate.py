@@ -25,10 +25,9 @@ from weft.errors import WeftError
 from weft.tensor.domain import Array
 from weft.tensor.program import TensorProgram
 from weft.verify.inputs import literals
-from weft.verify.rounding import changed, rounded_constants
 from weft.verify.seeds import Numbers, Tensors, draws, few_draws
 from weft.verify.smaller import smaller
-from weft.verify.written import Computed, computed, distance, spread
+from weft.verify.written import Computed, changed, computed, distance, rounded_constants, spread
 
 Run = Callable[[Tensors], Sequence[Any]]
 

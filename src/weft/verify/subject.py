@@ -15,7 +15,7 @@ from weft.tensor.degrees import DegreeDomain
 from weft.tensor.domain import Domain
 from weft.tensor.dtypes import DType
 from weft.tensor.field import FieldDomain, FieldElements
-from weft.tensor.primes import LONGEST, chain, chains
+from weft.tensor.modular import LONGEST, chain, chains
 from weft.tensor.program import Elementwise, Monoid, Reduction, TensorProgram
 from weft.tensor.scalar import applied
 from weft.verify.classes import Held

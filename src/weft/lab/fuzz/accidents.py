@@ -3,13 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode  # no public name
 from torch.utils import _pytree as pytree  # no public name
 from torch.utils._python_dispatch import TorchDispatchMode  # no public name
 
 from weft.capture.memory import apart
+
+Results: TypeAlias = tuple[torch.Tensor, ...]
+Function: TypeAlias = Callable[..., Results]
+
+
+def traced(function: Function, given: Sequence[torch.Tensor]) -> Results | None:
+    """Gives the results of `function` and its arguments after it, traced and run call by call; None where PyTorch cannot.
+
+    There each statement reads all that it reads before it writes, and an operation may have another form (one_hot).
+    """
+    try:
+        results: Results = cast("Any", torch).compile(function, backend="aot_eager")(*given)
+    except Exception:  # noqa: BLE001 - whatever PyTorch raises
+        return None
+    return *results, *given
+
+
+def described(function: Function, given: Sequence[torch.Tensor]) -> Results | None:
+    """Gives results without data, of whose strides PyTorch's shape functions may say another thing than its kernels (`angle`)."""
+    mode: Any = FakeTensorMode()
+    without = [mode.from_tensor(tensor) for tensor in given]
+    try:
+        with mode:
+            return function(*without)
+    except Exception:  # noqa: BLE001 - whatever PyTorch raises
+        return None
+
 
 OF_TYPE = "aten::_to_copy"
 """A change of type: the reference, where all floats are of one type, makes fewer."""

@@ -14,11 +14,10 @@ import torch
 from weft.api.compile import compile as weft_compile
 from weft.api.optimize import optimize
 from weft.errors import ShapeError, UnsupportedError
-from weft.lab.fuzz.accidents import OfCopies, Overlaps, out_of_range
+from weft.lab.fuzz.accidents import OfCopies, Overlaps, described, out_of_range, traced
 from weft.lab.fuzz.function_values import StandIn, generator, stand_in
 from weft.lab.fuzz.nudged import UNITS, nudged
 from weft.lab.fuzz.random_functions import REFUSALS, RandomFunction, kind_of
-from weft.lab.fuzz.traced import described, traced
 from weft.options import options
 from weft.verify.judge import Draws, judge
 

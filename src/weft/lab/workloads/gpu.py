@@ -31,7 +31,7 @@ from torch.nn import functional
 
 from weft.lab.examples import Example, Operand, Sizes, one_product, two_products, weight
 from weft.lab.workloads import cpu as workloads
-from weft.lab.workloads import dims as workloads_dims
+from weft.lab.workloads import reductions as workloads_dims
 from weft.lab.workloads.cpu import attention, queries_and_keys
 from weft.lab.workloads.reductions import bodies, inertia, matrix, variance
 from weft.verify.judge import IndexGap
@@ -48,7 +48,7 @@ class Workload:
 
     Attributes:
         example: the function, its operands and sizes, its element type; its title is the row's name.
-        group: which target of `weft.lab.gpu.goals` it counts for; empty: none.
+        group: which target of `weft.lab.gpu.bench` it counts for; empty: none.
         flops: of its matrix products, at some sizes.
         matrix: the element type whose rate of products counts.
         best: the fastest peers of an earlier measurement: one, or those that may be it.
