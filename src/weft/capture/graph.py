@@ -7,43 +7,16 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree  # no public name
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass  # no public name
 
 from weft.capture.captured import Captured, Fallback
 from weft.capture.flags import forward_derivatives
 from weft.capture.memory import apart
-from weft.capture.record import record
-from weft.capture.source import location_of
+from weft.capture.record import gradient_line, gradients_possible, record
 from weft.capture.tape import PLAIN
 from weft.capture.translate import meaning, translate
 from weft.defects import note
 from weft.errors import Location, WeftError
-
-
-def differentiates(gm: fx.GraphModule) -> bool:
-    """Tells whether the graph itself computes derivatives (`torch.func.grad`): in inference mode nothing is recorded for them."""
-    return any(getattr(n.target, "__name__", "") == "_grad_increment_nesting" for n in gm.graph.nodes)
-
-
-def gradient_line(gm: fx.GraphModule) -> tuple[bool, Location | None]:
-    """Tells whether gradients may be asked for through a result of `gm`, and which line makes it."""
-    output = next(n for n in gm.graph.nodes if n.op == "output")
-    for node in output.all_input_nodes:
-        leaves = pytree.tree_leaves(node.meta.get("example_value"))
-        wanted = any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves)
-        if wanted and node.op != "placeholder":
-            return True, location_of(node)
-    return False, None
-
-
-def gradients_possible(gm: fx.GraphModule) -> bool:
-    """Tells whether gradients may be recorded on the way, also where no result asks for them."""
-    on = torch.is_grad_enabled() or any(
-        n.op == "call_function" and "set_grad_enabled" in str(n.target) and True in n.args for n in gm.graph.nodes
-    )
-    examples = [n.meta["example_value"] for n in gm.graph.nodes if n.op == "placeholder"]
-    return on and any(isinstance(e, torch.Tensor) and e.requires_grad for e in examples)
 
 
 def capture(gm: fx.GraphModule, example_inputs: Sequence[Any], *, doubles: bool = True) -> Captured:

@@ -34,7 +34,6 @@ from weft.capture.calls import (
 )
 from weft.capture.contents import Silent, silent, with_sources
 from weft.capture.describe import memory_format
-from weft.capture.graph import differentiates
 from weft.capture.inplace import InPlaceCalls
 from weft.capture.memory import BY_STRIDE, Piece, storage_of
 from weft.capture.parts import IN_DOUBLE, LIBRARY, PARTS
@@ -42,9 +41,36 @@ from weft.capture.picks import PICKS
 from weft.capture.pieces import record_as_it_stands
 from weft.capture.recording import Call, Meaning, Recording, Slot
 from weft.capture.refusal import refused_by_eager
+from weft.capture.source import location_of
 from weft.capture.tape import Tape
 from weft.defects import note
-from weft.errors import RefusedByEagerError
+from weft.errors import Location, RefusedByEagerError
+
+
+def differentiates(gm: fx.GraphModule) -> bool:
+    """Tells whether the graph itself computes derivatives (`torch.func.grad`): in inference mode nothing is recorded for them."""
+    return any(getattr(n.target, "__name__", "") == "_grad_increment_nesting" for n in gm.graph.nodes)
+
+
+def gradient_line(gm: fx.GraphModule) -> tuple[bool, Location | None]:
+    """Tells whether gradients may be asked for through a result of `gm`, and which line makes it."""
+    output = next(n for n in gm.graph.nodes if n.op == "output")
+    for node in output.all_input_nodes:
+        leaves = pytree.tree_leaves(node.meta.get("example_value"))
+        wanted = any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves)
+        if wanted and node.op != "placeholder":
+            return True, location_of(node)
+    return False, None
+
+
+def gradients_possible(gm: fx.GraphModule) -> bool:
+    """Tells whether gradients may be recorded on the way, also where no result asks for them."""
+    on = torch.is_grad_enabled() or any(
+        n.op == "call_function" and "set_grad_enabled" in str(n.target) and True in n.args for n in gm.graph.nodes
+    )
+    examples = [n.meta["example_value"] for n in gm.graph.nodes if n.op == "placeholder"]
+    return on and any(isinstance(e, torch.Tensor) and e.requires_grad for e in examples)
+
 
 _ATEN: Any = torch.ops.aten
 _TORCH = str(Path(torch.__file__).parent)
