@@ -14,7 +14,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -37,16 +37,13 @@ from weft.capture import (
     Number,
     OpaqueCall,
     Operand,
-    Result,
     Told,
     Write,
     Written,
 )
-from weft.cascade import Approximation
 from weft.cost import Cost
 from weft.errors import ProgramFileError, WeftError
-from weft.fuse import Step as Rewrite
-from weft.plan import CompiledRegion, Considered, Kernel, Plan
+from weft.plan import CompiledRegion, Kernel, Plan
 from weft.plan.executable import running
 from weft.plan.packed import FORMS, Atom, name_of, packed, unpacked
 from weft.plan.runner import CallStep, RegionStep, Step, ViewStep
@@ -59,7 +56,7 @@ from weft.tensor.laws import View
 from weft.tensor.program import TensorProgram
 from weft.verify import Argument, Shown, Verdict
 
-_FORMAT = 2
+_FORMAT = 3
 # What reading an archive whose bytes were changed may raise, and making a program of what it then holds.
 _DAMAGED = (
     *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, ArithmeticError),
@@ -87,45 +84,15 @@ class SavedKernel:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SavedRegion:
-    """A `CompiledRegion` as data."""
-
-    program: TensorProgram
-    lowered: BlockProgram
-    fused: BlockProgram
-    trace: tuple[Rewrite, ...]
-    kernels: tuple[SavedKernel, ...]
-    origin: str
-    considered: tuple[Considered, ...]
-    approximation: Approximation | None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SavedRegionStep:
-    """A `RegionStep` as data."""
-
-    region: SavedRegion
-    reads: tuple[tuple[str, str], ...]
-    writes: tuple[tuple[str, str], ...]
-    sizes: Mapping[str, Found]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class SavedProgram:
-    """A plan and how it is called, as data; attributes as those of `Captured`, `Plan` and `Calling`.
+    """A plan and how it is called, as data; attributes as those of `Plan`.
 
     `constants`: of each tensor its shape, strides, element type; the last `own` of them are held by the graph itself.
     """
 
-    written: TensorProgram
-    inputs: tuple[int, ...]
-    calls: Mapping[str, OpaqueCall]
-    results: tuple[Result, ...]
-    writes: tuple[tuple[int, int], ...]
-    fallbacks: tuple[Fallback, ...]
-    views: tuple[Fallback, ...]
+    captured: Captured
     program: TensorProgram
-    steps: tuple[CallStep | ViewStep | SavedRegionStep, ...]
+    steps: tuple[Step, ...]
     in_place: frozenset[str]
     arguments: int
     calling: Calling
@@ -176,9 +143,10 @@ _ATOMS = {
 _OWN = (
     *(
         SavedKernel,
-        SavedRegion,
-        SavedRegionStep,
         SavedProgram,
+        CompiledRegion,
+        RegionStep,
+        Captured,
         CallStep,
         ViewStep,
         Found,
@@ -212,35 +180,12 @@ class _Writer:
     """What goes into the archive, by name."""
 
     files: dict[str, bytes] = field(default_factory=dict[str, bytes])
-    regions: dict[int, SavedRegion] = field(default_factory=dict[int, SavedRegion])
 
     def put(self, folder: str, content: bytes) -> str:
         """Add content to the archive, and return its name there."""
         name = f"{folder}/{len(self.files)}"
         self.files[name] = content
         return name
-
-    def step(self, step: Step) -> CallStep | ViewStep | SavedRegionStep:
-        """Return `step` as data; one region for steps that share one."""
-        if not isinstance(step, RegionStep):
-            return step
-        region = self.regions.get(id(step.region))
-        if region is None:
-            region = self.regions[id(step.region)] = self.region(step.region)
-        return SavedRegionStep(region, step.reads, step.writes, step.sizes)
-
-    def region(self, region: CompiledRegion) -> SavedRegion:
-        """Return `region` as data."""
-        return SavedRegion(
-            region.program,
-            region.lowered,
-            region.fused,
-            region.trace,
-            tuple(map(self.kernel, region.kernels)),
-            region.origin,
-            region.considered,
-            region.approximation,
-        )
 
     def kernel(self, kernel: Kernel) -> SavedKernel:
         """Return `kernel` as data, with its binaries as files."""
@@ -274,16 +219,11 @@ def save(path: Path, plan: Plan, called: Calling, constants: Sequence[torch.Tens
     _demand_text(captured)
     writer = _Writer()
     constants_of = tuple(map(writer.constant, (*constants, *captured.constants)))
+    alone = replace(captured, made_by={}, leaving=None, constants=(), recording=None, sizes={})
     saved = SavedProgram(
-        captured.program,
-        captured.arguments,
-        captured.calls,
-        captured.results,
-        captured.writes,
-        captured.fallbacks,
-        captured.views,
+        alone,
         program,
-        tuple(map(writer.step, plan.steps)),
+        plan.steps,
         plan.in_place,
         plan.arguments,
         called,
@@ -299,7 +239,7 @@ def save(path: Path, plan: Plan, called: Calling, constants: Sequence[torch.Tens
     }
     with replacing(path) as new, zipfile.ZipFile(new, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(_MANIFEST, json.dumps(manifest, indent=1))
-        archive.writestr(_PROGRAM, packed(saved, _FORMS))
+        archive.writestr(_PROGRAM, packed(saved, _FORMS | {"kernel": Atom(Kernel, writer.kernel, _unread)}))
         for name, content in writer.files.items():
             archive.writestr(name, content)
     return path
@@ -341,7 +281,9 @@ def read(path: Path, device: str | torch.device | None) -> Loaded:
         place = toolchain(target).place(device)
         # A graph's tensors are all on one device, which need not be the one that it was traced on.
         forms = _FORMS | {"device": Atom(torch.device, str, lambda _: place)}
-        return _Reader(files, unpacked(files[_PROGRAM], SavedProgram, forms), target, place).loaded()
+        reader = _Reader(files, target, place)
+        forms["kernel"] = Atom(Kernel, _unread, reader.kernel)
+        return reader.loaded(unpacked(files[_PROGRAM], SavedProgram, forms))
     except WeftError:
         raise
     except _DAMAGED as error:
@@ -366,54 +308,26 @@ class _Reader:
     """Makes a plan of what an archive holds."""
 
     files: Mapping[str, bytes]
-    saved: SavedProgram
     target: Target
     device: torch.device
-    regions: dict[int, CompiledRegion] = field(default_factory=dict[int, CompiledRegion])
 
-    def loaded(self) -> Loaded:
+    def loaded(self, saved: SavedProgram) -> Loaded:
         """Restore the plan, and what it is called with."""
-        saved = self.saved
-        constants = self.constants()
+        constants = self.constants(saved)
         split = len(constants) - saved.own
-        captured = Captured(
-            saved.written,
-            saved.inputs,
-            saved.calls,
-            saved.results,
-            saved.writes,
-            saved.fallbacks,
-            views=saved.views,
-            constants=constants[split:],
-        )
-        steps = tuple(map(self.step, saved.steps))
+        captured, steps = replace(saved.captured, constants=constants[split:]), saved.steps
         run = running(captured, saved.program, steps, saved.arguments, saved.in_place, _shared_memory)
         regions = tuple(step.region for step in steps if isinstance(step, RegionStep))
         rest = None, saved.in_place, steps, saved.arguments
-        plan = Plan(captured, saved.program, regions, saved.fallbacks, run, *rest)
+        plan = Plan(captured, saved.program, regions, captured.fallbacks, run, *rest)
         return Loaded(plan, saved.calling.on(self.device), constants[:split])
 
-    def constants(self) -> tuple[torch.Tensor, ...]:
+    def constants(self, saved: SavedProgram) -> tuple[torch.Tensor, ...]:
         """Restore the tensors that the function holds."""
         return tuple(
             held.tensor_of(self.files[f"constants/{number}"], *described, self.device)
-            for number, described in enumerate(self.saved.constants)
+            for number, described in enumerate(saved.constants)
         )
-
-    def step(self, step: CallStep | ViewStep | SavedRegionStep) -> Step:
-        """Restore the step that `step` is the data of."""
-        if not isinstance(step, SavedRegionStep):
-            return step
-        region = self.regions.get(id(step.region))
-        if region is None:
-            region = self.regions[id(step.region)] = self.region(step.region)
-        return RegionStep(region, step.reads, step.writes, step.sizes)
-
-    def region(self, saved: SavedRegion) -> CompiledRegion:
-        """Restore the region that `saved` is the data of, its kernels loaded."""
-        made = tuple(map(self.kernel, saved.kernels))
-        rest = saved.origin, saved.considered, saved.approximation
-        return CompiledRegion(saved.program, saved.lowered, saved.fused, saved.trace, made, *rest)
 
     def kernel(self, saved: SavedKernel) -> Kernel:
         """Restore the kernel that `saved` is the data of."""
@@ -431,6 +345,10 @@ class _Reader:
             built.assembled,
             saved.judged,
         )
+
+
+def _unread(value: Any) -> Any:
+    raise TypeError(f"a {type(value).__name__} is not read and written by one program")
 
 
 def _shared_memory(*_: Any) -> Sequence[Any]:

@@ -36,11 +36,11 @@ _TUPLE, _LIST, _SET, _MAPPING, _MEMBER, _BROUGHT, _ATOM = "t", "l", "s", "m", "e
 
 @dataclass(frozen=True, slots=True)
 class Atom:
-    """A form that has a text of its own: `write` gives it, `read` takes it; `kind` are its values."""
+    """A form that stands for another: of values of `kind`, `write` gives what is packed in their place, and `read` takes it."""
 
     kind: type
-    write: Callable[[Any], str]
-    read: Callable[[str], Any]
+    write: Callable[[Any], Any]
+    read: Callable[[Any], Any]
 
 
 def _forms_of(module: Any) -> list[type]:
@@ -157,7 +157,7 @@ class _Writer:
             return [_LIST, *map(self.item, value)]
         atom = next((each for each in self.atoms if isinstance(value, each.kind)), None)
         if atom is not None:
-            return [_ATOM, self._number(atom), atom.write(value)]
+            return [_ATOM, self._number(atom), self.item(atom.write(value))]
         if isinstance(value, frozenset):
             return [_SET, *sorted(map(self.item, cast("frozenset[Any]", value)), key=str)]
         if isinstance(value, Mapping):
