@@ -206,7 +206,7 @@ class InPlaceCalls:
         if into is None and not row_major and not STRIDED.issuperset(looks):
             raise UnsupportedError(f"{op} writes into a reshaped tensor that is not contiguous")
         held = self.tape.held(((base, place.arguments, tuple(args), kwargs), {}))
-        self.tape.renew(base, Write(place.calls, op, row_major), held, into)
+        self.tape.renew(base, Write(op, place.calls, row_major), held, into)
         self.tape.memory.wrote(base)
         self.tape.memory.current(base)
 

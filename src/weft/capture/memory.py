@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch._ops import OpOverload  # no public name
@@ -52,7 +52,7 @@ class Place:
     steps: tuple[Look, ...] = ()
 
     @property
-    def calls(self) -> tuple[tuple[OpOverload[..., Any], int], ...]:
+    def calls(self) -> Looks:
         """Gives of each step the call, and which of its results is the next tensor."""
         return tuple((step.call, step.result) for step in self.steps)
 
@@ -151,31 +151,58 @@ class Memory:
         return self.versions[id(self.place(tensor).base)] > 0
 
 
+Looks: TypeAlias = tuple[tuple[OpOverload[..., Any], int], ...]
+"""Calls that lead to a view, each on the result of the one before, and which of its results that is."""
+
+
 @dataclass(frozen=True, slots=True)
-class Write:
-    """What a call does that writes: `op` on what `views` show of the first argument, which then is the result.
+class _Writing:
+    """A call of `op`, which writes."""
 
-    Attributes:
-        views: calls, each on the result of the one before, and which of its results that is.
-        op: the in-place operation; it writes into its first argument.
-        packed: a copy of the first argument is made row-major: the views were made of a tensor that is.
-        in_place: the first argument itself is written into, else a copy of it.
-    """
-
-    views: tuple[tuple[OpOverload[..., Any], int], ...]
-    op: OpOverload[..., Any]
-    packed: bool
-    in_place: bool = False
+    op: Any
 
     @property
     def overloadpacket(self) -> Any:
-        """The in-place operation's."""
+        """That of what is called."""
         return self.op.overloadpacket
 
     @property
     def namespace(self) -> str:
-        """The in-place operation's."""
+        """That of what is called."""
         return self.op.namespace
+
+    def shown(self, whole: torch.Tensor, looks: Looks, further: Sequence[tuple[Any, Any]]) -> torch.Tensor:
+        """Returns the view of `whole` that is written into; `further` are the further arguments of each call.
+
+        Raises:
+            RuntimeError: it is a copy, and what is written would be lost.
+        """
+        seen: Any = whole
+        for (call, result), (more, named) in zip(looks, further, strict=True):
+            seen = pytree.tree_leaves(call(seen, *more, **named))[result]
+        if storage_of(seen) != storage_of(whole):
+            raise RuntimeError(f"{self.op} would write into a copy")
+        return seen
+
+
+def _copied(base: torch.Tensor, packed: bool) -> torch.Tensor:
+    return base.clone(memory_format=torch.contiguous_format if packed else torch.preserve_format)
+
+
+@dataclass(frozen=True, slots=True)
+class Write(_Writing):
+    """What a call does that writes: `op` on what `views` show of the first argument, which then is the result.
+
+    Attributes:
+        op: the in-place operation; it writes into its first argument.
+        views: of the first argument.
+        packed: a copy of the first argument is made row-major: the views were made of a tensor that is.
+        in_place: the first argument itself is written into, else a copy of it.
+    """
+
+    views: Looks
+    packed: bool
+    in_place: bool = False
 
     def __call__(
         self, base: torch.Tensor, views: Sequence[tuple[Any, Any]], args: Sequence[Any], kwargs: dict[str, Any]
@@ -186,14 +213,8 @@ class Write:
             RuntimeError: a view is a copy, and what is written would be lost.
         """
         with torch.no_grad():
-            order = torch.contiguous_format if self.packed else torch.preserve_format
-            whole = base if self.in_place else base.clone(memory_format=order)
-            seen = whole
-            for (call, result), (more, named) in zip(self.views, views, strict=True):
-                seen: Any = pytree.tree_leaves(call(seen, *more, **named))[result]
-            if storage_of(seen) != storage_of(whole):
-                raise RuntimeError(f"{self.op} would write into a copy")
-            self.op(seen, *args, **kwargs)
+            whole = base if self.in_place else _copied(base, self.packed)
+            self.op(self.shown(whole, self.views, views), *args, **kwargs)
         return whole
 
 
@@ -205,7 +226,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Effect:
+class Effect(_Writing):
     """What a call does that writes into any of its arguments: `op`, on what views of the first arguments show.
 
     Attributes:
@@ -217,21 +238,10 @@ class Effect:
         in_place: the first arguments themselves are written into, else copies of them.
     """
 
-    op: Any
-    places: tuple[tuple[int, tuple[tuple[OpOverload[..., Any], int], ...]], ...]
+    places: tuple[tuple[int, Looks], ...]
     packed: tuple[bool, ...]
     kept: tuple[int, ...]
     in_place: bool = False
-
-    @property
-    def overloadpacket(self) -> Any:
-        """That of what is called."""
-        return self.op.overloadpacket
-
-    @property
-    def namespace(self) -> str:
-        """That of what is called."""
-        return self.op.namespace
 
     def __call__(
         self, bases: Sequence[torch.Tensor], views: Sequence[Sequence[Any]], args: Sequence[Any], kwargs: dict[str, Any]
@@ -241,20 +251,12 @@ class Effect:
         Raises:
             RuntimeError: a view is a copy, and what is written would be lost.
         """
-        orders = [torch.contiguous_format if packed else torch.preserve_format for packed in self.packed]
         with torch.no_grad():
             wholes = [
-                base if self.in_place else base.clone(memory_format=order)
-                for base, order in zip(bases, orders, strict=True)
+                base if self.in_place else _copied(base, order) for base, order in zip(bases, self.packed, strict=True)
             ]
-            shown: list[torch.Tensor] = []
-            for (number, steps), further in zip(self.places, views, strict=True):
-                seen: Any = wholes[number]
-                for (call, result), (more, named) in zip(steps, further, strict=True):
-                    seen = pytree.tree_leaves(call(seen, *more, **named))[result]
-                if storage_of(seen) != storage_of(wholes[number]):
-                    raise RuntimeError(f"{self.op} would write into a copy")
-                shown.append(seen)
+            places = zip(self.places, views, strict=True)
+            shown = [self.shown(wholes[number], looks, further) for (number, looks), further in places]
 
             def given(leaf: Any) -> Any:
                 return shown[leaf.index] if isinstance(leaf, Written) else leaf

@@ -267,6 +267,8 @@ class DegreeDomain:
             return Formula((), whole=True) if found.fixed else replace(found, number=None)
         if row.closed and all(_is_whole(a) for a in args):
             return Formula((), whole=True)
+        if isinstance(row.field, Apply):
+            return self._scalar(row.field, args)
         return self._operation(row, [_formula(a) for a in args])
 
     def _operation(self, row: optable.Row, formulas: Sequence[Formula]) -> Formula:
@@ -321,9 +323,6 @@ class DegreeDomain:
     def _mul(self, a: Formula, b: Formula) -> Formula:
         return _made(a, b, a.top * b.top, a.bottom * b.bottom, a.poles * b.poles, a.divisor + b.divisor)
 
-    def _fma(self, a: Formula, b: Formula, c: Formula) -> Formula:
-        return self._add(self._mul(a, b), c)
-
     def _div(self, a: Formula, b: Formula) -> Formula:
         if b.number is not None:  # the same whole number for all elements, which sums keep
             return _made(a, b, a.top.scaled(b.divisor), a.bottom, a.poles, a.divisor + b.top.bits)
@@ -338,12 +337,6 @@ class DegreeDomain:
         inside = a.top * a.bottom * a.poles
         power = replace(ONE, power=max(1, inside.degree), power_bits=inside.bits + a.divisor)
         return replace(a, top=power, bottom=ONE, divisor=0.0, number=None)
-
-    def _expm1(self, a: Formula) -> Formula:
-        return self._sub(self._exp(a), _number(1.0, ()))
-
-    def _log1p(self, a: Formula) -> Formula:
-        return self._function("log", [self._add(_number(1.0, ()), a)])
 
     def _pow(self, a: Formula, b: Formula) -> Formula:
         if b.number is not None and abs(b.number) == 0.5:

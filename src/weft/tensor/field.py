@@ -191,6 +191,8 @@ class FieldDomain:
         integers = len(exact) == 2 and exact[0].dtype.kind == exact[1].dtype.kind == "i"
         if row.name == "where" and integers and not self._arbitrary:
             return self._whole(args[0], *exact)
+        if isinstance(row.field, Apply):
+            return self._scalar(row.field, args)
         elements = [self._elements(a) for a in args]
         if row.field is None:
             drawn = self._arithmetic.uninterpreted(row.name, *elements)

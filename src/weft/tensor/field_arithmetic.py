@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partialmethod
 
 import numpy as np
 
@@ -223,10 +224,6 @@ class FieldArithmetic:
         result = _pointwise(lambda x, y, p: x * y % p, a, b)
         return self._patched("mul", result, self._is_special(a, b), a, b)
 
-    def fma(self, a: FieldValue, b: FieldValue, c: FieldValue) -> FieldValue:
-        """Return a * b + c."""
-        return self.add(self.mul(a, b), c)
-
     def div(self, a: FieldValue, b: FieldValue) -> FieldValue:
         """Return a / b; by 0 as IEEE has it."""
         result = _pointwise(lambda x, y, p: x * modular.inverse(y, p) % p, a, b)
@@ -272,14 +269,6 @@ class FieldArithmetic:
             self._tables[p] = modular.exponential_tables(pow(SQUARE, exponent, p), p)
         return self._tables[p]
 
-    def expm1(self, a: FieldValue) -> FieldValue:
-        """Return exp(a) - 1."""
-        return self.sub(self.exp(a), self.from_floats(np.asarray(1.0)))
-
-    def log1p(self, a: FieldValue) -> FieldValue:
-        """Return log(1 + a)."""
-        return self.uninterpreted("log", self.add(self.from_floats(np.asarray(1.0)), a))
-
     def pow(self, a: FieldValue, b: FieldValue) -> FieldValue:
         """Multiply for known whole exponents, take square roots for known halves, else draw at random."""
         real = np.broadcast_to(self.known(b), np.broadcast_shapes(a.last.shape, b.last.shape))
@@ -308,26 +297,16 @@ class FieldArithmetic:
         return select(mask, self.from_floats(reals), result)
 
     def _rounding(self, op: str, a: FieldValue) -> FieldValue:
+        """Round what is known, else draw at random."""
         real = self.known(a)
         exact = self.from_floats(optable.row(op).meaning(np.where(np.isnan(real), 0.0, real)))
         result = select(np.isnan(real), self.random_function(op, a), exact)
         return self._patched(op, result, self._is_special(a), a)
 
-    def floor(self, a: FieldValue) -> FieldValue:
-        """Round down what is known, else draw at random; so do the next three."""
-        return self._rounding("floor", a)
-
-    def ceil(self, a: FieldValue) -> FieldValue:
-        """See `floor`."""
-        return self._rounding("ceil", a)
-
-    def trunc(self, a: FieldValue) -> FieldValue:
-        """See `floor`."""
-        return self._rounding("trunc", a)
-
-    def round(self, a: FieldValue) -> FieldValue:
-        """See `floor`."""
-        return self._rounding("round", a)
+    floor = partialmethod(_rounding, "floor")
+    ceil = partialmethod(_rounding, "ceil")
+    trunc = partialmethod(_rounding, "trunc")
+    round = partialmethod(_rounding, "round")
 
     def _beside_number(self, op: str, a: FieldValue, b: FieldValue, *, ties: bool = False) -> FieldValue | None:
         """Return a random function of the operand that is no number, if the other is one and comparisons with numbers
@@ -361,19 +340,15 @@ class FieldArithmetic:
 
     def maximum(self, a: FieldValue, b: FieldValue) -> FieldValue:
         """Return the greater under the random order; NaN if either is."""
-        found = self._beside_number("maximum", a, b)
-        if found is not None:
-            return found
-        chosen = select(self.order(a) >= self.order(b), a, b)
-        return self._with_nan(chosen, a.nan | b.nan)
+        return self._extremum("maximum", a, b, self.order(a) >= self.order(b))
 
     def minimum(self, a: FieldValue, b: FieldValue) -> FieldValue:
         """Return the lesser under the random order; NaN if either is."""
-        found = self._beside_number("minimum", a, b)
-        if found is not None:
-            return found
-        chosen = select(self.order(a) <= self.order(b), a, b)
-        return self._with_nan(chosen, a.nan | b.nan)
+        return self._extremum("minimum", a, b, self.order(a) <= self.order(b))
+
+    def _extremum(self, op: str, a: FieldValue, b: FieldValue, first: Array) -> FieldValue:
+        found = self._beside_number(op, a, b)
+        return self._with_nan(select(first, a, b), a.nan | b.nan) if found is None else found
 
     def _with_nan(self, a: FieldValue, nan: Array) -> FieldValue:
         return select(nan, self.from_floats(np.asarray(np.nan)), a) if nan.any() else a
@@ -387,14 +362,6 @@ class FieldArithmetic:
         """Compute a <= b, as `lt` does."""
         found = self._beside_number("le", a, b)
         return (self.order(a) <= self.order(b)) & ~(a.nan | b.nan) if found is None else found
-
-    def gt(self, a: FieldValue, b: FieldValue) -> Array | FieldValue:
-        """Compute a > b, as `lt` does."""
-        return self.lt(b, a)
-
-    def ge(self, a: FieldValue, b: FieldValue) -> Array | FieldValue:
-        """Compute a >= b, as `lt` does."""
-        return self.le(b, a)
 
     def eq(self, a: FieldValue, b: FieldValue) -> Array | FieldValue:
         """Tell whether the elements are the same, as a mask; False beside NaN."""

@@ -10,6 +10,7 @@ import numpy as np
 from weft.tensor.optable import intervals, meanings
 from weft.tensor.optable.row import Array, Interval, Rounding, Row, Samples
 from weft.tensor.optable.whole import WHOLE
+from weft.tensor.scalar import Apply, Arg, Lit, apply
 
 _SPECIAL = 8.0  # clocks of a special function on a GPU, for a warp
 
@@ -69,7 +70,7 @@ def _function(  # noqa: PLR0913 - the columns
     gpu: float,
     *,
     samples: Samples = "real",
-    field: str | None = None,
+    field: str | Apply | None = None,
     triton: str = "tl",
     rounding: Rounding = "function",
     exact_at: float | None = 0.0,
@@ -118,6 +119,7 @@ def _decision(
     triton: str | None = None,
     *,
     samples: tuple[Samples, ...] = ("real", "real"),
+    field: Apply | None = None,
 ) -> Row:
     """Makes a row whose result is a bool, spelled alike in C++ and Triton unless both are given."""
     return Row(
@@ -127,7 +129,7 @@ def _decision(
         result="bool",
         closed=True,
         meaning=meaning,
-        field=name,
+        field=field or name,
         cpp=cpp,
         triton=triton or cpp,
         interval=interval,
@@ -166,7 +168,7 @@ _ARITHMETIC = (
         samples=("real", "real", "real"),
         closed=False,
         meaning=meanings.fused,
-        field="fma",
+        field=apply("add", apply("mul", Arg(0), Arg(1)), Arg(2)),
         cpp="weft::fma({0}, {1}, {2})",
         triton="tl.fma({0}, {1}, {2})",
         interval=intervals.fma,
@@ -202,7 +204,7 @@ _FUNCTIONS = (
         intervals.increasing(np.expm1, bounds=(-1.0, np.inf)),
         2 * _SPECIAL + 20,
         samples="nonzero",
-        field="expm1",
+        field=apply("sub", apply("exp", Arg(0)), Lit(1)),
         triton="weft",
     ),
     _function(
@@ -214,7 +216,7 @@ _FUNCTIONS = (
         intervals.increasing(np.log1p, (-1.0, np.inf)),
         2 * _SPECIAL + 20,
         samples="positive",
-        field="log1p",
+        field=apply("log", apply("add", Lit(1), Arg(0))),
         triton="weft",
     ),
     _function(
@@ -251,8 +253,10 @@ _CHOICE = (
     _extremum("minimum", np.minimum, intervals.minimum),
     _decision("lt", np.less, intervals.less, "({0} < {1})"),
     _decision("le", np.less_equal, intervals.negated(intervals.swapped(intervals.less)), "({0} <= {1})"),
-    _decision("gt", np.greater, intervals.swapped(intervals.less), "({0} > {1})"),
-    _decision("ge", np.greater_equal, intervals.negated(intervals.less), "({0} >= {1})"),
+    _decision("gt", np.greater, intervals.swapped(intervals.less), "({0} > {1})", field=apply("lt", Arg(1), Arg(0))),
+    _decision(
+        "ge", np.greater_equal, intervals.negated(intervals.less), "({0} >= {1})", field=apply("le", Arg(1), Arg(0))
+    ),
     _decision("eq", np.equal, intervals.equal, "({0} == {1})"),
     _decision("ne", np.not_equal, intervals.negated(intervals.equal), "({0} != {1})"),
     _decision("logical_and", np.logical_and, intervals.logical_and, "({0} && {1})", "({0} & {1})", samples=_TWO_MASKS),

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy.typing as npt
 
-from weft.tensor.scalar import Scalar
+from weft.tensor.scalar import Apply, Scalar
 
 Array: TypeAlias = npt.NDArray[Any]
 Interval: TypeAlias = tuple[float, float]
@@ -35,7 +35,7 @@ class Row:
         meaning: on numpy arrays (float64, int64 or bool; broadcastable), with torch's rules for
             NaN and inf.
         field: the method of `weft.tensor.field_arithmetic.FieldArithmetic` that interprets it over
-            finite fields; None where nothing does: a random function.
+            finite fields, or an expression over its arguments and other rows that does; None where nothing does: a random function.
         cpp, triton: an expression over the arguments' names `{0}`, `{1}` ..; arguments must be
             names or literals, since one may occur twice. C++: over `float` (masks: `bool`), with
             the prelude's functions in namespace weft, which have overloads for `double` and 64-bit
@@ -56,7 +56,7 @@ class Row:
     result: Literal["same", "bool"] = "same"
     closed: bool
     meaning: Callable[..., Array]
-    field: str | None
+    field: str | Apply | None
     cpp: str
     triton: str
     interval: Callable[..., Interval]
