@@ -20,10 +20,11 @@ from pathlib import Path
 import numpy as np
 
 from weft.tensor.builder import Builder
-from weft.tensor.degrees import DegreeDomain, Formula
+from weft.tensor.degrees import DegreeDomain
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate
 from weft.tensor.field import FieldDomain, FieldValue
+from weft.tensor.formula import Formula
 from weft.tensor.program import TensorProgram
 from weft.tensor.scalar import Arg, Lit, Scalar, apply
 from weft.verify.classes import Chances

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from weft.tensor.builder import Builder
-from weft.tensor.degrees import DegreeDomain, Formula, Polynomial
+from weft.tensor.degrees import DegreeDomain
 from weft.tensor.dtypes import DType
+from weft.tensor.formula import Formula, Polynomial
 from weft.tensor.modular import FAMILY, LEAST
 from weft.tensor.program import Monoid, TensorProgram
 from weft.tensor.scalar import Arg, Lit, Scalar, apply

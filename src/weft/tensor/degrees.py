@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -20,148 +20,13 @@ from weft.tensor import optable
 from weft.tensor.domain import Array, Structural, contract_arrays, wrapped
 from weft.tensor.dtypes import DType
 from weft.tensor.field import ExactValue
+from weft.tensor.formula import ONE, Formula, Met, Polynomial, made, repeated, summed, variable
 from weft.tensor.fp64 import Fp64Domain, rounded
 from weft.tensor.program import Monoid, Order
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 
 _NUMBERS = Fp64Domain()
 _DATA = np.zeros((), np.int8)
-
-
-@dataclass(frozen=True, slots=True)
-class Polynomial:
-    """Bounds of a polynomial with whole coefficients, each of its terms with an exponential, or of a sum of these.
-
-    Attributes:
-        degree: its total degree.
-        bits: log2 of the sum of its coefficients' magnitudes.
-        terms: log2 of how many different exponentials it has; 0 where there is one, or none.
-        power: of an exponent the degree of numerator, denominator and all that was divided by, added; 0 where there is none.
-        power_bits: the same of the bits.
-    """
-
-    degree: int = 0
-    bits: float = 0.0
-    terms: float = 0.0
-    power: int = 0
-    power_bits: float = 0.0
-
-    def __mul__(self, other: Polynomial) -> Polynomial:
-        if self is ONE or other is ONE:
-            return other if self is ONE else self
-        return Polynomial(
-            self.degree + other.degree,
-            self.bits + other.bits,
-            self.terms + other.terms,
-            self.power + other.power,
-            self.power_bits + other.power_bits,
-        )
-
-    def __add__(self, other: Polynomial) -> Polynomial:
-        return Polynomial(
-            max(self.degree, other.degree),
-            _sum(self.bits, other.bits),
-            _sum(self.terms, other.terms) if self.power or other.power else 0.0,
-            max(self.power, other.power),
-            max(self.power_bits, other.power_bits),
-        )
-
-    def __or__(self, other: Polynomial) -> Polynomial:
-        """Bounds both."""
-        if self is other:
-            return self
-        return Polynomial(
-            max(self.degree, other.degree),
-            max(self.bits, other.bits),
-            max(self.terms, other.terms),
-            max(self.power, other.power),
-            max(self.power_bits, other.power_bits),
-        )
-
-    def to_the(self, n: int) -> Polynomial:
-        """Bounds the product of n such."""
-        if self is ONE or n == 1:
-            return self
-        return Polynomial(self.degree * n, self.bits * n, self.terms * n, self.power * n, self.power_bits * n)
-
-    def times(self, n: int) -> Polynomial:
-        """Bounds the sum of n such."""
-        log = math.log2(n)
-        return replace(self, bits=self.bits + log, terms=self.terms + log if self.power else 0.0)
-
-    def scaled(self, bits: float) -> Polynomial:
-        """Bounds the product with a whole number of so many bits."""
-        return replace(self, bits=self.bits + bits) if bits else self
-
-
-ONE = Polynomial()
-
-
-def _sum(a: float, b: float) -> float:
-    """Computes log2(2as + 2bs), or a little more."""
-    return max(a, b) + math.log2(1.0 + 2.0 ** -min(abs(a - b), 60.0))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Formula:
-    """Bounds of what every element of a value is: top / (bottom * a whole number).
-
-    Attributes:
-        shape: its sizes.
-        top, bottom: numerator and denominator.
-        poles: the product of all that was divided by on the way.
-        divisor: log2 of the whole number.
-        applied: how many functions without laws were applied on the way to an element.
-        argument: their arguments: what the difference of two of them has for numerator, at most.
-        number: the number that it is, where that stands in the program.
-        fixed: no input is in it.
-        infinite: it may be infinite or NaN, since a number is.
-        whole: integers or bools that are data; of their formula nothing is said.
-    """
-
-    shape: tuple[int, ...]
-    top: Polynomial = ONE
-    bottom: Polynomial = ONE
-    poles: Polynomial = ONE
-    divisor: float = 0.0
-    applied: int = 0
-    argument: Polynomial = ONE
-    number: float | None = None
-    fixed: bool = False
-    infinite: bool = False
-    whole: bool = False
-
-
-@dataclass(slots=True)
-class Met:
-    """What an evaluation met that is no quotient of polynomials.
-
-    Attributes:
-        functions: without laws, by name.
-        order: maxima and comparisons of what random elements decide.
-        constants: numbers that elements are compared with, 0 not among them where a random order decides; in words.
-        special: operations that ask for infinities or NaN.
-        truncated: casts of elements to integers.
-        rounded: types of casts that change a result and that no rewrite may move.
-        precision: there are casts that rewrites may move or drop.
-        integers: inputs of integers or bools.
-        arbitrary: the same, as elements like any others.
-        exponentials: there are any.
-        unbounded: what no theorem bounds: exponentials in exponents or in arguments of functions, and functions that are not
-            random everywhere.
-    """
-
-    functions: set[str] = field(default_factory=set[str])
-    order: bool = False
-    constants: set[str] = field(default_factory=set[str])
-    special: set[str] = field(default_factory=set[str])
-    truncated: bool = False
-    rounded: set[str] = field(default_factory=set[str])
-    precision: bool = False
-    integers: bool = False
-    arbitrary: bool = False
-    exponentials: bool = False
-    unbounded: set[str] = field(default_factory=set[str])
 
 
 Value: TypeAlias = Formula | ExactValue
@@ -294,7 +159,7 @@ class DegreeDomain:
                 found = (
                     replace(formulas[0], number=None if number is None else abs(number))
                     if op == "abs"
-                    else _variable(formulas)
+                    else variable(formulas)
                 )
                 return self._compared(op, [*formulas, _number(0.0, ())], found)
             case _ if row.rounding == "steps" or (row.field is None and row.closed):
@@ -312,7 +177,7 @@ class DegreeDomain:
             if one.number == 0.0:
                 return other
         first, second = a.top.scaled(b.divisor) * b.bottom, b.top.scaled(a.divisor) * a.bottom
-        return _made(a, b, first + second, a.bottom * b.bottom, a.poles * b.poles, a.divisor + b.divisor)
+        return made(a, b, first + second, a.bottom * b.bottom, a.poles * b.poles, a.divisor + b.divisor)
 
     def _sub(self, a: Formula, b: Formula) -> Formula:
         return self._add(a, self._neg(b))
@@ -321,13 +186,13 @@ class DegreeDomain:
         return a if a.number is None else replace(a, number=-a.number)
 
     def _mul(self, a: Formula, b: Formula) -> Formula:
-        return _made(a, b, a.top * b.top, a.bottom * b.bottom, a.poles * b.poles, a.divisor + b.divisor)
+        return made(a, b, a.top * b.top, a.bottom * b.bottom, a.poles * b.poles, a.divisor + b.divisor)
 
     def _div(self, a: Formula, b: Formula) -> Formula:
         if b.number is not None:  # the same whole number for all elements, which sums keep
-            return _made(a, b, a.top.scaled(b.divisor), a.bottom, a.poles, a.divisor + b.top.bits)
+            return made(a, b, a.top.scaled(b.divisor), a.bottom, a.poles, a.divisor + b.top.bits)
         top, bottom = a.top.scaled(b.divisor) * b.bottom, a.bottom * b.top
-        return _made(a, b, top, bottom, a.poles * b.poles * b.top, a.divisor)
+        return made(a, b, top, bottom, a.poles * b.poles * b.top, a.divisor)
 
     def _exp(self, a: Formula) -> Formula:
         self.met.exponentials = True
@@ -346,12 +211,12 @@ class DegreeDomain:
             self.met.unbounded.add("a power that is no whole number")
             if not b.fixed:
                 return self._function("pow", [a, b])
-            power = _repeated(a, 1 << min(math.ceil(b.top.bits), 1000))  # some may be whole
+            power = repeated(a, 1 << min(math.ceil(b.top.bits), 1000))  # some may be whole
             return self._either([power, self._div(_number(1.0, ()), power), self._function("pow", [a, b])])
         n = abs(int(b.number))
         if n == 0:
             return _number(1.0, ())
-        power = _repeated(a, n)
+        power = repeated(a, n)
         return power if b.number > 0 else self._div(_number(1.0, ()), power)
 
     # What is no arithmetic
@@ -359,7 +224,7 @@ class DegreeDomain:
     def _function(self, name: str, args: Sequence[Formula], *, even: bool = False) -> Formula:
         """Returns a new variable for each element, and keeps the bounds of its arguments; of an `even` function each has two."""
         if all(a.fixed for a in args):
-            return replace(_variable(args), fixed=True)
+            return replace(variable(args), fixed=True)
         self.met.functions.add(name)
         for each in args:
             self._without_exponentials(f"the argument of {name}", each)
@@ -370,7 +235,7 @@ class DegreeDomain:
         for each in args:
             poles = poles * each.poles
         return replace(
-            _variable(args),
+            variable(args),
             poles=poles,
             applied=1 + even + sum(a.applied for a in args),
             argument=argument,
@@ -481,7 +346,7 @@ class DegreeDomain:
             return Formula(shape, whole=True)
         if count == 0:
             return _number(0.0, shape)
-        return replace(_summed(self._mul(_formula(left), _formula(right)), count), shape=shape)
+        return replace(summed(self._mul(_formula(left), _formula(right)), count), shape=shape)
 
     def reduce(self, monoid: Monoid, v: Value, dims: Sequence[int]) -> Value:
         """Bounds the repeated operation."""
@@ -495,9 +360,9 @@ class DegreeDomain:
             return _number(monoid.identity, kept)
         match monoid:
             case Monoid.sum:
-                return replace(_summed(v, count), shape=kept)
+                return replace(summed(v, count), shape=kept)
             case Monoid.prod:
-                return replace(_repeated(v, count), shape=kept)
+                return replace(repeated(v, count), shape=kept)
             case Monoid.max | Monoid.min:
                 return replace(self._compared("maximum", [v, v], v), shape=kept)
 
@@ -545,35 +410,3 @@ def _formula(v: Value) -> Formula:
 
 def _is_whole(v: Value) -> bool:
     return isinstance(v, ExactValue) or v.whole
-
-
-def _made(a: Formula, b: Formula, top: Polynomial, bottom: Polynomial, poles: Polynomial, divisor: float) -> Formula:
-    """Combines two operands' properties into the formula of an operation on both."""
-    applied, argument = a.applied + b.applied, a.argument | b.argument
-    fixed, infinite = a.fixed and b.fixed, a.infinite or b.infinite
-    return Formula((), top, bottom, poles, divisor, applied, argument, None, fixed, infinite)
-
-
-def _variable(args: Sequence[Formula]) -> Formula:
-    return Formula(args[0].shape, Polynomial(1), fixed=all(a.fixed for a in args))
-
-
-def _summed(v: Formula, count: int) -> Formula:
-    """Bounds the sum of `count` elements of `v`; they have one divisor."""
-    top = (v.top * v.bottom.to_the(count - 1) if count > 1 else v.top).times(count)
-    return replace(
-        v, top=top, bottom=v.bottom.to_the(count), poles=v.poles.to_the(count), applied=v.applied * count, number=None
-    )
-
-
-def _repeated(v: Formula, count: int) -> Formula:
-    """Bounds the product of `count` elements of `v`."""
-    return replace(
-        v,
-        top=v.top.to_the(count),
-        bottom=v.bottom.to_the(count),
-        poles=v.poles.to_the(count),
-        divisor=v.divisor * count,
-        applied=v.applied * count,
-        number=None,
-    )

@@ -18,7 +18,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 
-from weft.tensor.degrees import Formula, Met, Polynomial, Value
+from weft.tensor.degrees import Value
+from weft.tensor.formula import Formula, Met, Polynomial
 from weft.tensor.modular import FAMILY, LEAST
 from weft.verify.thresholds import FARTHEST
 from weft.verify.verdict import Argument, Shown, Verdict

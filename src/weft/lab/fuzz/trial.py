@@ -15,6 +15,17 @@ from weft.api.compile import compile as weft_compile
 from weft.api.optimize import optimize
 from weft.errors import ShapeError, UnsupportedError
 from weft.lab.fuzz.accidents import OfCopies, Overlaps, described, out_of_range, traced
+from weft.lab.fuzz.compared import (
+    FP64_BOUNDS,
+    ROOM,
+    Results,
+    as_near,
+    beyond,
+    comparable,
+    other_strides,
+    shared,
+    without_masked,
+)
 from weft.lab.fuzz.function_values import StandIn, generator, stand_in
 from weft.lab.fuzz.nudged import UNITS, nudged
 from weft.lab.fuzz.random_functions import REFUSALS, RandomFunction, kind_of
@@ -23,20 +34,15 @@ from weft.verify.judge import Draws, judge
 
 # How many draws the error rule is asked about, in turn: over few, of a function that gives one number, eager may just be lucky.
 _DRAWS = (1, 4, 32)
-# The reference rounds as fp64 results do, and often just as eager does: then the rule's bound is two roundings, for any function.
-_FP64_BOUNDS = 32
 # How many other roundings of the arguments say how far the reference moves. In each every element is another one: none is missed.
 _NUDGES = 4
-# How many times what the reference then moves by a result may be off. A rounding of its own counts as often, but for 16 bits.
-_ROOM = {torch.float64: _FP64_BOUNDS, torch.float32: 8, torch.float16: 8, torch.bfloat16: 8}
 # Of which types arguments are moved as well: others are exact in the type that is computed in.
 _MOVED = (torch.float64, torch.float32)
 # What a region is left to PyTorch for where weft itself failed.
 _FAILED = ("weft failed", "the scheduled program", "the laws on tensor programs")
 
 Function = Callable[..., object]
-_Results: TypeAlias = tuple[torch.Tensor, ...]
-_Every: TypeAlias = tuple[Sequence[_Results], Sequence[_Results], Sequence[_Results | None]]
+_Every: TypeAlias = tuple[Sequence[Results], Sequence[Results], Sequence[Results | None]]
 """Results of weft, of eager and in fp64, of each draw."""
 
 
@@ -154,12 +160,12 @@ class _Trial:
             return False
         return True
 
-    def _eager(self, call: int, draw: int) -> tuple[_Results, list[torch.Tensor]]:
+    def _eager(self, call: int, draw: int) -> tuple[Results, list[torch.Tensor]]:
         """Runs eager, and returns its results, and the arguments after the call."""
         given = self.function.tensors(call, draw)
         return self.plain(*given), given
 
-    def _weft(self, compiled: Function, call: int, draw: int) -> tuple[_Results, list[torch.Tensor]] | None:
+    def _weft(self, compiled: Function, call: int, draw: int) -> tuple[Results, list[torch.Tensor]] | None:
         """Runs weft likewise; None where a program made for some sizes says that it is not for these."""
         given = self.function.tensors(call, draw)
         try:
@@ -178,15 +184,15 @@ class _Trial:
             raise _WrongError("structure", f"call {call} gives what is no tensor, eager tensors")
         return tensors, given
 
-    def _call(self, compiled: Function, call: int, expected: tuple[_Results, list[torch.Tensor]]) -> None:
+    def _call(self, compiled: Function, call: int, expected: tuple[Results, list[torch.Tensor]]) -> None:
         found = self._weft(compiled, call, 0)
         if found is None:
             return
         _same_form(found, expected, call)
         self._same_numbers(compiled, call, found, expected)
-        if _other_strides(found[0], [expected[0]]) is not None:
+        if other_strides(found[0], [expected[0]]) is not None:
             also = (each(self.plain, self.function.tensors(call)) for each in (traced, described))
-            different = _other_strides(found[0], [expected[0], *(k[: len(found[0])] for k in also if k is not None)])
+            different = other_strides(found[0], [expected[0], *(k[: len(found[0])] for k in also if k is not None)])
             if different is not None:
                 raise _WrongError("stride", f"call {call}, {different}")
         _same_memory(found, expected, call)
@@ -195,8 +201,8 @@ class _Trial:
         self,
         compiled: Function,
         call: int,
-        found: tuple[_Results, list[torch.Tensor]],
-        expected: tuple[_Results, list[torch.Tensor]],
+        found: tuple[Results, list[torch.Tensor]],
+        expected: tuple[Results, list[torch.Tensor]],
     ) -> None:
         """Raises where numbers differ by more than the error rule allows."""
         every = [(*found[0], *found[1])], [(*expected[0], *expected[1])], [self._reference(call, 0, expected)]
@@ -233,7 +239,7 @@ class _Trial:
         Of float64 the reference itself rounds as the results do, and its error is not in the rule's bound; of others eager may be
         lucky, in the one element that is worst conditioned, or where all elements of a row are one number.
         """
-        rows: list[_Results] = []
+        rows: list[Results] = []
         for draw, (found, eager, exact) in enumerate(zip(*every, strict=True)):
             moved = [other for other in (self._nudged(call, draw, n) for n in range(_NUDGES)) if other is not None]
             if exact is None or len(moved) < _NUDGES:
@@ -242,7 +248,7 @@ class _Trial:
             others = zip(*moved, strict=True)
             rows.append(
                 tuple(
-                    e if f.dtype in _ROOM and _as_near(f, x, near) else f
+                    e if f.dtype in ROOM and as_near(f, x, near) else f
                     for f, e, x, near in zip(found, eager, exact, others, strict=True)
                 )
             )
@@ -257,7 +263,7 @@ class _Trial:
             return every
         return every[0], [(*results, *given) for results, given in made], exact
 
-    def _nudged(self, call: int, draw: int, number: int) -> _Results | None:
+    def _nudged(self, call: int, draw: int, number: int) -> Results | None:
         """Computes results and arguments in fp64 where each argument's element, and each operation's result, is another by its last
         place, up or down."""
         given: list[torch.Tensor] = []
@@ -278,8 +284,8 @@ class _Trial:
 
         Where eager reads and writes elements at once, its results are an accident of the order in which it goes over these.
         """
-        plain: list[_Results] = []
-        wide: list[_Results | None] = []
+        plain: list[Results] = []
+        wide: list[Results | None] = []
         for draw in range(len(every[0])):
             results = traced(self.plain, self.function.tensors(call, draw))
             if results is None:
@@ -302,13 +308,13 @@ class _Trial:
 
         In sums of such numbers infinities of both signs meet or do not, as their order and fused multiplications have it.
         """
-        rows: list[tuple[_Results, _Results, _Results | None]] = []
+        rows: list[tuple[Results, Results, Results | None]] = []
         for draw, (found, eager, exact) in enumerate(zip(*every, strict=True)):
             hidden = None if exact is None else self._out_of_range(call, draw)
             if exact is None or hidden is None:
                 rows.append((found, eager, exact))
                 continue
-            owed = [_beyond(e, x) & ~f.isnan() for f, e, x in zip(found, eager, exact, strict=True)]
+            owed = [beyond(e, x) & ~f.isnan() for f, e, x in zip(found, eager, exact, strict=True)]
             kept = [
                 tuple(t.masked_fill(out & ~o, 0) for t, out, o in zip(each, hidden, owed, strict=True))
                 for each in (found, eager, exact)
@@ -319,7 +325,7 @@ class _Trial:
     def _out_of_range(self, call: int, draw: int) -> tuple[torch.Tensor, ...] | None:
         """Tells which elements of results and arguments depend on such a number; None where that cannot be said."""
 
-        def plain() -> _Results:
+        def plain() -> Results:
             results, given = self._eager(call, draw)
             return *results, *given
 
@@ -328,7 +334,7 @@ class _Trial:
         except REFUSALS:
             return None
 
-    def _in_fp64(self, given: list[torch.Tensor]) -> _Results:
+    def _in_fp64(self, given: list[torch.Tensor]) -> Results:
         """Computes results and arguments of the function in fp64, also where it makes tensors without saying of which type."""
         with _doubles():
             return *self.wide(*given), *given
@@ -341,8 +347,8 @@ class _Trial:
         saturate something (a clamp, the shares of a softmax); where it is out of range for all of them, it depends on infinities
         of one sign.
         """
-        results: list[_Results] = []
-        references: list[_Results | None] = []
+        results: list[Results] = []
+        references: list[Results | None] = []
         for draw, (found, eager, exact) in enumerate(zip(*every, strict=True)):
             finite = self._otherwise(call, draw, eager, 2, huge=False)
             huge = self._otherwise(call, draw, eager, 6, huge=True)
@@ -350,20 +356,20 @@ class _Trial:
                 results.append(eager)
                 references.append(exact)
                 continue
-            made = [_without_masked(*each) for each in zip(found, eager, exact, finite, huge, strict=True)]
+            made = [without_masked(*each) for each in zip(found, eager, exact, finite, huge, strict=True)]
             results.append(tuple(e for e, _ in made))
             references.append(tuple(x for _, x in made))
         return every[0], results, references
 
-    def _otherwise(self, call: int, draw: int, eager: _Results, count: int, *, huge: bool) -> list[_Results]:
+    def _otherwise(self, call: int, draw: int, eager: Results, count: int, *, huge: bool) -> list[Results]:
         """Computes each result in fp64 with other numbers in place of infinities and NaN; empty where that has no meaning."""
         found = [self._reference(call, draw, (eager, []), stand_in(i, huge=huge)) for i in range(count)]
         known = [results for results in found if results is not None]
         return list(zip(*known, strict=True)) if len(known) == count else []
 
     def _reference(
-        self, call: int, draw: int, eager: tuple[_Results, list[torch.Tensor]], instead: StandIn | None = None
-    ) -> _Results | None:
+        self, call: int, draw: int, eager: tuple[Results, list[torch.Tensor]], instead: StandIn | None = None
+    ) -> Results | None:
         """Computes results and arguments in fp64; None where that has no meaning."""
         try:
             results = self._in_fp64(self.function.tensors(call, draw, wide=True, instead=instead))
@@ -385,11 +391,11 @@ class _Trial:
         if not kept:
             return None
         self.judged += 1
-        rows = [[_comparable(*each) for each in zip(*row, strict=True)] for row in kept]
+        rows = [[comparable(*each) for each in zip(*row, strict=True)] for row in kept]
         judgement = judge(*(Draws([tuple(each[i] for each in row) for row in rows]) for i in range(3)))
         for number, output in enumerate(judgement.outputs):
             exact_type = kept[0][1][number].dtype in (torch.float64, torch.complex128)
-            if not output.ok and not (exact_type and output.error <= _FP64_BOUNDS * output.bound):
+            if not output.ok and not (exact_type and output.error <= FP64_BOUNDS * output.bound):
                 count = len(kept[0][0]) - len(self.function.arguments)
                 name = f"output {number}" if number < count else f"argument {number - count} after it"
                 integer = kind_of(kept[0][1][number]) in "ib"
@@ -398,23 +404,9 @@ class _Trial:
         return None
 
 
-def _as_near(found: torch.Tensor, exact: torch.Tensor, others: Sequence[torch.Tensor]) -> bool:
-    """Tells whether a result is as near to the reference as `others`, references on other arguments, are."""
-    if found.numel() == 0:
-        return True
-    finite, room, limits = torch.isfinite(exact), _ROOM[found.dtype], torch.finfo(found.dtype)
-    # Infinities that come or go say nothing of roundings.
-    apart = torch.stack([(exact - other).abs().nan_to_num(0, 0) for other in others]).amax(0)
-    own = 2 * limits.eps * exact.abs() * (1 if limits.bits == 16 else room)
-    bound = (room * apart + own).where(finite, 0)
-    # One draw of a few says little of a single element: those of a row go together. A row says nothing of another one.
-    bound = bound.amax(-1, keepdim=True) if bound.dim() > 1 else bound.max()
-    return bool(((found - exact).abs().where(finite, 0) <= bound).all())
-
-
 def _same_form(
-    found: tuple[_Results, list[torch.Tensor]],
-    expected: tuple[_Results, list[torch.Tensor]],
+    found: tuple[Results, list[torch.Tensor]],
+    expected: tuple[Results, list[torch.Tensor]],
     call: int,
 ) -> None:
     """Raises where results are others than eager's in number, element type or shape."""
@@ -430,19 +422,19 @@ def _same_form(
 
 
 def _same_memory(
-    found: tuple[_Results, list[torch.Tensor]],
-    expected: tuple[_Results, list[torch.Tensor]],
+    found: tuple[Results, list[torch.Tensor]],
+    expected: tuple[Results, list[torch.Tensor]],
     call: int,
 ) -> None:
     """Raises where results share memory with arguments in another way than eager's, or with one another and eager's do not."""
     for number, (a, b) in enumerate(zip(found[0], expected[0], strict=True)):
         name = f"call {call}, output {number}:"
-        if _shared(a, found[1]) != _shared(b, expected[1]):
+        if shared(a, found[1]) != shared(b, expected[1]):
             raise _WrongError(
                 "memory",
-                f"{name} shares memory with arguments {_shared(a, found[1])}, eager's {_shared(b, expected[1])}",
+                f"{name} shares memory with arguments {shared(a, found[1])}, eager's {shared(b, expected[1])}",
             )
-        others = set(_shared(a, found[0][:number])) - set(_shared(b, expected[0][:number]))
+        others = set(shared(a, found[0][:number])) - set(shared(b, expected[0][:number]))
         if others and a.numel():
             raise _WrongError("memory", f"{name} lies in the memory of outputs {sorted(others)}, and eager's does not")
 
@@ -458,90 +450,9 @@ def _doubles() -> Generator[None]:
         torch.set_default_dtype(default)
 
 
-def _fits(results: _Results, plain: _Results) -> bool:
+def _fits(results: Results, plain: Results) -> bool:
     """Tells whether results in fp64 stand beside those of the function as it is."""
     return all(a.shape == b.shape and kind_of(a) == kind_of(b) for a, b in zip(results, plain, strict=True))
-
-
-def _other_strides(mine: Sequence[torch.Tensor], theirs: Sequence[_Results]) -> str | None:
-    """Finds the first result that lies in memory as it does in none of `theirs`, eager's first; None where there is none."""
-    for number, (found, *known) in enumerate(zip(mine, *theirs, strict=True)):
-        if all(_strides(found) != _strides(each) for each in known):
-            eager = known[0]
-            return f"output {number}: strides {found.stride()}, eager gives {eager.stride()} of {list(eager.shape)}"
-    return None
-
-
-def _strides(tensor: torch.Tensor) -> list[int]:
-    """Lists the strides of dimensions in which there is anything to step over."""
-    if tensor.numel() == 0:
-        return []
-    return [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
-
-
-def _shared(tensor: torch.Tensor, arguments: Sequence[torch.Tensor]) -> list[int]:
-    memory = tensor.untyped_storage().data_ptr()
-    return [i for i, a in enumerate(arguments) if memory and a.untyped_storage().data_ptr() == memory]
-
-
-def _comparable(
-    found: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Returns the three, 0 where eager overflows on its way: whether a sum does depends on its order.
-
-    That is where it is infinite or NaN and fp64 is not, and where it is a number of which no digit is right, as the 0 that is left
-    of dividing by an infinite variance; of such a number weft owes none. Nor of one where weft is infinite or NaN as fp64 is: there
-    eager has divided by what rounding left of a 0. Where the result itself is out of range, and eager's the infinity of its sign,
-    weft's must be that. Within two units in the last place of the largest number, weft's may be infinite: it is rounded up.
-    """
-    mine, theirs, wide = map(_numbers, (found, eager, exact))
-    if not theirs.is_floating_point():
-        return mine, theirs, wide
-    wide = wide.where(~_beyond(theirs, wide), theirs.double())
-    limits = torch.finfo(theirs.dtype)
-    at_its_end = (wide.abs() / limits.max - 1).abs() <= 2 * limits.eps
-    at_its_end &= mine.isinf() & (mine.sign() == wide.sign())
-    mine = mine.where(~(at_its_end & theirs.isfinite()), theirs)
-    as_exact = (theirs.isnan() & wide.isnan()) | (theirs.double() == wide)
-    as_exact_here = (mine.isnan() & wide.isnan()) | (mine.double() == wide)
-    wrong = ~torch.isfinite(mine) & (as_exact_here | ((theirs.double() - wide).abs() > wide.abs() / 2))
-    overflowed = ~as_exact & (wrong | ~torch.isfinite(theirs))
-    return mine.masked_fill(overflowed, 0), theirs.masked_fill(overflowed, 0), wide.masked_fill(overflowed, 0)
-
-
-def _beyond(eager: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
-    """Tells where a result is out of the range of its type, and eager's the infinity of its sign."""
-    if not eager.is_floating_point():
-        return torch.zeros_like(eager, dtype=torch.bool)
-    most = 2 * float(torch.finfo(eager.dtype).max)
-    return (exact.abs() > most) & eager.isinf() & (eager.sign() == exact.sign())
-
-
-def _without_masked(
-    found: torch.Tensor,
-    eager: torch.Tensor,
-    exact: torch.Tensor,
-    finite: Sequence[torch.Tensor],
-    huge: Sequence[torch.Tensor],
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns `eager` and `exact` with what does not depend on their NaN in its place, see `_Trial._unmasked`."""
-    if not eager.is_floating_point():
-        return eager, exact
-    hidden = eager.isnan() & exact.isnan() & ~found.isnan()
-    for value, known in (
-        (finite[0], finite[0] == finite[1]),
-        (huge[0], torch.stack([h == huge[0] for h in huge]).all(0) & huge[0].isfinite()),
-        *((sign * torch.inf, torch.stack([sign * h > 1e60 for h in huge]).all(0)) for sign in (1.0, -1.0)),
-    ):
-        here = hidden & known
-        eager, exact = torch.where(here, value, eager.double()).to(eager.dtype), torch.where(here, value, exact)
-    return eager, exact
-
-
-def _numbers(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor as the error rule takes it: complex numbers as pairs."""
-    plain = tensor.resolve_conj().resolve_neg()
-    return torch.view_as_real(plain) if plain.is_complex() else plain
 
 
 def _said(error: Exception) -> str:
