@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from testkit.verify.functions import drawn, ending
 from weft.cli.main import main
+from weft.lab.fuzz import compared
 from weft.lab.fuzz import functions as fuzz_functions
 from weft.lab.fuzz import processes as fuzz_processes
 from weft.lab.fuzz import trial as function_trial
@@ -302,7 +303,7 @@ def test_what_eager_overflows_in_is_not_compared():
     eager = torch.tensor([1.0, inf, nan, 3.0, 0.0, inf, nan, -inf, 0.0])
     exact = torch.tensor([1.0, inf, nan, 3.1, 0.0, 1e60, inf, inf, -0.16], dtype=torch.float64)
     found = torch.tensor([2.0, 2.0, 2.0, nan, nan, nan, 2.0, inf, nan])
-    mine, theirs, wide = function_trial._comparable(found, eager, exact)
+    mine, theirs, wide = compared.comparable(found, eager, exact)
     assert mine[:3].tolist() == [2, 2, 2]
     assert bool(mine[3:6].isnan().all())
     assert theirs.tolist()[:5:4] == [1, 0]
@@ -316,7 +317,7 @@ def test_what_is_infinite_in_fp64_may_be_infinite():
     eager = torch.tensor([-207872.0, 5.0, 1e30, 1e30, 3.0, inf])
     exact = torch.tensor([-inf, nan, inf, inf, 3.0, inf], dtype=torch.float64)
     found = torch.tensor([-inf, nan, -inf, nan, inf, 3.0])
-    mine, theirs, wide = function_trial._comparable(found, eager, exact)
+    mine, theirs, wide = compared.comparable(found, eager, exact)
     assert mine[:2].tolist() == theirs[:2].tolist() == wide[:2].tolist() == [0, 0]
     assert torch.equal(mine[2:].isnan(), found[2:].isnan())
     assert (mine[2].item(), mine[4].item(), mine[5].item()) == (-inf, inf, 3.0)
@@ -327,7 +328,7 @@ def test_the_largest_number_may_be_rounded_up():
     """To the infinity of its sign."""
     exact = torch.tensor([65519.9, 65519.9, -65510.0, 60000.0], dtype=torch.float64)
     found = torch.tensor([torch.inf, -torch.inf, -torch.inf, torch.inf], dtype=torch.float16)
-    mine, _, _ = function_trial._comparable(
+    mine, _, _ = compared.comparable(
         found, torch.tensor([65504.0, 65504.0, -65504.0, 60000.0], dtype=torch.float16), exact
     )
     assert mine.isfinite().tolist() == [True, False, True, False]

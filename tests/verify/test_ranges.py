@@ -204,7 +204,7 @@ def candidates(program: TensorProgram, example: Example) -> list[BlockProgram]:
     """All that would have been scheduled."""
     found: list[BlockProgram] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("weft.plan.select._way", lambda fused, *_: found.append(fused) or stop())
+        patch.setattr("weft.plan.select._way", lambda ways, *_: found.append(ways.fused) or stop())
         with pytest.raises(WeftError):
             select(program, example)
     assert found
