@@ -21,7 +21,18 @@ from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.tensor.axes import Axis, Space
 from weft.tensor.builder import Builder
 from weft.tensor.dtypes import DType
-from weft.tensor.program import Cast, Contraction, Elementwise, Iota, Monoid, Node, TensorProgram, Use
+from weft.tensor.program import (
+    Cast,
+    Contraction,
+    Elementwise,
+    Extent,
+    Iota,
+    Monoid,
+    Node,
+    Reduction,
+    TensorProgram,
+    Use,
+)
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 from weft.tensor.scalar import apply as apply_
 from weft.verify import equivalent, field_check, subject, verify
@@ -283,6 +294,47 @@ def test_a_size_that_is_a_number_has_as_many_blocks_as_in_the_program(size: int,
     right = apply(block, Schedule(loops))
     assert verify(program, right).agrees
     assert not verify(program, everywhere(right, overwrite)).agrees
+
+
+def turned(expr: Scalar, old: str, new: str) -> Scalar:
+    """`expr` with another operation of two arguments in place of `old`."""
+    if not isinstance(expr, Apply):
+        return expr
+    return Apply(new if expr.op == old else expr.op, tuple(turned(a, old, new) for a in expr.args))
+
+
+@pytest.mark.parametrize(("old", "new"), [("ge", "gt"), ("lt", "le")])
+def test_an_index_is_tried_at_both_ends_of_its_space(old: str, new: str):
+    """Where the other inputs let it decide: of labels that may be left out, the first and the one after the last."""
+    m, k = programs.axes("m", "k")
+    label, kept, size = Use("label", (m,)), Use("kept", (m,)), Use("size", ())
+    inside = apply_("logical_and", apply_("ge", Arg(0), Lit(0)), apply_("lt", Arg(0), Arg(1)))
+    inputs = (
+        programs.tensor("kept", m, dtype=DType.bool),
+        programs.tensor("label", m, dtype=DType.int64),
+        programs.tensor("x", m, k),
+    )
+    nodes = (
+        Reduction("sum", (m,), programs.F32, Monoid.sum, Use("x", (m, k)), (k,)),
+        Extent("size", (), DType.int64, k.space),
+        Elementwise("inside", (m,), DType.bool, apply_("logical_and", inside, Arg(2)), (label, size, kept)),
+        Elementwise(
+            "out",
+            (m,),
+            programs.F32,
+            apply_("where", Arg(0), Arg(1), Lit(0.0)),
+            (Use("inside", (m,)), Use("sum", (m,))),
+        ),
+    )
+    program = TensorProgram(inputs, nodes, ("out",))
+    block = fused(program)
+    loops = tuple((n.name, LoopSchedule((Level(GRID if n.state is None else LOOP, 16),))) for n in maps(block.graph))
+    right = apply(block, Schedule(loops))
+    wrong = everywhere(right, lambda n: replace(n, expr=turned(n.expr, old, new)) if isinstance(n, Pointwise) else n)
+    assert wrong != right
+    assert verify(program, right).agrees
+    # Which elements are kept is drawn: in one draw of a hundred, those that decide it are not.
+    assert sum(verify(program, wrong, seed=seed).agrees for seed in range(6)) <= 2
 
 
 def test_of_many_segments_a_few_are_checked():

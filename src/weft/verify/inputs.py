@@ -30,7 +30,9 @@ V = TypeVar("V")
 ORDERING = ("maximum", "minimum", "lt", "le", "gt", "ge", "eq", "ne", "sign", "abs")
 """Operations of the table whose results depend on an order, or on whether two values are the same."""
 _SHARE = 0.5
-_MOST_TURNS = 8
+_MOST_TURNS = 32
+# How often each number should be in integers: what it decides may hang on another input at that place.
+_OFTEN = 8
 _MOST_TABLES = 64
 _SEVERAL = 4
 _TIES, _TIED_TURNS = (1, 2), 3
@@ -51,8 +53,9 @@ def with_numbers(
     domain: Domain[V],
     rng: np.random.Generator,
     turn: int = 0,
+    sizes: Mapping[str, int] | None = None,
 ) -> dict[str, V]:
-    """Exchanges about half of the elements of `values`, inputs of `programs` by name, for numbers that stand in a program.
+    """Exchanges integers, and about half of all floats, among `values`, inputs of `programs` by name, for numbers of a program.
 
     Random integers rarely are the one that `where(i == 50256, ..)` waits for, and random elements rarely lie above 1e6.
     Integers become small indices, literals, literals plus and minus 1, and the ends of their type, where arithmetic wraps;
@@ -63,6 +66,7 @@ def with_numbers(
     Args:
         turn: after `turns` of them, counted from 0, every number has been in every input that has elements. Where a program ranks
             elements, the first turns have equal ones.
+        sizes: by name of the space; a size that the programs read is a number of theirs.
     """
     found = dict(values)
     nodes = {n.name: n for p in programs for n in p.inputs}.values()
@@ -70,13 +74,13 @@ def with_numbers(
         if turn < _TIED_TURNS:
             return {n.name: _of_few(values[n.name], n.dtype, domain, rng) for n in nodes}
         turn -= _TIED_TURNS
-    of_type = {dtype: numbers_of_interest(programs, dtype) for dtype in {n.dtype for n in nodes}}
+    of_type = {dtype: numbers_of_interest(programs, dtype, sizes) for dtype in {n.dtype for n in nodes}}
     for node in nodes:
         numbers = of_type[node.dtype]
         shape = domain.shape(values[node.name])
         count = math.prod(shape)
         if numbers and count:
-            exchanged = _exchanged(count)
+            exchanged = _exchanged(count, node.dtype)
             choice = np.full(count, -1)
             choice[rng.permutation(count)[:exchanged]] = (turn * exchanged + np.arange(exchanged)) % len(numbers)
             constants = [domain.full((), number, node.dtype) for number in numbers]
@@ -85,13 +89,14 @@ def with_numbers(
 
 
 def turns(programs: Sequence[TensorProgram], sizes: Mapping[str, int]) -> int:
-    """Counts the draws of `with_numbers` until every input has had every number, 8 at most; 0 where there are no numbers."""
+    """Counts the draws of `with_numbers` until every input has had every number, integers several times; 0 where there are none."""
     wanted = 0
     nodes = [n for p in programs for n in p.inputs]
-    counts = {dtype: len(numbers_of_interest(programs, dtype)) for dtype in {n.dtype for n in nodes}}
+    counts = {dtype: len(numbers_of_interest(programs, dtype, sizes)) for dtype in {n.dtype for n in nodes}}
     for node in nodes:
-        exchanged = _exchanged(math.prod(a.space.size(sizes) for a in node.axes))
-        wanted = max(wanted, -(-counts[node.dtype] // exchanged))
+        exchanged = _exchanged(math.prod(a.space.size(sizes) for a in node.axes), node.dtype)
+        often = 1 if node.dtype.is_float else _OFTEN
+        wanted = max(wanted, -(-often * counts[node.dtype] // exchanged))
     return min(wanted, _MOST_TURNS) + (_TIED_TURNS if _rank(programs) else 0)
 
 
@@ -197,20 +202,27 @@ def _of_few(value: V, dtype: DType, domain: Domain[V], rng: np.random.Generator)
     return domain.lift(_mixed(choice), value, *(domain.full((), number, dtype) for number in _TIES))
 
 
-def _exchanged(count: int) -> int:
-    """Counts how many of `count` elements become numbers of the program."""
-    return max(1, round(count * _SHARE))
+def _exchanged(count: int, dtype: DType) -> int:
+    """Counts how many of `count` elements become numbers of the program: of integers all, since no other is compared so often."""
+    return max(1, round(count * _SHARE)) if dtype.is_float else count
 
 
-def numbers_of_interest(programs: Sequence[TensorProgram], dtype: DType) -> tuple[float | int, ...]:
-    """Lists the numbers that inputs of `dtype` should be now and then for branches of `programs` to be taken; none for bools."""
+def numbers_of_interest(
+    programs: Sequence[TensorProgram], dtype: DType, sizes: Mapping[str, int] | None = None
+) -> tuple[float | int, ...]:
+    """Lists the numbers that inputs of `dtype` should be now and then for branches of `programs` to be taken; none for bools.
+
+    Sizes that are read are among them, where they are given by name of the space.
+    """
     if dtype is DType.bool or dtype.is_foreign:
         return ()
     found = sorted({v for p in programs for v in literals(p, everywhere=not dtype.is_float) if math.isfinite(v)})
     if dtype.is_float:
         return tuple(dict.fromkeys(number for v in found for number in _beside(float(v), dtype)))
     low, high = dtype.bounds
-    near = [math.floor(v) + d for v in found for d in (0, 1, -1)]
+    read = {n.space for p in programs for n in p.nodes if isinstance(n, Extent)}
+    found += [s.size(sizes) for s in read if sizes is not None and (s.fixed is not None or s.name in sizes)]
+    near = [math.floor(v) + d for v in dict.fromkeys(found) for d in (0, 1, -1)]
     compared = bool(found) or any(isinstance(n, Elementwise) and _compares(n.expr) for p in programs for n in p.nodes)
     computed = any(n.dtype.kind == "int" and not isinstance(n, Iota | Extent) for p in programs for n in p.nodes)
     ends = (low, high, high // 3) if computed else ()

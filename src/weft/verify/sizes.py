@@ -145,7 +145,7 @@ def _band_reach(applied: BlockProgram) -> dict[str, int]:
         if isinstance(node.range, Band):
             ends = [abs(d.constant) for d in (node.range.low, node.range.high) if d is not None]
             for axis in (node.axis, node.range.outer):
-                far[axis.space.name] = max(far.get(axis.space.name, 0), *ends)
+                far[axis.space.name] = max([far.get(axis.space.name, 0), *ends])
     return far
 
 

@@ -141,7 +141,7 @@ class Subject(ABC):
             domain, rng = draw.field(programs, trial), draw.rng(trial, tuple(sizes.values()))
             inputs = self.inputs(place, domain, rng)
             if trials <= trial < trials + numbers:
-                inputs = with_numbers(inputs, programs, domain, rng, trial - trials)
+                inputs = with_numbers(inputs, programs, domain, rng, trial - trials, sizes)
             different = self._differs(place, inputs, domain)
             if different is not None:
                 return different

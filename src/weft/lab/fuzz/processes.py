@@ -52,7 +52,7 @@ def _serve(pipe: Connection, folder: str, work: Work[Any]) -> None:
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     from weft.run import compiler
 
-    compiler.LEVEL = "-O1"  # a third of the time
+    compiler.LEVEL = "-Og"  # a fifth of the time
     pipe.send(None)
     while True:
         try:
