@@ -32,7 +32,9 @@ demo: $(RUN_STAMP) ## derive attention; compile example functions; print what wa
 bench: $(RUN_STAMP) ## measure against eager, Inductor and PyTorch's own attention
 	$(BIN)/weft bench
 
-test: lint check fuzz ## everything CI runs: lint, the tests, three minutes of random functions
+test: style code imports $(DEV_STAMP) ## everything CI runs: lint, three minutes of random functions, the tests
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target types fuzz # one thread of the type checker beside the fuzzer's processes
+	@$(MAKE) --no-print-directory check
 
 check: $(DEV_STAMP) ## the tests alone
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q

@@ -17,8 +17,6 @@ from testkit.api.judged import judged
 from testkit.api.masked import masked
 from testkit.walk import share
 
-pytestmark = pytest.mark.as_shipped
-
 DTYPES = (torch.float32, torch.bfloat16)
 EVERY_DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 # Queries, keys, head size: no batch.
@@ -82,6 +80,7 @@ def test_there_are_forty_shapes_with_the_sizes_that_hurt():
     assert {q < k for *_, q, k, _ in SHAPES} == {q > k for *_, q, k, _ in SHAPES} == {True, False}
 
 
+@pytest.mark.as_shipped
 @pytest.mark.one_in(4)
 @EVERY_DTYPE
 @pytest.mark.parametrize("part", range(4))

@@ -9,8 +9,6 @@ import weft
 from testkit.cascade.forcing import derived, derived_loops
 from weft.verify.judge import Draws
 
-pytestmark = pytest.mark.as_shipped
-
 
 def by_torch(x):
     return x.var(0)

@@ -21,8 +21,6 @@ from testkit.cascade.workloads import CHAINS
 from testkit.walk import WALK_ALL
 from weft.lab.measure import Standard
 
-pytestmark = pytest.mark.as_shipped
-
 
 @pytest.fixture(scope="module", autouse=True)
 def _derived_loops():
@@ -88,6 +86,7 @@ def places_far(m, r):
     return m, r + 1e4
 
 
+@pytest.mark.as_shipped
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("name", "change"),

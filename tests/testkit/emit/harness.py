@@ -7,6 +7,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 import torch
 
@@ -14,6 +15,7 @@ from testkit import numpy_target
 from weft.block.check import Scope, infer
 from weft.block.program import BlockProgram, BlockType
 from weft.emit.cpp import INCLUDE_DIR, Unit, emit_many, list_dims, size_names
+from weft.run import compiler
 from weft.run.compiler import compile_shared_library
 from weft.schedule import kernels, tensor_of
 from weft.tensor.axes import Axis
@@ -85,15 +87,15 @@ class Compiled:
 def compiled(
     programs: Sequence[BlockProgram], folder: Path, *, quickly: bool = False, target: str = "cpu"
 ) -> list[Compiled]:
-    """All of `programs`, applied, in one library; `quickly`: with little optimisation, a quarter of the time."""
+    """All of `programs`, applied, in one library; `quickly`: with little optimisation, a fifth of the time."""
     made = [units(p, f"f{i}") for i, p in enumerate(programs)]
     if target == "numpy":
         return [Compiled(p, us, [_printed(u) for u in us]) for p, us in zip(programs, made, strict=True)]
     text = emit_many([u for us in made for u in us])
-    text = f'#pragma GCC optimize("O1")\n{text}' if quickly else text
     path = folder / "kernels.so"
     (folder / "kernels.cpp").write_text(text)
-    path.write_bytes(compile_shared_library(text, (INCLUDE_DIR,)))
+    with mock.patch.object(compiler, "LEVEL", "-Og" if quickly else compiler.LEVEL):
+        path.write_bytes(compile_shared_library(text, (INCLUDE_DIR,)))
     library = ctypes.CDLL(str(path))
     return [Compiled(p, us, [_native(library, u) for u in us]) for p, us in zip(programs, made, strict=True)]
 
