@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from weft.block.program import BlockNode, Collapse, Dot, Final, Graph, Map, Pointwise, State
+from weft.block.program import Collapse, Dot, Final, Map, Pointwise, State
 from weft.block.walk import operands, results
 from weft.tensor.scalar import Apply, Arg
 
@@ -81,13 +81,3 @@ def uses(node: Map) -> Counter[str]:
     state = () if node.state is None else (*node.state.feeds, *(node.state.resume or ()))
     handed = (o.inner for o in node.outputs if not isinstance(o, Final))
     return Counter([*(n for c in node.body.nodes for n in operands(c)), *handed, *state])
-
-
-def needed(graph: Graph, roots: set[str]) -> list[BlockNode]:
-    """List the nodes of `graph` that the values `roots` depend on, in order."""
-    wanted, found = set(roots), list[BlockNode]()
-    for node in reversed(graph.nodes):
-        if wanted.intersection(results(node)):
-            wanted.update(operands(node))
-            found.append(node)
-    return found[::-1]

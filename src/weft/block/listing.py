@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias, assert_never
 
-from weft.block.accumulation import Step, needed, steps, uses
+from weft.block.accumulation import Step, steps, uses
 from weft.block.normal import normal_form
 from weft.block.program import (
     BlockNode,
@@ -48,7 +48,7 @@ from weft.block.text import (
     space_names,
     variable,
 )
-from weft.block.walk import maps, operands, results, spaces, sub_blocks
+from weft.block.walk import maps, needed, operands, results, spaces, sub_blocks
 from weft.tensor.axes import Axis
 from weft.tensor.scalar import Apply
 
@@ -405,7 +405,7 @@ class _Printer:
         """
         inner = _update_frame(state, components, frame)
         left = {i: out for i, out in enumerate(state.update.outputs) if i not in done}
-        nodes = needed(state.update, set(left.values()))
+        nodes = needed(state.update.nodes, left.values())
         late = {i: out for i, out in left.items() if out in state.update.inputs}
         for j, child in enumerate(nodes):
             later = {n for rest in nodes[j + 1 :] for n in operands(rest)} | set(left.values())
@@ -434,7 +434,7 @@ class _Printer:
         finals = [o for o in node.outputs if isinstance(o, Final)]
         inner = _Frame(frame.around)
         inner.values.update(zip(state.finish.inputs, components, strict=True))
-        for child in needed(state.finish, {o.inner for o in finals}):
+        for child in needed(state.finish.nodes, [o.inner for o in finals]):
             self._node(child, inner)
         for out in finals:
             frame.values[out.outer] = inner.values[out.inner]

@@ -13,8 +13,9 @@ places. Where a map hands out the same value computed twice, the two keep their 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum
 from typing import NamedTuple, assert_never
 
 from weft.block.program import (
@@ -22,33 +23,28 @@ from weft.block.program import (
     BlockProgram,
     BlockType,
     Broadcast,
-    Collapse,
     Dot,
     Extent,
     Feed,
-    Fill,
     Final,
     Graph,
     Grouped,
-    Index,
     Iterate,
-    Join,
     Literal,
     Map,
     Once,
     Pointwise,
-    Rank,
     Stacked,
-    Stage,
     State,
     sealed,
 )
-from weft.block.ranges import All, Band, First, Range, Rest, Segment, Within
+from weft.block.ranges import Range
 from weft.block.rename import rename_program_axes, rename_values
 from weft.block.text import number
 from weft.block.walk import maps, operands, results, spaces, sub_blocks
 from weft.tensor import optable
 from weft.tensor.axes import Axis, Space
+from weft.tensor.dtypes import DType
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, substitute
 
 
@@ -128,39 +124,32 @@ class _Walk:
                 left, right = sorted((left, right), key=lambda n: known[n].key)
                 node = replace(node, left=left, right=right)
                 parts = ("dot", self._axes((node.over, *node.dims)), str(node.dtype))
-            case Collapse():
-                parts = ("collapse", node.monoid.name, self._axes((node.over,)))
-            case Rank():
-                axes = tuple(a for a in (node.over, node.rank) if a is not None)
-                parts = (
-                    "rank",
-                    str(node.order),
-                    str(node.over is None),
-                    self._axes((*axes, *node.dims)),
-                    str(node.dtype),
-                )
-                key = _key((known[n].key for n in operands(node)), *parts)
-                known[node.name], known[node.places] = _Known(key), _Known(_key([key], "places"))
-                return node
-            case Index():
-                parts = ("index", self._axes((node.axis,)))
             case Literal():
                 known[node.name] = _Known(_literal(node.value))
                 return node
-            case Extent():
-                own = () if node.axis is None else (self._axes((node.axis,)),)
-                parts = ("extent", self.space_id(node.space), str(node.dtype), *own)
-            case Fill():
-                parts = ("fill", number(node.value))
-            case Join(name, first, rest):
-                known[name] = _Known(_key((known[n].key for n in (first, rest)), "join"), known[rest].lists)
-                return node
-            case Stage():
-                parts = ("stage", self._axes(node.dims), node.layout.name)
             case _:
-                assert_never(node)
-        known[node.name] = _Known(_key((known[n].key for n in operands(node)), *parts))
+                parts = (node.__class__.__name__.lower(), *self._parts(node))
+        read = [known[n] for n in operands(node)]
+        lists = read[-1].lists if read else ()  # a list of two parts is one as the second is
+        key = _key((each.key for each in read), *parts)
+        for number_, name in enumerate(results(node)):
+            known[name] = _Known(key if not number_ else _key([key], f"result {number_}"), lists)
         return node
+
+    def _parts(self, node: BlockNode | Range) -> Iterator[str]:
+        """Yield what an operator, or a range, is but for its names and operands, and where it was written."""
+        for each in fields(node):
+            role, value = each.metadata.get("role"), getattr(node, each.name)
+            if role in ("makes", "reads") or each.name == "location" or value is None:
+                continue
+            if role == "axes":
+                yield self._axes((value,) if isinstance(value, Axis) else tuple(value))
+            elif isinstance(value, Space):
+                yield self.space_id(value)
+            elif isinstance(value, float):
+                yield number(value)
+            elif not isinstance(value, bool):
+                yield value.name if isinstance(value, Enum) and not isinstance(value, DType) else str(value)
 
     def _axes(self, axes: Sequence[Axis]) -> str:
         return ",".join(self.loops.get(a, "?") for a in axes)
@@ -169,7 +158,7 @@ class _Walk:
 
     def _map(self, node: Map, known: dict[str, _Known]) -> Map:
         header = (
-            "map", self.space_id(node.axis.space), self._range(node.range),
+            "map", self.space_id(node.axis.space), " ".join((type(node.range).__name__.lower(), *self._parts(node.range))),
             str(node.unit), str(node.tile), str(node.place),
         )  # fmt: skip
         depth = len(self.loops)
@@ -214,19 +203,6 @@ class _Walk:
         place = value.lists.index(over) if over in value.lists else -1
         rest = tuple(a for a in value.lists if a != over)
         return _Known(_key([value.key], how, str(place), self._axes((node.axis,))), rest)
-
-    def _range(self, of: Range) -> str:
-        match of:
-            case All() | First() | Rest():
-                return f"{type(of).__name__.lower()} {of.part.name}"
-            case Within():
-                return f"within {self._axes((of.outer,))} {of.part.name}"
-            case Band(outer, low, high, part):
-                return f"band {self._axes((outer,))} {low} {high} {part.name}"
-            case Segment():
-                return f"segment {self._axes((of.index,))} of {of.count} {of.part.name}"
-            case _:
-                assert_never(of)
 
     # State.
 

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
 from weft.block.program import (
     BlockNode,
     BlockProgram,
     Broadcast,
-    Extent,
     Feed,
     Graph,
-    Index,
-    Literal,
     Map,
     Pointwise,
     exports,
@@ -22,9 +18,6 @@ from weft.block.program import (
 )
 from weft.block.rename import fresh, rename_body, rename_node, values_of
 from weft.block.walk import operands, results
-
-Elementwise: TypeAlias = Pointwise | Index | Literal | Extent
-"""Operators that depend on no other block."""
 
 
 def inside_the_only_loop(program: BlockProgram) -> BlockProgram:
@@ -69,10 +62,15 @@ def _may_go_inside(outer: Map, inner: Map, beside: Sequence[BlockNode]) -> bool:
     made = set(results(inner))
     return (
         inner.state is None
-        and all(isinstance(n, Elementwise) for n in beside)
+        and all(map(is_elementwise, beside))
         and made.isdisjoint(name for n in beside for name in operands(n))
         and made.issuperset(exports(outer))
     )
+
+
+def is_elementwise(node: BlockNode) -> bool:
+    """Tell whether an operator depends on no other block: it makes each element of those of the same places, or of none."""
+    return isinstance(node, Pointwise) or not (isinstance(node, Map) or operands(node))
 
 
 def _with(inner: Map, beside: Sequence[BlockNode]) -> Map:

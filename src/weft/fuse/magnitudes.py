@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from weft.block.program import Collapse, Dot, Extent, Fill, Final, Graph, Index, Literal, Map, Pointwise, Stage
+from weft.block.program import Collapse, Dot, Final, Graph, Map, Pointwise
 from weft.block.walk import operands, results
 from weft.fuse.mapped_matmul import MappedMatmul, MappedRows
 from weft.fuse.rule import Site
@@ -78,8 +78,6 @@ class _Sizes:
             made_of = frozenset[str]().union(*(each.made_of for each in read))
             rank = max((each.rank for each in read), default=0)
             match node:
-                case Literal() | Extent() | Index():
-                    known[node.name] = Magnitude(frozenset(), ordinary=True, rank=0)
                 case Pointwise():
                     args = [known[name] for name in node.args]
                     ordinary = node.dtype not in _WIDE or _ordinary(node.expr, args)
@@ -89,15 +87,13 @@ class _Sizes:
                     known[node.name] = Magnitude(
                         frozenset({f"{node.name} in {place}"}), ordinary=False, rank=len(node.dims)
                     )
-                case Fill() | Stage():
-                    known[node.name] = known[node.arg]
                 case Collapse():
                     ordinary = node.monoid in (Monoid.max, Monoid.min) and known[node.arg].ordinary
                     known[node.name] = Magnitude(made_of, ordinary, rank - 1)
                 case Map():
                     known |= self.of_map(node, known)
                 case _:
-                    known |= dict.fromkeys(results(node), Magnitude(made_of, ordinary=False, rank=rank))
+                    known |= dict.fromkeys(results(node), Magnitude(made_of, ordinary=not read, rank=rank))
         return known
 
     def of_map(self, loop: Map, known: Mapping[str, Magnitude]) -> dict[str, Magnitude]:

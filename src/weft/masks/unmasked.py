@@ -8,7 +8,7 @@ from typing import assert_never
 
 from weft.block.program import BlockNode, Graph, Map, Pointwise, exports, sealed
 from weft.block.ranges import Band
-from weft.block.walk import operands, results
+from weft.block.walk import needed, pruned
 from weft.masks.known import Facts, Linear, Number, Value, Values, of_expression
 from weft.masks.values import values_inside, values_of
 from weft.tensor.axes import Axis
@@ -37,10 +37,7 @@ def unmasked(node: Map, known: Known) -> Map:
     facts = Facts(tuple(_holding(band, node.axis)))
     given = values_inside(node, known)
     graph = _simplified(replace(node.body, outputs=exports(node)), given, facts)
-    needed = {name for n in graph.nodes for name in operands(n)} | set(graph.outputs)
-    if node.state is not None:
-        needed.update(node.state.resume or ())
-    return sealed(replace(node, inputs=tuple(f for f in node.inputs if f.inner in needed), body=graph))
+    return pruned(replace(node, body=graph))
 
 
 def _holding(band: Band, axis: Axis) -> list[Linear]:
@@ -58,13 +55,7 @@ def _simplified(graph: Graph, given: Known, facts: Facts) -> Graph:
     """Removes from `graph` what `facts` decide, and what nothing reads then."""
     known = values_of(graph, given, facts)
     nodes = [_decided(n, known, facts) for n in graph.nodes]
-    kept: list[BlockNode] = []
-    needed = set(graph.outputs)
-    for node in reversed(nodes):
-        if needed.intersection(results(node)):
-            kept.append(node)
-            needed.update(operands(node))
-    return replace(graph, nodes=tuple(reversed(kept)))
+    return replace(graph, nodes=needed(nodes, graph.outputs))
 
 
 def _decided(node: BlockNode, known: Known, facts: Facts) -> BlockNode:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import assert_never
 
 from weft.block.program import (
     BlockNode,
@@ -13,17 +12,13 @@ from weft.block.program import (
     Component,
     Dot,
     Extent,
-    Fill,
     Final,
     Graph,
     Index,
-    Join,
     Literal,
     Map,
     Monoid,
     Pointwise,
-    Rank,
-    Stage,
     State,
 )
 from weft.block.walk import results
@@ -37,10 +32,8 @@ def values_of(graph: Graph, given: Values, facts: Facts) -> dict[str, Value]:
     for node in graph.nodes:
         if isinstance(node, Map):
             known.update(_of_map(node, known, facts))
-        elif isinstance(node, Rank):
-            known.update(dict.fromkeys(results(node)))
         else:
-            known[node.name] = _of_operator(node, known, facts)
+            known.update(dict.fromkeys(results(node), _of_operator(node, known, facts)))
     return known
 
 
@@ -110,16 +103,8 @@ def _of_operator(node: BlockNode, known: Values, facts: Facts) -> Value:
             if dtype.is_float or axis is not None:
                 return None
             return Linear(sizes=((space, 1),)) if space.fixed is None else Number(space.fixed)
-        case Fill(_, arg, value):
-            return known[arg] if known[arg] == Number(value) else None
-        case Stage(_, arg):
-            return known[arg]
-        case Join(_, first, rest):
-            return known[first] if known[first] == known[rest] and isinstance(known[first], Number) else None
-        case Map() | Rank():
-            raise AssertionError(node.name)
         case _:
-            assert_never(node)
+            return None
 
 
 def _collapsed(monoid: Monoid, value: Value) -> Value:

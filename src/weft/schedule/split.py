@@ -22,9 +22,9 @@ from weft.block.program import (
 )
 from weft.block.ranges import All, Segment
 from weft.block.rename import fresh, rename_map_axes, values_of
-from weft.block.walk import in_order, operands, results
+from weft.block.walk import in_order, needed, operands, results
 from weft.errors import ScheduleError
-from weft.fuse.inside_the_only_loop import Elementwise, nothing_beside
+from weft.fuse.inside_the_only_loop import is_elementwise, nothing_beside
 from weft.schedule.together import merging_together
 from weft.tensor.axes import Axis, Space
 from weft.tensor.scalar import Arg
@@ -143,7 +143,7 @@ class _Splitter:
             self.by_blocks.append(node.name)
         body = self.part(node.body, path)
         index = next(i for i, n in enumerate(body.nodes) if n not in node.body.nodes and isinstance(n, Map))
-        first_nodes = _needed(body.nodes, body.nodes[index])
+        first_nodes = needed(body.nodes, results(body.nodes[index]))
         leaving = {o.inner for o in node.outputs} | {*fed}
         second_nodes = _rest(body, first_nodes, leaving)
         made = {name for n in first_nodes if n not in second_nodes for name in results(n)}
@@ -168,17 +168,6 @@ class _Splitter:
         return new
 
 
-def _needed(nodes: Iterable[BlockNode], target: BlockNode) -> tuple[BlockNode, ...]:
-    """Return `target` and the nodes it depends on, in order."""
-    nodes = tuple(nodes)
-    wanted, found = set(operands(target)), {id(target)}
-    for node in reversed(nodes):
-        if wanted.intersection(results(node)):
-            wanted.update(operands(node))
-            found.add(id(node))
-    return tuple(n for n in nodes if id(n) in found)
-
-
 def _rest(body: Graph, first: tuple[BlockNode, ...], leaving: set[str]) -> tuple[BlockNode, ...]:
     """Return the operators of `body` that are not of its `first` part, and the elementwise ones of this that they need:
     made again.
@@ -186,16 +175,12 @@ def _rest(body: Graph, first: tuple[BlockNode, ...], leaving: set[str]) -> tuple
     alone: set[str] = set(body.inputs)
     again: list[BlockNode] = []
     for node in first:
-        if isinstance(node, Elementwise) and alone.issuperset(operands(node)):
+        if is_elementwise(node) and alone.issuperset(operands(node)):
             alone.update(results(node))
             again.append(node)
     wanted = {name for n in body.nodes if n not in first for name in operands(n)} | leaving
-    needed = set[int]()
-    for node in reversed(again):
-        if not wanted.isdisjoint(results(node)):
-            wanted.update(operands(node))
-            needed.add(id(node))
-    return tuple(n for n in body.nodes if n not in first or id(n) in needed)
+    repeated = needed(again, wanted)
+    return tuple(n for n in body.nodes if n not in first or n in repeated)
 
 
 def _reads(nodes: Iterable[BlockNode], name: str) -> bool:

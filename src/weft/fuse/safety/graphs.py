@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import assert_never
 
 from weft.block.check import Scope, body_types, infer
 from weft.block.program import (
@@ -14,25 +13,19 @@ from weft.block.program import (
     Broadcast,
     Collapse,
     Dot,
-    Extent,
     Feed,
-    Fill,
     Final,
     Graph,
-    Index,
     Iterate,
     Join,
-    Literal,
     Map,
     Once,
     Pointwise,
-    Rank,
     Stacked,
-    Stage,
     sealed,
 )
-from weft.block.rename import fresh, values_of
-from weft.block.walk import operands, results
+from weft.block.rename import fresh, rename_node, values_of
+from weft.block.walk import operands, pruned, results
 from weft.fuse.safety import expressions
 from weft.fuse.safety.pairs import Pair, Source, Terms
 from weft.fuse.safety.states import SafeState, safe_state
@@ -93,23 +86,13 @@ def _node(work: Work, node: BlockNode, scope: Scope, plain: frozenset[str]) -> N
             work.values[node.name] = _collapse(work, node)
         case Dot():
             work.values[node.name] = _dot(work, node)
-        case Index() | Literal() | Extent():
-            work.nodes.append(node)
-            work.values[node.name] = Pair(node.name)
-        case Rank():
-            work.nodes.append(replace(node, arg=work.plain(work.values[node.arg], work.dims(node.arg))))
-            work.values |= {name: Pair(name) for name in results(node)}
-        case Fill() | Stage():
-            arg = work.plain(work.values[node.arg], work.dims(node.arg))
-            work.nodes.append(replace(node, arg=arg))
-            work.values[node.name] = Pair(node.name)
-        case Join():
-            work.nodes.append(node)
-            work.values[node.name] = Pair(node.name)
         case Map():
             _map(work, node, scope, plain)
-        case _:
-            assert_never(node)
+        case _:  # what knows no pairs reads them as they are
+            given = {name: work.values[name] for name in operands(node)}
+            read = {name: work.plain(pair, work.dims(name)) for name, pair in given.items() if pair != Pair(name)}
+            work.nodes.append(rename_node(node, read))
+            work.values |= {name: Pair(name) for name in results(node)}
 
 
 def _collapse(work: Work, node: Collapse) -> Pair:
@@ -268,15 +251,3 @@ def _finals(work: Work, node: Map, body: Work, safe: SafeState, fixed: Mapping[s
                 work.sources[name] = body.sources[safe.source_of[component]].shared((node.axis,))
         work.values[output.outer] = Pair(output.outer, tuple(sorted((called[n], c) for n, c in terms)))
     return outputs
-
-
-def pruned(node: Map) -> Map:
-    """Remove operators and feeds that nothing reads from `node`."""
-    needed = set(node.body.outputs) | set(() if node.state is None else node.state.resume or ())
-    kept: list[BlockNode] = []
-    for each in reversed(node.body.nodes):
-        if needed.intersection(results(each)):
-            kept.append(each)
-            needed.update(operands(each))
-    feeds = tuple(f for f in node.inputs if f.inner in needed)
-    return sealed(replace(node, inputs=feeds, body=replace(node.body, nodes=tuple(reversed(kept)))))
