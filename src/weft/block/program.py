@@ -57,6 +57,9 @@ applied, the type of each value."""
 # Roles of fields, of which renaming, liveness and whatever else treats all forms alike is made (`weft.block.walk`).
 _MAKES = MappingProxyType({"role": "makes"})
 _READS = MappingProxyType({"role": "reads"})
+_OVERWRITES = MappingProxyType({"role": "reads", "how": "overwrites"})
+_COPIES = MappingProxyType({"role": "reads", "how": "copies"})
+_SHARES = MappingProxyType({"role": "reads", "how": "shares"})
 
 
 # Accesses: what an iteration of a map sees of an input.
@@ -97,7 +100,7 @@ class Pointwise:
 
     name: str = field(metadata=_MAKES)
     expr: Scalar
-    args: tuple[str, ...] = field(metadata=_READS)
+    args: tuple[str, ...] = field(metadata=_OVERWRITES)
     dims: tuple[Axis, ...] = field(metadata=AXES)
     dtype: DType
     location: Location | None = None
@@ -113,7 +116,7 @@ class Dot:
     over: Axis = field(metadata=AXES)
     dims: tuple[Axis, ...] = field(metadata=AXES)
     dtype: DType
-    acc: str | None = field(default=None, metadata=_READS)
+    acc: str | None = field(default=None, metadata=_OVERWRITES)
     location: Location | None = None
 
 
@@ -147,7 +150,7 @@ class Rank:
     places: str = field(metadata=_MAKES)
     arg: str = field(metadata=_READS)
     numbers: str = field(metadata=_READS)
-    acc: tuple[str, str] = field(metadata=_READS)
+    acc: tuple[str, str] = field(metadata=_OVERWRITES)
     over: Axis | None = field(metadata=AXES)
     rank: Axis | None = field(metadata=AXES)
     dims: tuple[Axis, ...] = field(metadata=AXES)
@@ -199,7 +202,7 @@ class Fill:
     """The item with `value` in the elements beyond its valid extent."""
 
     name: str = field(metadata=_MAKES)
-    arg: str = field(metadata=_READS)
+    arg: str = field(metadata=_SHARES)
     value: float
 
 
@@ -215,7 +218,7 @@ class Stage:
     """A copy of an item in local memory, dense, with its last axis of `dims` innermost; values are unchanged."""
 
     name: str = field(metadata=_MAKES)
-    arg: str = field(metadata=_READS)
+    arg: str = field(metadata=_COPIES)
     dims: tuple[Axis, ...] = field(metadata=AXES)
     layout: Layout
 
@@ -443,5 +446,8 @@ def sealed(node: Map) -> Map:
 
 
 def fields_of(form: type, role: str) -> tuple[str, ...]:
-    """Name the fields of `form`, a dataclass, that have `role`: "makes", "reads" or "axes"."""
-    return tuple(each.name for each in fields(form) if each.metadata.get("role") == role)
+    """Name the fields of `form`, a dataclass, that have `role`: "makes", "reads" or "axes"; of those read, how: those of values
+    whose place the result may take ("overwrites"), of what it is a copy ("copies"), or has
+    the place of and differs from in padding alone ("shares").
+    """
+    return tuple(each.name for each in fields(form) if role in (each.metadata.get("role"), each.metadata.get("how")))

@@ -17,18 +17,13 @@ from dataclasses import dataclass, field
 from weft.block.program import (
     BlockNode,
     BlockProgram,
-    Dot,
-    Fill,
     Final,
     Graph,
-    Join,
     Map,
     Once,
-    Pointwise,
-    Rank,
     Stacked,
 )
-from weft.block.walk import operands, results
+from weft.block.walk import operands, overwritten, results, shared
 
 
 @dataclass
@@ -87,8 +82,8 @@ def _global(graph: Graph, leaving: set[str]) -> Iterator[str]:
     for node in graph.nodes:
         if isinstance(node, Map):
             yield from _global(node.body, {o.inner for o in node.outputs if o.outer in leaving and _hands_out(o)})
-        elif isinstance(node, Join) and node.name in leaving:
-            yield from (node.first, node.rest)
+        elif node.name in leaving:
+            yield from operands(node)
 
 
 def _hands_out(output: Stacked | Final | Once) -> bool:
@@ -111,19 +106,20 @@ class Frame:
     def made(self, at: int, node: BlockNode, sizes: Mapping[str, int]) -> None:
         """Note that operator number `at` gave results of these sizes."""
         self._load(node)
+        same = shared(node)
         for name, size in sizes.items():
-            if isinstance(node, Fill) and node.arg in self.held:
-                self.held[name] = self.held[node.arg]
+            if same in self.held:
+                self.held[name] = self.held[same]
                 self.held[name].names += 1
             else:
-                over = (n for n in _overwritten(node) if self._ends(n, at) and self.held[n] == Place(size))
+                over = (n for n in overwritten(node) if self._ends(n, at) and self.held[n] == Place(size))
                 self._drop(list(over)[:1])
                 self._take(name, size)
         self._after(at, node)
 
-    def joined(self, at: int, node: Join) -> None:
+    def joined(self, at: int, node: BlockNode) -> None:
         """Hold a list of two parts as both together."""
-        self.held[node.name] = Place(self.demand(node.first) + self.demand(node.rest))
+        self.held[node.name] = Place(sum(map(self.demand, operands(node))))
         self._after(at, node)
 
     def enter(self, at: int, node: Map) -> None:
@@ -173,19 +169,6 @@ class Frame:
             place.names -= 1
             if not place.names:
                 self.memory.give(place.size)
-
-
-def _overwritten(node: BlockNode) -> tuple[str, ...]:
-    """Return the operands whose place the result may take."""
-    match node:
-        case Pointwise():
-            return node.args
-        case Dot(acc=str(acc)):
-            return (acc,)
-        case Rank():
-            return node.acc
-        case _:
-            return ()
 
 
 @dataclass
@@ -265,7 +248,7 @@ class NoFrame(Frame):
     def made(self, at: int, node: BlockNode, sizes: Mapping[str, int]) -> None:
         """Do nothing."""
 
-    def joined(self, at: int, node: Join) -> None:
+    def joined(self, at: int, node: BlockNode) -> None:
         """Do nothing."""
 
     def enter(self, at: int, node: Map) -> None:

@@ -16,7 +16,6 @@ from weft.block.program import (
     Extent,
     Graph,
     Map,
-    Rank,
     exports,
     fields_of,
     sealed,
@@ -27,6 +26,9 @@ from weft.tensor.axes import Axis, Space
 _OPERATORS: tuple[type, ...] = tuple(form for form in get_args(BlockNode) if form is not Map)
 _MADE: Mapping[type, tuple[str, ...]] = {form: fields_of(form, "makes") for form in _OPERATORS}
 _READ: Mapping[type, tuple[str, ...]] = {form: fields_of(form, "reads") for form in _OPERATORS}
+_OVERWRITTEN: Mapping[type, tuple[str, ...]] = {form: fields_of(form, "overwrites") for form in _OPERATORS}
+_COPIED: Mapping[type, tuple[str, ...]] = {form: fields_of(form, "copies") for form in _OPERATORS}
+_SHARED: Mapping[type, tuple[str, ...]] = {form: fields_of(form, "shares") for form in _OPERATORS}
 
 
 def results(node: BlockNode) -> tuple[str, ...]:
@@ -38,10 +40,27 @@ def results(node: BlockNode) -> tuple[str, ...]:
 
 def operands(node: BlockNode) -> tuple[str, ...]:
     """Return the names of the values that `node` reads in its graph, one entry per edge."""
-    if isinstance(node, Map):
-        return tuple([f.outer for f in node.inputs])
+    return tuple([f.outer for f in node.inputs]) if isinstance(node, Map) else _names(node, _READ)
+
+
+def overwritten(node: BlockNode) -> tuple[str, ...]:
+    """Return the operands whose place the result may take."""
+    return () if isinstance(node, Map) else _names(node, _OVERWRITTEN)
+
+
+def shared(node: BlockNode) -> str | None:
+    """Return the operand whose place the result has, since it differs from it in padding alone; None where there is none."""
+    return None if isinstance(node, Map) else next(iter(_names(node, _SHARED)), None)
+
+
+def copied(node: BlockNode) -> str | None:
+    """Return the operand whose valid elements are those of the result, if that is all an operator does."""
+    return None if isinstance(node, Map) else next(iter(_names(node, _COPIED)), shared(node))
+
+
+def _names(node: BlockNode, of: Mapping[type, tuple[str, ...]]) -> tuple[str, ...]:
     found: list[str] = []
-    for each in _READ[node.__class__]:
+    for each in of[node.__class__]:
         value: str | tuple[str, ...] | None = getattr(node, each)
         if isinstance(value, tuple):
             found += value
@@ -96,7 +115,8 @@ def with_nodes(graph: Graph, nodes: Sequence[BlockNode]) -> Graph:
 
 def ranks(graph: Graph) -> frozenset[Axis]:
     """Return the axes of the rankings in `graph`: a loop over one has a single block."""
-    return frozenset(n.rank for n in every(graph.nodes) if isinstance(n, Rank) and n.rank is not None)
+    found = (getattr(node, "rank", None) for node in every(graph.nodes))
+    return frozenset(axis for axis in found if axis is not None)
 
 
 def needed(nodes: Sequence[BlockNode], wanted: Iterable[str]) -> tuple[BlockNode, ...]:

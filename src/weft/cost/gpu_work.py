@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import assert_never
 
 from weft.block.check import Scope, body_types, infer, update_types
 from weft.block.program import (
@@ -19,22 +18,17 @@ from weft.block.program import (
     Broadcast,
     Collapse,
     Dot,
-    Extent,
     Fill,
     Graph,
-    Index,
-    Join,
-    Literal,
     Map,
     Place,
     Pointwise,
     Rank,
     Stacked,
-    Stage,
 )
 from weft.block.residency import Frame, LoopFrame, Memory, global_lists
 from weft.block.size import value
-from weft.block.walk import operands, results
+from weft.block.walk import copied, operands, results
 from weft.cost.gpu_clocks import CONVERT, SELECT, clocks_of
 from weft.cost.traffic import Traffic
 from weft.schedule import KernelNodes, power_of_two, under_way
@@ -246,7 +240,7 @@ class _Walk:
                     frame.enter(number, node)
                     sizes = self.loop(node, types, values, scope, lanes, region)
                     frame.leave(number, node, sizes)
-                case Join():
+                case _ if all(types[name].lists for name in results(node)):
                     frame.joined(number, node)
                 case _:
                     self.operator(node, values, lanes, region)
@@ -288,20 +282,15 @@ class _Walk:
                     if item.dims:
                         region.vectors.append((self.lanes_of(item.dims, lanes), SELECT))
                     values[name] = _Value(name, (), item.dims, item.dtype)
-            case Stage(name, arg):
-                values[name] = values[arg]
             case Rank():
                 # The first that is left, as often as there are ranks: keys are of 64 bits, compared and selected in halves.
                 count = self.lanes_of(values[node.arg].dims, lanes)
                 region.vectors.append((count, 4 * SELECT * node.count))
                 region.reductions += [_elements(node.dims, lanes)] * node.count
                 values |= {n: _Value(n, (), node.dims, node.dtype) for n in results(node)}
-            case Index() | Literal() | Extent():
-                pass
-            case Map() | Join():
-                raise AssertionError(node)
             case _:
-                assert_never(node)
+                same = copied(node)
+                values |= {} if same is None else dict.fromkeys(results(node), values[same])
 
     def dot(self, node: Dot, values: _Values, lanes: _Lanes, region: Region) -> None:
         """Add a product of blocks, or of a block and a vector, which is a sum."""
@@ -435,7 +424,7 @@ class _Walk:
     def iterations(self, node: Map) -> int | None:
         """Count the iterations of all programs, as counted for an operator of the body; None where it has none of its own."""
         nodes = [*node.body.nodes, *(node.state.update.nodes if node.state is not None else ())]
-        own = [n.name for n in nodes if not isinstance(n, Map | Join)]
+        own = [n.name for n in nodes if not isinstance(n, Map)]
         if own:
             return max(self.counted.operations.get(name, 0) for name in own)
         covering = [n for n in nodes if isinstance(n, Map) and n.place is Place.whole]
@@ -466,8 +455,9 @@ def _uses(node: Map, name: str) -> tuple[bool, bool, bool]:
 def _aliases(graph: Graph, name: str) -> list[str]:
     """List `name`, and the other names of the same block in `graph`."""
     found = [name]
-    found += [n.name for n in graph.nodes if isinstance(n, Stage) and n.arg in found]
-    found += [n.name for n in graph.nodes if isinstance(n, Fill) and n.arg in found and n.value == 0.0]
+    for node in graph.nodes:
+        if copied(node) in found and not (isinstance(node, Fill) and node.value != 0.0):
+            found += results(node)
     return found
 
 
@@ -485,7 +475,7 @@ def _read(graph: Graph, name: str) -> tuple[bool, bool, bool]:
                     if feed.outer in names:
                         p, o, w = _uses(node, feed.inner)
                         products, others, within = products or p, others or o, within or w or not node.runs_once
-            case Fill() | Stage() if node.name in names:
+            case _ if names.issuperset(results(node)):
                 pass
             case _:
                 others = True

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from weft.block.check import Scope, Types, body_types, infer, update_types
-from weft.block.program import BlockProgram, BlockType, Broadcast, Graph, Join, Map
+from weft.block.program import BlockProgram, BlockType, Broadcast, Graph, Map
 from weft.block.residency import Frame, LoopFrame, Memory, global_lists
 from weft.block.walk import maps, results
 from weft.cost.traffic import Steps, classes, elements, numbered_axes
@@ -98,7 +98,7 @@ class _Walk:
             if isinstance(node, Map):
                 frame.enter(number, node)
                 frame.leave(number, node, self.loop(node, types, scope, steps))
-            elif isinstance(node, Join):
+            elif all(types[name].lists for name in results(node)):
                 frame.joined(number, node)
             else:
                 frame.made(number, node, {name: _bytes(types[name], steps) for name in results(node)})

@@ -20,25 +20,20 @@ from weft.block.program import (
     Broadcast,
     Collapse,
     Dot,
-    Extent,
-    Fill,
     Final,
     Graph,
     Grouped,
-    Index,
     Iterate,
     Join,
-    Literal,
     Map,
     Once,
     Place,
     Pointwise,
     Rank,
     Stacked,
-    Stage,
 )
 from weft.block.size import value
-from weft.block.walk import maps, operands, sub_blocks
+from weft.block.walk import copied, maps, operands, sub_blocks
 from weft.schedule import kernels
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -231,43 +226,39 @@ class _Walk:
             elif isinstance(node, Join):
                 self.named(node.name, values[node.first])
                 values[node.name] = self.named(node.name, values[node.rest])
-            elif isinstance(node, Rank):
-                self.flops[node.name] += times * elements(values[node.arg].dims, scope)
-                values |= {node.name: _item(node.dims, node.dtype), node.places: _item(node.dims, DType.int64)}
-                self.operations[node.name] += times
             else:
-                values[node.name] = self.operator(node, values, scope, times)
+                values |= self.operator(node, values, scope, times)
                 self.operations[node.name] += times
         return values
 
-    def operator(self, node: BlockNode, values: _Values, scope: Steps, times: int) -> _Value:
-        """Return the item that an operator gives, and count its work."""
+    def operator(self, node: BlockNode, values: _Values, scope: Steps, times: int) -> _Values:
+        """Return the items that an operator gives, and count its work."""
         match node:
             case Pointwise(name, expr, _, dims, dtype):
                 self.flops[name] += times * elements(dims, scope) * operations(expr)
-                return _item(dims, dtype)
+                return {name: _item(dims, dtype)}
             case Dot(name, left, right, over, dims, dtype):
                 work = 2 * times * elements((*dims, over), scope)
                 operand = max(values[left].dtype, values[right].dtype, key=lambda d: d.bytes)
                 self.flops[name] += work
                 self.matrix_flops[operand] += work
-                return _item(dims, dtype)
+                return {name: _item(dims, dtype)}
             case Collapse(name, _, arg, over):
                 item = values[arg]
                 self.flops[name] += times * elements(item.dims, scope)
-                return _item(tuple(a for a in item.dims if a != over), item.dtype.accumulator)
-            case Index():
-                return _item(node.dims, DType.int64)
-            case Literal(_, _, dtype) | Extent(_, _, dtype):
-                return _item((), dtype)
-            case Fill(name, arg) | Stage(name, arg):
-                item = values[arg]
-                self.copied[name] += times * elements(item.dims, scope) * item.dtype.bytes
-                return item
-            case Map() | Join() | Rank():
-                raise AssertionError(node)
+                return {name: _item(tuple(a for a in item.dims if a != over), item.dtype.accumulator)}
+            case Rank(name, places, arg):
+                self.flops[name] += times * elements(values[arg].dims, scope)
+                return {name: _item(node.dims, node.dtype), places: _item(node.dims, DType.int64)}
             case _:
-                assert_never(node)
+                same = copied(node)
+                item = (
+                    _item(getattr(node, "dims", ()), getattr(node, "dtype", DType.int64))
+                    if same is None
+                    else values[same]
+                )
+                self.copied[node.name] += 0 if same is None else times * elements(item.dims, scope) * item.dtype.bytes
+                return {node.name: item}
 
     def loop(self, node: Map, values: _Values, scope: Steps, times: int) -> _Values:
         """Return the outputs of a map, with all its iterations counted."""

@@ -16,14 +16,11 @@ from weft.block.program import (
     Fill,
     Graph,
     Index,
-    Join,
     Literal,
     Map,
     Pointwise,
-    Rank,
-    Stage,
 )
-from weft.block.ranges import Segment
+from weft.block.walk import copied
 from weft.emit.kinds import kind_of
 from weft.emit.ranges import Scope
 from weft.emit.text import is_word, plus, stripped
@@ -77,13 +74,10 @@ class Body:
                 self._define(name, cast(size, COMPUTED[kind_of(dtype)]), (), dtype)
             case Fill(name, arg, value):
                 self.values[name] = self.filled(name, self.item(arg), value, None)
-            case Stage():
-                # Where an operand lies is the compiler's to choose.
-                self.values[node.name] = self.item(node.arg)
-            case Map() | Rank() | Join():
-                raise AssertionError(node.name)
-            case _:
-                assert_never(node)
+            case _:  # where a copy lies is the compiler's to choose
+                same = copied(node)
+                assert same is not None, node
+                self.values[node.name] = self.item(same)
 
     def item(self, name: str) -> Tile:
         """Return the item called `name`: loaded now, where it lies in memory still.
@@ -182,7 +176,7 @@ class Body:
 
     def _is_part(self, tile: Tile, dims: tuple[Axis, ...]) -> bool:
         """Tell whether `dims` are those of `tile`, in this order, and the axis of the segments one of which was made here."""
-        segments = {n.range.index for n in self.graph.nodes if isinstance(n, Map) and isinstance(n.range, Segment)}
+        segments = {n.range.segment[0] for n in self.graph.nodes if isinstance(n, Map) and n.range.segment is not None}
         kept = tuple(a for a in dims if a not in segments)
         return kept == tile.dims and len(kept) < len(dims) and all(self.frame.lanes[a].count == "1" for a in segments)
 
