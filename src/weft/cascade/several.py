@@ -31,7 +31,7 @@ from weft.tensor.program import (
     Use,
     axes_of,
 )
-from weft.tensor.rename import with_uses
+from weft.tensor.rename import read_uses, with_uses
 from weft.tensor.scalar import Apply, Arg, Scalar
 
 
@@ -86,7 +86,7 @@ class _Classes:
         for node in (*program.inputs, *program.nodes):
             for axis in axes_of(node):
                 self.root(axis)
-            for use in _uses(node):
+            for use in read_uses(node):
                 for own, axis in zip(self.values[use.value].axes, use.axes, strict=True):
                     self.parent[self.root(own)] = self.root(axis)
 
@@ -189,17 +189,6 @@ def _multiplied(expr: Scalar, known: Callable[[int], tuple[str, ...] | None]) ->
             return None if parts[0] is None or parts[1] is None else (*parts[0], *parts[1])
         case _:
             return None
-
-
-def _uses(node: Node) -> tuple[Use, ...]:
-    found: list[Use] = []
-
-    def seen(use: Use) -> Use:
-        found.append(use)
-        return use
-
-    with_uses(node, seen)
-    return tuple(found)
 
 
 def over_each(fold: Fold, whole: Joined) -> Fold | None:

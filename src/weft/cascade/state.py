@@ -36,7 +36,7 @@ from weft.errors import Location
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid, Use
-from weft.tensor.scalar import Arg, Lit, Scalar, apply, arguments, substitute
+from weft.tensor.scalar import Arg, Arguments, Lit, Scalar, apply, arguments, substitute
 
 SMALLEST = 2.0**-126
 """A scale before there is any: as small as any that numbers of 32 bits have a reciprocal of."""
@@ -407,25 +407,20 @@ class StateWriter:
         if not factor.powers and factor.raised is None and factor.scaled is None:
             return self._take(self._data(factor.data))
         write = self.update
-        args: list[str] = []
-
-        def add(name: str) -> Arg:
-            if name not in args:
-                args.append(name)
-            return Arg(args.index(name))
+        args = Arguments[str]()
 
         def data(expr: Scalar) -> Arg:
-            return add(self._take(self._data(expr)))
+            return args.arg(self._take(self._data(expr)))
 
         result = factor.data if is_one(factor.data) else data(factor.data)
         if factor.raised is not None:  # first: what it makes 0 may be far from a running value
-            below = apply("sub", data(factor.raised.data), add(new[Exponent(factor.raised.data)]))
-            result = product(result, add(write.point("e", apply("decay", below), args)))
+            below = apply("sub", data(factor.raised.data), args.arg(new[Exponent(factor.raised.data)]))
+            result = product(result, args.arg(write.point("e", apply("decay", below), args)))
         for shift, exponent in factor.powers:
-            apart = apply("sub", data(shift.data), add(new[self.centres[shift]]))
-            result = product(result, power(add(write.point("u", apart, args)), exponent))
+            apart = apply("sub", data(shift.data), args.arg(new[self.centres[shift]]))
+            result = product(result, power(args.arg(write.point("u", apart, args)), exponent))
         if factor.scaled is not None:
-            scaled = quotient(data(factor.scaled.data), add(new[scale_of(factor.scaled)]))
+            scaled = quotient(data(factor.scaled.data), args.arg(new[scale_of(factor.scaled)]))
             result = product(result, substitute(factor.scaled.around, lambda _: scaled))
         return write.point("y", result, args)
 
@@ -452,29 +447,23 @@ class StateWriter:
         self, write: Graphing, key: Carried, sums: Mapping[Key, str], old: Mapping[Key, str], new: Mapping[Key, str]
     ) -> str:
         """Moves the carried sum `key`, relative to the running values `old`, so that it is relative to `new`."""
-        args: list[str] = []
-
-        def add(name: str) -> Arg:
-            if name not in args:
-                args.append(name)
-            return Arg(args.index(name))
-
+        args = Arguments[str]()
         shifts = frozenset(shift for shift, _ in key.shifts)
         result: Scalar = Lit(0.0)
         for coefficient, moves, part in expansion(key, shifts):
-            summand: Scalar = add(sums[part])
+            summand: Scalar = args.arg(sums[part])
             for shift, exponent in moves:
                 by = self._by(write, self.centres[shift], old, new)
-                summand = repeatedly(add(by), exponent, summand)
+                summand = repeatedly(args.arg(by), exponent, summand)
             times = product(Lit(float(abs(coefficient))), summand)
             result = total(result, times) if coefficient > 0 else difference(result, times)
-        result = infinite_or(add(sums[key]), result) if squared(key) else result
+        result = infinite_or(args.arg(sums[key]), result) if squared(key) else result
         for shift in key.raised:
-            result = product(result, add(self._fallen(write, Exponent(shift.data), old, new)))
+            result = product(result, args.arg(self._fallen(write, Exponent(shift.data), old, new)))
         for scaling in key.scaled:
             scale = scale_of(scaling)
             factor = write.point("f", apply("div", Arg(0), Arg(1)), (old[scale], new[scale]))
-            result = product(result, add(factor))
+            result = product(result, args.arg(factor))
         return write.point("kept", result, args)
 
     def _by(self, write: Graphing, reference: Reference, old: Mapping[Key, str], new: Mapping[Key, str]) -> str:

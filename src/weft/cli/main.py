@@ -66,9 +66,7 @@ def demo(quick: bool, out: Path | None, derivation: str | None) -> None:
         _study(examples.EXAMPLES, 3 if quick else 20, out, quick=quick, derived=derived)
     elif out is not None:
         write_json(out, {"setting": asdict(setting()), "derivation": asdict(derived)})
-    if not derived.right:
-        click.echo(f"{derived.function} is not right", err=True)
-        raise SystemExit(1)
+    _exit_where([] if derived.right else [f"{derived.function} is not right"])
 
 
 def _derived(terminal: Console, name: str, *, every: bool) -> Derived:
@@ -110,7 +108,10 @@ def bench(
         rows = gpu_bench.chosen(only, every=gpu.pop("every"))
         before = _results(out, Found.read) if resume and out is not None and out.exists() else []
         gpu |= {"peers": "eager", "small": True, "rounds": 3} if quick else {"rounds": rounds}
-        gpu_bench.bench(gpu_bench.Order(rows, **gpu), before, out, console())
+        done = gpu_bench.run(gpu_bench.Order(rows, **gpu), before, out, console())
+        for table in gpu_bench.tables(done):
+            console().print(table)
+        _exit_where(gpu_bench.complaints(done))
         return
     chosen = [e for e in workloads.SUITE if not only or any(text.lower() in e.title.lower() for text in only)]
     if not chosen:
@@ -177,7 +178,11 @@ def _concluded(terminal: Console, found: Sequence[study.Outcome], *, parts: bool
                 terminal.print(
                     f"left to PyTorch in {', '.join(outcome.row)}: {'; '.join(dict.fromkeys(outcome.fallbacks))}"
                 )
-    wrong = list(study.complaints(found, parts=parts))
+    _exit_where(list(study.complaints(found, parts=parts)))
+
+
+def _exit_where(wrong: Sequence[str]) -> None:
+    """Print a line for everything that is wrong, and exit with 1 where anything is."""
     for line in wrong:
         click.echo(line, err=True)
     if wrong:

@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -37,23 +37,6 @@ class Timing:
     median_ms: float
     best_ms: float
     rounds: int
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """Where and when something was measured; `load` is the system's load of the minute before, `commit` weft's own if known."""
-
-    date: str
-    processor: str
-    processors: int
-    threads: int
-    vectors: str
-    load: float
-    python: str
-    torch: str
-    weft: str
-    compiler: str
-    commit: str | None
 
 
 def compare(
@@ -169,27 +152,6 @@ def settle() -> None:
     torch.exp(torch.zeros(1 << 20))
 
 
-def setting() -> Setting:
-    """Describe this machine, now.
-
-    Raises:
-        CompilerError: there is no C++ compiler.
-    """
-    return Setting(
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
-        processor=processor(),
-        processors=os.cpu_count() or 1,
-        threads=torch.get_num_threads(),
-        vectors=torch.backends.cpu.get_cpu_capability(),
-        load=round(os.getloadavg()[0], 2),
-        python=platform.python_version(),
-        torch=torch.__version__,
-        weft=__version__,
-        compiler=first_line([*find_compiler().command, "--version"]) or "unknown",
-        commit=commit(),
-    )
-
-
 def processor() -> str:
     """Name the processor as the system does."""
     try:
@@ -217,3 +179,42 @@ def first_line(command: Sequence[str]) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return next(iter(done.stdout.splitlines()), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeBy:
+    """When something was measured, and of which versions; `commit` is weft's own if known."""
+
+    date: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    python: str = field(default_factory=platform.python_version)
+    torch: str = torch.__version__
+    weft: str = __version__
+    commit: str | None = field(default_factory=commit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting(MadeBy):
+    """Where and when something was measured; `load` is the system's load of the minute before."""
+
+    processor: str
+    processors: int
+    threads: int
+    vectors: str
+    load: float
+    compiler: str
+
+
+def setting() -> Setting:
+    """Describe this machine, now.
+
+    Raises:
+        CompilerError: there is no C++ compiler.
+    """
+    return Setting(
+        processor=processor(),
+        processors=os.cpu_count() or 1,
+        threads=torch.get_num_threads(),
+        vectors=torch.backends.cpu.get_cpu_capability(),
+        load=round(os.getloadavg()[0], 2),
+        compiler=first_line([*find_compiler().command, "--version"]) or "unknown",
+    )

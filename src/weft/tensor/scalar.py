@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias, assert_never
+from typing import TypeAlias, TypeVar, assert_never
 
 from weft.tensor.dtypes import DType
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,16 @@ Scalar: TypeAlias = Arg | Lit | Apply | Convert
 def apply(op: str, *args: Scalar) -> Apply:
     """Makes an `Apply` with its arguments spelled out."""
     return Apply(op, args)
+
+
+class Arguments(list[T]):
+    """What an expression in the making reads, each once."""
+
+    def arg(self, what: T) -> Arg:
+        """Returns the argument that stands for `what`; where that is new, it comes after all others."""
+        if what not in self:
+            self.append(what)
+        return Arg(self.index(what))
 
 
 def operands(expr: Scalar) -> tuple[Scalar, ...]:

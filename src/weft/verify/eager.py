@@ -170,7 +170,22 @@ class MaskedDomain(Fp64Domain):
         return super().contract(left, labels[0], right, labels[1], labels[2])
 
 
-class RandomlyRoundedDomain(Fp64Domain):
+class _TypedDomain(Fp64Domain):
+    """Numbers, with the type that is computed in: what rounding may do depends on it."""
+
+    _of = DType.float32
+
+    def begin(self, node: Node) -> None:
+        """Notes the type that the next node is computed in; `watch` of `evaluate`."""
+        self._of = node.dtype.accumulator
+
+    def elementwise(self, expr: Scalar, args: Sequence[Array], dtype: DType) -> Array:
+        """Computes the expression, each operation in the type that goes with `dtype`."""
+        self._of = dtype.accumulator
+        return super().elementwise(expr, args, dtype)
+
+
+class RandomlyRoundedDomain(_TypedDomain):
     """Numbers, each result of an operation off by a random part of what rounding may take (Monte Carlo arithmetic, Parker 1997).
 
     How far results of such runs lie apart is how far any order of right operations may be off: where terms cancel, by much.
@@ -181,15 +196,11 @@ class RandomlyRoundedDomain(Fp64Domain):
     """
 
     def __init__(self, seed: int, times: float = 1.0) -> None:
-        self._of, self._times = DType.float32, times
+        self._times = times
         rng = np.random.default_rng(seed)
         self._seed, self._key = seed, np.uint64(rng.integers(1 << 63))
         self._anyhow = rng if seed % 2 else None
         self._zero = -1.0 if seed % 4 else 1.0
-
-    def begin(self, node: Node) -> None:
-        """Notes the type that the next node is computed in; `watch` of `evaluate`."""
-        self._of = node.dtype.accumulator
 
     def contract(
         self,
@@ -244,11 +255,6 @@ class RandomlyRoundedDomain(Fp64Domain):
         low, high = dtype.bounds
         beyond = ~((v > low - 1.0) & (v < high + 1.0))
         return np.where(beyond, high if self._seed % 2 else low, found) if beyond.any() else found
-
-    def elementwise(self, expr: Scalar, args: Sequence[Array], dtype: DType) -> Array:
-        """Computes the expression, each operation off by what its type rounds."""
-        self._of = dtype.accumulator
-        return super().elementwise(expr, args, dtype)
 
     def _applied(self, expr: Apply, operands: Sequence[Array]) -> Array:
         match expr:
@@ -326,7 +332,7 @@ class MaskedRandomlyRoundedDomain(MaskedDomain, RandomlyRoundedDomain):
     """Numbers that round at random, and 0 times anything is 0."""
 
 
-class AccidentalDomain(Fp64Domain):
+class AccidentalDomain(_TypedDomain):
     """Numbers, but 0 where rounding decides what is left of terms that cancel, and `poison` where the order of a sum or a product,
     or whether its terms are rounded, decides whether it leaves the range of its type on the way.
 
@@ -338,11 +344,7 @@ class AccidentalDomain(Fp64Domain):
     """
 
     def __init__(self, terms: int, poison: float = math.nan) -> None:
-        self._of, self._room, self._accident = DType.float32, 4.0 * math.sqrt(terms), poison
-
-    def begin(self, node: Node) -> None:
-        """Notes the type that the next node is computed in; `watch` of `evaluate`."""
-        self._of = node.dtype.accumulator
+        self._room, self._accident = 4.0 * math.sqrt(terms), poison
 
     @property
     def _scale(self) -> float:
@@ -398,11 +400,6 @@ class AccidentalDomain(Fp64Domain):
         """Returns `found`; 0 where it is no more than what rounding of terms of this size leaves."""
         with np.errstate(all="ignore"):
             return np.where(np.isfinite(of_all) & (np.abs(found) <= self._room * self._of.eps * of_all), 0.0, found)
-
-    def elementwise(self, expr: Scalar, args: Sequence[Array], dtype: DType) -> Array:
-        """Applies each operation of the expression; sums of what cancels are 0."""
-        self._of = dtype.accumulator
-        return super().elementwise(expr, args, dtype)
 
     def _applied(self, expr: Apply, operands: Sequence[Array]) -> Array:
         found = super()._applied(expr, operands)

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -82,34 +82,42 @@ def campaign(
         Counts of programs, operations, snapshots, schedules and kernels; of rewrites by rule; of refusals by reason.
     """
 
+    def examine(program: TensorProgram, seed: int, counts: Counter[str], stage: str) -> tuple[str, str] | None:
+        counts["operations"] += len(program.nodes)
+        wrong = _examine(program, seed, counts, compiled and stage in ("", "kernel"))
+        return None if wrong is None else (wrong.stage, wrong.what)
+
     def outcomes(left: Iterator[int]) -> Generator[Outcome]:
-        for seed in left:
-            begun, counts = time.monotonic(), Counter[str]()
-            program = random_program(random.Random(seed), operations)
-            counts["operations"] += len(program.nodes)
-            wrong = _examine(program, seed, counts, compiled)
-            seconds = time.monotonic() - begun
-            if wrong is None:
-                yield Outcome(seed, counts=counts, seconds=seconds)
-                continue
-            minimal = minimised(program, _fails_alike(seed, wrong.stage, compiled))
-            yield Outcome(seed, wrong.stage, wrong.what, both(program, minimal), counts, seconds, minimal)
+        return examined(left, examine, operations)
 
     with tempfile.TemporaryDirectory(prefix="weft-fuzz-") as folder, options(cache_dir=folder):
         return run("random programs", seeds, outcomes, course)
 
 
-def both(program: TensorProgram, minimal: TensorProgram) -> str:
-    """Write a program that is wrong, and the smallest that is."""
-    return f"{program}\n\nsmallest program that fails so:\n\n{minimal}"
+Examine: TypeAlias = Callable[[TensorProgram, int, Counter[str], str], tuple[str, str] | None]
+"""Says at which stage a program is wrong, and what is: of a program, its seed, counts to add to, and the one stage that is of
+interest, or ""."""
 
 
-def _fails_alike(seed: int, stage: str, compiled: bool) -> Callable[[TensorProgram], bool]:
-    def fails(program: TensorProgram) -> bool:
-        wrong = _examine(program, seed, Counter(), compiled and stage == "kernel")
-        return wrong is not None and wrong.stage == stage
+def examined(seeds: Iterable[int], examine: Examine, operations: int | None = None) -> Generator[Outcome]:
+    """Yield what became of the random program with each of `seeds`; of one that is wrong, with the smallest that is wrong alike."""
+    for seed in seeds:
+        begun, counts = time.monotonic(), Counter[str]()
+        program = random_program(random.Random(seed), operations)
+        wrong = examine(program, seed, counts, "")
+        seconds = time.monotonic() - begun
+        if wrong is None:
+            yield Outcome(seed, counts=counts, seconds=seconds)
+            continue
+        stage, what = wrong
 
-    return fails
+        def fails(smaller: TensorProgram, seed: int = seed, stage: str = stage) -> bool:
+            found = examine(smaller, seed, Counter(), stage)
+            return found is not None and found[0] == stage
+
+        minimal = minimised(program, fails)
+        text = f"{program}\n\nsmallest program that fails so:\n\n{minimal}"
+        yield Outcome(seed, stage, what, text, counts, seconds, minimal)
 
 
 def _examine(program: TensorProgram, seed: int, counts: Counter[str], compiled: bool) -> _WrongError | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 
@@ -22,8 +21,7 @@ from weft.fuse import RULES_IN_PLANS, fuse
 from weft.fuse.round_where_made import round_where_made
 from weft.fuse.safety import make_safe
 from weft.lab.fuzz.campaign import Course, Outcome, Tally, run
-from weft.lab.fuzz.programs import Trial, both
-from weft.lab.fuzz.random_programs import minimised, random_program
+from weft.lab.fuzz.programs import Trial, examined
 from weft.lab.fuzz.random_schedules import fitting_schedule
 from weft.plan.laws_check import laws_refuted
 from weft.tensor import laws
@@ -71,29 +69,12 @@ def campaign(count: int | None, seed: int = 0, *, course: Course | None = None) 
     """
 
     def outcomes(left: Iterator[int]) -> Generator[Outcome]:
-        for own in left:
-            begun, counts = time.monotonic(), Counter[str]()
-            program = random_program(random.Random(own))
-            wrong = _first_wrong(program, own, counts)
-            seconds = time.monotonic() - begun
-            if wrong is None:
-                yield Outcome(own, counts=counts, seconds=seconds)
-                continue
-            minimal = minimised(program, _fails_alike(own, wrong[0]))
-            yield Outcome(own, *wrong, both(program, minimal), counts, seconds, minimal)
+        return examined(left, lambda program, own, counts, _: _first_wrong(program, own, counts))
 
     def enough(tally: Tally) -> bool:
         return count is not None and tally.counts["applications"] >= count
 
     return run("applications of rules, each checked", itertools.count(seed), outcomes, course, enough=enough)
-
-
-def _fails_alike(seed: int, stage: str) -> Callable[[TensorProgram], bool]:
-    def fails(program: TensorProgram) -> bool:
-        wrong = _first_wrong(program, seed, Counter())
-        return wrong is not None and wrong[0] == stage
-
-    return fails
 
 
 def _first_wrong(program: TensorProgram, seed: int, counts: Counter[str]) -> tuple[str, str] | None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import click
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -333,18 +332,6 @@ def _us(found: Found, name: str) -> str:
 
 def _ratio(number: float) -> str:
     return "-" if math.isnan(number) else f"{number:.2f}"
-
-
-def bench(order: Order, before: Sequence[Found], out: Path | None, console: Console) -> None:
-    """Run, print the tables; exit with 1 where weft failed in a row or is wrong."""
-    found = run(order, before, out, console)
-    for table in tables(found):
-        console.print(table)
-    wrong = complaints(found)
-    for text in wrong:
-        click.echo(text, err=True)
-    if wrong:
-        raise SystemExit(1)
 
 
 def _say(console: Console, text: str) -> None:

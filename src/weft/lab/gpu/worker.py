@@ -12,56 +12,43 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
 
-from weft import __version__
 from weft.lab.gpu.clock import Clock, CudaClock, Rates, WallClock, rates
 from weft.lab.gpu.row import RowError, Session, measure, said, warm
-from weft.lab.measure import commit, first_line, processor, settle
+from weft.lab.measure import MadeBy, first_line, processor, settle
 from weft.lab.workloads.gpu import ROWS
 from weft.run.key import source_hash
 
 _CUDA: Any = torch.cuda
 
 
-@dataclass(frozen=True, slots=True)
-class GpuSetting:
-    """Where and when rows were measured; `source` is the hash of weft's own files, `commit` theirs if known."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSetting(MadeBy):
+    """Where and when rows were measured; `source` is the hash of weft's own files."""
 
-    date: str
     device: str
     driver: str
     cuda: str
     triton: str
-    python: str
-    torch: str
-    weft: str
     source: str
-    commit: str | None
 
 
 def setting(device: str) -> GpuSetting:
     """Describe this machine, now."""
     driver = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     return GpuSetting(
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
         device=_CUDA.get_device_name() if device == "cuda" else processor(),
         driver=first_line(driver) or "unknown",
         cuda=str(vars(torch.version).get("cuda")),
         triton=_triton(),
-        python=platform.python_version(),
-        torch=torch.__version__,
-        weft=__version__,
         source=source_hash(),
-        commit=commit(),
     )
 
 

@@ -16,7 +16,7 @@ from weft.tensor.field import FieldDomain
 from weft.tensor.fp64 import Fp64Domain
 from weft.tensor.laws.cleaning import remove_dead
 from weft.tensor.program import Cast, Constant, Elementwise, Extent, Iota, Node, TensorProgram, Use
-from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, operations, substitute
+from weft.tensor.scalar import Apply, Arg, Arguments, Convert, Lit, Scalar, operations, substitute
 
 _OPPOSITE = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
 _LARGEST = 8
@@ -88,12 +88,7 @@ class _Masks:
 
     def simplified(self, node: Elementwise) -> Elementwise:
         """Returns `node` with masks and constants in place of their uses, in the simplest form."""
-        args: list[Use] = []
-
-        def place(use: Use) -> Scalar:
-            if use not in args:
-                args.append(use)
-            return Arg(args.index(use))
+        args = Arguments[Use]()
 
         def inlined(index: int) -> Scalar:
             use = node.args[index]
@@ -101,23 +96,17 @@ class _Masks:
                 return self.literals[use.value]
             mask = self.masks.get(use.value)
             if mask is None:
-                return place(use)
+                return args.arg(use)
             bound = dict(zip(mask.axes, use.axes, strict=True))
             inner = [u.within(bound) for u in mask.args]
-            return substitute(mask.expr, lambda i: place(inner[i]))
+            return substitute(mask.expr, lambda i: args.arg(inner[i]))
 
         expr = substitute(node.expr, inlined)
         integers = {i for i, use in enumerate(args) if self.indices.get(use.value, DType.float32).kind == "int"}
         expr = simplify(expr, integers)
-        used: list[Use] = []
-        expr = substitute(expr, lambda i: Arg(_position(used, args[i])))
+        used = Arguments[Use]()
+        expr = substitute(expr, lambda i: used.arg(args[i]))
         return replace(node, expr=expr, args=tuple(used))
-
-
-def _position(uses: list[Use], use: Use) -> int:
-    if use not in uses:
-        uses.append(use)
-    return uses.index(use)
 
 
 def _is_mask(expr: Scalar) -> bool:

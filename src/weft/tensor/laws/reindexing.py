@@ -26,7 +26,7 @@ from weft.tensor.program import (
     TensorProgram,
     Use,
 )
-from weft.tensor.rename import with_uses
+from weft.tensor.rename import read_uses, with_uses
 from weft.tensor.scalar import Arg, Lit, Scalar, apply
 
 
@@ -109,7 +109,7 @@ class _Inlining(Draft):
         if isinstance(self.values[value], Ranking):
             return []
         _, bound = _over_index(self.values[value], index)
-        return [(use.value, tuple(bound[a] for a in use.axes)) for use in _uses(self.values[value])]
+        return [(use.value, tuple(bound[a] for a in use.axes)) for use in read_uses(self.values[value])]
 
     def moved(self, value: str, index: tuple[Affine, ...]) -> Use:
         """Makes a node that computes `value[index...]`, and returns a use of it."""
@@ -236,17 +236,6 @@ def _over_index(node: Node, index: tuple[Affine, ...]) -> tuple[Node, dict[Axis,
             return replace(node, axes=axes), bound
         case _:
             return node, bound
-
-
-def _uses(node: Node) -> list[Use]:
-    found: list[Use] = []
-
-    def note(use: Use) -> Use:
-        found.append(use)
-        return use
-
-    with_uses(node, note)
-    return found
 
 
 def _distinct(axes: Sequence[Axis]) -> bool:
