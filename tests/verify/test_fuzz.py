@@ -136,7 +136,7 @@ def test_each_application_of_a_rule_is_checked_and_none_raises_a_false_alarm():
 def test_a_wrong_rule_is_found_at_the_step_that_it_makes(monkeypatch, defect, seed):
     module, name, change, _, said = DEFECTS[defect]
     monkeypatch.setattr(import_module(module), name, change)
-    monkeypatch.setattr(fuzz_rules, "minimised", lambda program, fails: program)
+    monkeypatch.setattr(fuzz, "minimised", lambda program, fails: program)
     (failure,) = fuzz_rules.campaign(1, seed).failures
     assert failure.stage == "step"
     assert failure.what.startswith(f"{'fuse_' if said.startswith('consecutive') else ''}{said}: output ")
@@ -150,7 +150,7 @@ def test_a_wrong_law_is_found(monkeypatch):
         return replace(program, nodes=(*others, last))
 
     monkeypatch.setattr(fuzz_rules, "LAWS", {"drops": dropping})
-    monkeypatch.setattr(fuzz_rules, "minimised", lambda program, fails: program)
+    monkeypatch.setattr(fuzz, "minimised", lambda program, fails: program)
     tally = fuzz_rules.campaign(1, 37)
     assert tally.failures
     assert tally.failures[0].stage == "law"
