@@ -33,8 +33,9 @@ from weft.api.files import write_json
 from weft.lab.measure import setting
 from weft.lab.workloads.cpu import SUITE
 from weft.lab.workloads.gpu import ROWS
-from weft.plan import judging, region
-from weft.plan.kernel import NOT_JUDGED
+from weft.plan.choose import region
+from weft.plan.judge import judging
+from weft.plan.targets.kernel import NOT_JUDGED
 
 # Name of the check: the module that calls it, the name by which it does, and the clock.
 CHECKS: dict[str, tuple[ModuleType, str, Callable[[], float]]] = {

@@ -29,7 +29,7 @@ import torch
 
 from testkit.run.gpu_kernels import SOURCE, TEXT, TWICE
 from weft.errors import TargetError
-from weft.plan.home import of_device
+from weft.plan.targets.home import of_device
 from weft.run import stats
 from weft.run.cache import CacheFolder
 from weft.run.gpu import GpuBinary, GpuSource, build_gpu, driver

@@ -22,13 +22,13 @@ from weft.block.walk import maps
 from weft.capture import capture
 from weft.cost import Corrections, Resources, dependents, gpu, in_levels, launches_of, resources, total
 from weft.errors import ScheduleError
-from weft.plan.candidates import Candidate, Example
-from weft.plan.gpu_schedules import Blocks, parts, schedule
-from weft.plan.gpu_select import Ways
-from weft.plan.partition import Region, partition, united
-from weft.plan.regions import Regions
-from weft.plan.select import select
+from weft.plan.choose.select import select
+from weft.plan.execute.regions import Regions
+from weft.plan.partition.partition import Region, partition, united
 from weft.plan.targets import toolchain
+from weft.plan.targets.candidates import Candidate, Example
+from weft.plan.targets.triton.schedules import Blocks, parts, schedule
+from weft.plan.targets.triton.select import Ways
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
 from weft.target import Target
 from weft.tensor.laws import normalize

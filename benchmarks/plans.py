@@ -31,7 +31,9 @@ from weft.api.files import write_json
 from weft.lab.measure import setting
 from weft.lab.workloads.cpu import SUITE
 from weft.lab.workloads.gpu import ROWS
-from weft.plan import executable, region, regions
+from weft.plan.choose import region
+from weft.plan.execute import plan as executable
+from weft.plan.execute import regions
 from weft.plan.targets.cpp import toolchain as cpp
 from weft.plan.targets.triton.build import Printed
 from weft.run.build import Binary

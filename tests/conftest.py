@@ -124,7 +124,7 @@ def _fresh_state() -> Iterator[None]:
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()
     for module, said in (
-        *(("weft.plan.instead", "SAID"), ("weft.api.losses", "_said"), ("weft.api.recompiles", "_said")),
+        *(("weft.plan.execute.instead", "SAID"), ("weft.api.losses", "_said"), ("weft.api.recompiles", "_said")),
         ("weft.run.cache", "_said"),
     ):
         if module in sys.modules:

@@ -231,11 +231,11 @@ def test_work_that_was_put_off_has_the_options_of_then() -> None:
 
 
 def test_options_are_asked_for_and_not_passed_on() -> None:
-    """One way for an option to reach what depends on it: only what is put off keeps them (`weft.plan.trial`)."""
+    """One way for an option to reach what depends on it: only what is put off keeps them (`weft.plan.measure.trial`)."""
     package = Path(weft.__file__).parent
     passing = [
         path.relative_to(package).as_posix()
         for path in package.rglob("*.py")
         if re.search(r"\boptions?: Options\b", path.read_text(encoding="utf-8"))
     ]
-    assert passing == ["plan/trial.py"]
+    assert passing == ["plan/measure/trial.py"]

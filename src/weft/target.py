@@ -22,7 +22,7 @@ class Target:
 
     @staticmethod
     def parse(text: str) -> Target:
-        """Return the target that `text` names; whether there is one, `weft.plan.targets.toolchain` says."""
+        """Return the target that `text` names; whether there is one, `weft.plan.targets.base` says."""
         kind, _, arch = text.partition(":")
         return Target(kind, arch)
 

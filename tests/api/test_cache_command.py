@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 import weft
 from weft.cli.main import main
 from weft.plan import Measured
-from weft.plan.clock import Timing
+from weft.plan.measure.clock import Timing
 from weft.run.cache import CacheFolder, Json
 
 DAY = 24 * 3600.0

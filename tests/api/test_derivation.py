@@ -17,8 +17,9 @@ from testkit.afresh import chosen_afresh
 from weft.api.left_out import left_out
 from weft.api.report import report
 from weft.cli.main import main
-from weft.plan import CompiledRegion, select
-from weft.plan.candidates import Considered
+from weft.plan import CompiledRegion
+from weft.plan.choose import select
+from weft.plan.targets.candidates import Considered
 
 GOLDEN = Path(__file__).parents[1] / "fuse" / "golden"
 

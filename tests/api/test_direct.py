@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import weft
-from weft.plan import trial
-from weft.plan.clock import Timed, Timing
+from weft.plan.measure import trial
+from weft.plan.measure.clock import Timed, Timing
 
 PYTORCH, WEFT = (1.0, 0.1), (0.1, 1.0)
 

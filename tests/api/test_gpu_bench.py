@@ -31,7 +31,7 @@ from weft.lab.gpu.workers import LostError, Watched, Worker, compile_all
 from weft.lab.measure import Timing
 from weft.lab.workloads.gpu import ROWS
 from weft.options import current
-from weft.plan import graphs
+from weft.plan.targets import graphs
 from weft.run import stats
 
 BY_NAME = {row.name: row for row in ROWS}

@@ -16,8 +16,8 @@ import weft
 from weft.api import losses
 from weft.api.backend import backend
 from weft.errors import LeftToPyTorchWarning
-from weft.plan import trial
-from weft.plan.clock import Timed, Timing
+from weft.plan.measure import trial
+from weft.plan.measure.clock import Timed, Timing
 
 
 @pytest.fixture(autouse=True)

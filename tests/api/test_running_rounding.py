@@ -14,7 +14,7 @@ from testkit.walk import share
 from weft.api.program import Program
 from weft.block.program import Iterate
 from weft.block.walk import maps
-from weft.plan import select
+from weft.plan.choose import select
 from weft.tensor.program import TensorProgram
 from weft.verify.judge import Draws
 

@@ -19,7 +19,7 @@ from testkit.cascade.workloads import product_below_max, product_by_mean, produc
 from testkit.walk import WALK_ALL
 from weft.cascade import folds
 from weft.lab.measure import Standard
-from weft.plan import select
+from weft.plan.choose import select
 from weft.tensor.fp64 import Fp64Domain
 
 ROWS = 16

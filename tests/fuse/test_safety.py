@@ -25,7 +25,7 @@ from weft.block.walk import maps, spaces
 from weft.errors import ScheduleError
 from weft.fuse import RULES_IN_PLANS, RULES_THAT_KEEP_PRECISION, Fusion, fuse
 from weft.fuse.safety import Share, make_safe
-from weft.plan.shifts import without_shifts
+from weft.plan.choose.shifts import without_shifts
 from weft.schedule import apply
 from weft.tensor.evaluate import evaluate
 from weft.tensor.fp64 import Fp64Domain

@@ -16,7 +16,7 @@ import torch
 import weft
 from weft.errors import TargetError
 from weft.lab.workloads import reductions as workloads_reductions
-from weft.run.gpu import driver
+from weft.run.gpu import Assembled, driver
 
 BF16 = torch.bfloat16
 several = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU here; run on a machine with two or more")
@@ -361,10 +361,12 @@ def test_binaries_that_the_driver_does_not_take() -> None:
         pytest.skip("this GPU runs kernels for cuda:100; others show what is tested")
     (kernel,) = weft.optimize(bend, (torch.randn(64, 64),), target="cuda:100").kernels
     assert kernel.assembled is not None
+    found = kernel.assembled()
+    assert isinstance(found, Assembled)
     with pytest.raises(TargetError, match="does not"):
-        driver.load(kernel.assembled(), 0)
+        driver.load(found, 0)
     with pytest.raises(TargetError, match="does not"):
-        driver.load(replace(kernel.assembled(), binary=b"this is no binary\0"), 0)
+        driver.load(replace(found, binary=b"this is no binary\0"), 0)
     x = torch.randn(64, 64, device="cuda")
     close(weft.compile(bend)(x), bend(x))
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import weft
-from weft.plan import graphed
+from weft.plan.measure import graphed
 
 BF16 = torch.bfloat16
 

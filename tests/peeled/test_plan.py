@@ -15,9 +15,9 @@ from weft.block.ranges import Rest
 from weft.block.walk import maps
 from weft.fuse import fuse
 from weft.fuse.safety import make_safe
-from weft.plan import region
-from weft.plan.choose import choose
+from weft.plan.choose import region
 from weft.plan.targets import launch_specs, toolchain
+from weft.plan.targets.choose import choose
 from weft.schedule import apply, tied
 from weft.verify import verify
 

@@ -8,7 +8,7 @@ from math import inf, isclose
 
 import pytest
 
-from weft.plan.chain import Interval, cheapest
+from weft.plan.partition.chain import Interval, cheapest
 
 MOST = 10
 

@@ -13,7 +13,7 @@ from testkit.schedules import fused
 from weft.block.check import Scope, body_types, infer
 from weft.block.program import Map
 from weft.block.walk import maps, spaces
-from weft.plan.choose import choose
+from weft.plan.targets.choose import choose
 from weft.schedule import LevelPlace, Schedule, apply
 from weft.tensor.builder import Builder
 from weft.tensor.dtypes import DType

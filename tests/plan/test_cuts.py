@@ -11,11 +11,11 @@ from testkit.block import paper, programs
 from testkit.emit import special
 from weft.cost import Machine, least_seconds
 from weft.errors import UnsupportedError
-from weft.plan.candidates import Example, Selection
-from weft.plan.choose import off_the_grid
-from weft.plan.cuts import Cuts
-from weft.plan.partition import Region, Stage, partition
-from weft.plan.select import select
+from weft.plan.choose.cuts import Cuts
+from weft.plan.choose.select import select
+from weft.plan.partition.partition import Region, Stage, partition
+from weft.plan.targets.candidates import Example, Selection
+from weft.plan.targets.choose import off_the_grid
 from weft.schedule import LevelPlace, kernels
 from weft.tensor.program import Contraction, Elementwise, Monoid, Reduction, TensorProgram
 

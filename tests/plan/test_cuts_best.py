@@ -19,12 +19,12 @@ from testkit.capture.collector import Collector
 from weft.cost import Machine, gpu, least_seconds
 from weft.lab.workloads import cpu as workloads
 from weft.lab.workloads.gpu import ROWS
-from weft.plan.candidates import Example, Selection
-from weft.plan.cuts import Cuts, joins
-from weft.plan.library import for_the_library
-from weft.plan.partition import Region, linear, partition, united
-from weft.plan.regions import Regions
-from weft.plan.select import select
+from weft.plan.choose.cuts import Cuts, joins
+from weft.plan.choose.select import select
+from weft.plan.execute.library import for_the_library
+from weft.plan.execute.regions import Regions
+from weft.plan.partition.partition import Region, linear, partition, united
+from weft.plan.targets.candidates import Example, Selection
 from weft.schedule import kernels
 from weft.target import Target
 from weft.tensor.axes import Axis, Space

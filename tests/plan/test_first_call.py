@@ -9,8 +9,8 @@ import weft
 from weft.api import net
 from weft.emit import cpp
 from weft.errors import LeftToPyTorchWarning
-from weft.plan.first_call import wrong_results
-from weft.plan.spare import spare
+from weft.plan.measure.first_call import wrong_results
+from weft.plan.measure.spare import spare
 
 
 @pytest.fixture(autouse=True)

@@ -18,13 +18,15 @@ import weft
 from testkit.block import programs
 from weft.api.backend import compile_graph
 from weft.errors import CompilerError, TargetError, UnsupportedError
-from weft.plan import Plan, instead, trial
-from weft.plan.candidates import Candidate, Considered, Example, Selection
-from weft.plan.clock import Timed, Timing
-from weft.plan.executable import running
-from weft.plan.runner import RegionStep, Runner, Step
-from weft.plan.select import select
-from weft.plan.targets.toolchain import Refused
+from weft.plan import Plan
+from weft.plan.choose.select import select
+from weft.plan.execute import instead
+from weft.plan.execute.plan import running
+from weft.plan.execute.runner import RegionStep, Runner, Step
+from weft.plan.measure import trial
+from weft.plan.measure.clock import Timed, Timing
+from weft.plan.targets.base import Refused
+from weft.plan.targets.candidates import Candidate, Considered, Example, Selection
 from weft.plan.targets.triton import tune
 from weft.plan.targets.triton.tune import tuned
 from weft.run.gpu import Assembled, Job, assemble
@@ -65,7 +67,7 @@ def test_an_architecture_that_weft_has_no_kernels_for(target: str) -> None:
 def test_on_such_a_gpu_pytorch_runs_what_is_compiled_lazily(
     monkeypatch: pytest.MonkeyPatch, target: str, said: str
 ) -> None:
-    monkeypatch.setattr("weft.plan.executable.home", lambda arguments: Target.parse(target))
+    monkeypatch.setattr("weft.plan.execute.plan.home", lambda arguments: Target.parse(target))
     before = weft.stats().fallbacks
     given = inputs()
     with torch.no_grad(), pytest.warns(RuntimeWarning, match=said):

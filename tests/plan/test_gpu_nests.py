@@ -24,11 +24,11 @@ from weft.block.walk import maps
 from weft.cascade import chains
 from weft.cost import gpu
 from weft.fuse import RULES_IN_PLANS, fuse
-from weft.plan.candidates import Example
-from weft.plan.gpu_schedules import Blocks, Part, parts, schedule
-from weft.plan.gpu_tiles import nests
-from weft.plan.partition import Region, between_passes, partition, united
-from weft.plan.select import select
+from weft.plan.choose.select import select
+from weft.plan.partition.partition import Region, between_passes, partition, united
+from weft.plan.targets.candidates import Example
+from weft.plan.targets.triton.schedules import Blocks, Part, parts, schedule
+from weft.plan.targets.triton.tiles import nests
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, power_of_two
 from weft.target import Target
 from weft.tensor.axes import Axis, Space

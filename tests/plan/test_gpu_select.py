@@ -19,11 +19,11 @@ from weft.cost import gpu
 from weft.errors import CompilerError, UnsupportedError
 from weft.fuse import fuse
 from weft.fuse.safety import make_safe
-from weft.plan.candidates import Candidate, Considered, Example, Selection
-from weft.plan.gpu_schedules import Blocks, Part, choices, launches, parts, schedule
-from weft.plan.gpu_select import Ways
-from weft.plan.select import select
+from weft.plan.choose.select import select
+from weft.plan.targets.candidates import Candidate, Considered, Example, Selection
 from weft.plan.targets.triton import tune
+from weft.plan.targets.triton.schedules import Blocks, Part, choices, launches, parts, schedule
+from weft.plan.targets.triton.select import Ways
 from weft.plan.targets.triton.tune import compiled, tuned
 from weft.run.cache import CacheFolder
 from weft.run.gpu import Assembled, Job, assemble

@@ -11,9 +11,9 @@ import torch
 
 import weft
 from weft.api import backend as backends
-from weft.plan import graphed as graphs_of_calls
-from weft.plan.graphed import Cuda, Graphed
-from weft.plan.runner import Runner
+from weft.plan.execute.runner import Runner
+from weft.plan.measure import graphed as graphs_of_calls
+from weft.plan.measure.graphed import Cuda, Graphed
 
 CPU = torch.device("cpu")
 

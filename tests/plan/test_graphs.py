@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from weft.plan import graphed, graphs
+from weft.plan.measure import graphed
+from weft.plan.targets import graphs
 
 
 class Recorded:

@@ -8,8 +8,8 @@ import torch
 import weft
 from weft.capture import translate as capture_calls
 from weft.errors import CompilerError, Location, UnsupportedError
-from weft.plan import region as regions
-from weft.plan.regions import Regions
+from weft.plan.choose import region as regions
+from weft.plan.execute.regions import Regions
 from weft.run import build as building
 from weft.tensor.program import Contraction, TensorProgram
 
@@ -48,7 +48,7 @@ def fails_where(monkeypatch, condition, error):
             raise error
         return build(selection, *more)
 
-    monkeypatch.setattr("weft.plan.regions.build_region", failing)
+    monkeypatch.setattr("weft.plan.execute.regions.build_region", failing)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_an_error_that_names_a_line_costs_that_line(monkeypatch):
                 raise UnsupportedError("not this one", where=where)
         return build(selection, *more)
 
-    monkeypatch.setattr("weft.plan.regions.build_region", failing)
+    monkeypatch.setattr("weft.plan.execute.regions.build_region", failing)
     program = weft.optimize(function, given)
     torch.testing.assert_close(program(*given), function(*given))
     assert [(f.operation, f.reason) for f in program.fallbacks] == [("aten.mul", "not this one")]

@@ -15,8 +15,9 @@ import weft
 from weft.api import net
 from weft.emit import cpp
 from weft.errors import DefectError, LeftToPyTorchWarning, WrongKernelError
-from weft.plan import judging, regions
-from weft.plan.judging_sizes import Chosen
+from weft.plan.execute import regions
+from weft.plan.judge import judging
+from weft.plan.judge.sizes import Chosen
 from weft.plan.targets import bench as benches
 from weft.plan.targets.cpp import toolchain
 from weft.verify.regimes import layout_of

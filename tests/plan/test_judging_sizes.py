@@ -11,8 +11,8 @@ from weft.block.lower import lower
 from weft.block.program import Place
 from weft.block.walk import maps
 from weft.lab.workloads.cpu import attention
-from weft.plan import regions
-from weft.plan.judging_sizes import sizes_for
+from weft.plan.execute import regions
+from weft.plan.judge.sizes import sizes_for
 from weft.plan.targets.bench import dense
 from weft.run.gpu import signature
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft.plan.kept import keep, recalled
-from weft.plan.packed import packed
-from weft.plan.partition import Call, Cut
+from weft.plan.partition.partition import Call, Cut
+from weft.plan.targets.kept import keep, recalled
+from weft.plan.targets.packed import packed
 from weft.run.cache import CacheFolder
 from weft.run.key import cache_key
 

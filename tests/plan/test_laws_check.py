@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 import weft
-from weft.plan import executable
+from weft.plan.execute import plan as executable
 from weft.tensor.laws import normalize
 from weft.tensor.program import Elementwise, Node, TensorProgram
 from weft.tensor.scalar import Apply

@@ -9,7 +9,7 @@ import weft
 from testkit.afresh import chosen_afresh
 from weft.errors import VerificationError
 from weft.options import options
-from weft.plan import region
+from weft.plan.choose import region
 from weft.run import stats
 from weft.verify import Argument, Shown, Verdict
 

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import weft
-from weft.plan import partition as cutting
-from weft.plan.partition import Region, partition
+from weft.plan.partition import partition as cutting
+from weft.plan.partition.partition import Region, partition
 from weft.tensor.builder import Builder
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid, uses

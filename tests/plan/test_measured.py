@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import weft
-from weft.plan import clock, trial
-from weft.plan.clock import Timed, Timing
-from weft.plan.measured import Measured
-from weft.plan.spare import Spare
+from weft.plan.measure import clock, trial
+from weft.plan.measure.clock import Timed, Timing
+from weft.plan.measure.measured import Measured
+from weft.plan.measure.spare import Spare
 from weft.run.cache import CacheFolder
 
 

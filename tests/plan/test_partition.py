@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from testkit.block import programs
-from weft.plan.partition import Call, Region, partition
+from weft.plan.partition.partition import Call, Region, partition
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Cast, Elementwise, Extent, Input, Iota, Opaque, TensorProgram, Use

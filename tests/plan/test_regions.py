@@ -11,7 +11,7 @@ import torch
 import weft
 from weft.block.walk import maps
 from weft.errors import UnsupportedError
-from weft.plan import regions
+from weft.plan.execute import regions
 from weft.run.cache import CacheFolder
 
 

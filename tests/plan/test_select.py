@@ -13,8 +13,8 @@ from weft.api.program import Program
 from weft.block.program import BlockProgram
 from weft.fuse.safety import Safe, make_safe
 from weft.plan import CompiledRegion
-from weft.plan.candidates import Example
-from weft.plan.select import select
+from weft.plan.choose.select import select
+from weft.plan.targets.candidates import Example
 
 
 def regions(program: Program) -> list[CompiledRegion]:
@@ -72,8 +72,8 @@ def test_candidates_whose_exponentials_lost_their_shift_are_listed(monkeypatch):
         plain.append(safe.plain)
         return replace(safe, plain=safe.plain + (len(plain) > 1))  # all but the program as written
 
-    monkeypatch.setattr("weft.plan.select.make_safe", losing)
-    monkeypatch.setattr("weft.plan.select._cascaded", lambda *_: iter(()))  # chains need no pairs
+    monkeypatch.setattr("weft.plan.choose.select.make_safe", losing)
+    monkeypatch.setattr("weft.plan.choose.select._cascaded", lambda *_: iter(()))  # chains need no pairs
     program = paper.attention()
     innermost = {n.name: len(n.axes) - 1 for n in program.inputs}
     found = select(program, Example({s.name: 64 for s in program.spaces()}, innermost, 2))

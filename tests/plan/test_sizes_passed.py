@@ -8,7 +8,7 @@ import torch
 import weft
 from weft.api.backend import compile_graph
 from weft.plan import Plan
-from weft.plan.sizes import Found, found
+from weft.plan.execute.sizes import Found, found
 from weft.tensor import Axis, Space
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Derived, Extent, Input, TensorProgram

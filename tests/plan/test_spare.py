@@ -9,8 +9,8 @@ import torch
 
 import weft
 from weft.api.backend import compile_graph
-from weft.plan import clock, trial
-from weft.plan.spare import spare
+from weft.plan.measure import clock, trial
+from weft.plan.measure.spare import spare
 
 
 def test_copies_are_restored_to_what_the_users_tensors_hold():

@@ -15,11 +15,11 @@ import torch
 import weft
 from weft.api.backend import compile_graph
 from weft.errors import UnsupportedError
-from weft.plan import clock, trial
-from weft.plan.clock import Timed, Timing
-from weft.plan.instead import Instead
-from weft.plan.measured import Measured
-from weft.plan.spare import spare
+from weft.plan.execute.instead import Instead
+from weft.plan.measure import clock, trial
+from weft.plan.measure.clock import Timed, Timing
+from weft.plan.measure.measured import Measured
+from weft.plan.measure.spare import spare
 
 NOW = [0.0]
 

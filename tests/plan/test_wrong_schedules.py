@@ -15,7 +15,8 @@ from weft.block.program import BlockNode, BlockProgram, Dot, Fill, Graph, Map, P
 from weft.block.ranges import Part, Segment
 from weft.block.rename import rename_body
 from weft.errors import VerificationError
-from weft.plan import Example, compile_region, select
+from weft.plan import Example, compile_region
+from weft.plan.targets import base
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 
 GRID, LOOP, SPLIT = LevelPlace.grid, LevelPlace.loop, LevelPlace.split
@@ -109,8 +110,8 @@ def planted(request) -> Iterator[Schedule]:
         return wrong
 
     with chosen_afresh() as patch:
-        patch.setattr(select, "apply", wrongly)
-        patch.setattr(select, "choose", lambda *_: schedule)
+        patch.setattr(base, "apply", wrongly)
+        patch.setattr(base, "choose", lambda *_: schedule)
         yield schedule
     assert made
     assert all(made), "the bug was not planted"

@@ -21,8 +21,8 @@ import weft
 from testkit.run import cache_faults as faults
 from testkit.run.cache_faults import child, is_right, made
 from weft.errors import CacheFolderError
-from weft.plan import trial
-from weft.plan.clock import Timed, Timing
+from weft.plan.measure import trial
+from weft.plan.measure.clock import Timed, Timing
 from weft.run import cache, files, key, manifest, scratch, stats
 from weft.run.cache import CacheFolder, Entry
 

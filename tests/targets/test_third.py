@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -68,3 +69,17 @@ def test_what_the_target_does_not_say_has_a_default(tmp_path: Path) -> None:
     with pytest.raises(TargetError) as caught:
         weft.optimize(layer, (torch.randn(8, 8), torch.randn(8, 8)), target="numpi")
     assert 'did you mean "numpy"?' in caught.value.todo
+
+
+def test_nothing_outside_of_a_targets_own_folders_asks_which_it_is() -> None:
+    package, asks = (
+        Path(weft.__file__).parent,
+        re.compile(r"\bis_gpu\b|[tT]arget\.kind\b|\bTarget\(\"|== CPU\b|!= CPU\b"),
+    )
+    own = ("plan/targets/", "emit/cpp/", "emit/triton/", "run/gpu/", "cost/gpus.py", "target.py")
+    found = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if asks.search(path.read_text(encoding="utf-8"))
+    }
+    assert {name for name in found if not name.startswith(own)} == set()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from testkit.capture.collector import Collector
-from weft.plan.laws_check import laws_refuted
+from weft.plan.partition.laws_check import laws_refuted
 from weft.tensor import well_formed
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate

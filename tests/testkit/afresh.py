@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from weft.plan import kept, regions
+from weft.plan.execute import regions
+from weft.plan.targets import kept
 
 
 class _Nowhere:

@@ -18,8 +18,8 @@ from weft.errors import ScheduleError, WeftError
 from weft.fuse import PRIORITY, fuse
 from weft.fuse.safety import Safe, Share, make_safe
 from weft.lab.workloads.reductions import weighted_variance
-from weft.plan.candidates import Example
-from weft.plan.select import select
+from weft.plan.choose.select import select
+from weft.plan.targets.candidates import Example
 from weft.target import Target
 from weft.tensor.bounded import BoundedDomain, Lane, numbers, packed
 from weft.tensor.dtypes import DType
@@ -204,7 +204,7 @@ def candidates(program: TensorProgram, example: Example) -> list[BlockProgram]:
     """All that would have been scheduled."""
     found: list[BlockProgram] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("weft.plan.select._way", lambda ways, *_: found.append(ways.fused) or stop())
+        patch.setattr("weft.plan.choose.select._way", lambda ways, *_: found.append(ways.fused) or stop())
         with pytest.raises(WeftError):
             select(program, example)
     assert found
@@ -225,8 +225,8 @@ def unsafe(program: BlockProgram) -> Safe:
 
 @pytest.fixture
 def without_safety(monkeypatch):
-    monkeypatch.setattr("weft.plan.select.make_safe", unsafe)
-    monkeypatch.setattr("weft.plan.select._cascaded", lambda *_: iter(()))
+    monkeypatch.setattr("weft.plan.choose.select.make_safe", unsafe)
+    monkeypatch.setattr("weft.plan.choose.select._cascaded", lambda *_: iter(()))
 
 
 def test_the_choice_leaves_out_what_bears_less(without_safety):

@@ -18,7 +18,7 @@ from weft.block.program import BlockProgram
 from weft.cascade import chains, formulas
 from weft.errors import UnsupportedError
 from weft.plan import CompiledRegion, Plan, described, measured_before
-from weft.plan.shifts import without_shifts
+from weft.plan.choose.shifts import without_shifts
 from weft.tensor.laws import sizes_in_place
 from weft.tensor.program import Derived, Input, TensorProgram
 from weft.verify import Ranges

@@ -1,7 +1,7 @@
 """Programs in files: a zip archive of JSON, tensors and machine code, with all that runs a plan and can be asked of it.
 
 manifest.json    what made the file, what it is for
-program.json     how it is called; its plan: programs, steps, kernels, calls into PyTorch (`weft.plan.packed`)
+program.json     how it is called; its plan: programs, steps, kernels, calls into PyTorch (`weft.plan.targets.packed`)
 constants/N      the elements of a tensor that the function holds
 kernels/N        a shared library, a cubin, its PTX
 """
@@ -44,11 +44,11 @@ from weft.capture import (
 from weft.cost import Cost
 from weft.errors import ProgramFileError, WeftError
 from weft.plan import CompiledRegion, Kernel, Plan
-from weft.plan.executable import running
-from weft.plan.packed import FORMS, Atom, name_of, packed, unpacked
-from weft.plan.runner import CallStep, RegionStep, Step, ViewStep
-from weft.plan.sizes import Found
+from weft.plan.execute.plan import running
+from weft.plan.execute.runner import CallStep, RegionStep, Step, ViewStep
+from weft.plan.execute.sizes import Found
 from weft.plan.targets import toolchain
+from weft.plan.targets.packed import FORMS, Atom, name_of, packed, unpacked
 from weft.run.key import source_hash
 from weft.schedule import Schedule
 from weft.target import Target

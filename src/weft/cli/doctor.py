@@ -29,9 +29,9 @@ from weft.emit.cpp import INCLUDE_DIR
 from weft.errors import TargetError, UnknownOptionError, WeftError
 from weft.lab.measure import Standard, first_line, processor
 from weft.options import Options, current, options, variable_of
-from weft.plan.home import of_device
-from weft.plan.kernel import NOT_JUDGED
 from weft.plan.targets import toolchain
+from weft.plan.targets.home import of_device
+from weft.plan.targets.kernel import NOT_JUDGED
 from weft.run import scratch
 from weft.run.cache import CacheFolder, Entry, write_file
 from weft.run.compiler import find_compiler, flags

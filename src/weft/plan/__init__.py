@@ -5,18 +5,18 @@ checked and built; PyTorch calls between them; and the callable that runs it all
 its reason.
 """
 
-from weft.plan.candidates import Considered, Example
-from weft.plan.executable import Plan, plan
-from weft.plan.graphed import in_graphs
-from weft.plan.home import home, of_device
-from weft.plan.instead import warn
-from weft.plan.kernel import Kernel
-from weft.plan.lost import mostly_left
-from weft.plan.measured import Measured
-from weft.plan.region import CompiledRegion, compile_region
-from weft.plan.runner import Runner, has_written
-from weft.plan.trial import Trial, changing_sizes, faster, measured_before
-from weft.plan.writes import described
+from weft.plan.choose.region import CompiledRegion, compile_region
+from weft.plan.execute.instead import warn
+from weft.plan.execute.plan import Plan, plan
+from weft.plan.execute.runner import Runner, has_written
+from weft.plan.execute.writes import described
+from weft.plan.measure.graphed import in_graphs
+from weft.plan.measure.lost import mostly_left
+from weft.plan.measure.measured import Measured
+from weft.plan.measure.trial import Trial, changing_sizes, faster, measured_before
+from weft.plan.targets.candidates import Considered, Example
+from weft.plan.targets.home import home, of_device
+from weft.plan.targets.kernel import Kernel
 
 __all__ = [
     "CompiledRegion",

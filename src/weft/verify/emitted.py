@@ -1,8 +1,8 @@
 """The judge of emitted code: are a kernel's results on hard inputs as near to fp64 as eager's own, regime by regime?
 
 What the check over finite fields cannot see: range, rounding, layout, strides, flags, and the emitters themselves. `cases` makes
-inputs at small sizes; whoever can run the kernels (`weft.plan.judging`) runs them there; `Tally` holds the results against the
-program in fp64 and against the program as eager rounds it, and gives the error rule's answer for each regime.
+inputs at small sizes; whoever can run the kernels (`weft.plan.judge.judging`) runs them there; `Tally` holds the results against
+the program in fp64 and against the program as eager rounds it, and gives the error rule's answer for each regime.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from testkit.afresh import chosen_afresh
-from weft.plan import select
+from weft.plan.choose import select
 
 CHEAPEST = select._cheapest
 

@@ -14,8 +14,8 @@ from weft.block.walk import spaces
 from weft.emit.calls import Dims
 from weft.emit.triton import emit
 from weft.errors import WeftError
-from weft.plan.home import of_device
-from weft.plan.interface import signature, size_of
+from weft.plan.targets.home import of_device
+from weft.plan.targets.interface import signature, size_of
 from weft.run.cache import CacheFolder
 from weft.run.gpu import Assembled, GpuSignature, GpuSource, Job, assemble_all, build_gpu, class_of, interpreted
 from weft.run.launch import Launcher

@@ -19,8 +19,9 @@ from weft.errors import ScheduleError, UnsupportedError
 from weft.lab.fuzz.random_programs import random_program
 from weft.lab.fuzz.random_schedules import fitting_schedule
 from weft.lab.workloads.cpu import SUITE
-from weft.plan import executable, regions
-from weft.plan.candidates import Selection
+from weft.plan.execute import plan as executable
+from weft.plan.execute import regions
+from weft.plan.targets.candidates import Selection
 from weft.tensor.program import TensorProgram
 
 

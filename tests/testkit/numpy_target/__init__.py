@@ -18,8 +18,8 @@ from weft.emit.calls import Dims, list_dims, size_names
 from weft.emit.ranges import Step, bounds, describe, part_of
 from weft.emit.text import Names, minus, plus
 from weft.emit.triton.text import RESERVED, Writer
-from weft.plan.interface import signature
 from weft.plan.targets import Built, LaunchSpec, Toolchain
+from weft.plan.targets.interface import signature
 from weft.run.cache import Json
 from weft.run.key import cache_key
 from weft.run.launch import dense, make_python_launcher

@@ -22,7 +22,7 @@ import weft
 from weft.cost import Cost, Gpu, gpu_model
 from weft.lab.gpu.row import tensors
 from weft.lab.measure import settle
-from weft.plan import gpu_schedules
+from weft.plan.targets.triton import schedules as gpu_schedules
 from weft.verify.judge import judge, reference
 
 Case = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]

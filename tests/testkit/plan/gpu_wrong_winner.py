@@ -21,7 +21,7 @@ import weft
 from testkit.afresh import chosen_afresh
 from weft.emit import triton
 from weft.errors import LeftToPyTorchWarning
-from weft.plan.candidates import Candidate, Selection
+from weft.plan.targets.candidates import Candidate, Selection
 from weft.plan.targets.triton import toolchain as gpus
 from weft.plan.targets.triton import tune
 

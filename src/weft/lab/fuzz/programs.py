@@ -33,7 +33,7 @@ from weft.lab.fuzz.campaign import Course, Outcome, Tally, run
 from weft.lab.fuzz.random_programs import minimised, random_program
 from weft.lab.fuzz.random_schedules import fitting_schedule
 from weft.options import options
-from weft.plan.region import Example, compile_region
+from weft.plan.choose.region import Example, compile_region
 from weft.schedule import Schedule
 from weft.tensor.domain import Array, Domain
 from weft.tensor.dtypes import DType

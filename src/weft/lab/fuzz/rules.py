@@ -2,7 +2,7 @@
 
 Where `weft.lab.fuzz.programs` looks at snapshots and schedules, here each step has a check of its own, so that many of
 them show whether the checks raise false alarms: laws on tensor programs as captured graphs are checked
-(`weft.plan.laws_check`), steps of fusion in the interpreter over a field and in fp64, and a schedule as regions are
+(`weft.plan.partition.laws_check`), steps of fusion in the interpreter over a field and in fp64, and a schedule as regions are
 (`weft.verify.verify`).
 """
 
@@ -23,7 +23,7 @@ from weft.fuse.safety import make_safe
 from weft.lab.fuzz.campaign import Course, Outcome, Tally, run
 from weft.lab.fuzz.programs import Trial, examined
 from weft.lab.fuzz.random_schedules import fitting_schedule
-from weft.plan.laws_check import laws_refuted
+from weft.plan.partition.laws_check import laws_refuted
 from weft.tensor import laws
 from weft.tensor.program import TensorProgram
 from weft.verify import verify

@@ -16,7 +16,7 @@ import torch
 
 from weft.lab.measure import Timing, orders
 from weft.lab.workloads.gpu import scaled_mm
-from weft.plan.graphs import awake, called_aside, captured
+from weft.plan.targets.graphs import awake, called_aside, captured
 
 _LEAST, _WARM = 10, 3
 _FLUSHED = 256 << 20  # bytes: more than any second-level cache

@@ -9,8 +9,8 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from weft.errors import TargetError
+from weft.plan.targets.base import Built, LaunchSpec, Made, Toolchain, launch_specs
 from weft.plan.targets.cpp import Cpp
-from weft.plan.targets.toolchain import Built, LaunchSpec, Made, Toolchain, launch_specs
 from weft.plan.targets.triton import TritonGpu
 from weft.target import Target
 

@@ -13,9 +13,9 @@ import torch
 from weft.emit import cpp
 from weft.errors import MissingFileError, ProgramFileError, TargetError
 from weft.options import current
-from weft.plan.interface import signature
+from weft.plan.targets.base import Built, LaunchSpec, Meta, SavedText, Toolchain
 from weft.plan.targets.bench import Bench
-from weft.plan.targets.toolchain import Built, LaunchSpec, Meta, SavedText, Toolchain
+from weft.plan.targets.interface import signature
 from weft.run.build import Binary, KernelSource, build, restored
 from weft.run.cache import Json
 from weft.run.child import can_fork, ends_well

@@ -12,9 +12,9 @@ import torch
 from weft.block.program import BlockProgram
 from weft.emit import triton
 from weft.options import current
-from weft.plan.candidates import Candidate, Example
-from weft.plan.interface import signature, size_of
-from weft.plan.targets.toolchain import LaunchSpec, Meta, launch_specs
+from weft.plan.targets.base import LaunchSpec, Meta, launch_specs
+from weft.plan.targets.candidates import Candidate, Example
+from weft.plan.targets.interface import signature, size_of
 from weft.run.gpu import ASSEMBLY_SECONDS, Assembled, GpuBinary, GpuSignature, GpuSource, build_gpu
 from weft.schedule import tensor_of
 from weft.tensor.axes import Axis

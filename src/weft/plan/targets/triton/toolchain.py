@@ -15,12 +15,12 @@ from weft.cost import Cost, Machine, estimate_gpu, gpu
 from weft.errors import TargetError
 from weft.fuse.factors_after_maxima import factors_after_maxima
 from weft.fuse.inside_the_only_loop import inside_the_only_loop
-from weft.plan.candidates import Example, Selection
-from weft.plan.gpu_select import Ways
-from weft.plan.home import of_device
+from weft.plan.targets.base import Built, LaunchSpec, Meta, Refused, SavedText, Toolchain
 from weft.plan.targets.bench import Bench, Judged, Serving, dense
-from weft.plan.targets.toolchain import Built, LaunchSpec, Meta, Refused, SavedText, Toolchain
+from weft.plan.targets.candidates import Example, Selection
+from weft.plan.targets.home import of_device
 from weft.plan.targets.triton.build import printed
+from weft.plan.targets.triton.select import Ways
 from weft.plan.targets.triton.serving import BinaryServing
 from weft.plan.targets.triton.tune import tuned
 from weft.run.gpu import Assembled, GpuBinary, GpuSignature, GpuSource, interpreted, restored_gpu

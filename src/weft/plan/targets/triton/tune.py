@@ -20,11 +20,11 @@ import torch
 from weft.cost import estimate_gpu, gpu, total
 from weft.errors import WeftError
 from weft.options import current
-from weft.plan.candidates import Candidate, Considered, Example, Selection
-from weft.plan.graphs import awake, cache_filler, capturing, replay_times, replayed
-from weft.plan.kept import keep, parts_of, recalled
-from weft.plan.packed import unplaced
-from weft.plan.targets.toolchain import Refused
+from weft.plan.targets.base import Refused
+from weft.plan.targets.candidates import Candidate, Considered, Example, Selection
+from weft.plan.targets.graphs import awake, cache_filler, capturing, replay_times, replayed
+from weft.plan.targets.kept import keep, parts_of, recalled
+from weft.plan.targets.packed import unplaced
 from weft.plan.targets.triton.build import Printed, built, launched, tf32_allowed
 from weft.run.cache import Json
 from weft.run.gpu.alone import alone_on

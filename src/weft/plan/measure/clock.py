@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from weft.plan.graphs import awake, cache_filler, replay_times, replayed
-from weft.plan.home import gpu_of
-from weft.plan.instead import heard
-from weft.plan.runner import Runner
-from weft.plan.spare import Spare
+from weft.plan.execute.instead import heard
+from weft.plan.execute.runner import Runner
+from weft.plan.measure.spare import Spare
+from weft.plan.targets.graphs import awake, cache_filler, replay_times, replayed
+from weft.plan.targets.home import gpu_of
 from weft.run.gpu.alone import alone_on
 
 _RANDOM: Any = torch.random  # not fully known to type checkers

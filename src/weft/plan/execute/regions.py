@@ -16,17 +16,17 @@ from weft.capture import Captured
 from weft.cost import Machine, least_seconds, total
 from weft.errors import Location, ScheduleError, UnsupportedError, VerificationError, WeftError
 from weft.options import current
-from weft.plan.candidates import Example, Refusal, Selection
-from weft.plan.cuts import Cuts
-from weft.plan.judging import demand
-from weft.plan.kept import keep, parts_of, recalled
-from weft.plan.laws_check import laws_refuted
-from weft.plan.packed import unplaced
-from weft.plan.partition import Cut, Region, Stage
-from weft.plan.region import CompiledRegion, build_region
-from weft.plan.select import select
+from weft.plan.choose.cuts import Cuts
+from weft.plan.choose.region import CompiledRegion, build_region
+from weft.plan.choose.select import select
+from weft.plan.judge.judging import demand
+from weft.plan.partition.laws_check import laws_refuted
+from weft.plan.partition.partition import Cut, Region, Stage
 from weft.plan.targets import toolchain
 from weft.plan.targets.bench import Judged
+from weft.plan.targets.candidates import Example, Refusal, Selection
+from weft.plan.targets.kept import keep, parts_of, recalled
+from weft.plan.targets.packed import unplaced
 from weft.run.key import cache_key
 from weft.target import CPU, Target
 from weft.tensor.axes import Axis, Space

@@ -19,9 +19,9 @@ from weft.fuse.round_where_made import round_where_made
 from weft.fuse.safety import Safe, make_safe
 from weft.masks import limit
 from weft.options import current
-from weft.plan.candidates import Candidate, Considered, Example, Selection, Way, Ways
-from weft.plan.shifts import without_shifts
+from weft.plan.choose.shifts import without_shifts
 from weft.plan.targets import toolchain
+from weft.plan.targets.candidates import Candidate, Considered, Example, Selection, Way, Ways
 from weft.schedule import Schedule
 from weft.tensor.dtypes import DType
 from weft.tensor.laws import decays_below_maxima, sizes_in_place

@@ -18,8 +18,8 @@ from weft.cascade import Approximation
 from weft.cost import Cost
 from weft.errors import Location
 from weft.fuse import Step
-from weft.plan.candidates import Candidate, Considered, Example, Refusal, Selection
-from weft.plan.partition import Call, Cut, Region
+from weft.plan.partition.partition import Call, Cut, Region
+from weft.plan.targets.candidates import Candidate, Considered, Example, Refusal, Selection
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule
 from weft.target import Target
 from weft.tensor import axes, program, scalar

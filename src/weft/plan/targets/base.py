@@ -21,10 +21,10 @@ from weft.block.program import BlockProgram
 from weft.cost import Cost, Machine, estimate, total
 from weft.errors import ProgramFileError, ScheduleError, TargetError
 from weft.options import current
-from weft.plan.candidates import Candidate, Example, Selection, Way, Ways
-from weft.plan.choose import choose, in_segments, off_the_grid
-from weft.plan.interface import dims_of
 from weft.plan.targets.bench import Bench, Judged, Serving
+from weft.plan.targets.candidates import Candidate, Example, Selection, Way, Ways
+from weft.plan.targets.choose import choose, in_segments, off_the_grid
+from weft.plan.targets.interface import dims_of
 from weft.run.cache import Json
 from weft.run.key import source_hash
 from weft.run.launch import Launcher

@@ -12,9 +12,9 @@ from weft.block.walk import maps
 from weft.cost import Gpu, Launch, gpu, launches_of, total
 from weft.emit import triton
 from weft.errors import ScheduleError, UnsupportedError
-from weft.plan.candidates import Way
-from weft.plan.gpu_schedules import Blocks, Parts, choices, launches, parts, schedule
-from weft.plan.interface import dims_of
+from weft.plan.targets.candidates import Way
+from weft.plan.targets.interface import dims_of
+from weft.plan.targets.triton.schedules import Blocks, Parts, choices, launches, parts, schedule
 from weft.schedule import Placing, Schedule, kernels
 from weft.target import Target
 from weft.tensor.axes import Axis

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from weft.block.program import BlockProgram
 from weft.cost import Cost
-from weft.plan.targets.toolchain import Assembly, Made
+from weft.plan.targets.base import Assembly, Made
 from weft.run.launch import Launcher
 from weft.schedule import Schedule
 from weft.target import CPU, Target

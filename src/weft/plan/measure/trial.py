@@ -1,7 +1,8 @@
 """A compiled graph against PyTorch, on its first arguments of each size class: whichever is faster runs from then on.
 
 There is one more candidate where weft's kernels do not win clearly: the same graph with those products left to PyTorch's library
-that are predicted to gain by it where the library is at its best (`weft.plan.library`), and weft's kernels for what comes between.
+that are predicted to gain by it where the library is at its best (`weft.plan.execute.library`), and weft's kernels for what comes
+between.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ import torch
 from weft.capture import apart
 from weft.errors import CacheFolderError, WeftError, WrongKernelError
 from weft.options import Options, again, current
-from weft.plan.clock import measure
-from weft.plan.executable import Plan, plan, size_class
-from weft.plan.first_call import wrong_results
-from weft.plan.graphs import capturing
-from weft.plan.home import gpu_of
-from weft.plan.instead import warn
-from weft.plan.measured import Measured
-from weft.plan.runner import Runner
-from weft.plan.spare import Spare, spare
+from weft.plan.execute.instead import warn
+from weft.plan.execute.plan import Plan, plan, size_class
+from weft.plan.execute.runner import Runner
+from weft.plan.measure.clock import measure
+from weft.plan.measure.first_call import wrong_results
+from weft.plan.measure.measured import Measured
+from weft.plan.measure.spare import Spare, spare
 from weft.plan.targets import toolchain
+from weft.plan.targets.graphs import capturing
+from weft.plan.targets.home import gpu_of
 from weft.run import stats
 from weft.run.cache import CacheFolder
 from weft.run.forked import threads_are_gone

@@ -12,8 +12,8 @@ import torch
 from torch.utils import _pytree as pytree  # no public name
 from torch.utils._python_dispatch import TorchDispatchMode  # no public name
 
-from weft.plan.runner import Runner
-from weft.plan.spare import Spare
+from weft.plan.execute.runner import Runner
+from weft.plan.measure.spare import Spare
 
 # Units in the last place, of the largest result, that need no third opinion: of types of 32 and 64 bits, and of fewer.
 _FEW, _FEW_OF_16_BITS = 256.0, 16.0

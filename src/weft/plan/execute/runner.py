@@ -28,10 +28,10 @@ from weft.capture import (
     with_dims,
 )
 from weft.capture.memory import storage_of
-from weft.plan.instead import REFUSALS, Instead
-from weft.plan.nothing import added_up, as_written
-from weft.plan.region import CompiledRegion
-from weft.plan.sizes import Found, found
+from weft.plan.choose.region import CompiledRegion
+from weft.plan.execute.instead import REFUSALS, Instead
+from weft.plan.execute.nothing import added_up, as_written
+from weft.plan.execute.sizes import Found, found
 from weft.tensor.axes import Affine, Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.laws import View

@@ -14,8 +14,8 @@ from typing import Any, cast
 from torch._C import DispatchKey  # no public name
 
 from weft.capture import Captured, Effect, OpaqueCall, Piece, Write, apart
-from weft.plan.partition import Call, Stage
-from weft.plan.runner import Runner
+from weft.plan.execute.runner import Runner
+from weft.plan.partition.partition import Call, Stage
 from weft.tensor.program import Opaque, Reindex, TensorProgram, uses
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from weft.plan.region import CompiledRegion
+from weft.plan.choose.region import CompiledRegion
 from weft.plan.targets import toolchain
 from weft.plan.targets.bench import Judged, Serving
 from weft.tensor.evaluate import stays_inside

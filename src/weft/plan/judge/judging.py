@@ -18,9 +18,9 @@ import torch
 
 from weft.errors import CompilerError, TargetError, UnsupportedError, WeftError, WrongKernelError
 from weft.options import current
-from weft.plan.bench import run
-from weft.plan.judging_sizes import Chosen, as_its_numbers_say, sizes_for, sizes_that_are_numbers
-from weft.plan.region import CompiledRegion
+from weft.plan.choose.region import CompiledRegion
+from weft.plan.judge.bench import run
+from weft.plan.judge.sizes import Chosen, as_its_numbers_say, sizes_for, sizes_that_are_numbers
 from weft.plan.targets import toolchain
 from weft.plan.targets.bench import Judged
 from weft.run.cache import CacheFolder

@@ -8,9 +8,8 @@ from math import inf
 from typing import Protocol
 
 from weft.defects import note
-from weft.plan.candidates import Selection
-from weft.plan.chain import Interval, cheapest
-from weft.plan.partition import (
+from weft.plan.partition.chain import Interval, cheapest
+from weft.plan.partition.partition import (
     Call,
     Region,
     Stage,
@@ -23,6 +22,7 @@ from weft.plan.partition import (
     partition,
     united,
 )
+from weft.plan.targets.candidates import Selection
 from weft.tensor.program import Contraction, Reduction, TensorProgram, uses
 
 # A product in one kernel with the product that makes its operand must be predicted to save this share, and the launch besides:

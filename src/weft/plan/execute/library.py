@@ -12,9 +12,9 @@ from math import inf
 
 from weft.capture import Captured
 from weft.errors import WeftError
-from weft.plan.chain import Interval, cheapest
-from weft.plan.partition import Region, taken_apart, united
-from weft.plan.regions import Regions, call_of, lone_products
+from weft.plan.execute.regions import Regions, call_of, lone_products
+from weft.plan.partition.chain import Interval, cheapest
+from weft.plan.partition.partition import Region, taken_apart, united
 from weft.tensor.program import Node, TensorProgram, uses
 
 # Of the seconds that a product takes at the machine's rates. Not 1: the model is 30 % off and more.

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from weft.cost import Machine
 from weft.options import current
-from weft.plan.candidates import Example
-from weft.plan.packed import packed, unpacked
+from weft.plan.targets.candidates import Example
+from weft.plan.targets.packed import packed, unpacked
 from weft.run.cache import CacheFolder, Json
 from weft.run.key import cache_key
 from weft.tensor.program import TensorProgram

@@ -15,11 +15,11 @@ from weft.cost import Cost
 from weft.errors import VerificationError, WrongKernelError
 from weft.fuse import Step
 from weft.options import current
-from weft.plan.candidates import Candidate, Considered, Example, Selection
-from weft.plan.interface import given
-from weft.plan.kernel import NOT_JUDGED, Kernel
-from weft.plan.select import select
+from weft.plan.choose.select import select
 from weft.plan.targets import LaunchSpec, Toolchain, launch_specs, toolchain
+from weft.plan.targets.candidates import Candidate, Considered, Example, Selection
+from weft.plan.targets.interface import given
+from weft.plan.targets.kernel import NOT_JUDGED, Kernel
 from weft.run.cache import Json
 from weft.schedule import KernelNodes, Schedule, tensor_of
 from weft.tensor.program import TensorProgram

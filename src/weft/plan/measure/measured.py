@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from weft.plan.clock import Timing
+from weft.plan.measure.clock import Timing
 from weft.run.cache import Json
 
 Choice: TypeAlias = Literal["weft", "library", "PyTorch"]

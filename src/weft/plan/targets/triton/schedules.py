@@ -14,8 +14,8 @@ from enum import Enum, auto
 from weft.block.program import BlockNode, BlockProgram, Broadcast, Dot, Final, Graph, Map, Stacked
 from weft.block.walk import maps, operands, ranks, results
 from weft.cost import Gpu
-from weft.plan.choose import CHAIN, find_products, in_chains, is_plain_reduction, multiplies, repeating
-from weft.plan.gpu_tiles import along_memory, nests, shared_out
+from weft.plan.targets.choose import CHAIN, find_products, in_chains, is_plain_reduction, multiplies, repeating
+from weft.plan.targets.triton.tiles import along_memory, nests, shared_out
 from weft.schedule import (
     Level,
     LevelPlace,
@@ -65,7 +65,8 @@ class Blocks:
     Attributes:
         rows, columns, depth: of block products.
         few, lanes: of work without products: rows, and elements of each; 0 lanes: whole rows where registers hold them.
-        tile: of work without products, in place of `few` and `lanes`: elements that nested loops share (`weft.plan.gpu_tiles`).
+        tile: of work without products, in place of `few` and `lanes`: elements that nested loops share
+            (`weft.plan.targets.triton.tiles`).
         along: the most of these along memory; 0: as many as there are.
         across: what is left goes to loops that are reduced over first; else to those that lie next in memory.
         segments: of loops with state that no other such loop holds block by block; 1: they are not split.
@@ -100,7 +101,7 @@ class Parts:
         split: the loops that can be cut in segments.
         nested: there is a nest of other loops than a few rows and the lanes of each, which share the elements of a block.
         pairs: axes of loops that go by the same blocks; `tied`: all of them.
-        along: loops in the order in which they lie in memory, as `weft.plan.gpu_tiles` has them.
+        along: loops in the order in which they lie in memory, as `weft.plan.targets.triton.tiles` has them.
     """
 
     of: Mapping[str, Part]

@@ -17,18 +17,18 @@ from weft.capture import (
 )
 from weft.defects import note
 from weft.errors import CacheFolderError, CompilerError, UnknownOptionError, WeftError
-from weft.plan.home import gpu_of, home
-from weft.plan.instead import Instead
-from weft.plan.kernel import Kernel
-from weft.plan.layout import as_in_eager
-from weft.plan.library import for_the_library
-from weft.plan.partition import Call, Region, Stage
-from weft.plan.region import CompiledRegion
-from weft.plan.regions import Prepared, Regions, calls_of, lone_products
-from weft.plan.runner import CallStep, RegionStep, Runner, Step, ViewStep, kept_dims, runner
-from weft.plan.sizes import found, tells
+from weft.plan.choose.region import CompiledRegion
+from weft.plan.execute.instead import Instead
+from weft.plan.execute.layout import as_in_eager
+from weft.plan.execute.library import for_the_library
+from weft.plan.execute.regions import Prepared, Regions, calls_of, lone_products
+from weft.plan.execute.runner import CallStep, RegionStep, Runner, Step, ViewStep, kept_dims, runner
+from weft.plan.execute.sizes import found, tells
+from weft.plan.execute.writes import guarded, last_values, once_only, with_writes_in_place
+from weft.plan.partition.partition import Call, Region, Stage
 from weft.plan.targets import toolchain
-from weft.plan.writes import guarded, last_values, once_only, with_writes_in_place
+from weft.plan.targets.home import gpu_of, home
+from weft.plan.targets.kernel import Kernel
 from weft.run.compiler import compiler_works
 from weft.target import Target
 from weft.tensor.axes import Space

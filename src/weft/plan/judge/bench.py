@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from weft.plan.region import CompiledRegion
+from weft.plan.choose.region import CompiledRegion
 from weft.plan.targets import toolchain
 from weft.plan.targets.bench import Bench, Judged
 from weft.tensor.domain import Array

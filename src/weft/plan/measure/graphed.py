@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from weft.plan.executable import Plan
-from weft.plan.graphs import captured
-from weft.plan.home import gpu_of
-from weft.plan.runner import Runner
-from weft.plan.trial import repeatable
+from weft.plan.execute.plan import Plan
+from weft.plan.execute.runner import Runner
+from weft.plan.measure.trial import repeatable
+from weft.plan.targets.graphs import captured
+from weft.plan.targets.home import gpu_of
 
 _MOST_CLASSES, _MOST_SEEN = 64, 1024
 """Classes of calls of one graph that are captured, each of which has memory of its own for what lies between its kernels; and of
