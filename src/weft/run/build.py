@@ -14,7 +14,7 @@ from weft.run import stats
 from weft.run.cache import CacheFolder, Json, write_file
 from weft.run.compiler import compile_shared_library
 from weft.run.key import cache_key, environment_parts
-from weft.run.launch import KernelSignature, Launcher, make_launcher
+from weft.run.launch import KernelSignature, Made, make_launcher
 from weft.run.load import NativeFunction, load
 from weft.run.scratch import private_folder
 
@@ -39,26 +39,14 @@ class KernelSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Binary:
-    """A kernel that can be called.
+class Binary(Made[KernelSignature]):
+    """A kernel in a shared library.
 
     Attributes:
-        launch: takes the input tensors, gives new output tensors.
-        signature: the kernel's interface.
-        text: the C++ that it was compiled from.
-        meta: as the `KernelSource` stated it.
-        key: of its cache entry.
-        from_cache: it was neither emitted nor compiled now.
         library: where the shared library lies.
         function: the library's function, which `launch` calls.
     """
 
-    launch: Launcher
-    signature: KernelSignature
-    text: str
-    meta: Mapping[str, Json]
-    key: str
-    from_cache: bool
     library: Path
     function: NativeFunction
 

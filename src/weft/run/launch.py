@@ -27,7 +27,8 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, cast
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 import torch
 
@@ -40,6 +41,30 @@ Launcher: TypeAlias = Callable[..., tuple[torch.Tensor, ...]]
 """Takes the input tensors in order, the outputs that are given, and the sizes that are passed; gives the outputs.
 
 Checks nothing: guards did that."""
+
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, slots=True)
+class Made(Generic[S]):
+    """A kernel that can be called, whatever it was made of.
+
+    Attributes:
+        launch: takes the input tensors, gives new output tensors.
+        signature: the kernel's interface.
+        text: what was printed.
+        meta: what was kept beside it.
+        key: of its entry in the cache.
+        from_cache: its text was not printed now.
+    """
+
+    launch: Launcher
+    signature: S
+    text: str
+    meta: Mapping[str, Json]
+    key: str
+    from_cache: bool
 
 
 class Input(NamedTuple):

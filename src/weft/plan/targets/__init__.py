@@ -9,7 +9,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from weft.errors import TargetError
-from weft.plan.targets.base import Built, LaunchSpec, Made, Toolchain, launch_specs
+from weft.plan.targets.base import Built, LaunchSpec, Toolchain, launch_specs
 from weft.plan.targets.cpp import Cpp
 from weft.plan.targets.triton import TritonGpu
 from weft.target import Target
@@ -49,4 +49,4 @@ def _meant(text: str) -> str:
     return f"did you mean {listed}?" if near else f"use {listed}"
 
 
-__all__ = ["TOOLCHAINS", "Built", "LaunchSpec", "Made", "Toolchain", "launch_specs", "toolchain"]
+__all__ = ["TOOLCHAINS", "Built", "LaunchSpec", "Toolchain", "launch_specs", "toolchain"]

@@ -27,7 +27,7 @@ from weft.plan.targets.choose import choose, in_segments, off_the_grid
 from weft.plan.targets.interface import dims_of
 from weft.run.cache import Json
 from weft.run.key import source_hash
-from weft.run.launch import Launcher
+from weft.run.launch import Made
 from weft.schedule import KernelNodes, Schedule, apply, kernels
 from weft.target import Target
 from weft.tensor.axes import Axis
@@ -39,50 +39,6 @@ Meta: TypeAlias = Callable[[], Mapping[str, Json]]
 
 Refused: TypeAlias = Callable[[Candidate], "str | None"]
 """Why the kernels of a candidate may not run; None where they may."""
-
-
-class Interface(Protocol):
-    """What a kernel is called with."""
-
-    @property
-    def name(self) -> str:
-        """Name of the function."""
-        ...
-
-    @property
-    def passed(self) -> tuple[str, ...]:
-        """The sizes that no input shows: a call passes them, last, in this order."""
-        ...
-
-    def to_json(self) -> Json:
-        """Returns the interface as JSON."""
-        ...
-
-
-class Made(Protocol):
-    """A kernel that can be called.
-
-    Attributes:
-        launch: takes the input tensors, gives new output tensors.
-        signature: the kernel's interface.
-        text: what was printed.
-        meta: what was kept beside it.
-        key: of its entry in the cache.
-        from_cache: it was not printed now.
-    """
-
-    @property
-    def launch(self) -> Launcher: ...
-    @property
-    def signature(self) -> Interface: ...
-    @property
-    def text(self) -> str: ...
-    @property
-    def meta(self) -> Mapping[str, Json]: ...
-    @property
-    def key(self) -> str: ...
-    @property
-    def from_cache(self) -> bool: ...
 
 
 class Assembly(Protocol):
@@ -98,7 +54,7 @@ class Assembly(Protocol):
 class Built:
     """A kernel, and for a target whose binaries are made call by call, the one for calls like the example."""
 
-    made: Made
+    made: Made[Any]
     assembled: Callable[[], Assembly] | None = None
 
 

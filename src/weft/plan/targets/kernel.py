@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from weft.block.program import BlockProgram
 from weft.cost import Cost
-from weft.plan.targets.base import Assembly, Made
-from weft.run.launch import Launcher
+from weft.plan.targets.base import Assembly
+from weft.run.launch import Launcher, Made
 from weft.schedule import Schedule
 from weft.target import CPU, Target
 from weft.verify import Verdict
@@ -39,7 +40,7 @@ class Kernel:
     verdict: Verdict
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    made: Made
+    made: Made[Any]
     launch: Launcher
     target: Target = CPU
     assembled: Callable[[], Assembly] | None = None

@@ -24,7 +24,7 @@ from weft.run.gpu.launch import cuda, make_gpu_launcher, refusing
 from weft.run.gpu.signature import GpuSignature
 from weft.run.gpu.workers import WorkerError, triton_variables
 from weft.run.key import cache_key, source_hash
-from weft.run.launch import Launcher, dense
+from weft.run.launch import Launcher, Made, dense
 from weft.target import Target
 
 _TEXT = "kernel.py"
@@ -52,25 +52,12 @@ class GpuSource:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuBinary:
-    """A kernel for a GPU that can be called, where that is.
+class GpuBinary(Made[GpuSignature]):
+    """A kernel for a GPU that can be called, where that is: `launch` raises TargetError where the target cannot run.
 
-    Attributes:
-        launch: takes the input tensors, gives new output tensors; raises TargetError where the target cannot run.
-        signature: the kernel's interface.
-        text: the Triton module.
-        meta: as the `GpuSource` stated it.
-        key: of the text's cache entry.
-        from_cache: the text was not emitted now.
-        target: what it is compiled for.
+    `target` is what it is compiled for; its text comes from the cache or not, its binaries are made for each class of calls.
     """
 
-    launch: Launcher
-    signature: GpuSignature
-    text: str
-    meta: Mapping[str, Json]
-    key: str
-    from_cache: bool
     target: Target
     _classes: Classes
 
