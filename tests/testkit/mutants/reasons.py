@@ -88,8 +88,7 @@ def _of_states(mutant: Mutant, loops: list[Map], states: list[State]) -> str | N
             return (
                 below if lowest else "what a loop begins with is multiplied by an exponential of the lowest number, 0"
             )
-        outer = loops[-2:-1]
-        if outer and any(not _EXPONENTIALS.isdisjoint(applied(e)) for e in _expressions(outer)):
+        if any(not _EXPONENTIALS.isdisjoint(applied(e)) for e in _expressions(loops[:-1])):
             return "a number that is added to all exponents of a row cancels"
     if any("div" in applied(e) or "where" in applied(e) for e in _expressions([loop])) and len(state.components) > 2:
         return "moments about any number of a row are the same"
@@ -103,6 +102,8 @@ def _of_tensors(program: BlockProgram, mutant: Mutant) -> str | None:
         name = program.inputs[int(spot.path[1])][0]
         if not any(name in feeds for feeds in ([f.outer for f in m.inputs] for m in maps(program.graph))):
             return "nothing reads the tensor"
+    if "output_axes" in spot.path and not program.inputs:
+        return "all elements of the tensor are one number"
     if "output_axes" in spot.path and isinstance(spot.value, tuple):
         return "the tensor is symmetric" if len({a.space for a in spot.value if hasattr(a, "space")}) == 1 else None
     return None
