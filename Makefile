@@ -33,7 +33,7 @@ bench: $(RUN_STAMP) ## measure against eager, Inductor and PyTorch's own attenti
 	$(BIN)/weft bench
 
 test: style code imports $(DEV_STAMP) ## everything CI runs: lint, three minutes of random functions, the tests
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target types fuzz # one thread of the type checker beside the fuzzer's processes
+	@$(MAKE) --no-print-directory --jobs 2 types fuzz # the type checker has one thread
 	@$(MAKE) --no-print-directory check
 
 check: $(DEV_STAMP) ## the tests alone
