@@ -22,6 +22,7 @@ from weft.lab.fuzz import rules as fuzz_rules
 from weft.lab.fuzz.campaign import Outcome
 from weft.lab.fuzz.programs import campaign
 from weft.lab.fuzz.random_programs import minimised, random_program
+from weft.schedule import Schedule
 from weft.tensor.program import Elementwise, Extent, TensorProgram
 from weft.tensor.scalar import Apply, Arg, Scalar
 from weft.tensor.wellformed import well_formed
@@ -93,8 +94,9 @@ def list_of_others_gone(graph: Graph, name: str, reader: Map) -> bool:
     return True
 
 
-def padding_left(program: BlockProgram) -> BlockProgram:
+def padding_left(program: BlockProgram, schedule: Schedule) -> BlockProgram:
     """Nothing is put where blocks are not full."""
+    del schedule
     return program
 
 
@@ -106,7 +108,7 @@ DEFECTS: dict[str, tuple[str, str, Callable[..., Any], int, str]] = {
         "weft.fuse.fuse_consecutive_elementwise", "_composed", first_function_forgotten, 2, "consecutive_elementwise",
     ),
     "a list is lost": ("weft.fuse.merge_maps", "_only_for", list_of_others_gone, 0, "InvalidProgramError"),
-    "edges are not padded": ("weft.schedule.apply", "fill_edges", padding_left, 0, "padding along"),
+    "edges are not padded": ("weft.schedule.apply", "prepare_operands", padding_left, 0, "padding along"),
 }  # fmt: skip
 
 

@@ -1,73 +1,116 @@
-"""What a loop body does to its operands and its accumulator: staging, and accumulation in place."""
+"""What a loop body does to its operands and its accumulator: padding, staging, and accumulation in place."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
-from weft.block.check import Scope, body_types, infer, update_types
+from weft.block.check import Scope, Types, body_types, infer, update_types
 from weft.block.program import (
     BlockNode,
     BlockProgram,
-    BlockType,
+    Collapse,
     Dot,
+    Fill,
     Graph,
     Layout,
     Map,
     Pointwise,
+    Rank,
     Stage,
     State,
     sealed,
 )
 from weft.block.rename import fresh, rename_body, values_of
-from weft.block.walk import consumers, results
+from weft.block.walk import consumers, results, with_maps, with_nodes
 from weft.errors import ScheduleError
 from weft.schedule.schedule import Schedule
+from weft.tensor.axes import Axis
 from weft.tensor.scalar import Apply, Arg
 
 
-def stage_operands(program: BlockProgram, schedule: Schedule) -> BlockProgram:
-    """Copy to dense local memory what `schedule` names, in the layout in which it is read.
+def prepare_operands(program: BlockProgram, schedule: Schedule) -> BlockProgram:
+    """Fill the padding of what is combined, where it does not hold the identity, and stage what `schedule` names.
 
-    t3 = dot(t1,t2)         becomes         t4 = stage(t2, panel);  t3 = dot(t1,t4)
+    t3 = dot(t1,t2)         becomes         t4 = fill(t2, 0);  t5 = stage(t4, panel);  t3 = dot(t1,t5)
+
+    Staged is what is copied to dense local memory, in the layout in which it is read.
     """
-    return replace(program, graph=_staged(program.graph, dict(program.inputs), Scope({}, applied=False), schedule))
+    graph = _prepared(program.graph, dict(program.inputs), Scope({}, applied=False), schedule)
+    return program if graph is program.graph else replace(program, graph=graph)
 
 
-def _staged(graph: Graph, inputs: dict[str, BlockType], scope: Scope, schedule: Schedule) -> Graph:
-    nodes: list[BlockNode] = []
-    make = fresh(values_of(graph))
-    types = infer(graph, inputs, scope)
-    for node in graph.nodes:
+@dataclass
+class _Operands:
+    """The operands of one graph's operators as these read them; `nodes`: the operators so far, with fills and stages."""
+
+    types: Types
+    scope: Scope
+    schedule: Schedule
+    make: Callable[[str], str]
+    nodes: list[BlockNode] = field(default_factory=list[BlockNode])
+    filled: dict[tuple[str, float], str] = field(default_factory=dict[tuple[str, float], str])
+
+    def padded(self, name: str, over: Axis | None, identity: float) -> str:
+        """Return the name of `name` with `identity` in its padding along `over`."""
+        if over is None or not self.scope.may_be_partial(over) or self.types[name].pad == identity:
+            return name
+        known = self.filled.get((name, identity))
+        if known is None:
+            known = self.filled[name, identity] = self.make(f"{name}_filled")
+            self.nodes.append(Fill(known, name, identity))
+        return known
+
+    def read(self, node: BlockNode) -> BlockNode:
+        """Return `node` reading what it needs, which is added before it."""
         match node:
+            case Dot(_, left, right, over):
+                rest = {each: tuple(a for a in self.types[each].dims if a != over) for each in (left, right)}
+                read = {each: self.padded(each, over, 0.0) for each in (left, right)}
+                first, second = read[left], read[right]
+                if node.name in self.schedule.rows:
+                    first = self.staged(f"{first}_rows", first, (*rest[left], over), Layout.rows)
+                if node.name in self.schedule.panels:
+                    second = self.staged(f"{second}_panel", second, (over, *rest[right]), Layout.panel)
+                return node if (first, second) == (left, right) else replace(node, left=first, right=second)
+            case Collapse(_, monoid, arg, over):
+                new = self.padded(arg, over, monoid.identity)
+                return node if new == arg else replace(node, arg=new)
+            case Rank(over=over, rank=rank, numbers=numbers):
+                new = self.padded(numbers, None if over == rank else over, float("inf"))
+                return node if new == numbers else replace(node, numbers=new)
             case Map():
-                nodes.append(_staged_map(node, body_types(node, types), scope.inside(node), schedule))
-            case Dot():
-                left, right = node.left, node.right
-                if node.name in schedule.rows:
-                    left = make(f"{left}_rows")
-                    dims = (*(a for a in types[node.left].dims if a != node.over), node.over)
-                    nodes.append(Stage(left, node.left, dims, Layout.rows))
-                if node.name in schedule.panels:
-                    right = make(f"{right}_panel")
-                    dims = (node.over, *(a for a in types[node.right].dims if a != node.over))
-                    nodes.append(Stage(right, node.right, dims, Layout.panel))
-                nodes.append(replace(node, left=left, right=right))
+                return _prepared_map(node, body_types(node, self.types), self.scope.inside(node), self.schedule)
             case _:
-                nodes.append(node)
-    return replace(graph, nodes=tuple(nodes))
+                return node
+
+    def staged(self, wish: str, arg: str, dims: tuple[Axis, ...], layout: Layout) -> str:
+        """Return the name of a copy of `arg`."""
+        name = self.make(wish)
+        self.nodes.append(Stage(name, arg, dims, layout))
+        return name
 
 
-def _staged_map(node: Map, inputs: dict[str, BlockType], scope: Scope, schedule: Schedule) -> Map:
-    """Stage what `node`'s body is fed, and the operands of products there and in what updates its state."""
-    node = _transposed(node, inputs, schedule)
-    body, state = _staged(node.body, inputs, scope, schedule), node.state
+def _prepared(graph: Graph, inputs: Types, scope: Scope, schedule: Schedule) -> Graph:
+    operands_ = _Operands(infer(graph, inputs, scope), scope, schedule, fresh(values_of(graph)))
+    for node in graph.nodes:
+        operands_.nodes.append(operands_.read(node))
+    return with_nodes(graph, operands_.nodes)
+
+
+def _prepared_map(node: Map, inputs: Types, scope: Scope, schedule: Schedule) -> Map:
+    """Prepare what `node`'s body is fed, and the operands of operators there and in what updates its state."""
+    changed = _transposed(node, inputs, schedule)
+    body, state = _prepared(changed.body, inputs, scope, schedule), changed.state
     if state is not None:
-        fed = update_types(state, infer(body, inputs, scope))
-        state = replace(state, update=_staged(state.update, fed, scope, schedule))
-    return sealed(replace(node, body=body, state=state))
+        update = _prepared(state.update, update_types(state, infer(body, inputs, scope)), scope, schedule)
+        state = state if update is state.update else replace(state, update=update)
+    return (
+        changed if body is changed.body and state is changed.state else sealed(replace(changed, body=body, state=state))
+    )
 
 
-def _transposed(node: Map, inputs: dict[str, BlockType], schedule: Schedule) -> Map:
+def _transposed(node: Map, inputs: Types, schedule: Schedule) -> Map:
     """Return `node` with copies of the items that `schedule` transposes, read instead of what its body is fed.
 
     A loop of several levels has the name on each: only the innermost sees an item.
@@ -94,14 +137,15 @@ def accumulate(graph: Graph) -> Graph:
 
     The product of a block goes straight into the accumulator, in its precision; nothing in between is stored.
     """
-    nodes = tuple(_accumulating(replace(n, body=accumulate(n.body))) if isinstance(n, Map) else n for n in graph.nodes)
-    return replace(graph, nodes=nodes)
+    return with_maps(graph, _accumulating)
 
 
 def _accumulating(node: Map) -> Map:
     if node.state is None:
         return node
-    node = replace(node, state=replace(node.state, update=_onto_addends(node.state.update)))
+    update = _onto_addends(node.state.update)
+    if update is not node.state.update:
+        node = replace(node, state=replace(node.state, update=update))
     state, body = node.state, node.body
     assert state is not None
     for place, feed in enumerate(state.feeds):

@@ -14,8 +14,8 @@ from weft.block.program import BlockNode, BlockProgram, Graph, Join, Map, Place
 from weft.block.ranges import All
 from weft.block.walk import maps, operands, results
 from weft.errors import ScheduleError
-from weft.schedule.accumulate import accumulate, stage_operands
-from weft.schedule.edges import fill_edges, peel
+from weft.schedule.accumulate import accumulate, prepare_operands
+from weft.schedule.edges import peel
 from weft.schedule.place import demand_grid, hoist_grid, place_loops, retiled
 from weft.schedule.schedule import Level, LevelPlace, Loops, LoopSchedule, Schedule, validate
 from weft.schedule.split import Split, split
@@ -95,8 +95,7 @@ class _Placed:
         graph = hoist_grid(graph)
         demand_grid(graph)
         graph = peel(graph, peeled, make)
-        program = fill_edges(replace(program, graph=graph))
-        program = stage_operands(program, schedule)
+        program = prepare_operands(replace(program, graph=graph), schedule)
         program = canonical(replace(program, graph=accumulate(program.graph)))
         check(program)
         return _Placed(program, tuple(splits))

@@ -1,13 +1,12 @@
-"""Edges: the iteration with less than a block is peeled, and padding holds what a reduction or contraction needs."""
+"""Edges: the iteration with less than a block is peeled."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 
-from weft.block.check import Scope, body_types, infer, update_types
 from weft.block.copies import continued, fresh_loops
-from weft.block.program import BlockNode, BlockProgram, BlockType, Collapse, Dot, Fill, Final, Graph, Map, Rank, sealed
+from weft.block.program import BlockNode, Final, Graph, Map
 from weft.block.ranges import Part
 from weft.block.rename import fresh, values_of
 from weft.block.size import begins_of
@@ -54,51 +53,3 @@ def _peeled(node: Map, known: Known, make: Callable[[str], str], used: Callable[
     for place in range(len(parts) - 1):
         parts[place], parts[place + 1] = continued(parts[place], parts[place + 1], used)
     return list(parts)
-
-
-def fill_edges(program: BlockProgram) -> BlockProgram:
-    """Put a `Fill` before each operator that combines elements whose padding does not hold the identity."""
-    return replace(program, graph=_fill(program.graph, dict(program.inputs), Scope({}, applied=False)))
-
-
-def _fill(graph: Graph, inputs: dict[str, BlockType], scope: Scope) -> Graph:
-    nodes: list[BlockNode] = []
-    make = fresh(values_of(graph))
-    types = infer(graph, inputs, scope)
-    filled: dict[tuple[str, float], str] = {}
-
-    def padded(name: str, over_may_be_partial: bool, identity: float) -> str:
-        if not over_may_be_partial or types[name].pad == identity:
-            return name
-        if (name, identity) not in filled:
-            filled[name, identity] = make(f"{name}_filled")
-            nodes.append(Fill(filled[name, identity], name, identity))
-        return filled[name, identity]
-
-    for node in graph.nodes:
-        match node:
-            case Dot():
-                partial = scope.may_be_partial(node.over)
-                nodes.append(
-                    replace(node, left=padded(node.left, partial, 0.0), right=padded(node.right, partial, 0.0))
-                )
-            case Collapse():
-                arg = padded(node.arg, scope.may_be_partial(node.over), node.monoid.identity)
-                nodes.append(replace(node, arg=arg))
-            case Rank():
-                partial = node.over is not None and node.over != node.rank and scope.may_be_partial(node.over)
-                nodes.append(replace(node, numbers=padded(node.numbers, partial, float("inf"))))
-            case Map():
-                nodes.append(_filled(node, body_types(node, types), scope.inside(node)))
-            case _:
-                nodes.append(node)
-    return replace(graph, nodes=tuple(nodes))
-
-
-def _filled(node: Map, inputs: dict[str, BlockType], scope: Scope) -> Map:
-    """Return `node` with fills in its body and in what updates its state."""
-    body, state = _fill(node.body, inputs, scope), node.state
-    if state is not None:
-        fed = update_types(state, infer(body, inputs, scope))
-        state = replace(state, update=_fill(state.update, fed, scope))
-    return sealed(replace(node, body=body, state=state))

@@ -8,6 +8,7 @@ from dataclasses import replace
 from weft.block.copies import merging
 from weft.block.program import Broadcast, Feed, Final, Graph, Map, Place, Stacked, sealed
 from weft.block.ranges import Within
+from weft.block.walk import with_maps
 from weft.errors import ScheduleError
 from weft.schedule.schedule import Level, LevelPlace, Schedule
 from weft.tensor.axes import Axis
@@ -17,13 +18,7 @@ _PLACES = {LevelPlace.grid: Place.grid, LevelPlace.loop: Place.loop}
 
 def place_loops(graph: Graph, schedule: Schedule, make: Callable[[str], str]) -> Graph:
     """Give every map of `graph`, inside out, the places and tiles of its levels."""
-    nodes = tuple(
-        _placed(replace(n, body=place_loops(n.body, schedule, make)), schedule.of(n.name).levels, make)
-        if isinstance(n, Map)
-        else n
-        for n in graph.nodes
-    )
-    return replace(graph, nodes=nodes)
+    return with_maps(graph, lambda node: _placed(node, schedule.of(node.name).levels, make))
 
 
 def _placed(node: Map, levels: tuple[Level, ...], make: Callable[[str], str]) -> Map:
@@ -100,8 +95,7 @@ def hoist_grid(graph: Graph) -> Graph:
 
     Both loops are parallel and neither's range speaks of the other, so every pair of iterations is done once either way.
     """
-    nodes = tuple(_hoisted(replace(n, body=hoist_grid(n.body))) if isinstance(n, Map) else n for n in graph.nodes)
-    return replace(graph, nodes=nodes)
+    return with_maps(graph, _hoisted)
 
 
 def _hoisted(outer: Map) -> Map:

@@ -138,7 +138,7 @@ class _Writer:
         if known is not None:
             return known[0]
         row = self._row(value)
-        text = json.dumps(row)  # as text, 1 is neither 1.0 nor True
+        text = repr(row)  # as text, 1 is neither 1.0 nor True
         place = self._by_text.get(text)
         if place is None:
             place = self._by_text[text] = [len(self.rows)]
