@@ -133,7 +133,7 @@ class Within(_Range):
 
     @property
     def through(self) -> Axis:
-        """Whose block it goes through."""
+        """Return whose block it goes through."""
         return self.outer
 
     @property
@@ -157,7 +157,7 @@ class Segment(_Range):
 
     @property
     def segment(self) -> tuple[Axis, int]:
-        """What numbers it, and how many there are."""
+        """Return what numbers it, and how many there are."""
         return self.index, self.count
 
     def bounds(self, space: Space, tile: int | None) -> Bounds:
@@ -200,7 +200,7 @@ class Band(_Range):
 
     @property
     def beside(self) -> Axis:
-        """Beside whose block it lies."""
+        """Return beside whose block it lies."""
         return self.outer
 
     @property
@@ -268,7 +268,7 @@ class Rest(_Range):
 
     @property
     def follows(self) -> Axis:
-        """What it goes on after."""
+        """Return what it goes on after."""
         return self.after
 
     def bounds(self, space: Space, tile: int | None) -> Bounds:

@@ -107,11 +107,11 @@ class Block(Protocol):
 
     @property
     def base(self) -> int:
-        """The first element."""
+        """Return the first element."""
         ...
 
     @property
-    def valid(self) -> int:
+        """Return how many elements it has."""
         """How many elements it has."""
         ...
 
