@@ -111,8 +111,8 @@ class Block(Protocol):
         ...
 
     @property
+    def valid(self) -> int:
         """Return how many elements it has."""
-        """How many elements it has."""
         ...
 
 
