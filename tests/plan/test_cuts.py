@@ -13,7 +13,7 @@ from weft.cost import Machine, least_seconds
 from weft.errors import UnsupportedError
 from weft.plan.choose.cuts import Cuts
 from weft.plan.choose.select import select
-from weft.plan.partition.partition import Region, Stage, partition
+from weft.plan.partition.partition import Region, Task, partition
 from weft.plan.targets.candidates import Example, Selection
 from weft.plan.targets.choose import off_the_grid
 from weft.schedule import LevelPlace, kernels
@@ -55,7 +55,7 @@ class Predicted:
         return {s.name: self.size for s in self.program.spaces()}
 
 
-def stages(program: TensorProgram, size: int, seconds: float = 1.0) -> tuple[Stage, ...]:
+def stages(program: TensorProgram, size: int, seconds: float = 1.0) -> tuple[Task, ...]:
     return Cuts(program, Predicted(program, size, seconds)).stages()
 
 

@@ -46,7 +46,7 @@ class Rows:
         return self.rng.standard_normal(self.shape, np.float32).astype(np.float64)
 
 
-Fill: TypeAlias = Callable[[Rows], Array]
+Filling: TypeAlias = Callable[[Rows], Array]
 """Makes elements, in float64."""
 
 
@@ -61,11 +61,11 @@ class Regime:
     """
 
     name: str
-    fill: Fill
-    beside: Fill | None = None
+    fill: Filling
+    beside: Filling | None = None
 
 
-def _scaled(wide: float, half: float) -> Fill:
+def _scaled(wide: float, half: float) -> Filling:
     """Draws normal elements times `wide`, or for types of few exponents times `half`."""
 
     def fill(rows: Rows) -> Array:
@@ -114,7 +114,7 @@ def _one_ahead(rows: Rows) -> Array:
     return found
 
 
-def _with_one(value: float) -> Fill:
+def _with_one(value: float) -> Filling:
     def fill(rows: Rows) -> Array:
         found = rows.normal
         if found.size:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, assert_never
+from typing import NamedTuple
 
 from weft.block.check import Scope as Around
 from weft.block.program import (
@@ -16,21 +16,16 @@ from weft.block.program import (
     Fill,
     Graph,
     Index,
-    Join,
     Layout,
     Literal,
-    Map,
     Pointwise,
-    Rank,
     Stage,
 )
-from weft.block.walk import results
 from weft.emit.cpp import nests
 from weft.emit.cpp.dots import dot, free_axis, stage
 from weft.emit.cpp.frame import Frame
 from weft.emit.cpp.invariant import split
 from weft.emit.cpp.plan import Store
-from weft.emit.cpp.rankings import rank
 from weft.emit.cpp.values import Lazy, Memory, Panel, Value, resolved
 from weft.emit.ranges import Scope
 from weft.errors import InvalidProgramError
@@ -90,12 +85,8 @@ class Body:
                 self._stage(node)
             case Dot():
                 self._dot(node, accumulators.get(node.name))
-            case Rank():
-                self._rank(node, accumulators)
-            case Map() | Join():
-                raise AssertionError(node)
             case _:
-                assert_never(node)
+                raise AssertionError(node)
 
     def in_memory(
         self, wanted: Mapping[str, tuple[Axis, ...] | None], stores: Sequence[Store] = ()
@@ -163,29 +154,6 @@ class Body:
         dot(self.frame, self.scope, node, there[node.left], operand, accumulator.memory, accumulator.add)
         self.values[node.name] = accumulator.memory
 
-    def _rank(self, node: Rank, accumulators: Mapping[str, Accumulator]) -> None:
-        """Print a ranking, which goes on in place where nothing else reads what it was before."""
-        arg = self.item(node.arg)
-        kept: list[Memory] = []
-        stores: list[Store] = []
-        for name, before in zip(results(node), node.acc, strict=True):
-            if name in accumulators:
-                kept.append(accumulators[name].memory)
-                continue
-            dtype = DType.int64 if name == node.places else node.dtype
-            kept.append(self.frame.array(name, dtype, node.dims, self.scope) if node.dims
-                        else nests.variable(self.frame, name, dtype, None))  # fmt: skip
-            stores.append(Store(kept[-1], self.values[before]))
-        wanted: dict[str, tuple[Axis, ...] | None] = {
-            node.arg: arg.dims if node.over is None else _last(arg.dims, node.over)
-        }
-        numbers = self.item(node.numbers)
-        if numbers.dims and not (isinstance(numbers, Lazy) and isinstance(numbers.node, Index)):
-            wanted[node.numbers] = None
-        there = self.in_memory(wanted, stores)
-        rank(self.frame, self.scope, node, there[node.arg], there.get(node.numbers, numbers), kept)
-        self.values |= zip(results(node), kept, strict=True)
-
     def _accumulator(self, node: Dot) -> Memory:
         if node.dims:
             return self.frame.array(node.name, node.dtype.accumulator, node.dims, self.scope)
@@ -200,10 +168,6 @@ def _there(value: Memory | Lazy) -> Memory | None:
     if not isinstance(found, Memory) or frozenset(found.dims) != frozenset(value.dims):
         return None
     return found if found.variable or found.dtype is value.dtype else None
-
-
-def _last(dims: tuple[Axis, ...], over: Axis) -> tuple[Axis, ...]:
-    return (*(a for a in dims if a != over), over)
 
 
 def _with_last(dims: tuple[Axis, ...], over: Axis) -> tuple[Axis, ...]:

@@ -22,14 +22,13 @@ from weft.block.program import (
     Map,
     Place,
     Pointwise,
-    Rank,
     Stacked,
     State,
 )
 from weft.block.ranges import Part
 from weft.block.walk import consumers, maps, operands, results
 from weft.emit.calls import row_major
-from weft.emit.cpp import nests
+from weft.emit.cpp import nests, rankings
 from weft.emit.cpp.body import Accumulator, Body
 from weft.emit.cpp.frame import Frame, localised, offset_of, pointer
 from weft.emit.cpp.order import arranged
@@ -53,7 +52,7 @@ def run(body: Body, places: Mapping[str, Memory], accumulators: Mapping[str, Acc
         elif isinstance(node, Join):
             body.values[node.name] = body.values[node.rest]
         else:
-            body.operator(node, accumulators or {})
+            rankings.PRINTERS.get(type(node), Body.operator)(body, node, accumulators or {})
 
 
 def _parts(body: Body, places: Mapping[str, Memory]) -> dict[str, Memory]:
@@ -322,27 +321,11 @@ def _updated(body: Body, state: State, carried: Mapping[str, tuple[Memory, str]]
             accumulators[made] = Accumulator(
                 memory, "false" if node.acc is None else add if node.acc == name else "true"
             )
-    accumulators |= _rankings(state, carried)
+    accumulators |= rankings.in_place(state, carried)
     inner = Body(body.frame, body.scope, body.around, update, {}, values, body.reductions)
     run(inner, {}, accumulators)
     made = [inner.values[o] for o in update.outputs]
     return [Store(m, v) for m, v in zip(memories, made, strict=True) if resolved(v) is not m]
-
-
-def _rankings(state: State, carried: Mapping[str, tuple[Memory, str]]) -> dict[str, Accumulator]:
-    """Find the rankings that go on in the memory of the components: nothing else reads what these were."""
-    update, found = state.update, dict[str, Accumulator]()
-    for node in update.nodes:
-        if isinstance(node, Rank) and set(node.acc) <= carried.keys():
-            readers = [n for n in update.nodes if set(node.acc) & {*operands(n)}]
-            own = all(update.outputs.index(out) == update.inputs.index(name) if out in update.outputs else False
-                      for out, name in zip(results(node), node.acc, strict=True))  # fmt: skip
-            if own and readers == [node] and not set(node.acc) & {*update.outputs}:
-                found |= {
-                    out: Accumulator(carried[name][0], "true")
-                    for out, name in zip(results(node), node.acc, strict=True)
-                }
-    return found
 
 
 def _finish(body: Body, node: Map, state: State, memories: Mapping[str, Memory]) -> None:

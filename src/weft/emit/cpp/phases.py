@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from weft.block.program import Collapse, Pointwise
 from weft.emit.cpp.plan import Work, reads, users
 from weft.emit.cpp.values import Lazy
 from weft.tensor.axes import Axis
@@ -73,7 +72,7 @@ def phases(works: Sequence[Work], depth: int) -> Phases:
         if lazy is None or len(_result(work)) <= depth:
             continue
         times = {time[u] for u in readers.get(lazy, [])}
-        if isinstance(lazy.node, Pointwise) and times:
+        if lazy.expr is not None and times:
             time[work] = min(times)
         if times - {time[work]}:
             found.buffered[lazy] = _result(work)[depth:]
@@ -82,7 +81,4 @@ def phases(works: Sequence[Work], depth: int) -> Phases:
 
 def _result(work: Work) -> tuple[Axis, ...]:
     """Returns the axes of what `work` computes."""
-    lazy = work.lazy
-    if lazy is not None and isinstance(lazy.node, Collapse):
-        return tuple(a for a in work.order if a != lazy.node.over)
-    return work.order
+    return tuple(a for a in work.order if a != work.collapsed)

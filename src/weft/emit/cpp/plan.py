@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from weft.block.program import Collapse, Pointwise
 from weft.emit.cpp.values import Lazy, Memory, Panel, Value, resolved
 from weft.tensor.axes import Axis
 from weft.tensor.scalar import Convert
@@ -37,7 +36,7 @@ class Work:
     @property
     def collapsed(self) -> Axis | None:
         """The axis that it reduces over."""
-        return self.lazy.node.over if self.lazy is not None and isinstance(self.lazy.node, Collapse) else None
+        return None if self.lazy is None else self.lazy.over
 
     @property
     def leaves_array(self) -> bool:
@@ -130,7 +129,7 @@ def rounded_by_stores(works: Sequence[Work]) -> frozenset[Lazy]:
     """Finds values that a cast rounds and nothing reads but stores as numbers of that type: these round them."""
     found: set[Lazy] = set()
     for lazy, readers in users(works).items():
-        expr = lazy.node.expr if isinstance(lazy.node, Pointwise) else None
+        expr = lazy.expr
         targets = {w.store.target.dtype if w.store is not None else None for w in readers}
         if isinstance(expr, Convert) and expr.dtype.is_float and targets == {expr.dtype}:
             found.add(lazy)
@@ -162,7 +161,7 @@ def _gather(stores: Sequence[Store], reductions: Sequence[Lazy], arrange: Arrang
 
 def _order(lazy: Lazy) -> tuple[Axis, ...]:
     """Returns the axes that a loop computing `lazy` runs over: its own, or for a reduction those of its argument."""
-    if isinstance(lazy.node, Pointwise):
+    if lazy.expr is not None:
         return lazy.dims
     arg = lazy.args[0]
     return () if isinstance(arg, Panel) else arg.dims

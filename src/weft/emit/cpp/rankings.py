@@ -2,19 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from weft.block.program import Index, Rank
+from weft.block.program import Index, Rank, State
+from weft.block.walk import operands, results
+from weft.emit.cpp import nests
+from weft.emit.cpp.body import Accumulator, Body
 from weft.emit.cpp.frame import Frame
+from weft.emit.cpp.plan import Store
 from weft.emit.cpp.text import Writer
 from weft.emit.cpp.values import Lazy, Memory
 from weft.emit.ranges import Scope
 from weft.emit.text import factor, plus, times
 from weft.errors import UnsupportedError
 from weft.tensor.axes import Axis
+from weft.tensor.dtypes import DType
 
 
-def rank(frame: Frame, scope: Scope, node: Rank, arg: Memory, numbers: Memory | Lazy, kept: Sequence[Memory]) -> None:
+def rank(body: Body, node: Rank, accumulators: Mapping[str, Accumulator]) -> None:
+    """Print a ranking, which goes on in place where nothing else reads what it was before."""
+    frame, arg = body.frame, body.item(node.arg)
+    kept: list[Memory] = []
+    stores: list[Store] = []
+    for name, before in zip(results(node), node.acc, strict=True):
+        if name in accumulators:
+            kept.append(accumulators[name].memory)
+            continue
+        dtype = DType.int64 if name == node.places else node.dtype
+        kept.append(frame.array(name, dtype, node.dims, body.scope) if node.dims
+                    else nests.variable(frame, name, dtype, None))  # fmt: skip
+        stores.append(Store(kept[-1], body.values[before]))
+    last = arg.dims if node.over is None else (*(a for a in arg.dims if a != node.over), node.over)
+    wanted: dict[str, tuple[Axis, ...] | None] = {node.arg: last}
+    numbers = body.item(node.numbers)
+    if numbers.dims and not (isinstance(numbers, Lazy) and isinstance(numbers.node, Index)):
+        wanted[node.numbers] = None
+    there = body.in_memory(wanted, stores)
+    _call(frame, body.scope, node, there[node.arg], there.get(node.numbers, numbers), kept)
+    body.values |= zip(results(node), kept, strict=True)
+
+
+def in_place(state: State, carried: Mapping[str, tuple[Memory, str]]) -> dict[str, Accumulator]:
+    """Find the rankings that go on in the memory of the components: nothing else reads what these were."""
+    update, found = state.update, dict[str, Accumulator]()
+    for node in update.nodes:
+        if isinstance(node, Rank) and set(node.acc) <= carried.keys():
+            readers = [n for n in update.nodes if set(node.acc) & {*operands(n)}]
+            own = all(update.outputs.index(out) == update.inputs.index(name) if out in update.outputs else False
+                      for out, name in zip(results(node), node.acc, strict=True))  # fmt: skip
+            if own and readers == [node] and not set(node.acc) & {*update.outputs}:
+                found |= {
+                    out: Accumulator(carried[name][0], "true")
+                    for out, name in zip(results(node), node.acc, strict=True)
+                }
+    return found
+
+
+PRINTERS: Mapping[type, Callable[[Body, Any, Mapping[str, Accumulator]], None]] = {Rank: rank}
+"""What prints the operators of this module."""
+
+
+def _call(frame: Frame, scope: Scope, node: Rank, arg: Memory, numbers: Memory | Lazy, kept: Sequence[Memory]) -> None:
     """Print how the ranking in `kept`, values and places, goes on with `arg`, whose elements have these `numbers`.
 
     Raises:

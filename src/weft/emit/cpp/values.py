@@ -10,7 +10,7 @@ from weft.block.program import Collapse, Extent, Index, Literal, Pointwise
 from weft.emit.kinds import kind_of
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
-from weft.tensor.scalar import Arg
+from weft.tensor.scalar import Arg, Scalar
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -65,6 +65,16 @@ class Lazy:
     dtype: DType
     memory: Memory | None = None
     home: Memory | None = None
+
+    @property
+    def expr(self) -> Scalar | None:
+        """The expression of each element by itself; None of a reduction, or of what is written where it stands."""
+        return self.node.expr if isinstance(self.node, Pointwise) else None
+
+    @property
+    def over(self) -> Axis | None:
+        """The axis that a reduction goes over; None of anything else."""
+        return self.node.over if isinstance(self.node, Collapse) else None
 
     @property
     def is_work(self) -> bool:

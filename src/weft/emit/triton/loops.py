@@ -23,7 +23,6 @@ from weft.block.program import (
     Once,
     Place,
     Pointwise,
-    Rank,
     Stacked,
     State,
 )
@@ -53,10 +52,8 @@ def run(body: Body, places: Mapping[str, Memory]) -> None:
             _loop(body, node, places)
         elif isinstance(node, Join):
             body.values[node.name] = Local(node.name)
-        elif isinstance(node, Rank):
-            rankings.rank(body, node)
         else:
-            body.operator(node)
+            rankings.PRINTERS.get(type(node), Body.operator)(body, node)
 
 
 def _parts(graph: Graph, places: Mapping[str, Memory]) -> dict[str, Memory]:

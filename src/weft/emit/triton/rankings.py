@@ -7,6 +7,8 @@ Integers fill a word of their own; they take two reductions a round.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from weft.block.program import Rank
 from weft.emit.kinds import kind_of
@@ -179,3 +181,7 @@ def rank(body: Body, node: Rank) -> None:
         frame.out.line(f"{', '.join(found)} = {call('weft_first_whole', *so_far, *new, *shape, order[0], worst)}")
     body.values[node.name] = Tile(found[0], dims, node.dtype, node.dtype)
     body.values[node.places] = Tile(found[1], dims, DType.int64, DType.int64)
+
+
+PRINTERS: Mapping[type, Callable[[Body, Any], None]] = {Rank: rank}
+"""What prints the operators of this module."""

@@ -12,7 +12,7 @@ from weft.plan.partition.chain import Interval, cheapest
 from weft.plan.partition.partition import (
     Call,
     Region,
-    Stage,
+    Task,
     apart,
     before_products,
     before_reductions,
@@ -79,7 +79,7 @@ class Atom:
         inside: the regions that it is a part of, and that are only cut where they have no kernel as they are, or a slow one.
     """
 
-    stage: Stage
+    stage: Task
     home: int
     inside: tuple[Region, ...] = ()
 
@@ -101,7 +101,7 @@ class Cuts:
     )
     again: frozenset[str] = frozenset()
 
-    def stages(self) -> tuple[Stage, ...]:
+    def stages(self) -> tuple[Task, ...]:
         """Returns the stages in order. A kernel may end wherever two atoms meet."""
         stages = linear(partition(self.program))
         return in_order(_Chain(self, [atom for i, stage in enumerate(stages) for atom in self._atoms(stage, i)]).best())
@@ -135,7 +135,7 @@ class Cuts:
         seconds = work / (1 - _GAIN) ** doubtful + launches + doubtful * self.prices.launch_seconds
         return seconds / (1 + _LOSS) ** whole_rows
 
-    def _atoms(self, stage: Stage, home: int) -> tuple[Atom, ...]:
+    def _atoms(self, stage: Task, home: int) -> tuple[Atom, ...]:
         if isinstance(stage, Call):
             return (Atom(stage, home),)
         parts = before_products(self.program, stage) if self.prices.fine else (stage,)
@@ -169,7 +169,7 @@ class _Chain:
         self.made: dict[tuple[int, ...], Region] = {}
         self.paying: set[tuple[int, ...]] = set()
 
-    def best(self) -> tuple[Stage, ...]:
+    def best(self) -> tuple[Task, ...]:
         """Returns the stages of the best cut, in no order.
 
         More than one doubtful join in a region is looked at only where a part of it with one less is a region of the best cut.
@@ -249,7 +249,7 @@ class _Chain:
             self.made[own] = united(self.cuts.program, [s for s in stages if isinstance(s, Region)], self.cuts.again)
         return self.made[own]
 
-    def _stage(self, own: tuple[int, ...]) -> Stage:
+    def _stage(self, own: tuple[int, ...]) -> Task:
         stage = self.atoms[own[0]].stage
         return stage if isinstance(stage, Call) else self._region(own)
 

@@ -25,7 +25,7 @@ from weft.plan.execute.regions import Prepared, Regions, calls_of, lone_products
 from weft.plan.execute.runner import CallStep, RegionStep, Runner, Step, ViewStep, kept_dims, runner
 from weft.plan.execute.sizes import found, tells
 from weft.plan.execute.writes import guarded, last_values, once_only, with_writes_in_place
-from weft.plan.partition.partition import Call, Region, Stage
+from weft.plan.partition.partition import Call, Region, Task
 from weft.plan.targets import toolchain
 from weft.plan.targets.home import gpu_of, home
 from weft.plan.targets.kernel import Kernel
@@ -112,8 +112,8 @@ def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, target: Ta
 
 
 def _after_their_sizes(
-    stages: Sequence[Stage], program: TensorProgram, numbers: Mapping[Space, Number], in_place: Collection[str]
-) -> list[Stage]:
+    stages: Sequence[Task], program: TensorProgram, numbers: Mapping[Space, Number], in_place: Collection[str]
+) -> list[Task]:
     """Move regions of `stages` behind the calls whose results alone tell how long their loops are, if no write is in between."""
     ordered = list(stages)
     for stage in [stage for stage in stages if isinstance(stage, Region)]:

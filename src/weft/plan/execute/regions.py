@@ -21,7 +21,7 @@ from weft.plan.choose.region import CompiledRegion, build_region
 from weft.plan.choose.select import select
 from weft.plan.judge.judging import demand
 from weft.plan.partition.laws_check import laws_refuted
-from weft.plan.partition.partition import Cut, Region, Stage
+from weft.plan.partition.partition import Cut, Region, Task
 from weft.plan.targets import toolchain
 from weft.plan.targets.bench import Judged
 from weft.plan.targets.candidates import Example, Refusal, Selection
@@ -81,7 +81,7 @@ class Regions:
     _selected: dict[str, Selection | WeftError] = field(default_factory=dict[str, "Selection | WeftError"])
     _built: dict[str, CompiledRegion] = field(default_factory=dict[str, CompiledRegion])
 
-    def stages(self, written: TensorProgram, program: TensorProgram) -> tuple[Stage, ...]:
+    def stages(self, written: TensorProgram, program: TensorProgram) -> tuple[Task, ...]:
         """Returns the stages of `program`, which the laws made of `written`: as another process cut them, or cut now.
 
         Raises:

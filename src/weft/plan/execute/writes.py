@@ -15,13 +15,13 @@ from torch._C import DispatchKey  # no public name
 
 from weft.capture import Captured, Effect, OpaqueCall, Piece, Write, apart
 from weft.plan.execute.runner import Runner
-from weft.plan.partition.partition import Call, Stage
+from weft.plan.partition.partition import Call, Task
 from weft.tensor.program import Opaque, Reindex, TensorProgram, uses
 
 
 def with_writes_in_place(
-    captured: Captured, program: TensorProgram, stages: Sequence[Stage]
-) -> tuple[tuple[Stage, ...], frozenset[str]]:
+    captured: Captured, program: TensorProgram, stages: Sequence[Task]
+) -> tuple[tuple[Task, ...], frozenset[str]]:
     """Orders the stages so that as many writes as possible are in place; returned with the names of those calls.
 
     A write is, where its first argument is the memory of a placeholder by then, and whatever reads the old content, or may be
@@ -49,7 +49,7 @@ def with_writes_in_place(
 class _Memory:
     """What may be whose memory, in a program with writes."""
 
-    def __init__(self, captured: Captured, program: TensorProgram, stages: Sequence[Stage]) -> None:
+    def __init__(self, captured: Captured, program: TensorProgram, stages: Sequence[Task]) -> None:
         self.captured, self.program, self.stages = captured, program, stages
         self.nodes = {n.name: n for n in program.nodes if isinstance(n, Opaque)}
         self.inputs = {n.name: i for n, i in zip(program.inputs, captured.arguments, strict=True)}
@@ -64,7 +64,7 @@ class _Memory:
             return self.inputs.get(base) == call.into
         return node.call in chosen and self.captured.calls[node.call].into == call.into
 
-    def readers(self, call: OpaqueCall) -> list[Stage] | None:
+    def readers(self, call: OpaqueCall) -> list[Task] | None:
         """Lists the stages that must run before `call` if it is in place; None if somebody reads the old content when
         all is done.
         """
@@ -99,7 +99,7 @@ class _Memory:
         )
         return viewing and not set(same).isdisjoint(node.uses)
 
-    def _is_apart(self, stage: Stage, call: OpaqueCall) -> bool:
+    def _is_apart(self, stage: Task, call: OpaqueCall) -> bool:
         return isinstance(stage, Call) and (stage.name == call.name or self._goes_out(stage.name))
 
     def _goes_out(self, name: str) -> bool:
@@ -114,19 +114,19 @@ class _Memory:
         return call.pinned and not read
 
 
-def _random_in_order(captured: Captured, stages: Sequence[Stage]) -> set[tuple[int, int]]:
+def _random_in_order(captured: Captured, stages: Sequence[Task]) -> set[tuple[int, int]]:
     drawn = [id(s) for s in stages if isinstance(s, Call) and captured.calls[s.name].random]
     return set(pairwise(drawn))
 
 
 def _sorted(
-    stages: Sequence[Stage], before: Collection[tuple[int, int]], program: TensorProgram
-) -> tuple[Stage, ...] | None:
+    stages: Sequence[Task], before: Collection[tuple[int, int]], program: TensorProgram
+) -> tuple[Task, ...] | None:
     """Sorts `stages`, the first of each pair of ids before the second, each after those whose values it reads; else as they are.
 
     None where there is no such order.
     """
-    rest, done, there = list(stages), list[Stage](), {n.name for n in program.inputs}
+    rest, done, there = list(stages), list[Task](), {n.name for n in program.inputs}
     while rest:
         waiting = {id(s) for s in rest}
         late = {second for first, second in before if first in waiting}

@@ -57,21 +57,21 @@ class Call:
     results: tuple[str, ...]
 
 
-Stage: TypeAlias = Region | Call
+Task: TypeAlias = Region | Call
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
     """A program in stages, in the order in which they run."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[Task, ...]
 
 
 # Fusing looks at all pairs of operators, again after each rewrite: a region with more takes longer to find than it saves.
 MOST_NODES = 64
 
 
-def partition(program: TensorProgram) -> tuple[Stage, ...]:
+def partition(program: TensorProgram) -> tuple[Task, ...]:
     """Cut `program` into stages, each after those whose values it reads.
 
     Connected operations stay together up to three cuts: an opaque operation is a stage of its own, a contraction that would
@@ -82,7 +82,7 @@ def partition(program: TensorProgram) -> tuple[Stage, ...]:
     depth = _depths(program)
     local = _local(program)
     groups = [part for group in _connected(program, depth, local) for part in _parts(group)]
-    stages: list[tuple[int, int, Stage]] = []
+    stages: list[tuple[int, int, Task]] = []
     position = {n.name: i for i, n in enumerate(program.nodes)}
     for members in groups:
         first = members[0]
@@ -269,9 +269,9 @@ def _with_local(
     return _region(program, [n for n in program.nodes if n.name in own], local, values)
 
 
-def in_order(stages: Sequence[Stage]) -> tuple[Stage, ...]:
+def in_order(stages: Sequence[Task]) -> tuple[Task, ...]:
     """Sort `stages`, each after those whose values it reads; otherwise in their order."""
-    rest, ready, done = list(stages), set[str](), list[Stage]()
+    rest, ready, done = list(stages), set[str](), list[Task]()
     made = {name for s in stages for name in s.results}
     while rest:
         stage = next(s for s in rest if ready.issuperset(made.intersection(s.uses)))
@@ -281,7 +281,7 @@ def in_order(stages: Sequence[Stage]) -> tuple[Stage, ...]:
     return tuple(done)
 
 
-def linear(stages: Sequence[Stage]) -> tuple[Stage, ...]:
+def linear(stages: Sequence[Task]) -> tuple[Task, ...]:
     """Sort `stages` into a chain: each after those whose values it reads, and right after the one that most of them lead to.
 
     Among the values that a stage reads, the one with the longest path of stages before it comes last, so that a chain with

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from weft.block.check import Scope, body_types, infer, update_types
-from weft.block.program import BlockProgram, BlockType, Broadcast, Collapse, Dot, Feed, Final, Graph, Map, Rank, State
+from weft.block.program import BlockProgram, BlockType, Broadcast, Collapse, Dot, Feed, Final, Graph, Map, State
 from weft.block.ranges import All
-from weft.block.walk import maps, operands, ranks
+from weft.block.walk import maps, operands, ranks, results
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, begins_where, grid_maps, tied
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -155,7 +155,10 @@ def _lying_across(
             continue
         given, inside = body_types(node, types), scope.inside(node)
         fed = {f.inner: _seen(node, f, sources[f.outer]) for f in node.inputs if f.outer in sources}
-        multiplied = {name for n in node.body.nodes if isinstance(n, Dot | Rank) for name in operands(n)}
+        combined = (
+            n for n in node.body.nodes if isinstance(n, Dot) or (len(results(n)) > 1 and not isinstance(n, Map))
+        )
+        multiplied = {name for n in combined for name in operands(n)}
         for name, axes in fed.items():
             dims = given[name].dims
             along = [a for a in dims if a in axes and innermost.get(axes[a][0]) == axes[a][1]]
