@@ -173,7 +173,7 @@ CLAIMS: dict[str, tuple[Scalar, Scalar, set[Argument], bool]] = {
 
 
 def test_equality_of_elements_is_an_arbitrary_function_of_their_difference() -> None:
-    """Where programs agree whatever it is, they are equal, ties or not: 3 * 3 + 4 * 4 == 5 * 5."""
+    """Take programs for equal that agree whatever it is, ties or not: 3 * 3 + 4 * 4 == 5 * 5."""
     equal = apply("eq", apply("mul", X, Y), Z)
     unequal = apply("ne", Z, apply("mul", Y, X))
     verdict = compared(apply("where", equal, X, Y), apply("where", unequal, Y, X))

@@ -305,7 +305,7 @@ def turned(expr: Scalar, old: str, new: str) -> Scalar:
 
 @pytest.mark.parametrize(("old", "new"), [("ge", "gt"), ("lt", "le")])
 def test_an_index_is_tried_at_both_ends_of_its_space(old: str, new: str):
-    """Where the other inputs let it decide: of labels that may be left out, the first and the one after the last."""
+    """Find a comparison wrong at the first label, or the one after the last, where other inputs let it decide."""
     m, k = programs.axes("m", "k")
     label, kept, size = Use("label", (m,)), Use("kept", (m,)), Use("size", ())
     inside = apply_("logical_and", apply_("ge", Arg(0), Lit(0)), apply_("lt", Arg(0), Arg(1)))

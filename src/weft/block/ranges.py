@@ -1,7 +1,8 @@
 """Ranges: which blocks of its axis a map visits.
 
 A range says here all that differs from range to range, its bounds among it; what runs, prices and prints loops asks for them. To
-add one is to write its class, its line in a listing, what the checker demands of it, and whatever makes it.
+add one is to write its class, its line in a listing, what the checker demands of it, sizes that reach its edges
+(`weft.verify.sizes`), and whatever makes it.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from weft.block.check import Scope, infer
-from weft.block.program import BlockNode, BlockProgram, BlockType, Extent, Map, Place
+from weft.block.program import BlockProgram, BlockType, Extent, Map, Place
 from weft.block.size import spaces_of
+from weft.block.walk import every
 from weft.emit.text import times
 from weft.errors import InvalidProgramError
 from weft.schedule import KernelNodes
@@ -22,7 +23,7 @@ def size_names(program: BlockProgram, kernel: KernelNodes) -> tuple[str, ...]:
     spaces: dict[Space, None] = {}
     for name in kernel.reads:
         spaces.update(dict.fromkeys(a.space for a in types[name].lists))
-    for node in all_nodes(kernel.nodes):
+    for node in every(kernel.nodes):
         if isinstance(node, Map):
             spaces.setdefault(node.axis.space)
             limits = node.range.bounds(node.axis.space, node.tile)
@@ -38,17 +39,6 @@ def list_dims(kind: BlockType) -> tuple[Axis, ...]:
     A list axis that items do not have is as long as its space, whatever the blocks: an item lies at its first element.
     """
     return (*(a for a in kind.lists if a not in kind.dims), *kind.dims)
-
-
-def all_nodes(nodes: Sequence[BlockNode]) -> list[BlockNode]:
-    """List `nodes` and all that their loops hold."""
-    found: list[BlockNode] = []
-    for node in nodes:
-        found.append(node)
-        if isinstance(node, Map):
-            graphs = [node.body] if node.state is None else [node.body, node.state.update, node.state.finish]
-            found += [inner for g in graphs for inner in all_nodes(g.nodes)]
-    return found
 
 
 def grid_chain(first: Map) -> list[Map]:

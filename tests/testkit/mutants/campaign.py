@@ -40,7 +40,7 @@ class Tally:
 
     @property
     def formed(self) -> int:
-        """How many were well formed."""
+        """Count those that were well formed."""
         return sum(count for (_, fate), count in self.fates.items() if fate is not Fate.malformed)
 
     @property

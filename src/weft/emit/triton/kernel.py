@@ -10,8 +10,8 @@ from weft.block.check import infer
 from weft.block.program import BlockNode, BlockProgram, BlockType, Dot, Final, Graph, Map, Place, Pointwise
 from weft.block.ranges import EVERY_BLOCK
 from weft.block.size import begins_of
-from weft.block.walk import maps
-from weft.emit.calls import Dims, all_nodes, grid_chain, size_names, written_strides
+from weft.block.walk import every, maps
+from weft.emit.calls import Dims, grid_chain, size_names, written_strides
 from weft.emit.ranges import Step, bounds, describe
 from weft.emit.text import Names, is_word, minus, plus, times
 from weft.emit.triton import loops, prelude, rankings
@@ -93,12 +93,12 @@ def emit(
     pointers = {n: names.make(n) for n in (*kernel.reads, *kernel.writes)}
     sizes = size_names(program, kernel)
     spelled = {s: names.make(s) for s in sizes}
-    pointwise = [n for n in all_nodes(kernel.nodes) if isinstance(n, Pointwise)]
+    pointwise = [n for n in every(kernel.nodes) if isinstance(n, Pointwise)]
     for dtype in {n.dtype for n in pointwise} | {types[each].dtype for each in (*kernel.reads, *kernel.writes)}:
         _demand_type(dtype, target)
     # Where something is rounded to few numbers, the last bit of a quotient may be seen. Beside products exponentials take most of
     # the time, and are summed and multiplied; elsewhere memory does.
-    exact = Exact(any(jumps(n.expr) for n in pointwise), not any(isinstance(n, Dot) for n in all_nodes(kernel.nodes)))
+    exact = Exact(any(jumps(n.expr) for n in pointwise), not any(isinstance(n, Dot) for n in every(kernel.nodes)))
     frame = Frame(names, spelled, _least(kernel.nodes, types), tf32, exact, stages)
     parameters = [*pointers.values(), *spelled.values()]
     values: dict[str, Memory] = {}
@@ -177,7 +177,7 @@ def _least(nodes: Sequence[BlockNode], types: Mapping[str, BlockType]) -> dict[A
 
     It is more of what is contracted where there are numbers of 8 bits.
     """
-    inner = all_nodes(nodes)
+    inner = list(every(nodes))
     narrow = any(k.dtype.bytes == 1 for k in types.values()) or any(
         isinstance(n, Pointwise) and n.dtype.bytes == 1 for n in inner
     )

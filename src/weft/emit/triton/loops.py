@@ -27,8 +27,7 @@ from weft.block.program import (
     State,
 )
 from weft.block.ranges import All, Part
-from weft.block.walk import operands
-from weft.emit.calls import all_nodes
+from weft.block.walk import every, operands
 from weft.emit.kinds import kind_of
 from weft.emit.ranges import Bounds, Scope, Step, bounds, describe, part_of, tile
 from weft.emit.text import factor, is_word, minus, plus, times
@@ -188,7 +187,7 @@ def _iterations(frame: Frame, node: Map, limits: Bounds) -> Generator[Step]:
             assert_never(part_of(node))
     base = frame.names.make(node.axis.name)
     options = [f"loop_unroll_factor={under_way(node)}"] if under_way(node) > 1 else []
-    inner = all_nodes(node.body.nodes)
+    inner = list(every(node.body.nodes))
     if frame.stages > 1 and not options and not any(_is_pipelined(n) for n in inner):
         options = [f"num_stages={frame.stages}"]
     counted = call("tl.range" if options else "range", first, last, block, *options)

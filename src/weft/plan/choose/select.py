@@ -55,7 +55,7 @@ def select(program: TensorProgram, example: Example, schedule: Schedule | None =
     found: list[Candidate] = []
     considered: list[Considered] = []
     failure: UnsupportedError | ScheduleError | None = None
-    ways: dict[str, Ways] = {}
+    ways: dict[Candidate, Ways] = {}
     for made in _fused(program, lowered, lengths, only_exact=schedule is not None):
         if isinstance(made, Considered):
             considered.append(made)
@@ -68,8 +68,8 @@ def select(program: TensorProgram, example: Example, schedule: Schedule | None =
             )
             continue
         try:
-            ways[origin] = chain.ways(fused, example)
-            way = _way(ways[origin], example, schedule)
+            own = chain.ways(fused, example)
+            way = _way(own, example, schedule)
         except (UnsupportedError, ScheduleError) as error:
             if schedule is not None:
                 raise
@@ -80,6 +80,7 @@ def select(program: TensorProgram, example: Example, schedule: Schedule | None =
         considered.append(Considered(origin, way.cost.predicted_seconds, _NOT_ASKED_FOR if left_out else ""))
         if not left_out:
             found.append(Candidate(origin, fused, trace, way.schedule, way.applied, way.cost, approximation))
+            ways[found[-1]] = own
     bearing = _Bearing(program, found)
     try:
         chosen = bearing.cheapest()
@@ -139,7 +140,7 @@ class _Bearing:
         return found
 
 
-def _more_to_time(bearing: _Bearing, ways: Mapping[str, Ways]) -> tuple[Candidate, ...]:
+def _more_to_time(bearing: _Bearing, ways: Mapping[Candidate, Ways]) -> tuple[Candidate, ...]:
     """Find more schedules of the programs that are predicted to be fastest, in order of their predicted times."""
     nearest = bearing.nearest()
     most = _FAR * nearest[0].cost.predicted_seconds
@@ -147,7 +148,7 @@ def _more_to_time(bearing: _Bearing, ways: Mapping[str, Ways]) -> tuple[Candidat
         replace(c, schedule=way.schedule, applied=way.applied, cost=way.cost)
         for c in nearest
         if c.cost.predicted_seconds <= most
-        for way in ways[c.origin].many()
+        for way in ways[c].many()
     ]
     return tuple(sorted(made, key=lambda c: c.cost.predicted_seconds))
 
