@@ -34,8 +34,7 @@ from weft.block.copies import canonical
 from weft.block.lower import lower
 from weft.block.program import BlockProgram
 from weft.block.walk import maps
-from weft.cost import Level as MemoryLevel
-from weft.cost import Machine, estimate, total
+from weft.cost import Machine, MemoryLevel, estimate, total
 from weft.fuse import fuse
 from weft.fuse.safety import make_safe
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply

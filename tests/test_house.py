@@ -141,3 +141,34 @@ def test_what_tests_share_is_named_unlike_a_room() -> None:
         if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in folders
     ]
     assert meant == []
+
+
+def test_a_word_of_the_compiler_names_one_class() -> None:
+    words = {
+        "Step",
+        "Memory",
+        "Call",
+        "Place",
+        "Region",
+        "Stage",
+        "Level",
+        "Traffic",
+        "Part",
+        "Band",
+        "Remainder",
+        "Segment",
+    }
+    named: dict[str, list[str]] = {word: [] for word in words}
+    for path in SOURCES:
+        for node in ast.parse(path.read_text()).body:
+            targets = (
+                [node.target]
+                if isinstance(node, ast.AnnAssign)
+                else node.targets
+                if isinstance(node, ast.Assign)
+                else []
+            )
+            own = [node.name] if isinstance(node, ast.ClassDef) else [t.id for t in targets if isinstance(t, ast.Name)]
+            for word in words.intersection(own):
+                named[word].append(str(path.relative_to(ROOT)))
+    assert {word: files for word, files in named.items() if len(files) != 1} == {}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from weft.block.program import BlockType, Collapse, Dot, Fill, Index, Literal, Map, Pointwise
-from weft.block.table1 import TABLE1, Call, flops, name_of, operator
+from weft.block.table1 import TABLE1, RowUse, flops, name_of, operator
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
@@ -126,8 +126,8 @@ def test_commuted_operands_have_the_same_name(name):
 @pytest.mark.parametrize("name", ["row_shift", "row_scale", "col_shift", "col_scale", "outer"])
 def test_operands_come_in_the_order_of_the_definition(name):
     node, (first, second) = NODES[name]
-    assert operator(node, {"a": first, "b": second}) == Call(name, ("a", "b"))
-    assert operator(node, {"a": second, "b": first}) == Call(name, ("b", "a"))
+    assert operator(node, {"a": first, "b": second}) == RowUse(name, ("a", "b"))
+    assert operator(node, {"a": second, "b": first}) == RowUse(name, ("b", "a"))
 
 
 def test_rows_and_columns_are_those_of_the_result():

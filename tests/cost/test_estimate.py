@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from weft.cost import Cost, Level, Machine, Traffic, cost_of, total
+from weft.cost import Cost, Machine, MemoryLevel, Traffic, cost_of, total
 from weft.cost.machine import Processor
 from weft.tensor.dtypes import DType
 
@@ -16,7 +16,7 @@ TOY = Machine(
     cores=4,
     vector_flops=1e9,
     matrix_flops={DType.float32: 1e10, DType.bfloat16: 4e10},
-    levels=(Level("L1", 1e3, 1e12), Level("L2", 1e5, 1e11), Level("memory", INF, 1e10)),
+    levels=(MemoryLevel("L1", 1e3, 1e12), MemoryLevel("L2", 1e5, 1e11), MemoryLevel("memory", INF, 1e10)),
     operation_seconds=0.0,
     launch_seconds=0.0,
 )

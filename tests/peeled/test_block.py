@@ -14,7 +14,7 @@ from weft.block.listing import listing
 from weft.block.lower import lower
 from weft.block.normal import normal_form
 from weft.block.program import BlockProgram, Join, Map, Once, Pointwise, Stacked, sealed
-from weft.block.ranges import All, First, Rest
+from weft.block.ranges import All, First, Remainder
 from weft.errors import InvalidProgramError
 from weft.fuse import fuse
 from weft.tensor.dtypes import DType
@@ -47,7 +47,7 @@ def test_it_is_well_formed_under_any_name() -> None:
         check(program)
         _, first, rest, join = rows(program)
         assert first.range == First()
-        assert rest.range == Rest(first.axis)
+        assert rest.range == Remainder(first.axis)
         assert join.axes[0] == (first.axis, rest.axis)
     assert listing(canonical(PEELED)) == listing(PEELED)
 
@@ -69,7 +69,7 @@ def reads_a_part(first: Map, rest: Map, join: Join) -> tuple:
 
 WRONG: dict[str, tuple[Callable[[Map, Map, Join], tuple], str]] = {
     "a rest after nothing": (
-        lambda f, r, j: (f, replace(r, range=Rest(r.axis)), j),
+        lambda f, r, j: (f, replace(r, range=Remainder(r.axis)), j),
         "the rest begins where a map of its graph over the first block ends",
     ),
     "other blocks": (

@@ -17,8 +17,7 @@ from weft.block.interpret import interpret
 from weft.block.lower import lower
 from weft.block.program import BlockProgram, Join
 from weft.block.walk import maps, spaces
-from weft.cost import Level as Memory
-from weft.cost import Machine, Traffic, by_kernel, estimate, on_chip_bytes, total, traffic
+from weft.cost import Machine, MemoryLevel, Traffic, by_kernel, estimate, on_chip_bytes, total, traffic
 from weft.errors import ScheduleError
 from weft.fuse import Fusion, fuse
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
@@ -116,7 +115,7 @@ def test_the_estimate_ranks_them() -> None:
     programs = [blocks(canonical(p), 16) for p in (fusion.snapshots[1].program, fusion.alternatives[0].program)]
 
     def seconds(flops: float, rate: float, depth: int) -> list[float]:
-        machine = Machine(1, flops, {DType.float32: flops}, (Memory("memory", float("inf"), rate),), 0.0, 0.0)
+        machine = Machine(1, flops, {DType.float32: flops}, (MemoryLevel("memory", float("inf"), rate),), 0.0, 0.0)
         sizes = {"M": 64, "N": 1024, "D": depth, "L": 128}
         return [total(estimate(p, sizes, machine)).predicted_seconds for p in programs]
 

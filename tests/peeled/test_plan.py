@@ -11,7 +11,7 @@ from testkit.block import paper
 from testkit.fuse import peelable
 from weft.block.copies import canonical
 from weft.block.lower import lower
-from weft.block.ranges import Rest
+from weft.block.ranges import Remainder
 from weft.block.walk import maps
 from weft.fuse import fuse
 from weft.fuse.safety import make_safe
@@ -38,7 +38,7 @@ def test_the_chosen_schedule_fits(name: str, safe: bool) -> None:
         schedule = choose(program, dict.fromkeys("BMNKDL", size), {n: 1 for n, _ in program.inputs}, 2)
         applied = apply(program, schedule)
         tiles = {m.axis: m.tile for m in maps(applied.graph)}
-        assert all(tiles[m.axis] == tiles[m.range.after] for m in maps(applied.graph) if isinstance(m.range, Rest))
+        assert all(tiles[m.axis] == tiles[m.range.after] for m in maps(applied.graph) if isinstance(m.range, Remainder))
         assert all(tiles[a] == tiles[b] for a, b in tied(applied))
 
 

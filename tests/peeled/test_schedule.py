@@ -10,7 +10,7 @@ from weft.block.copies import canonical
 from weft.block.listing import listing
 from weft.block.lower import lower
 from weft.block.program import BlockProgram, Join
-from weft.block.ranges import First, Rest
+from weft.block.ranges import First, Remainder
 from weft.block.walk import maps
 from weft.errors import ScheduleError
 from weft.fuse import fuse
@@ -38,7 +38,7 @@ def scheduled(program: BlockProgram, **loops: LoopSchedule) -> BlockProgram:
     """`program` in blocks of 4, but for the given loops; `first` and `rest` stand for those with these ranges."""
     chosen: list[tuple[str, LoopSchedule]] = []
     for node in maps(program.graph):
-        role = "first" if isinstance(node.range, First) else "rest" if isinstance(node.range, Rest) else node.name
+        role = "first" if isinstance(node.range, First) else "rest" if isinstance(node.range, Remainder) else node.name
         chosen.append((node.name, loops.get(role, loop(4))))
     return apply(program, Schedule(tuple(chosen)))
 

@@ -22,7 +22,7 @@ from weft.plan import Plan
 from weft.plan.choose.select import select
 from weft.plan.execute import instead
 from weft.plan.execute.plan import running
-from weft.plan.execute.runner import RegionStep, Runner, Step
+from weft.plan.execute.runner import PlanStep, RegionStep, Runner
 from weft.plan.measure import trial
 from weft.plan.measure.clock import Timed, Timing
 from weft.plan.targets.base import Refused
@@ -209,7 +209,7 @@ def refusing_after(plan: Plan, eager: Runner, kernels: int) -> Runner:
         left[0] -= 1
         return launch(*arguments)
 
-    def with_counted(step: Step) -> Step:
+    def with_counted(step: PlanStep) -> PlanStep:
         if not isinstance(step, RegionStep):
             return step
         own = tuple(replace(k, launch=functools.partial(counted, k.launch)) for k in step.region.kernels)

@@ -27,7 +27,7 @@ from weft.fuse import RULES_IN_PLANS, fuse
 from weft.plan.choose.select import select
 from weft.plan.partition.partition import Region, between_passes, partition, united
 from weft.plan.targets.candidates import Example
-from weft.plan.targets.triton.schedules import Blocks, Part, parts, schedule
+from weft.plan.targets.triton.schedules import Blocks, LoopRole, parts, schedule
 from weft.plan.targets.triton.tiles import nests
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, power_of_two
 from weft.target import Target
@@ -180,7 +180,7 @@ def test_nested_loops_share_the_elements_of_a_block() -> None:
         sizes = {name: rng.choice((1, 3, 7, 64, 1000, 1 << 20)) for name in SIZES}
         known = parts(program, sizes, {})
         for blocks in (Blocks(tile=e, along=a, across=c) for e in (64, 4096) for a in (0, 32) for c in (False, True)):
-            wanted = schedule(program, replace(known, of=dict.fromkeys(known.of, Part.lanes)), blocks, sizes)
+            wanted = schedule(program, replace(known, of=dict.fromkeys(known.of, LoopRole.lanes)), blocks, sizes)
             for nest in nests(program.graph):
                 lengths = {m.name: power_of_two(m.axis.space.size(sizes)) for m in maps(program.graph)}
                 tiles = [wanted.of(n).levels[-1].size or lengths[n] for n in nest]

@@ -22,7 +22,7 @@ from weft.fuse.safety import make_safe
 from weft.plan.choose.select import select
 from weft.plan.targets.candidates import Candidate, Considered, Example, Selection
 from weft.plan.targets.triton import tune
-from weft.plan.targets.triton.schedules import Blocks, Part, choices, launches, parts, schedule
+from weft.plan.targets.triton.schedules import Blocks, LoopRole, choices, launches, parts, schedule
 from weft.plan.targets.triton.select import Ways
 from weft.plan.targets.triton.tune import compiled, tuned
 from weft.run.cache import CacheFolder
@@ -76,7 +76,7 @@ def last(program: TensorProgram) -> BlockProgram:
 def test_parts_of_a_product() -> None:
     program = fused(programs.linear_relu(DType.bfloat16))
     known = parts(program, {"M": 512, "N": 1024, "K": 1024}, {})
-    assert dict(known.of) == {"m": Part.rows, "n": Part.columns, "k": Part.depth}
+    assert dict(known.of) == {"m": LoopRole.rows, "n": LoopRole.columns, "k": LoopRole.depth}
     assert known.products
     assert known.dtype is DType.bfloat16
     assert known.split == {"k"}
@@ -87,10 +87,10 @@ def test_parts_of_attention_keep_what_is_multiplied_again_whole() -> None:
     sizes = {"M": 4096, "N": 4096, "D": 64, "L": 64}
     known = parts(program, sizes, {})
     assert {name: known.of[name] for name in ("m", "n", "d", "l")} == {
-        "m": Part.rows, "n": Part.depth, "d": Part.whole, "l": Part.whole,
+        "m": LoopRole.rows, "n": LoopRole.depth, "d": LoopRole.whole, "l": LoopRole.whole,
     }  # fmt: skip
     long = parts(program, {**sizes, "D": 4096}, {})
-    assert long.of["d"] is Part.depth
+    assert long.of["d"] is LoopRole.depth
 
 
 def test_segments_are_for_grids_that_leave_the_machine_idle() -> None:
@@ -146,7 +146,7 @@ def test_the_depth_of_a_product_is_cut_though_a_loop_over_whole_columns_holds_it
     program, sizes = last(scores_and_greatest()), {"M": 2048, "K": 8192, "N": 64}
     known = parts(program, sizes, {})
     (depth,) = known.split
-    assert known.of[depth] is Part.depth
+    assert known.of[depth] is LoopRole.depth
     applied = apply(program, schedule(program, known, Blocks(64, 64, 64, segments=4), sizes))
     first, second = kernels(applied)
     assert (first.merges, second.merges) == (False, True)

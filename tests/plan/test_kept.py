@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft.plan.partition.partition import Call, Cut
+from weft.plan.partition.partition import Cut, TorchCall
 from weft.plan.targets.kept import keep, recalled
 from weft.plan.targets.packed import packed
 from weft.run.cache import CacheFolder
 from weft.run.key import cache_key
 
-CUT = Cut((Call("sort_1", ("x",), ("y",)),))
+CUT = Cut((TorchCall("sort_1", ("x",), ("y",)),))
 OWN, OTHER = {"chosen": "cuts", "program": "y = sort(x)"}, {"chosen": "cuts", "program": "y = sort(x + 1)"}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from testkit.block import programs
-from weft.plan.partition.partition import Call, Region, partition
+from weft.plan.partition.partition import Region, TorchCall, partition
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Cast, Elementwise, Extent, Input, Iota, Opaque, TensorProgram, Use
@@ -42,7 +42,7 @@ def test_what_pytorch_runs_stands_alone_and_sizes_are_made_where_they_are_read()
     )
     before, call, after = partition(program)
     assert isinstance(before, Region)
-    assert isinstance(call, Call)
+    assert isinstance(call, TorchCall)
     assert isinstance(after, Region)
     assert (call.uses, call.results) == (("a",), ("b",))
     assert size in before.program.nodes

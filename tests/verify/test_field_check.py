@@ -13,7 +13,7 @@ from testkit.verify.edges import everywhere, forget_edge
 from weft.block.copies import canonical
 from weft.block.lower import lower
 from weft.block.program import BlockNode, BlockProgram, Collapse, Dot, Fill, Iterate, Map, Pointwise
-from weft.block.ranges import Part, Rest, Segment
+from weft.block.ranges import Part, Remainder, Segment
 from weft.block.walk import maps
 from weft.errors import ScheduleError
 from weft.fuse import fuse
@@ -165,7 +165,7 @@ def test_the_rest_after_a_first_block_has_whole_blocks_and_an_edge():
     peeled = canonical(fuse(lower(paper.attention())).alternatives[0].program)
     loops = tuple((m.name, LoopSchedule((Level(LevelPlace.loop, 64),))) for m in maps(peeled.graph))
     applied = small_tiles(apply(peeled, Schedule(loops)))
-    rest = next(m for m in maps(applied.graph) if isinstance(m.range, Rest))
+    rest = next(m for m in maps(applied.graph) if isinstance(m.range, Remainder))
     assert rest.tile is not None
     found = [sizes["L"] for sizes in edge_sizes(applied)]
     assert any(size > 3 * rest.tile and size % rest.tile for size in found)

@@ -17,7 +17,7 @@ from weft.api.net import safe, say
 from weft.api.recompiles import say_what_is_fixed
 from weft.api.report import report
 from weft.api.tracing import guard_forward_derivatives, traced_for
-from weft.capture import Captured, Outline, Place, capture, serves
+from weft.capture import ArgumentPlace, Captured, Outline, capture, serves
 from weft.defects import is_defect, note, noticed
 from weft.errors import ArgumentError, CacheFolderError, LeftToPyTorchWarning, UnknownOptionError
 from weft.options import current
@@ -68,7 +68,7 @@ def forget() -> None:
         _known.clear()
 
 
-def served(captured: Captured) -> tuple[Runner, tuple[Place, ...], int] | None:
+def served(captured: Captured) -> tuple[Runner, tuple[ArgumentPlace, ...], int] | None:
     """Finds what runs a graph with a size of 1 or 0, how to call it, and how many kernels it has; None where nothing known does."""
     outline = _outline(captured)
     if outline is None or not outline.is_short:
@@ -85,7 +85,7 @@ def served(captured: Captured) -> tuple[Runner, tuple[Place, ...], int] | None:
     return None
 
 
-def _places(general: Outline, special: Outline) -> tuple[Place, ...] | None:
+def _places(general: Outline, special: Outline) -> tuple[ArgumentPlace, ...] | None:
     try:
         return serves(general, special)
     except Exception as error:  # noqa: BLE001 - a defect of weft's: the graph is compiled for itself, and it is reported
@@ -102,7 +102,7 @@ def _outline(captured: Captured) -> Outline | None:
         return None
 
 
-def called_with(run: Runner, places: Sequence[Place]) -> Runner:
+def called_with(run: Runner, places: Sequence[ArgumentPlace]) -> Runner:
     """Makes a runner that calls `run` with those arguments of another graph that are at `places`."""
 
     def call(*arguments: Any) -> Sequence[Any]:
@@ -178,7 +178,7 @@ def fastest(
 
 def _as_before(
     gm: torch.fx.GraphModule,
-    known: tuple[Runner, tuple[Place, ...], int],
+    known: tuple[Runner, tuple[ArgumentPlace, ...], int],
     eager: Runner,
     noted: Callable[[Runner, Runner], None] | None,
 ) -> Runner:

@@ -45,7 +45,7 @@ from weft.cost import Cost
 from weft.errors import ProgramFileError, WeftError
 from weft.plan import CompiledRegion, Kernel, Plan
 from weft.plan.execute.plan import running
-from weft.plan.execute.runner import CallStep, RegionStep, Step, ViewStep
+from weft.plan.execute.runner import CallStep, PlanStep, RegionStep, ViewStep
 from weft.plan.execute.sizes import Found
 from weft.plan.targets import toolchain
 from weft.plan.targets.packed import FORMS, Atom, name_of, packed, unpacked
@@ -92,7 +92,7 @@ class SavedProgram:
 
     captured: Captured
     program: TensorProgram
-    steps: tuple[Step, ...]
+    steps: tuple[PlanStep, ...]
     in_place: frozenset[str]
     arguments: int
     calling: Calling

@@ -12,7 +12,7 @@ from weft.tensor.scalar import Apply, Arg
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Accumulation:
     """The update of one component on its own: `node` combines it with what the body feeds.
 
     Attributes:
@@ -30,7 +30,7 @@ class Step:
     inline: Pointwise | Collapse | Dot | None
 
 
-def steps(node: Map) -> Iterator[Step]:
+def steps(node: Map) -> Iterator[Accumulation]:
     """Yield the components of `node`'s state that one operation updates, in which no other has part."""
     if node.state is None:
         return
@@ -44,7 +44,7 @@ def steps(node: Map) -> Iterator[Step]:
             inline = None
             if isinstance(child, Pointwise) and after is not None:
                 inline = _inline(node, feeds[fed[0]], after, child)
-            yield Step(i, child, fed, after, inline)
+            yield Accumulation(i, child, fed, after, inline)
 
 
 def _alone(state: State) -> Iterator[tuple[int, Pointwise | Dot]]:

@@ -37,7 +37,7 @@ from weft.block.program import (
     State,
     exports,
 )
-from weft.block.ranges import All, Band, First, Part, Rest, Segment, Within
+from weft.block.ranges import All, Band, First, Part, Remainder, Segment, Within
 from weft.block.walk import maps, operands, results, sub_blocks
 from weft.errors import InvalidProgramError
 from weft.tensor.axes import Axis
@@ -434,7 +434,7 @@ def _same(node: Map, graph: Graph, types: Types, kinds: Types) -> None:
 def _check_range(node: Map, scope: Scope) -> None:
     outer = scope.maps.get(node.range.outer) if isinstance(node.range, Within | Band) else None
     match node.range:
-        case All() | First() | Rest():
+        case All() | First() | Remainder():
             pass
         case Band(axis, low, _, part):
             _demand(outer is not None, node.name, "a range refers to a map around it", axis)
@@ -458,20 +458,20 @@ def _check_range(node: Map, scope: Scope) -> None:
 
 
 def _check_peeled(graph: Graph) -> None:
-    """Check what maps over `First` and `Rest`, and lists of two parts, demand of each other: they share a graph and its blocks."""
+    """Check that maps over `First` and `Remainder`, and the list that joins them, fit: they share a graph and its blocks."""
     firsts = {n.axis: n for n in graph.nodes if isinstance(n, Map) and isinstance(n.range, First)}
-    parts = {o.outer: n for n in graph.nodes if isinstance(n, Map) and isinstance(n.range, First | Rest)
+    parts = {o.outer: n for n in graph.nodes if isinstance(n, Map) and isinstance(n.range, First | Remainder)
              for o in n.outputs if isinstance(o, Stacked)}  # fmt: skip
     joined: set[str] = set()
     for node in graph.nodes:
         match node:
-            case Map(range=Rest(after)):
+            case Map(range=Remainder(after)):
                 first = firsts.get(after)
                 _demand(first is not None and _same_blocks(first, node), node.name,
                         "the rest begins where a map of its graph over the first block ends", after)  # fmt: skip
             case Join(name, first, rest, axes):
                 one, other = parts.get(first), parts.get(rest)
-                if one is None or other is None or other.range != Rest(one.axis):
+                if one is None or other is None or other.range != Remainder(one.axis):
                     _fail(name, "a list of two parts is that of a first block and of its rest", f"{first}, {rest}")
                 along = axes[:1] and axes[0][0] == one.axis and axes[0][1] in _own_axes(other)
                 _demand(bool(along), name, "parts are joined along the axis of their maps", axes)

@@ -39,7 +39,7 @@ from weft.block.program import (
     Stage,
     State,
 )
-from weft.block.residency import NO_FRAME, Frame, LoopFrame, Memory, NoLoopFrame, global_lists
+from weft.block.residency import NO_FRAME, Frame, LiveBytes, LoopFrame, NoLoopFrame, global_lists
 from weft.block.size import value
 from weft.block.walk import ranks, results, sub_blocks
 from weft.tensor.axes import Axis
@@ -51,7 +51,7 @@ V = TypeVar("V")
 
 
 @dataclass
-class Traffic:
+class Observed:
     """What an interpretation moved and did.
 
     Attributes:
@@ -127,7 +127,7 @@ def interpret(
     *,
     on_chip: bool = False,
     watch: Callable[[BlockNode], None] | None = None,
-) -> tuple[tuple[V, ...], Traffic]:
+) -> tuple[tuple[V, ...], Observed]:
     """Run `program`.
 
     Args:
@@ -145,7 +145,7 @@ def interpret(
         The outputs, with dimensions in the order of `output_axes`, and what moved.
     """
     run = _Interpreter(
-        domain, sizes, blocks or {}, Traffic(), ranks(program.graph), global_lists(program), on_chip, watch
+        domain, sizes, blocks or {}, Observed(), ranks(program.graph), global_lists(program), on_chip, watch
     )
     values: dict[str, _Item[V] | _List[V]] = {}
     for name, kind in program.inputs:
@@ -181,12 +181,12 @@ class _Interpreter(Generic[V]):
     domain: Domain[V]
     sizes: Mapping[str, int]
     blocks: Mapping[str, int]
-    traffic: Traffic
+    traffic: Observed
     ranks: frozenset[Axis]
     own: frozenset[str]
     on_chip: bool
     watch: Callable[[BlockNode], None] | None
-    memory: Memory = field(default_factory=Memory)
+    memory: LiveBytes = field(default_factory=LiveBytes)
 
     def graph(self, graph: Graph, values: _Values[V], scope: _Scope, frame: Frame) -> _Values[V]:
         """Compute every value of `graph`; `frame` accounts for those that live in it."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias, assert_never
 
-from weft.block.accumulation import Step, steps, uses
+from weft.block.accumulation import Accumulation, steps, uses
 from weft.block.normal import normal_form
 from weft.block.program import (
     BlockNode,
@@ -38,7 +38,7 @@ from weft.block.program import (
     Stage,
     State,
 )
-from weft.block.ranges import All, Band, Diagonal, First, Part, Rest, Segment, Within
+from weft.block.ranges import All, Band, Diagonal, First, Part, Remainder, Segment, Within
 from weft.block.table1 import operator
 from weft.block.text import (
     expression,
@@ -312,7 +312,7 @@ class _Printer:
                 pass
             case First():
                 word = "first"
-            case Rest():
+            case Remainder():
                 word = "rest"
             case Within(axis):
                 text = f" within {self._variables.get(axis, '?')}"
@@ -382,7 +382,7 @@ class _Printer:
             self._update(node.state, {s.component for s in simple}, components, frame)
         self._store_inputs(node.body, frame)
 
-    def _accumulate(self, state: State, step: Step, components: list[_Item], frame: _Frame) -> None:
+    def _accumulate(self, state: State, step: Accumulation, components: list[_Item], frame: _Frame) -> None:
         inner = _update_frame(state, components, frame)
         component = components[step.component]
         op = "add"

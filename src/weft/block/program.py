@@ -225,7 +225,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """One list of two parts that lie in one memory: the block that a map over `First` stacks, and those of the map over `Rest`.
+    """One list of two parts in one memory: the block that a map over `First` stacks, and those of a map over `Remainder`.
 
     Attributes:
         first, rest: the parts, stacked in the same graph and read by nothing else.

@@ -261,7 +261,7 @@ class First(_Range):
 
 
 @dataclass(frozen=True, slots=True)
-class Rest(_Range):
+class Remainder(_Range):
     """Every block but the first, which the map over `after`, with range `First` and the same blocks, has done before."""
 
     after: Axis = field(metadata=AXES)
@@ -277,6 +277,6 @@ class Rest(_Range):
         return Bounds(Elements(space) if tile is None else tile, Elements(space), Elements(space))
 
 
-Range: TypeAlias = All | Within | Segment | Band | First | Rest
+Range: TypeAlias = All | Within | Segment | Band | First | Remainder
 
 EVERY_BLOCK = All()

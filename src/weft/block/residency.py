@@ -27,7 +27,7 @@ from weft.block.walk import operands, overwritten, results, shared
 
 
 @dataclass
-class Memory:
+class LiveBytes:
     """Bytes held now, and the most that ever were; of one program, which outlives it."""
 
     held: int = 0
@@ -65,7 +65,7 @@ class Memory:
 
 
 @dataclass
-class Place:
+class SharedBytes:
     """Bytes that `names` values share."""
 
     size: int
@@ -98,7 +98,9 @@ class Frame:
         loads: of each item that will be loaded where it is first read.
     """
 
-    def __init__(self, memory: Memory, graph: Graph, held: Mapping[str, Place], loads: Mapping[str, int]) -> None:
+    def __init__(
+        self, memory: LiveBytes, graph: Graph, held: Mapping[str, SharedBytes], loads: Mapping[str, int]
+    ) -> None:
         self.memory, self.held, self.loads = memory, dict(held), dict(loads)
         self.last = memory.last_reads(graph)
         self._drop([name for name in self.held if name not in self.last])
@@ -112,14 +114,14 @@ class Frame:
                 self.held[name] = self.held[same]
                 self.held[name].names += 1
             else:
-                over = (n for n in overwritten(node) if self._ends(n, at) and self.held[n] == Place(size))
+                over = (n for n in overwritten(node) if self._ends(n, at) and self.held[n] == SharedBytes(size))
                 self._drop(list(over)[:1])
                 self._take(name, size)
         self._after(at, node)
 
     def joined(self, at: int, node: BlockNode) -> None:
         """Hold a list of two parts as both together."""
-        self.held[node.name] = Place(sum(map(self.demand, operands(node))))
+        self.held[node.name] = SharedBytes(sum(map(self.demand, operands(node))))
         self._after(at, node)
 
     def enter(self, at: int, node: Map) -> None:
@@ -131,7 +133,7 @@ class Frame:
 
     def leave(self, at: int, node: Map, sizes: Mapping[str, int]) -> None:
         """Note the end of the map: its results are held by now."""
-        self.held |= {name: Place(size) for name, size in sizes.items()}
+        self.held |= {name: SharedBytes(size) for name, size in sizes.items()}
         self._after(at, node)
 
     def clear(self) -> None:
@@ -142,7 +144,7 @@ class Frame:
         """Take the value `name` out, loaded if it is not yet, in a place of its own: its bytes, still held; 0 if it is not here."""
         if name in self.loads:
             self._take(name, self.loads.pop(name))
-        place = self.held.pop(name, Place(0))
+        place = self.held.pop(name, SharedBytes(0))
         if place.names > 1:
             place.names -= 1
             self.memory.take(place.size)
@@ -155,7 +157,7 @@ class Frame:
 
     def _take(self, name: str, size: int) -> None:
         self.memory.take(size)
-        self.held[name] = Place(size)
+        self.held[name] = SharedBytes(size)
 
     def _ends(self, name: str, at: int) -> bool:
         return name in self.held and self.last.get(name, -1) <= at
@@ -180,7 +182,7 @@ class LoopFrame:
         state: bytes of each component.
     """
 
-    memory: Memory
+    memory: LiveBytes
     node: Map
     own: frozenset[str]
     state: dict[str, int]
@@ -235,15 +237,15 @@ class LoopFrame:
             finish.clear()
         return sizes
 
-    def _places(self) -> dict[str, Place]:
-        return {name: Place(size) for name, size in self.state.items()}
+    def _places(self) -> dict[str, SharedBytes]:
+        return {name: SharedBytes(size) for name, size in self.state.items()}
 
 
 class NoFrame(Frame):
     """Accounts for nothing."""
 
     def __init__(self) -> None:
-        super().__init__(Memory(), Graph((), (), ()), {}, {})
+        super().__init__(LiveBytes(), Graph((), (), ()), {}, {})
 
     def made(self, at: int, node: BlockNode, sizes: Mapping[str, int]) -> None:
         """Do nothing."""

@@ -132,14 +132,14 @@ A general expression, the paper's "elementwise operation", has no row: it is its
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class RowUse:
     """A node as an application of a row; `operands` are in the order of the row's definition."""
 
     name: str
     operands: tuple[str, ...]
 
 
-def operator(node: Pointwise | Collapse | Dot, dims: Dims) -> Call | None:
+def operator(node: Pointwise | Collapse | Dot, dims: Dims) -> RowUse | None:
     """Return the row that `node` applies, given its operands' axes; None for a general expression."""
     match node:
         case Pointwise(_, Apply("add" | "mul" as op, (Arg(i), Arg(j))), args, result):
@@ -147,9 +147,9 @@ def operator(node: Pointwise | Collapse | Dot, dims: Dims) -> Call | None:
         case Pointwise():
             return None
         case Dot():
-            return Call("dot", (node.left, node.right))
+            return RowUse("dot", (node.left, node.right))
         case Collapse():
-            return Call(_collapse(node.monoid, node.over, dims[node.arg]), (node.arg,))
+            return RowUse(_collapse(node.monoid, node.over, dims[node.arg]), (node.arg,))
         case _:
             assert_never(node)
 
@@ -163,17 +163,17 @@ def name_of(node: Pointwise | Collapse | Dot, types: Mapping[str, BlockType]) ->
     return None if found is None else found.name
 
 
-def _binary(op: str, first: str, second: str, result: tuple[Axis, ...], dims: Dims) -> Call | None:
+def _binary(op: str, first: str, second: str, result: tuple[Axis, ...], dims: Dims) -> RowUse | None:
     """Name the sum or product of two items, by which of the result's axes each has."""
     for a, b in ((first, second), (second, first)):
         match dims[a], dims[b]:
             case left, right if result and set(left) == set(right) == set(result):
-                return Call(op, (a, b))
+                return RowUse(op, (a, b))
             case left, (one,) if len(result) == 2 and set(left) == set(result):
                 along = "row" if one == result[0] else "col"
-                return Call(f"{along}_{'shift' if op == 'add' else 'scale'}", (a, b))
+                return RowUse(f"{along}_{'shift' if op == 'add' else 'scale'}", (a, b))
             case (row,), (column,) if op == "mul" and (row, column) == result:
-                return Call("outer", (a, b))
+                return RowUse("outer", (a, b))
             case _:
                 pass
     return None

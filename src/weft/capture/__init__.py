@@ -27,11 +27,12 @@ from weft.capture.captured import (
 from weft.capture.flags import as_read, carries_derivative
 from weft.capture.graph import capture
 from weft.capture.memory import Effect, Piece, Write, Written, apart
-from weft.capture.outline import Outline, Place, serves
+from weft.capture.outline import ArgumentPlace, Outline, serves
 from weft.capture.refusal import refusal
 from weft.capture.source import location_of
 
 __all__ = [
+    "ArgumentPlace",
     "Captured",
     "Effect",
     "Fallback",
@@ -45,7 +46,6 @@ __all__ = [
     "Operand",
     "Outline",
     "Piece",
-    "Place",
     "Result",
     "Told",
     "Write",

@@ -45,7 +45,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Place:
+class TensorPlace:
     """Where a tensor's elements are: in the memory of `base`, where these steps lead."""
 
     base: torch.Tensor
@@ -69,7 +69,7 @@ class Memory:
     Two inputs are two bases: that they have no element in common is tested where they come in (`apart`).
     """
 
-    places: dict[int, Place] = field(default_factory=dict[int, Place])
+    places: dict[int, TensorPlace] = field(default_factory=dict[int, TensorPlace])
     versions: dict[int, int] = field(default_factory=dict[int, int])
     seen: dict[int, int] = field(default_factory=dict[int, int])
     tangled: set[int] = field(default_factory=set[int])
@@ -79,13 +79,13 @@ class Memory:
         """Copies the state, to go back to."""
         return Memory(dict(self.places), dict(self.versions), dict(self.seen), set(self.tangled))
 
-    def place(self, tensor: torch.Tensor) -> Place:
+    def place(self, tensor: torch.Tensor) -> TensorPlace:
         """Returns the place of a tensor that is known."""
         return self.places[id(tensor)]
 
     def own(self, tensor: torch.Tensor) -> None:
         """Notes a tensor with memory of its own."""
-        self.places[id(tensor)] = Place(tensor)
+        self.places[id(tensor)] = TensorPlace(tensor)
         self.seen[id(tensor)] = self.versions[id(tensor)] = 0
 
     def made(
@@ -101,7 +101,7 @@ class Memory:
         if call in _SHAPED_AS:
             call, args, leaves = _SHAPED_AS[call], (args[0], tensor.shape), leaves[:1]
         first = self.place(sources[0])
-        self.places[id(tensor)] = Place(first.base, (*first.steps, Look(call, tuple(args[1:]), kwargs, result)))
+        self.places[id(tensor)] = TensorPlace(first.base, (*first.steps, Look(call, tuple(args[1:]), kwargs, result)))
         self.seen[id(tensor)] = self.versions[id(first.base)]
         if len(leaves) > 1 or args[0] is not sources[0] or str(call.overloadpacket) in BY_STRIDE:
             self.tangled.add(storage)
@@ -112,15 +112,15 @@ class Memory:
         """Notes that `tensor`, where it is a view, is from now on what `call` shows of it."""
         place = self.place(tensor)
         if place.base is not tensor:
-            self.places[id(tensor)] = Place(place.base, (*place.steps, Look(call, tuple(args[1:]), kwargs, 0)))
+            self.places[id(tensor)] = TensorPlace(place.base, (*place.steps, Look(call, tuple(args[1:]), kwargs, 0)))
 
     def stand_in(self, tensor: torch.Tensor, base: torch.Tensor) -> None:
         """Notes that `base` is what `tensor` was, and all that looked into `tensor` looks into it, `tensor` itself as well."""
         self.versions[id(base)] = self.seen[id(base)] = self.versions[id(tensor)]
         for known, place in list(self.places.items()):
             if place.base is tensor:
-                self.places[known] = Place(base, place.steps)
-        self.places[id(base)] = Place(base)
+                self.places[known] = TensorPlace(base, place.steps)
+        self.places[id(base)] = TensorPlace(base)
 
     def stale(self, tensor: torch.Tensor) -> bool:
         """Tells whether its memory was written into since its value was noted."""

@@ -23,7 +23,7 @@ _LIKE = ("aten.full_like", "aten.ones_like", "aten.zeros_like")
 """Calls that read nothing of a tensor but what it looks like."""
 _LOOKS = frozenset(f"aten.{name}" for name in ("alias", "detach", "expand", "reshape", "slice", "squeeze", "view"))
 """Calls that change nothing where they leave the shape as it is; PyTorch leaves some of them out where sizes are numbers."""
-Place: TypeAlias = int | tuple[int, int]
+ArgumentPlace: TypeAlias = int | tuple[int, int]
 """Where an argument for one graph is found among those of another: its number; or that of a tensor whose size it is, and which."""
 _Expr: TypeAlias = Any
 """Of SymPy, which is not fully known to type checkers."""
@@ -127,7 +127,7 @@ def _written_and_told(recording: Recording) -> Iterator[Any]:
         yield from (source.slot, source.dim)
 
 
-def serves(general: Outline, special: Outline) -> tuple[Place, ...] | None:
+def serves(general: Outline, special: Outline) -> tuple[ArgumentPlace, ...] | None:
     """Finds how to call the first graph with the arguments of the second one, so that it computes the same; None where it may not.
 
     It may, where the second is the first with other numbers and symbols in the place of its symbols, call for call and shape for
@@ -142,10 +142,10 @@ def serves(general: Outline, special: Outline) -> tuple[Place, ...] | None:
     return places if same else None
 
 
-def _bound(general: Outline, special: Outline) -> tuple[dict[_Expr, _Expr], tuple[Place, ...]] | None:
+def _bound(general: Outline, special: Outline) -> tuple[dict[_Expr, _Expr], tuple[ArgumentPlace, ...]] | None:
     """Finds what stands in `special` for each symbol of `general`, and where the latter's arguments are found."""
     binding: dict[_Expr, _Expr] = {}
-    sizes: dict[_Expr, Place] = {}
+    sizes: dict[_Expr, ArgumentPlace] = {}
     tensors = [i for i, each in enumerate(special.inputs) if isinstance(each, Slot)]
     own: list[Slot] = [each for each in general.inputs if isinstance(each, Slot)]
     if len(own) != len(tensors):
@@ -163,7 +163,7 @@ def _bound(general: Outline, special: Outline) -> tuple[dict[_Expr, _Expr], tupl
             if one in binding:
                 binding.setdefault(other, binding[one])
     numbers = [i for i, each in enumerate(special.inputs) if _is_symbol(each) and each not in seen]
-    rest, places = iter(tensors), list[Place]()
+    rest, places = iter(tensors), list[ArgumentPlace]()
     for each in general.inputs:
         if isinstance(each, Slot):
             places.append(next(rest))

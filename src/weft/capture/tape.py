@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree  # no public name
 
 from weft.capture.calls import consists_of_others, draws
 from weft.capture.contents import Content
-from weft.capture.memory import Effect, Memory, Piece, Place, Write, storage_of
+from weft.capture.memory import Effect, Memory, Piece, TensorPlace, Write, storage_of
 from weft.capture.recording import Call, Slot, Target
 from weft.capture.sizes import symbolic
 from weft.capture.source import location_of
@@ -159,7 +159,7 @@ class Tape:
             self.memory.current(leaf)
         return slot
 
-    def _shown(self, place: Place) -> torch.Tensor:
+    def _shown(self, place: TensorPlace) -> torch.Tensor:
         """Records again the views that lead to `place`, and returns what lies there now."""
         shown = place.base
         for step in place.steps:

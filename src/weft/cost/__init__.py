@@ -11,7 +11,7 @@ from weft.cost.gpu_limits import Resources, resources, unfit
 from weft.cost.gpu_model import Launch, estimate_gpu, launches_of
 from weft.cost.gpus import Gpu, gpu
 from weft.cost.least import least_seconds
-from weft.cost.machine import Level, Machine
+from weft.cost.machine import Machine, MemoryLevel
 from weft.cost.on_chip import LONGEST, fits_whole, held_whole, longest_whole, on_chip_bytes
 from weft.cost.traffic import Traffic, by_kernel, traffic
 
@@ -21,8 +21,8 @@ __all__ = [
     "Cost",
     "Gpu",
     "Launch",
-    "Level",
     "Machine",
+    "MemoryLevel",
     "Resources",
     "Traffic",
     "by_kernel",

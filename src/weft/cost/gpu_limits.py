@@ -8,7 +8,7 @@ from enum import Enum
 from math import ceil, sqrt
 
 from weft.block.program import BlockProgram
-from weft.cost.gpu_work import LEAST_OF_PRODUCTS, Load, Product, ProgramWork, Region, work_of
+from weft.cost.gpu_work import LEAST_OF_PRODUCTS, Load, LoopWork, Product, ProgramWork, work_of
 from weft.cost.gpus import Gpu
 from weft.cost.traffic import by_kernel
 from weft.schedule import KernelNodes, kernels
@@ -117,12 +117,12 @@ def unfit(found: Resources, gpu: Gpu) -> str | None:
     return None
 
 
-def pipelined(region: Region, stages: int) -> bool:
+def pipelined(region: LoopWork, stages: int) -> bool:
     """Tells whether the compiler has several iterations of the loop under way: an innermost one that multiplies blocks it loads."""
     return region.loop and stages > 1 and not region.inner and any(load.products for load in region.loads)
 
 
-def copied_ahead(region: Region, gpu: Gpu, stages: int) -> bool:
+def copied_ahead(region: LoopWork, gpu: Gpu, stages: int) -> bool:
     """Tells whether Triton, being told to, has several iterations under way of an innermost loop that loads and
     multiplies no blocks.
     """
@@ -145,7 +145,7 @@ def unit_of(product: Product, gpu: Gpu, warps: int) -> Unit:
     return Unit.warpgroup if gpu.warpgroups and warps % 4 == 0 and product.rows >= 64 else Unit.warp
 
 
-def shared_bytes(region: Region, gpu: Gpu, warps: int, stages: int) -> int:
+def shared_bytes(region: LoopWork, gpu: Gpu, warps: int, stages: int) -> int:
     """Counts the bytes of shared memory that `region` and what it holds need at once."""
     made = max((_passed(p, gpu, warps) for p in region.products), default=0)
     stored = _stored(region, gpu, warps)
@@ -184,7 +184,7 @@ def _arriving(product: Product, gpu: Gpu, warps: int) -> int:
     return sum(size for size, pieced in operands if not pieced) + max(pieces, default=0)
 
 
-def _stored(region: Region, gpu: Gpu, warps: int) -> int:
+def _stored(region: LoopWork, gpu: Gpu, warps: int) -> int:
     """Counts the bytes that a block passes through on its way to memory, in pieces."""
     return max((min(lanes * t.bytes, _PIECE_BYTES * warps * gpu.warp) for lanes, t in region.stores), default=0)
 
@@ -210,7 +210,7 @@ def _registers(work: ProgramWork, gpu: Gpu, warps: int, stages: int) -> int:
     return ceil((work.held + most) / 4 / threads) + _OTHER_REGISTERS
 
 
-def _beside(region: Region, gpu: Gpu, warps: int, stages: int) -> int:
+def _beside(region: LoopWork, gpu: Gpu, warps: int, stages: int) -> int:
     """Counts the bytes of registers of what is no block of the program: addresses, and operands of the warps' own units."""
     threads = warps * gpu.warp
     found = sum(8 * threads * accesses(load, threads) for load in region.loads)

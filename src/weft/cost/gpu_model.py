@@ -16,7 +16,7 @@ from math import ceil
 from weft.block.program import BlockProgram
 from weft.cost.estimate import Cost
 from weft.cost.gpu_limits import Resources, Unit, accesses, copied_ahead, pipelined, resources_of, unfit, unit_of
-from weft.cost.gpu_work import Product, ProgramWork, Region, work_of
+from weft.cost.gpu_work import LoopWork, Product, ProgramWork, work_of
 from weft.cost.gpus import Gpu, gpu
 from weft.cost.traffic import Traffic, by_kernel
 from weft.schedule import Schedule, kernels
@@ -168,7 +168,7 @@ class _Model:
         clocks = full * max(alone, self.found.resident * use.most) + (max(alone, last * use.most) if rest else 0.0)
         return clocks / self.chip.clock
 
-    def region(self, region: Region) -> tuple[float, _Use]:
+    def region(self, region: LoopWork) -> tuple[float, _Use]:
         """Computes the clocks that all runs of `region` in one program take when it is alone, and what they use."""
         chip = self.chip
         use = self.once(region)
@@ -186,7 +186,7 @@ class _Model:
             clocks, total = clocks + more, total.plus(used)
         return clocks, total
 
-    def once(self, region: Region) -> _Use:
+    def once(self, region: LoopWork) -> _Use:
         """Computes what one run of `region` keeps busy, without the loops inside."""
         products = [(self.product(p), unit_of(p, self.chip, self.warps)) for p in region.products]
         vectors = sum(clocks for clocks, unit in products if unit is Unit.vector)
@@ -197,7 +197,7 @@ class _Model:
             sum(load.bytes * load.spread * self.shares[load.name] for load in region.loads) / self.chip.cache_width,
         )
 
-    def alone(self, region: Region) -> float:
+    def alone(self, region: LoopWork) -> float:
         """Computes the clocks of one run of `region` in a program that is alone, without waiting for memory."""
         chip, each = self.chip, self.warps_each
         products = [(self.product(p), unit_of(p, chip, self.warps)) for p in region.products]
@@ -226,11 +226,11 @@ class _Model:
         chip = self.chip
         return max(1.0, self.warps / chip.schedulers) * chip.schedulers * chip.warp / chip.lanes
 
-    def vectors(self, region: Region) -> float:
+    def vectors(self, region: LoopWork) -> float:
         """Computes the clocks of elementwise work, for each warp."""
         return sum(clocks * max(1.0, lanes / self.found.threads) for lanes, clocks in region.vectors)
 
-    def copies(self, region: Region) -> float:
+    def copies(self, region: LoopWork) -> float:
         """Computes the clocks of loads and stores, for each warp."""
         threads = self.found.threads
         loads = sum(accesses(load, threads) for load in region.loads)

@@ -26,7 +26,7 @@ from weft.block.program import (
     Rank,
     Stacked,
 )
-from weft.block.residency import Frame, LoopFrame, Memory, global_lists
+from weft.block.residency import Frame, LiveBytes, LoopFrame, global_lists
 from weft.block.size import value
 from weft.block.walk import copied, operands, results
 from weft.cost.gpu_clocks import CONVERT, SELECT, clocks_of
@@ -88,7 +88,7 @@ class Product:
 
 
 @dataclass
-class Region:
+class LoopWork:
     """Code between loops.
 
     Attributes:
@@ -111,10 +111,10 @@ class Region:
     vectors: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
     reductions: list[int] = field(default_factory=list[int])
     stores: list[tuple[int, DType]] = field(default_factory=list[tuple[int, DType]])
-    inner: list[Region] = field(default_factory=list["Region"])
+    inner: list[LoopWork] = field(default_factory=list["LoopWork"])
     strips: bool = False
 
-    def all(self) -> list[Region]:
+    def all(self) -> list[LoopWork]:
         """List this region and those inside."""
         return [self, *(r for inner in self.inner for r in inner.all())]
 
@@ -131,7 +131,7 @@ class ProgramWork:
     """
 
     programs: int
-    body: Region
+    body: LoopWork
     held: int
     largest: int
 
@@ -153,7 +153,7 @@ def work_of(
     around = Scope({}, applied=True)
     types = infer(applied.graph, dict(applied.inputs), around)
     products = frozenset(_in_products(part.nodes))
-    body = Region(loop=False, runs=1.0, entries=1.0)
+    body = LoopWork(loop=False, runs=1.0, entries=1.0)
     walk = _Walk(counted, sizes, products, body, global_lists(applied))
     given = {n: types[n] for n in part.reads}
     last = {n: kind.lists[d] for n, kind in given.items() if (d := (innermost or {}).get(n)) is not None and kind.lists}
@@ -210,12 +210,12 @@ class _Walk:
     counted: Traffic
     sizes: Mapping[str, int]
     products: frozenset[Axis]
-    top: Region
+    top: LoopWork
     shared: frozenset[str]
-    memory: Memory = field(default_factory=Memory)
+    memory: LiveBytes = field(default_factory=LiveBytes)
     largest: int = 1
     most: dict[Axis, int] = field(default_factory=dict[Axis, int])
-    around: list[tuple[Axis, Region]] = field(default_factory=list[tuple[Axis, "Region"]])
+    around: list[tuple[Axis, LoopWork]] = field(default_factory=list[tuple[Axis, "LoopWork"]])
 
     def graph(
         self,
@@ -224,7 +224,7 @@ class _Walk:
         values: _Values,
         scope: Scope,
         lanes: _Lanes,
-        region: Region,
+        region: LoopWork,
         frame: Frame,
         known: Mapping[str, BlockType] | None = None,
     ) -> _Values:
@@ -258,7 +258,7 @@ class _Walk:
             return 0
         return _elements(kind.dims, lanes) * max(4, kind.dtype.bytes) if kind.dims else 0
 
-    def operator(self, node: BlockNode, values: _Values, lanes: _Lanes, region: Region) -> None:
+    def operator(self, node: BlockNode, values: _Values, lanes: _Lanes, region: LoopWork) -> None:
         """Add the work of one operator."""
         match node:
             case Pointwise(name, expr, _, dims, dtype):
@@ -292,7 +292,7 @@ class _Walk:
                 same = copied(node)
                 values |= {} if same is None else dict.fromkeys(results(node), values[same])
 
-    def dot(self, node: Dot, values: _Values, lanes: _Lanes, region: Region) -> None:
+    def dot(self, node: Dot, values: _Values, lanes: _Lanes, region: LoopWork) -> None:
         """Add a product of blocks, or of a block and a vector, which is a sum."""
         left, right = values[node.left], values[node.right]
         values[node.name] = _Value(node.name, (), node.dims, node.dtype.accumulator)
@@ -325,7 +325,7 @@ class _Walk:
         )
 
     def loop(
-        self, node: Map, types: Mapping[str, BlockType], values: _Values, scope: Scope, lanes: _Lanes, region: Region
+        self, node: Map, types: Mapping[str, BlockType], values: _Values, scope: Scope, lanes: _Lanes, region: LoopWork
     ) -> dict[str, int]:
         """Walk a map; registers of its results."""
         state = node.state
@@ -340,7 +340,7 @@ class _Walk:
         inlined = node.place is Place.grid or node.runs_once
         own = region
         if not inlined:
-            own = Region(loop=True, runs=self.runs(node, region), entries=region.runs, together=under_way(node))
+            own = LoopWork(loop=True, runs=self.runs(node, region), entries=region.runs, together=under_way(node))
             region.inner.append(own)
             self.around.append((node.axis, own))
         given, inside = body_types(node, dict(types)), scope.inside(node)
@@ -373,7 +373,7 @@ class _Walk:
         return frame.results(last)
 
     def fed(
-        self, node: Map, given: Mapping[str, BlockType], values: _Values, lanes: _Lanes, region: Region
+        self, node: Map, given: Mapping[str, BlockType], values: _Values, lanes: _Lanes, region: LoopWork
     ) -> tuple[_Values, dict[str, int]]:
         """Return what the body of `node` sees of its inputs, and how many bytes of registers each takes that it loads.
 
@@ -414,7 +414,7 @@ class _Walk:
             else value(node.range.bounds(node.axis.space, None).most, self.sizes, {})
         )
 
-    def runs(self, node: Map, region: Region) -> float:
+    def runs(self, node: Map, region: LoopWork) -> float:
         """Count how often a program runs an iteration of the loop `node`, in all."""
         counted = self.iterations(node)
         if counted is not None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from weft.cost.machine import Level, Machine
+from weft.cost.machine import Machine, MemoryLevel
 from weft.errors import TargetError
 from weft.target import Target
 from weft.tensor.dtypes import DType
@@ -86,9 +86,9 @@ class Gpu:
             self.vector_flops,
             {DType.float32: self.vector_flops, DType.float64: self.vector_flops / 2, **self.flops},
             (
-                Level("shared memory", self.multiprocessors * float(self.shared_bytes), self.shared),
-                Level("L2", self.cache_bytes, self.cache),
-                Level("device memory", self.memory_bytes, self.dram),
+                MemoryLevel("shared memory", self.multiprocessors * float(self.shared_bytes), self.shared),
+                MemoryLevel("L2", self.cache_bytes, self.cache),
+                MemoryLevel("device memory", self.memory_bytes, self.dram),
             ),
             operation_seconds=0.0,
             launch_seconds=self.launch_seconds,

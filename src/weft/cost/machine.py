@@ -28,7 +28,7 @@ _DEFAULT_HERTZ = 2.5e9
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class MemoryLevel:
     """One level of memory: its size, all cores together, and the bytes per second they get from it."""
 
     name: str
@@ -89,7 +89,7 @@ class Machine:
     cores: int
     vector_flops: float
     matrix_flops: Mapping[DType, float]
-    levels: tuple[Level, ...]
+    levels: tuple[MemoryLevel, ...]
     operation_seconds: float = 50e-9
     launch_seconds: float = 5e-6
 
@@ -98,7 +98,7 @@ class Machine:
         """Bytes of one core's second-level cache."""
         return self.levels[min(1, len(self.levels) - 1)].bytes / self.cores
 
-    def holding(self, size: float) -> Level:
+    def holding(self, size: float) -> MemoryLevel:
         """Returns the fastest level that holds `size` bytes."""
         return next((level for level in self.levels if size <= level.bytes), self.levels[-1])
 
@@ -132,10 +132,10 @@ class Machine:
                 DType.uint8: bytes_,
             },
             (
-                Level("L1", cores * l1, vector * clock),
-                Level("L2", cores * l2, vector / 2 * clock),
-                Level("L3", l3 or cores * (2 << 20), _L3_BYTES_PER_CYCLE * clock),
-                Level("memory", float("inf"), _MEMORY_BYTES_PER_CYCLE * clock),
+                MemoryLevel("L1", cores * l1, vector * clock),
+                MemoryLevel("L2", cores * l2, vector / 2 * clock),
+                MemoryLevel("L3", l3 or cores * (2 << 20), _L3_BYTES_PER_CYCLE * clock),
+                MemoryLevel("memory", float("inf"), _MEMORY_BYTES_PER_CYCLE * clock),
             ),
         )
 

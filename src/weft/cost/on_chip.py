@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 
 from weft.block.check import Scope, Types, body_types, infer, update_types
 from weft.block.program import BlockProgram, BlockType, Broadcast, Graph, Map
-from weft.block.residency import Frame, LoopFrame, Memory, global_lists
+from weft.block.residency import Frame, LiveBytes, LoopFrame, global_lists
 from weft.block.walk import maps, results
-from weft.cost.traffic import Steps, classes, elements, numbered_axes
+from weft.cost.traffic import CurrentBlocks, classes, elements, numbered_axes
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.tensor.axes import Axis
 
@@ -89,9 +89,9 @@ class _Walk:
     sizes: Mapping[str, int]
     numbered: frozenset[Axis]
     own: frozenset[str]
-    memory: Memory = field(default_factory=Memory)
+    memory: LiveBytes = field(default_factory=LiveBytes)
 
-    def graph(self, graph: Graph, inputs: Types, scope: Scope, steps: Steps, frame: Frame) -> Types:
+    def graph(self, graph: Graph, inputs: Types, scope: Scope, steps: CurrentBlocks, frame: Frame) -> Types:
         """Infers the types of the values of `graph`, whose bytes `frame` accounts for."""
         types = infer(graph, inputs, scope)
         for number, node in enumerate(graph.nodes):
@@ -104,7 +104,7 @@ class _Walk:
                 frame.made(number, node, {name: _bytes(types[name], steps) for name in results(node)})
         return types
 
-    def loop(self, node: Map, types: Types, scope: Scope, steps: Steps) -> dict[str, int]:
+    def loop(self, node: Map, types: Types, scope: Scope, steps: CurrentBlocks) -> dict[str, int]:
         """Counts the bytes of each result of `node` that are alive after it."""
         state = node.state
         components = () if state is None else state.components
@@ -131,6 +131,6 @@ class _Walk:
         return frame.results(last)
 
 
-def _bytes(kind: BlockType, steps: Steps) -> int:
+def _bytes(kind: BlockType, steps: CurrentBlocks) -> int:
     """Counts the bytes of the valid elements of an item."""
     return elements(kind.dims, steps) * kind.dtype.bytes

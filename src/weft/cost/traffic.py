@@ -133,7 +133,7 @@ def by_kernel(program: BlockProgram, sizes: Mapping[str, int]) -> tuple[Traffic,
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CurrentBlock:
     """Iterations that are alike: how many elements are valid, and the first (where it matters)."""
 
     base: int
@@ -152,7 +152,7 @@ class _Value:
 
 
 _Values: TypeAlias = dict[str, _Value]
-Steps: TypeAlias = Mapping[Axis, Step]
+CurrentBlocks: TypeAlias = Mapping[Axis, CurrentBlock]
 
 
 def _walked(program: BlockProgram, sizes: Mapping[str, int]) -> tuple[tuple[Traffic, ...], _Values]:
@@ -217,7 +217,7 @@ class _Walk:
             iterations=max(1, self.iterations),
         )
 
-    def graph(self, graph: Graph, values: _Values, scope: Steps, times: int) -> _Values:
+    def graph(self, graph: Graph, values: _Values, scope: CurrentBlocks, times: int) -> _Values:
         """Compute every value of `graph`, which runs `times` times in this scope."""
         values = dict(values)
         for node in graph.nodes:
@@ -231,7 +231,7 @@ class _Walk:
                 self.operations[node.name] += times
         return values
 
-    def operator(self, node: BlockNode, values: _Values, scope: Steps, times: int) -> _Values:
+    def operator(self, node: BlockNode, values: _Values, scope: CurrentBlocks, times: int) -> _Values:
         """Return the items that an operator gives, and count its work."""
         match node:
             case Pointwise(name, expr, _, dims, dtype):
@@ -260,7 +260,7 @@ class _Walk:
                 self.copied[node.name] += 0 if same is None else times * elements(item.dims, scope) * item.dtype.bytes
                 return {node.name: item}
 
-    def loop(self, node: Map, values: _Values, scope: Steps, times: int) -> _Values:
+    def loop(self, node: Map, values: _Values, scope: CurrentBlocks, times: int) -> _Values:
         """Return the outputs of a map, with all its iterations counted."""
         state: _Values = {}
         if node.state is not None:
@@ -297,7 +297,7 @@ class _Walk:
         return stacked
 
     def access(
-        self, node: Map, access: Iterate | Broadcast | Grouped, value: _Value, scope: Steps, times: int
+        self, node: Map, access: Iterate | Broadcast | Grouped, value: _Value, scope: CurrentBlocks, times: int
     ) -> _Value:
         """Return what an iteration sees of `value`; an item that is left of a list is loaded now."""
         match access:
@@ -312,7 +312,7 @@ class _Walk:
             self.loaded[value.name] += times * elements(dims, scope) * value.dtype.bytes
         return _Value(value.name, lists, dims, value.dtype)
 
-    def stack(self, node: Map, name: str, value: _Value, scope: Steps, times: int) -> _Value:
+    def stack(self, node: Map, name: str, value: _Value, scope: CurrentBlocks, times: int) -> _Value:
         """Stack a body's value into the list `name`: an item is stored now, a list becomes part of it."""
         if not value.lists:
             self.stored[name] += times * elements(value.dims, scope) * value.dtype.bytes
@@ -331,7 +331,9 @@ class _Walk:
         return replace(value, name=name)
 
 
-def classes(node: Map, scope: Steps, sizes: Mapping[str, int], numbered: frozenset[Axis]) -> list[tuple[int, Step]]:
+def classes(
+    node: Map, scope: CurrentBlocks, sizes: Mapping[str, int], numbered: frozenset[Axis]
+) -> list[tuple[int, CurrentBlock]]:
     """Group the iterations of `node` as (how many, alike in what); one class of none if there are none."""
     space = node.axis.space
     tile = node.tile if node.tile is not None else 1 if node.unit else space.size(sizes)
@@ -346,17 +348,17 @@ def classes(node: Map, scope: Steps, sizes: Mapping[str, int], numbered: frozens
     alike = [(full, first)] if full else []
     if node.axis in numbered:
         alike = [(1, first + i * tile) for i in range(full)]
-    found = [(count, Step(base, tile)) for count, base in alike]
+    found = [(count, CurrentBlock(base, tile)) for count, base in alike]
     if rest:
-        found.append((1, Step(first + full * tile, rest)))
-    return found or [(0, Step(first, 0))]
+        found.append((1, CurrentBlock(first + full * tile, rest)))
+    return found or [(0, CurrentBlock(first, 0))]
 
 
 def _item(dims: tuple[Axis, ...], dtype: DType) -> _Value:
     return _Value("", (), dims, dtype)
 
 
-def elements(dims: tuple[Axis, ...], scope: Steps) -> int:
+def elements(dims: tuple[Axis, ...], scope: CurrentBlocks) -> int:
     """Count the valid elements of an item."""
     return prod(scope[a].valid for a in dims)
 

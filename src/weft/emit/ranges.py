@@ -38,7 +38,7 @@ class Language(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class BlockText:
     """The current block of a loop, as text: its first element, how many are valid, and the most there can be.
 
     `base` and `valid` are expressions of the loop's body, `most` one of sizes and numbers alone, good before the loops.
@@ -49,7 +49,7 @@ class Step:
     most: str
 
 
-Scope: TypeAlias = Mapping[Axis, Step]
+Scope: TypeAlias = Mapping[Axis, BlockText]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from weft.block.copies import continued, fresh_loops, loop_names
 from weft.block.program import Final, Join, Map, Once, Stacked, sealed
-from weft.block.ranges import First, Rest
+from weft.block.ranges import First, Remainder
 from weft.block.rename import fresh, values_of
 from weft.block.walk import maps, operands, results
 from weft.fuse.extend_map import extended, extensible
@@ -58,7 +58,7 @@ def _rewrite(site: Site) -> Rewrite | None:
             joins.append(Join(name, firsts[name], rests[name], own))
     once = tuple(Once(name, names[name]) for name in handed)
     first = replace(first, range=First(), outputs=(*once, *_renamed(first, firsts)))
-    rest = replace(node, range=Rest(first.axis), outputs=_renamed(node, rests))
+    rest = replace(node, range=Remainder(first.axis), outputs=_renamed(node, rests))
     first, rest = continued(sealed(first), rest, make)
     return Rewrite(replace(graph, nodes=(first, rest, *joins, *behind)))
 

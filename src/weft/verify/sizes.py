@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, TypeVar, cast
 
 from weft.block.program import BlockProgram, Graph, Index, Literal, Map, Place, Pointwise, Rank
-from weft.block.ranges import Band, Part, Rest, Segment, Within
+from weft.block.ranges import Band, Part, Remainder, Segment, Within
 from weft.block.rename import rename_program_axes
 from weft.block.walk import every, maps, spaces
 from weft.tensor.axes import Axis, Space
@@ -182,7 +182,7 @@ def of_blocks(applied: BlockProgram, blocks: int) -> dict[str, int]:
         if isinstance(node.range, Segment):  # each of them; the last may be shorter
             segments = node.range.count
             count = max(blocks * (segments - 1), (blocks - 1) * segments) + 1
-        elif isinstance(node.range, Rest):
+        elif isinstance(node.range, Remainder):
             count += 1
         elif isinstance(node.range, Band):
             spaces_of.append(node.range.outer.space.name)
@@ -217,7 +217,9 @@ def edge_sizes(
             tiles.setdefault(space.name, set()).add(_tile(node))
             # A segment has two blocks; after a first block on its own there are whole ones and a rest. The blocks are those of this
             # loop: others over the space may have much larger ones.
-            count = node.range.count if isinstance(node.range, Segment) else 4 if isinstance(node.range, Rest) else 1
+            count = (
+                node.range.count if isinstance(node.range, Segment) else 4 if isinstance(node.range, Remainder) else 1
+            )
             segments[space.name] = max(segments.get(space.name, 0), 2 * _tile(node) * (count - 1))
     levels = _levels(applied)
     rests = {name: _with_rests(found, max(levels.get(name, 0), segments.get(name, 0))) for name, found in tiles.items()}

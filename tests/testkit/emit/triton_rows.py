@@ -30,7 +30,7 @@ from weft.block.copies import canonical
 from weft.block.interpret import interpret
 from weft.block.lower import lower
 from weft.block.program import BlockProgram, Collapse, Graph, Pointwise, State
-from weft.block.ranges import First, Rest
+from weft.block.ranges import First, Remainder
 from weft.block.walk import maps, spaces
 from weft.errors import ScheduleError
 from weft.fuse import fuse
@@ -181,7 +181,7 @@ def in_rows(program: BlockProgram, cut: str = "") -> BlockProgram:
         level = Level(WHOLE)
         if node.unit or isinstance(node.range, First) or (node.name in top and outermost):
             level = Level(GRID if node.name in top else LOOP, 1 if node.unit else 8)
-        if isinstance(node.range, Rest):
+        if isinstance(node.range, Remainder):
             before = chosen[node.range.after]
             level = Level(GRID if node.name in top and before.place is not WHOLE else before.place, before.size)
         chosen[node.axis] = level

@@ -15,7 +15,7 @@ from weft.block import program as b
 from weft.block.check import Scope, body_types, infer
 from weft.block.ranges import Part
 from weft.emit.calls import Dims, list_dims, size_names
-from weft.emit.ranges import Step, bounds, describe, part_of
+from weft.emit.ranges import BlockText, bounds, describe, part_of
 from weft.emit.text import Names, minus, plus
 from weft.emit.triton.text import RESERVED, Writer
 from weft.plan.targets import Built, LaunchSpec, Toolchain
@@ -81,7 +81,7 @@ class Body:
     names: Names
     sizes: Mapping[str, str]
     out: Writer
-    scope: Mapping[Axis, Step]
+    scope: Mapping[Axis, BlockText]
     around: Scope
     types: Mapping[str, b.BlockType]
     values: dict[str, Value]
@@ -218,7 +218,7 @@ class Body:
             self.values |= {o.outer: finish.values[o.inner] for o in node.outputs if isinstance(o, b.Final)}
         self.values |= {name: self.here(place, self.types[name].dims) for name, place in given.items()}
 
-    def seen(self, node: b.Map, feed: b.Feed, step: Step) -> Value:
+    def seen(self, node: b.Map, feed: b.Feed, step: BlockText) -> Value:
         """Return what an iteration sees of an input."""
         value, access = self.values[feed.outer], feed.access
         if isinstance(access, b.Broadcast):
@@ -228,7 +228,7 @@ class Body:
         axes, dims = (tuple(node.axis if a == access.over else a for a in of) for of in (part.axes, part.dims))
         return Value(self.hold(feed.inner, part.text), axes, dims)
 
-    def head(self, node: b.Map) -> Step:
+    def head(self, node: b.Map) -> BlockText:
         """Print the head of a loop, and go inside; returned is its current block."""
         limits, block = bounds(self, node, self.scope), str(node.tile)
         self.out.comment(describe(node))
@@ -241,7 +241,7 @@ class Body:
         self.out.line(f"for {base} in range({first}, {last}, {block}):")
         self.out.depth += 1
         valid = self.hold(f"{base}_len", f"min({block}, {stop} - {base})")
-        return Step(base, valid, limits.most if node.place is b.Place.whole else block)
+        return BlockText(base, valid, limits.most if node.place is b.Place.whole else block)
 
 
 def _carried(text: str, dtype: DType, *, rounded: bool = False) -> str:

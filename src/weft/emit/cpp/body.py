@@ -26,7 +26,7 @@ from weft.emit.cpp.dots import dot, free_axis, stage
 from weft.emit.cpp.frame import Frame
 from weft.emit.cpp.invariant import split
 from weft.emit.cpp.plan import Store
-from weft.emit.cpp.values import Lazy, Memory, Panel, Value, resolved
+from weft.emit.cpp.values import Buffer, Lazy, Panel, Value, resolved
 from weft.emit.ranges import Scope
 from weft.errors import InvalidProgramError
 from weft.tensor.axes import Axis
@@ -36,7 +36,7 @@ from weft.tensor.dtypes import DType
 class Accumulator(NamedTuple):
     """A product goes straight into `memory`; it is added to what is there where the expression `add` is true."""
 
-    memory: Memory
+    memory: Buffer
     add: str
 
 
@@ -59,7 +59,7 @@ class Body:
     types: Mapping[str, BlockType]
     values: dict[str, Value]
     reductions: list[Lazy] = field(default_factory=list[Lazy])
-    homes: dict[str, Memory] = field(default_factory=dict[str, Memory])
+    homes: dict[str, Buffer] = field(default_factory=dict[str, Buffer])
 
     def operator(self, node: BlockNode, accumulators: Mapping[str, Accumulator]) -> None:
         """Note what `node` computes; print it where it is a product or a copy."""
@@ -90,13 +90,13 @@ class Body:
 
     def in_memory(
         self, wanted: Mapping[str, tuple[Axis, ...] | None], stores: Sequence[Store] = ()
-    ) -> dict[str, Memory]:
+    ) -> dict[str, Buffer]:
         """Return the named items in memory, by name: printed now if they were not; `stores` are done along with them.
 
         Args:
             wanted: for each name the order of its axes in memory that suits, where it is put there now.
         """
-        found: dict[str, Memory] = {}
+        found: dict[str, Buffer] = {}
         todo = list(stores)
         for name, dims in wanted.items():
             value = self.item(name)
@@ -113,7 +113,7 @@ class Body:
             self.reductions.clear()
         return found
 
-    def item(self, name: str) -> Memory | Lazy:
+    def item(self, name: str) -> Buffer | Lazy:
         """Return the value of `name`, which is an item in its own layout."""
         value = self.values[name]
         if isinstance(value, Panel):
@@ -154,18 +154,18 @@ class Body:
         dot(self.frame, self.scope, node, there[node.left], operand, accumulator.memory, accumulator.add)
         self.values[node.name] = accumulator.memory
 
-    def _accumulator(self, node: Dot) -> Memory:
+    def _accumulator(self, node: Dot) -> Buffer:
         if node.dims:
             return self.frame.array(node.name, node.dtype.accumulator, node.dims, self.scope)
         return nests.variable(self.frame, node.name, node.dtype.accumulator, None)
 
 
-def _there(value: Memory | Lazy) -> Memory | None:
+def _there(value: Buffer | Lazy) -> Buffer | None:
     """Return the memory where `value` lies in its own element type, if it lies anywhere."""
-    if isinstance(value, Memory):
+    if isinstance(value, Buffer):
         return value
     found = resolved(value)
-    if not isinstance(found, Memory) or frozenset(found.dims) != frozenset(value.dims):
+    if not isinstance(found, Buffer) or frozenset(found.dims) != frozenset(value.dims):
         return None
     return found if found.variable or found.dtype is value.dtype else None
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from weft.emit.calls import row_major
 from weft.emit.cpp.scalar import element
 from weft.emit.cpp.text import Writer, at_least, at_most, blocks_of, whole_blocks
-from weft.emit.cpp.values import Memory
+from weft.emit.cpp.values import Buffer
 from weft.emit.ranges import Scope
 from weft.emit.text import Names, plus, times
 from weft.errors import Location
@@ -63,11 +63,11 @@ class Frame:
         self.allocations.append(Allocation(name, ctype, count))
         return name
 
-    def array(self, wish: str, dtype: DType, dims: Sequence[Axis], scope: Scope) -> Memory:
+    def array(self, wish: str, dtype: DType, dims: Sequence[Axis], scope: Scope) -> Buffer:
         """Reserve scratch for an item, dense, with room for the largest blocks."""
         extents = [scope[a].most for a in dims]
         base = self.scratch(wish, element(dtype), times(*extents))
-        return Memory(base, dtype, row_major(dims, extents), tuple(dims), {}, owned=True)
+        return Buffer(base, dtype, row_major(dims, extents), tuple(dims), {}, owned=True)
 
     def location(self, locations: Sequence[Location | None]) -> None:
         """Print a comment that says which of the user's lines the next lines compute."""
@@ -75,7 +75,7 @@ class Frame:
             self.out.comment(each)
 
 
-def localised(frame: Frame, memory: Memory, dims: tuple[Axis, ...], scope: Scope) -> Memory:
+def localised(frame: Frame, memory: Buffer, dims: tuple[Axis, ...], scope: Scope) -> Buffer:
     """Return the part of the list `memory` that belongs to the current blocks of the loops around, as an item or a list.
 
     The axes of `memory` that `scope` knows are set to their current block; prints the pointer.
@@ -84,10 +84,10 @@ def localised(frame: Frame, memory: Memory, dims: tuple[Axis, ...], scope: Scope
     offset = plus(*(offset_of(memory, a, scope[a].base) for a in here))
     kept = {a: s for a, s in memory.strides.items() if a in dims or a not in scope}
     origin = {a: o for a, o in memory.origin.items() if a not in scope}
-    return Memory(pointer(frame, memory, offset), memory.dtype, kept, dims, origin)
+    return Buffer(pointer(frame, memory, offset), memory.dtype, kept, dims, origin)
 
 
-def offset_of(memory: Memory, axis: Axis, first: str) -> str:
+def offset_of(memory: Buffer, axis: Axis, first: str) -> str:
     """Count the elements between the start of `memory` and element `first` of `axis`."""
     begin = memory.origin.get(axis, "0")
     if begin == first:
@@ -95,7 +95,7 @@ def offset_of(memory: Memory, axis: Axis, first: str) -> str:
     return times(first if begin == "0" else f"{first} - {begin}", memory.strides[axis])
 
 
-def pointer(frame: Frame, memory: Memory, offset: str, *, writable: bool = True) -> str:
+def pointer(frame: Frame, memory: Buffer, offset: str, *, writable: bool = True) -> str:
     """Return a pointer to `memory` moved by `offset` elements, and print its declaration."""
     if offset == "0":
         return memory.base

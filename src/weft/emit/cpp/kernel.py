@@ -18,8 +18,8 @@ from weft.emit.cpp.frame import Frame
 from weft.emit.cpp.plan import Store
 from weft.emit.cpp.scalar import element
 from weft.emit.cpp.text import RESERVED, Writer, at_most, blocks_of
-from weft.emit.cpp.values import Memory
-from weft.emit.ranges import Step, bounds, describe
+from weft.emit.cpp.values import Buffer
+from weft.emit.ranges import BlockText, bounds, describe
 from weft.emit.text import Names, minus, plus, times
 from weft.schedule import KernelNodes
 from weft.tensor.axes import Axis
@@ -71,7 +71,7 @@ def _function(unit: Unit) -> tuple[str, bool]:
     out.lines += [f"  const i64 {spelled[s]} = words[{word + i}];" for i, s in enumerate(sizes)]
     word += len(sizes)
     frame = Frame(names, spelled)
-    values = {n: Memory(pointers[n], types[n].dtype, {}, types[n].dims, {}) for n in kernel.reads}
+    values = {n: Buffer(pointers[n], types[n].dtype, {}, types[n].dims, {}) for n in kernel.reads}
     for name in kernel.reads:
         strides: dict[Axis, str] = {}
         for place, axis in enumerate(unit.dims[name]):
@@ -79,11 +79,11 @@ def _function(unit: Unit) -> tuple[str, bool]:
                 strides[axis] = names.make(f"{pointers[name]}_s{place}")
                 out.line(f"const i64 {strides[axis]} = words[{word}];")
             word += 1
-        values[name] = Memory(pointers[name], types[name].dtype, strides, types[name].dims, {})
-    places: dict[str, Memory] = {}
+        values[name] = Buffer(pointers[name], types[name].dtype, strides, types[name].dims, {})
+    places: dict[str, Buffer] = {}
     for name in kernel.writes:
         strides = written_strides(name, types[name], unit.dims[name], frame.size)
-        places[name] = Memory(pointers[name], types[name].dtype, strides, types[name].dims, {})
+        places[name] = Buffer(pointers[name], types[name].dtype, strides, types[name].dims, {})
     top = Body(frame, {}, Around({}, applied=True), Graph((), kernel.nodes, ()), types, dict(values))
     first = kernel.nodes[0]
     if isinstance(first, Map) and first.place is Place.grid:
@@ -105,7 +105,7 @@ def _pointers(out: Writer, names: Names, kernel: KernelNodes, types: Mapping[str
     return found
 
 
-def _serial(frame: Frame, out: Writer, top: Body, places: Mapping[str, Memory]) -> None:
+def _serial(frame: Frame, out: Writer, top: Body, places: Mapping[str, Buffer]) -> None:
     """Prints a launch without a grid: one thread does it all."""
     lists = {n: m for n, m in places.items() if top.types[n].buffered}
     loops.run(top, lists)
@@ -129,7 +129,7 @@ def _scratch(frame: Frame, depth: int) -> list[str]:
     return made.lines
 
 
-def _grid(frame: Frame, out: Writer, top: Body, first: Map, places: Mapping[str, Memory]) -> None:
+def _grid(frame: Frame, out: Writer, top: Body, first: Map, places: Mapping[str, Buffer]) -> None:
     """Prints the parallel region: one iteration of a flat loop for each block of the nested grid maps."""
     chain = grid_chain(first)
     counts: list[str] = []
@@ -168,9 +168,9 @@ def _chains(frame: Frame, node: Map) -> list[list[str]]:
     return [[size, *chain] for chain in below] or [[size]]
 
 
-def _steps(frame: Frame, chain: Sequence[Map], counts: Sequence[str]) -> tuple[list[Step], list[str]]:
+def _steps(frame: Frame, chain: Sequence[Map], counts: Sequence[str]) -> tuple[list[BlockText], list[str]]:
     """Prints which blocks program number `program` has; returned with how many blocks each loop has at most."""
-    scope: dict[Axis, Step] = {}
+    scope: dict[Axis, BlockText] = {}
     extents: list[str] = []
     for level, node in enumerate(chain):
         limits, block = bounds(frame, node, scope), str(node.tile)
@@ -187,13 +187,13 @@ def _steps(frame: Frame, chain: Sequence[Map], counts: Sequence[str]) -> tuple[l
         if node.tile != 1:
             valid = frame.names.make(f"{base}_len")
             frame.out.line(f"const i64 {valid} = {at_most(block, minus(limits.stop, base))};")
-        scope[node.axis] = Step(base, valid, block)
+        scope[node.axis] = BlockText(base, valid, block)
     return list(scope.values()), extents
 
 
-def _levels(top: Body, chain: Sequence[Map], steps: Sequence[Step], places: Mapping[str, Memory]) -> None:
+def _levels(top: Body, chain: Sequence[Map], steps: Sequence[BlockText], places: Mapping[str, Buffer]) -> None:
     """Prints what a program does: inputs seen through each level of the grid, then the body of the last."""
-    body, scope, given = top, dict[Axis, Step](), dict(places)
+    body, scope, given = top, dict[Axis, BlockText](), dict(places)
     for node, step in zip(chain, steps, strict=True):
         scope[node.axis] = step
         if node is chain[-1]:

@@ -36,14 +36,14 @@ from weft.emit.cpp.plan import Store
 from weft.emit.cpp.ranges import widest
 from weft.emit.cpp.scalar import element
 from weft.emit.cpp.text import at_most
-from weft.emit.cpp.values import Lazy, Memory, Value, resolved
-from weft.emit.ranges import Bounds, Scope, Step, bounds, describe, part_of, tile
+from weft.emit.cpp.values import Buffer, Lazy, Value, resolved
+from weft.emit.ranges import BlockText, Bounds, Scope, bounds, describe, part_of, tile
 from weft.emit.text import factor, is_word, minus, plus, times
 from weft.errors import UnsupportedError
 from weft.tensor.axes import Axis
 
 
-def run(body: Body, places: Mapping[str, Memory], accumulators: Mapping[str, Accumulator] | None = None) -> None:
+def run(body: Body, places: Mapping[str, Buffer], accumulators: Mapping[str, Accumulator] | None = None) -> None:
     """Print the operators of `body`'s graph; the lists named in `places` are to lie there."""
     places = {**places, **_parts(body, places)}
     for node in body.graph.nodes:
@@ -55,9 +55,9 @@ def run(body: Body, places: Mapping[str, Memory], accumulators: Mapping[str, Acc
             rankings.PRINTERS.get(type(node), Body.operator)(body, node, accumulators or {})
 
 
-def _parts(body: Body, places: Mapping[str, Memory]) -> dict[str, Memory]:
+def _parts(body: Body, places: Mapping[str, Buffer]) -> dict[str, Buffer]:
     """Return the memory of the parts of lists: that of the whole, each under the names that its own axes have."""
-    found: dict[str, Memory] = {}
+    found: dict[str, Buffer] = {}
     for node in body.graph.nodes:
         if isinstance(node, Join):
             maker = next(n for n in body.graph.nodes if isinstance(n, Map) and node.rest in results(n))
@@ -76,7 +76,7 @@ def _parts(body: Body, places: Mapping[str, Memory]) -> dict[str, Memory]:
 
 
 def iteration(
-    body: Body, node: Map, scope: Scope, places: Mapping[str, Memory], carried: Mapping[str, tuple[Memory, str]]
+    body: Body, node: Map, scope: Scope, places: Mapping[str, Buffer], carried: Mapping[str, tuple[Buffer, str]]
 ) -> None:
     """Print one iteration of `node`, a map in `body`'s graph.
 
@@ -91,7 +91,7 @@ def iteration(
     lists = [o for o in outputs if types[o.inner].buffered]
     if len({o.inner for o in lists}) < len(lists) or any(o.inner in node.body.inputs for o in lists):
         raise UnsupportedError(f"loop {node.name!r} gives one list under two names")
-    targets: dict[str, Memory] = {}
+    targets: dict[str, Buffer] = {}
     multiplied = _multiplied(node)
     for output in outputs:
         if isinstance(output, Stacked) and output.inner in multiplied and output not in lists:
@@ -128,7 +128,7 @@ def entered(body: Body, node: Map, scope: Scope) -> Body:
     return Body(body.frame, scope, around, node.body, infer(node.body, body_types(node, body.types), around), values)
 
 
-def place_of_list(frame: Frame, node: Map, name: str, kind: BlockType, scope: Scope) -> Memory:
+def place_of_list(frame: Frame, node: Map, name: str, kind: BlockType, scope: Scope) -> Buffer:
     """Reserve scratch for the whole of the list `name` that `node` stacks, for the current blocks of the loops around."""
     loops = {m.axis: m for m in (node, *maps(node.body))}
     blocks = {a: "" if m.tile is None else str(m.tile) for a, m in loops.items()}
@@ -138,10 +138,10 @@ def place_of_list(frame: Frame, node: Map, name: str, kind: BlockType, scope: Sc
     }
     extents = [ranges[a].most for a in axes]
     base = frame.scratch(name, element(kind.dtype), times(*extents))
-    return Memory(base, kind.dtype, row_major(axes, extents), kind.dims, {a: r.start for a, r in ranges.items()})
+    return Buffer(base, kind.dtype, row_major(axes, extents), kind.dims, {a: r.start for a, r in ranges.items()})
 
 
-def _loop(body: Body, node: Map, places: Mapping[str, Memory]) -> None:
+def _loop(body: Body, node: Map, places: Mapping[str, Buffer]) -> None:
     frame, scope = body.frame, body.scope
     body.in_memory({f.outer: None for f in node.inputs if _is_work(body.values[f.outer])})
     given = dict(places)
@@ -166,7 +166,7 @@ def _loop(body: Body, node: Map, places: Mapping[str, Memory]) -> None:
             body.values[output.outer] = localised(frame, memory, kind.dims, scope)
 
 
-def _place(frame: Frame, node: Map, name: str, kind: BlockType, scope: Scope) -> Memory:
+def _place(frame: Frame, node: Map, name: str, kind: BlockType, scope: Scope) -> Buffer:
     """Reserve memory for an output of `node`: a list, or an item that outlives the iteration that makes it."""
     if kind.buffered:
         return place_of_list(frame, node, name, kind, scope)
@@ -191,18 +191,18 @@ def _named(frame: Frame, node: Map, limits: Bounds) -> Bounds:
     return Bounds(made[0], made[1], limits.most)
 
 
-def _step(frame: Frame, node: Map, limits: Bounds) -> Step:
+def _step(frame: Frame, node: Map, limits: Bounds) -> BlockText:
     """Name the current block of `node`."""
     most = tile(node, limits.most)
     if node.place is Place.whole:
-        return Step(limits.start, minus(limits.stop, limits.start), most)
+        return BlockText(limits.start, minus(limits.stop, limits.start), most)
     base = frame.names.make(node.axis.name)
     known = node.tile == 1 or node.range.part is Part.full
-    return Step(base, str(node.tile) if known else frame.names.make(f"{base}_len"), most)
+    return BlockText(base, str(node.tile) if known else frame.names.make(f"{base}_len"), most)
 
 
 @contextmanager
-def _iterations(frame: Frame, node: Map, limits: Bounds, step: Step) -> Generator[None]:
+def _iterations(frame: Frame, node: Map, limits: Bounds, step: BlockText) -> Generator[None]:
     """Print the braces around an iteration."""
     out, block = frame.out, str(node.tile)
     out.comment(describe(node))
@@ -240,20 +240,20 @@ def _seen(frame: Frame, node: Map, access: Access, value: Value, scope: Scope) -
             first = f"{factor(scope[node.axis].base)} / {group}"
         case _:
             assert_never(access)
-    assert isinstance(value, Memory)
+    assert isinstance(value, Buffer)
     base = pointer(frame, value, offset_of(value, over, first), writable=False)
     own = {(node.axis if a == over else a): s for a, s in value.strides.items() if a != over or a in value.dims}
     dims = tuple(node.axis if a == over else a for a in value.dims)
-    return Memory(base, value.dtype, own, dims, {a: o for a, o in value.origin.items() if a != over})
+    return Buffer(base, value.dtype, own, dims, {a: o for a, o in value.origin.items() if a != over})
 
 
 # State.
 
 
-def _carried(body: Body, node: Map, state: State, limits: Bounds, step: Step) -> dict[str, tuple[Memory, str]]:
+def _carried(body: Body, node: Map, state: State, limits: Bounds, step: BlockText) -> dict[str, tuple[Buffer, str]]:
     """Return the memory of each component, printed and initialised, and the expression that is true once it has a value."""
     frame = body.frame
-    found: dict[str, tuple[Memory, str]] = {}
+    found: dict[str, tuple[Buffer, str]] = {}
     outer = {f.inner: f.outer for f in node.inputs}
     for place, component in enumerate(state.components):
         dtype = component.dtype.accumulator
@@ -276,10 +276,10 @@ def _carried(body: Body, node: Map, state: State, limits: Bounds, step: Step) ->
     return found
 
 
-def _resumed(body: Body, name: str, dims: tuple[Axis, ...]) -> Memory:
+def _resumed(body: Body, name: str, dims: tuple[Axis, ...]) -> Buffer:
     """Return the state that an earlier loop left as `name`: its own memory where nothing else reads that."""
     value = resolved(body.values[name])
-    if isinstance(value, Memory) and value.owned and consumers(body.graph, name) == 1:
+    if isinstance(value, Buffer) and value.owned and consumers(body.graph, name) == 1:
         return value
     dtype = value.dtype.accumulator
     target = body.frame.array(name, dtype, dims, body.scope) if dims else nests.variable(body.frame, name, dtype, None)
@@ -307,7 +307,7 @@ def _into(update: Graph, node: Dot, component: str) -> bool:
     return not readers
 
 
-def _updated(body: Body, state: State, carried: Mapping[str, tuple[Memory, str]]) -> list[Store]:
+def _updated(body: Body, state: State, carried: Mapping[str, tuple[Buffer, str]]) -> list[Store]:
     """Print the update graph; the stores that are left to do make the new state."""
     update = state.update
     memories = [carried[c.name][0] for c in state.components]
@@ -328,7 +328,7 @@ def _updated(body: Body, state: State, carried: Mapping[str, tuple[Memory, str]]
     return [Store(m, v) for m, v in zip(memories, made, strict=True) if resolved(v) is not m]
 
 
-def _finish(body: Body, node: Map, state: State, memories: Mapping[str, Memory]) -> None:
+def _finish(body: Body, node: Map, state: State, memories: Mapping[str, Buffer]) -> None:
     finish = state.finish
     inner = Body(body.frame, body.scope, body.around, finish, {}, dict(memories), body.reductions)
     run(inner, {})

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from weft.emit.cpp.values import Lazy, Memory, Panel, Value, resolved
+from weft.emit.cpp.values import Buffer, Lazy, Panel, Value, resolved
 from weft.tensor.axes import Axis
 from weft.tensor.scalar import Convert
 
@@ -15,7 +15,7 @@ from weft.tensor.scalar import Convert
 class Store:
     """Put `value` where `target` is; `keeps`: the values that are to be read from there afterwards."""
 
-    target: Memory
+    target: Buffer
     value: Value
     keeps: tuple[Lazy, ...] = ()
 
@@ -110,9 +110,9 @@ def overwritten(nests: Sequence[Nest]) -> list[Work]:
     return found
 
 
-def reads(work: Work, memory: Memory) -> bool:
+def reads(work: Work, memory: Buffer) -> bool:
     """Tells whether `work` reads from the same place as `memory`."""
-    return any(isinstance(v, Memory) and v.base == memory.base for v in work.reads)
+    return any(isinstance(v, Buffer) and v.base == memory.base for v in work.reads)
 
 
 def users(works: Sequence[Work]) -> Mapping[Lazy, list[Work]]:

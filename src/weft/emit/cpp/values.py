@@ -14,7 +14,7 @@ from weft.tensor.scalar import Arg, Scalar
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Memory:
+class Buffer:
     """An item or a list of items in memory.
 
     Attributes:
@@ -63,8 +63,8 @@ class Lazy:
     args: tuple[Value, ...]
     dims: tuple[Axis, ...]
     dtype: DType
-    memory: Memory | None = None
-    home: Memory | None = None
+    memory: Buffer | None = None
+    home: Buffer | None = None
 
     @property
     def expr(self) -> Scalar | None:
@@ -82,7 +82,7 @@ class Lazy:
         return isinstance(self.node, Pointwise | Collapse)
 
 
-Value: TypeAlias = Memory | Panel | Lazy
+Value: TypeAlias = Buffer | Panel | Lazy
 
 
 def resolved(value: Value) -> Value:

@@ -28,7 +28,7 @@ from weft.emit.triton.frame import Frame, spread
 from weft.emit.triton.prelude import combiner
 from weft.emit.triton.scalar import COMPUTED, Text, cast, coerced, element, expression, number
 from weft.emit.triton.text import bracketed, call
-from weft.emit.triton.values import Local, Memory, Tile, Value
+from weft.emit.triton.values import GlobalBuffer, Local, Tile, Value
 from weft.errors import UnsupportedError
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -89,7 +89,7 @@ class Body:
         match value:
             case Tile():
                 return value
-            case Memory():
+            case GlobalBuffer():
                 assert value.item, name
                 loaded = self._loaded(name, value)
                 self.values[name] = loaded
@@ -99,7 +99,7 @@ class Body:
             case _:
                 assert_never(value)
 
-    def store(self, target: Memory, value: Tile) -> None:
+    def store(self, target: GlobalBuffer, value: Tile) -> None:
         """Print a store of `value` where `target` is."""
         wanted = kind_of(target.dtype)
         text = coerced(Text(value.text, value.kind), wanted)
@@ -138,7 +138,7 @@ class Body:
         self.values[name] = tile
         return tile
 
-    def _loaded(self, name: str, memory: Memory) -> Tile:
+    def _loaded(self, name: str, memory: GlobalBuffer) -> Tile:
         """Load an item: elements that the block does not have are 0; any value would do, and most readers fill in this one."""
         at = address(self.frame, memory, memory.dims)
         mask = self.frame.mask(memory.dims)
@@ -288,7 +288,7 @@ def _multiplied(node: Dot, left: DType, right: DType) -> tuple[DType, DType]:
     return (left, right) if alike else (DType.float32, DType.float32)
 
 
-def address(frame: Frame, memory: Memory, dims: tuple[Axis, ...]) -> str:
+def address(frame: Frame, memory: GlobalBuffer, dims: tuple[Axis, ...]) -> str:
     """Spell pointers to the elements of the item that `memory` is, its axes in the order `dims`."""
     lanes = [
         index if stride == "1" else f"{index} * {stride}"

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from weft.block.program import Map, Place
 from weft.block.ranges import EVERY_BLOCK, Part
-from weft.emit.ranges import Step, part_of
+from weft.emit.ranges import BlockText, part_of
 from weft.emit.text import Names
 from weft.emit.triton.scalar import NOTHING_EXACT, Exact
 from weft.emit.triton.text import Writer, at_least, at_most, blocks_of, whole_blocks
@@ -129,7 +129,7 @@ class Frame:
         self.constants.append(BlockConstant(name, space.name, least))
         return name
 
-    def enter(self, node: Map, step: Step) -> None:
+    def enter(self, node: Map, step: BlockText) -> None:
         """Print the lanes of the current block of `node`; its `step` says how many are valid."""
         count = self.extent(node, step.most)
         index = self.hold(f"tl.arange(0, {count})", f"{node.axis.name}_i")

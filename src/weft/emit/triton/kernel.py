@@ -12,14 +12,14 @@ from weft.block.ranges import EVERY_BLOCK
 from weft.block.size import begins_of
 from weft.block.walk import every, maps
 from weft.emit.calls import Dims, grid_chain, size_names, written_strides
-from weft.emit.ranges import Step, bounds, describe
+from weft.emit.ranges import BlockText, bounds, describe
 from weft.emit.text import Names, is_word, minus, plus, times
 from weft.emit.triton import loops, prelude, rankings
 from weft.emit.triton.body import Body
 from weft.emit.triton.frame import Constant, Frame
 from weft.emit.triton.scalar import Exact, element, jumps
 from weft.emit.triton.text import RESERVED, at_most, call
-from weft.emit.triton.values import Memory
+from weft.emit.triton.values import GlobalBuffer
 from weft.errors import UnsupportedError
 from weft.schedule import KernelNodes
 from weft.target import Target
@@ -101,14 +101,14 @@ def emit(
     exact = Exact(any(jumps(n.expr) for n in pointwise), not any(isinstance(n, Dot) for n in every(kernel.nodes)))
     frame = Frame(names, spelled, _least(kernel.nodes, types), tf32, exact, stages)
     parameters = [*pointers.values(), *spelled.values()]
-    values: dict[str, Memory] = {}
+    values: dict[str, GlobalBuffer] = {}
     for read in kernel.reads:
         strides = {a: names.make(f"{pointers[read]}_s{i}") for i, a in enumerate(dims[read]) if a is not None}
         parameters += [
             names.make(f"{pointers[read]}_s{i}") if a is None else strides[a] for i, a in enumerate(dims[read])
         ]
         # As wide as they are passed, and offsets with them: 64 bits in a loop cost registers, and order among its products.
-        values[read] = Memory(
+        values[read] = GlobalBuffer(
             pointers[read], types[read].dtype, strides, types[read].dims, (), not types[read].buffered
         )
     places = {
@@ -134,7 +134,7 @@ def emit(
     return TritonKernel("\n".join(lines), name, kernel.reads, kernel.writes, sizes, constants, tuple(grid), early)
 
 
-def _written(frame: Frame, base: str, kind: BlockType, strides: Mapping[Axis, str]) -> Memory:
+def _written(frame: Frame, base: str, kind: BlockType, strides: Mapping[Axis, str]) -> GlobalBuffer:
     """Describes the tensor at `base`. Its strides, products of sizes, are made 64 bits wide, so that offsets in large
     tensors are.
     """
@@ -146,7 +146,7 @@ def _written(frame: Frame, base: str, kind: BlockType, strides: Mapping[Axis, st
         first, *rest = stride.split(" * ")
         text = " * ".join([f"tl.cast({first}, tl.int64)", *rest])
         wide[axis] = frame.hold(text, f"{base}_by_{axis.name.split('.')[-1]}")
-    return Memory(base, kind.dtype, wide, kind.dims, (), not kind.buffered)
+    return GlobalBuffer(base, kind.dtype, wide, kind.dims, (), not kind.buffered)
 
 
 def _stays_near(axis: Axis, stride: int) -> bool:
@@ -193,7 +193,7 @@ def _least(nodes: Sequence[BlockNode], types: Mapping[str, BlockType]) -> dict[A
 _LEAST = 16
 
 
-def _serial(top: Body, places: Mapping[str, Memory]) -> list[GridLoop]:
+def _serial(top: Body, places: Mapping[str, GlobalBuffer]) -> list[GridLoop]:
     """Prints a launch without a grid: one program does it all."""
     loops.run(top, {n: m for n, m in places.items() if top.types[n].buffered})
     for name, memory in places.items():
@@ -202,11 +202,11 @@ def _serial(top: Body, places: Mapping[str, Memory]) -> list[GridLoop]:
     return []
 
 
-def _grid(frame: Frame, top: Body, chain: Sequence[Map], places: Mapping[str, Memory]) -> list[GridLoop]:
+def _grid(frame: Frame, top: Body, chain: Sequence[Map], places: Mapping[str, GlobalBuffer]) -> list[GridLoop]:
     """Prints the nested grid loops as one: program number `program` has one block of each."""
     limits: list[GridLoop] = []
     frame.out.line("program = tl.program_id(0)")
-    scope: dict[Axis, Step] = {}
+    scope: dict[Axis, BlockText] = {}
     counts: list[str] = []
     for node in chain:
         frame.out.comment(f"grid {describe(node)}")
@@ -231,7 +231,7 @@ def _grid(frame: Frame, top: Body, chain: Sequence[Map], places: Mapping[str, Me
         valid = "1"
         if node.tile != 1:
             valid = frame.hold(at_most(str(node.tile), minus(bound.stop, base)), f"{base}_len")
-        scope[node.axis] = Step(base, valid, str(node.tile))
+        scope[node.axis] = BlockText(base, valid, str(node.tile))
         frame.enter(node, scope[node.axis])
     _levels(top, chain, list(scope.values()), places)
     return limits
@@ -248,7 +248,7 @@ def _blocks(frame: Frame, node: Map, chain: Sequence[Map]) -> GridLoop:
     assert node.tile is not None
     if node.range.one_block:
         return GridLoop(1, 1)
-    most = bounds(frame, node, {m.axis: Step(m.name, m.name, str(m.tile)) for m in chain}).most
+    most = bounds(frame, node, {m.axis: BlockText(m.name, m.name, str(m.tile)) for m in chain}).most
     if most.isdigit():
         return GridLoop(int(most), node.tile)
     if most == frame.size(node.axis.space):
@@ -258,9 +258,9 @@ def _blocks(frame: Frame, node: Map, chain: Sequence[Map]) -> GridLoop:
     )
 
 
-def _levels(top: Body, chain: Sequence[Map], steps: Sequence[Step], places: Mapping[str, Memory]) -> None:
+def _levels(top: Body, chain: Sequence[Map], steps: Sequence[BlockText], places: Mapping[str, GlobalBuffer]) -> None:
     """Prints what a program does: inputs seen through each level of the grid, then the body of the last."""
-    body, scope, given = top, dict[Axis, Step](), dict(places)
+    body, scope, given = top, dict[Axis, BlockText](), dict(places)
     for node, step in zip(chain, steps, strict=True):
         scope[node.axis] = step
         if node is chain[-1]:

@@ -29,21 +29,21 @@ from weft.block.program import (
 from weft.block.ranges import All, Part
 from weft.block.walk import every, operands
 from weft.emit.kinds import kind_of
-from weft.emit.ranges import Bounds, Scope, Step, bounds, describe, part_of, tile
+from weft.emit.ranges import BlockText, Bounds, Scope, bounds, describe, part_of, tile
 from weft.emit.text import factor, is_word, minus, plus, times
 from weft.emit.triton import rankings
 from weft.emit.triton.body import Body
 from weft.emit.triton.frame import Frame
 from weft.emit.triton.scalar import COMPUTED, element, number
 from weft.emit.triton.text import at_most, call
-from weft.emit.triton.values import Local, Memory, Tile, Value
+from weft.emit.triton.values import GlobalBuffer, Local, Tile, Value
 from weft.errors import UnsupportedError
 from weft.schedule import under_way
 from weft.tensor.axes import Axis
 from weft.tensor.scalar import Apply, Arg
 
 
-def run(body: Body, places: Mapping[str, Memory]) -> None:
+def run(body: Body, places: Mapping[str, GlobalBuffer]) -> None:
     """Print the operators of `body`'s graph; the lists named in `places` are to lie there."""
     places = {**places, **_parts(body.graph, places)}
     for node in body.graph.nodes:
@@ -55,9 +55,9 @@ def run(body: Body, places: Mapping[str, Memory]) -> None:
             rankings.PRINTERS.get(type(node), Body.operator)(body, node)
 
 
-def _parts(graph: Graph, places: Mapping[str, Memory]) -> dict[str, Memory]:
+def _parts(graph: Graph, places: Mapping[str, GlobalBuffer]) -> dict[str, GlobalBuffer]:
     """Return the memory of the parts of lists: that of the whole, each under the names that its own axes have."""
-    found: dict[str, Memory] = {}
+    found: dict[str, GlobalBuffer] = {}
     for node in graph.nodes:
         if isinstance(node, Join) and node.name in places:
             whole, own = places[node.name], {b: a for a, b in node.axes}
@@ -67,7 +67,9 @@ def _parts(graph: Graph, places: Mapping[str, Memory]) -> dict[str, Memory]:
     return found
 
 
-def iteration(body: Body, node: Map, scope: Scope, places: Mapping[str, Memory], carried: Mapping[str, Tile]) -> Body:
+def iteration(
+    body: Body, node: Map, scope: Scope, places: Mapping[str, GlobalBuffer], carried: Mapping[str, Tile]
+) -> Body:
     """Print one iteration of `node`, a map in `body`'s graph; gives what it made.
 
     Args:
@@ -104,13 +106,13 @@ def entered(body: Body, node: Map, scope: Scope) -> Body:
     return Body(body.frame, scope, around, node.body, infer(node.body, kinds, around), values)
 
 
-def localised(memory: Memory, dims: tuple[Axis, ...], scope: Scope) -> Memory:
+def localised(memory: GlobalBuffer, dims: tuple[Axis, ...], scope: Scope) -> GlobalBuffer:
     """Return the part of the list `memory` that belongs to the current blocks of the loops around, as an item."""
     offset = tuple(times(scope[a].base, s) for a, s in memory.strides.items() if a in scope and scope[a].base != "0")
     return replace(memory, dims=dims, offset=offset, item=True)
 
 
-def _loop(body: Body, node: Map, places: Mapping[str, Memory]) -> None:
+def _loop(body: Body, node: Map, places: Mapping[str, GlobalBuffer]) -> None:
     frame, scope = body.frame, body.scope
     for feed in node.inputs:
         if not body.types[feed.outer].buffered:
@@ -144,7 +146,7 @@ def _left(node: Map, output: Stacked | Once, inner: Body) -> Value:
         return Local(output.outer)
     made = inner.values[output.inner]
     # What lies in memory is seen by iterations as their blocks of it: the list of them all is in registers.
-    return inner.item(output.inner) if isinstance(made, Memory) and made.item else made
+    return inner.item(output.inner) if isinstance(made, GlobalBuffer) and made.item else made
 
 
 def _is_read(body: Body, name: str) -> bool:
@@ -161,12 +163,12 @@ def _named(frame: Frame, node: Map, limits: Bounds) -> Bounds:
 
 
 @contextmanager
-def _iterations(frame: Frame, node: Map, limits: Bounds) -> Generator[Step]:
+def _iterations(frame: Frame, node: Map, limits: Bounds) -> Generator[BlockText]:
     """Print what stands around an iteration; yielded is the current block, whose lanes are printed."""
     most = tile(node, limits.most)
     if node.runs_once:
         most = limits.most if isinstance(node.range, All) else most
-        step = Step(limits.start, most if node.tile == 1 else minus(limits.stop, limits.start), most)
+        step = BlockText(limits.start, most if node.tile == 1 else minus(limits.stop, limits.start), most)
         frame.enter(node, step)
         yield step
         return
@@ -194,7 +196,7 @@ def _iterations(frame: Frame, node: Map, limits: Bounds) -> Generator[Step]:
     with frame.out.block(f"for {base} in {counted}"):
         known = node.tile == 1 or part_of(node) is Part.full
         valid = str(node.tile) if known else frame.hold(at_most(block, minus(limits.stop, base)), f"{base}_len")
-        step = Step(base, valid, most)
+        step = BlockText(base, valid, most)
         frame.enter(node, step)
         yield step
 

@@ -60,7 +60,7 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class GlobalBuffer:
     """An item or a list of items in global memory.
 
     Attributes:
@@ -86,4 +86,4 @@ class Local:
     name: str
 
 
-Value: TypeAlias = Tile | Memory | Local
+Value: TypeAlias = Tile | GlobalBuffer | Local

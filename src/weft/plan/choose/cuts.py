@@ -10,9 +10,9 @@ from typing import Protocol
 from weft.defects import note
 from weft.plan.partition.chain import Interval, cheapest
 from weft.plan.partition.partition import (
-    Call,
     Region,
     Task,
+    TorchCall,
     apart,
     before_products,
     before_reductions,
@@ -136,7 +136,7 @@ class Cuts:
         return seconds / (1 + _LOSS) ** whole_rows
 
     def _atoms(self, stage: Task, home: int) -> tuple[Atom, ...]:
-        if isinstance(stage, Call):
+        if isinstance(stage, TorchCall):
             return (Atom(stage, home),)
         parts = before_products(self.program, stage) if self.prices.fine else (stage,)
         return tuple(atom for part in parts for atom in self._pieces(part, home, ()))
@@ -226,7 +226,7 @@ class _Chain:
     def _possible(self, first: int, last: int, own: tuple[int, ...]) -> bool:
         """Tells whether the atoms `own` of an interval may be one region; if not, then no larger interval is looked at either."""
         joined = [self.atoms[i].stage for i in own] if len(own) > 1 else []
-        if any(isinstance(stage, Call) or stage.looks for stage in joined):
+        if any(isinstance(stage, TorchCall) or stage.looks for stage in joined):
             return False
         if len({atom.home for atom in self.atoms[first : last + 1]}) == 1:
             return True
@@ -251,16 +251,16 @@ class _Chain:
 
     def _stage(self, own: tuple[int, ...]) -> Task:
         stage = self.atoms[own[0]].stage
-        return stage if isinstance(stage, Call) else self._region(own)
+        return stage if isinstance(stage, TorchCall) else self._region(own)
 
     def _bound(self, own: tuple[int, ...]) -> float:
         stage = self._stage(own)
-        found = 0.0 if isinstance(stage, Call) else self.cuts.bound(stage)
+        found = 0.0 if isinstance(stage, TorchCall) else self.cuts.bound(stage)
         return min(found, _NONE) if len(own) == 1 else found
 
     def _price(self, own: tuple[int, ...]) -> float:
         stage = self._stage(own)
-        if isinstance(stage, Call):
+        if isinstance(stage, TorchCall):
             return 0.0
         cut = [region for i in own for region in self.atoms[i].inside if not self.of[id(region)].issubset(own)]
         whole = any(self.cuts.price(region) < inf for region in cut)

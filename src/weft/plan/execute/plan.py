@@ -22,10 +22,10 @@ from weft.plan.execute.instead import Instead
 from weft.plan.execute.layout import as_in_eager
 from weft.plan.execute.library import for_the_library
 from weft.plan.execute.regions import Prepared, Regions, calls_of, lone_products
-from weft.plan.execute.runner import CallStep, RegionStep, Runner, Step, ViewStep, kept_dims, runner
+from weft.plan.execute.runner import CallStep, PlanStep, RegionStep, Runner, ViewStep, kept_dims, runner
 from weft.plan.execute.sizes import found, tells
 from weft.plan.execute.writes import guarded, last_values, once_only, with_writes_in_place
-from weft.plan.partition.partition import Call, Region, Task
+from weft.plan.partition.partition import Region, Task, TorchCall
 from weft.plan.targets import toolchain
 from weft.plan.targets.home import gpu_of, home
 from weft.plan.targets.kernel import Kernel
@@ -65,7 +65,7 @@ class Plan:
     run: Runner
     with_library: Callable[[], Captured | None] | None = None
     in_place: frozenset[str] = frozenset()
-    steps: tuple[Step, ...] = ()
+    steps: tuple[PlanStep, ...] = ()
     arguments: int = 0
     size_class: tuple[int, ...] = ()
     device: torch.device | None = None
@@ -122,7 +122,7 @@ def _after_their_sizes(
         untold = {s for s in stage.program.spaces() if s.fixed is None and not tells(s, program, there, numbers)}
         behind = place
         for number, passed in enumerate(ordered[place + 1 :] if untold else (), place + 1):
-            written = isinstance(passed, Call) and passed.name in in_place
+            written = isinstance(passed, TorchCall) and passed.name in in_place
             if written or not set(stage.results).isdisjoint(passed.uses):
                 break
             there.update(passed.results)
@@ -143,7 +143,7 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     program = as_in_eager(_for_the_machine(normalize(captured.program), known.target), captured.results)
     known.layouts = {name: _layout(t) for name, t in _inputs(captured, program, arguments).items()}
     known.constant = frozenset(space.name for space, number in captured.sizes.items() if not number.symbols)
-    steps: list[Step] = []
+    steps: list[PlanStep] = []
     regions: list[CompiledRegion] = []
     failed: dict[int, str] = {}
     cut: list[Region] = []
@@ -152,7 +152,7 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
         stages, in_place = with_writes_in_place(captured, program, stages)
         there = {n.name for n in program.inputs}
         for stage in _after_their_sizes(stages, program, captured.sizes, in_place):
-            if isinstance(stage, Call):
+            if isinstance(stage, TorchCall):
                 aliases = _aliases(captured.program, program, stage.name)
                 steps.append(CallStep(captured.calls[stage.name], aliases, stage.name in in_place))
             else:
@@ -187,7 +187,7 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
 def running(
     captured: Captured,
     program: TensorProgram,
-    steps: Sequence[Step],
+    steps: Sequence[PlanStep],
     arguments: int,
     in_place: frozenset[str],
     eager: Runner,
@@ -249,7 +249,7 @@ def _region_steps(
     program: TensorProgram,
     values: Collection[str],
     numbers: Mapping[Space, Number],
-) -> list[Step]:
+) -> list[PlanStep]:
     """List the steps that run `region`, built for this region or another one of its form.
 
     Args:

@@ -92,13 +92,13 @@ class RegionStep:
     sizes: Mapping[str, Found]
 
 
-Step = CallStep | ViewStep | RegionStep
+PlanStep = CallStep | ViewStep | RegionStep
 
 
 def runner(
     captured: Captured,
     program: TensorProgram,
-    steps: Sequence[Step],
+    steps: Sequence[PlanStep],
     arguments: int,
     writes: Mapping[int, int] | None = None,
     instead: Instead | None = None,

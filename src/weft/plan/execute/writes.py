@@ -15,7 +15,7 @@ from torch._C import DispatchKey  # no public name
 
 from weft.capture import Captured, Effect, OpaqueCall, Piece, Write, apart
 from weft.plan.execute.runner import Runner
-from weft.plan.partition.partition import Call, Task
+from weft.plan.partition.partition import Task, TorchCall
 from weft.tensor.program import Opaque, Reindex, TensorProgram, uses
 
 
@@ -31,7 +31,7 @@ def with_writes_in_place(
     before = _random_in_order(captured, stages)
     ordered, chosen = tuple(stages), frozenset[str]()
     for stage in stages:
-        call = captured.calls[stage.name] if isinstance(stage, Call) else None
+        call = captured.calls[stage.name] if isinstance(stage, TorchCall) else None
         if call is None or call.into is None or not memory.is_placeholders(call, chosen):
             continue
         readers = memory.readers(call)
@@ -100,7 +100,7 @@ class _Memory:
         return viewing and not set(same).isdisjoint(node.uses)
 
     def _is_apart(self, stage: Task, call: OpaqueCall) -> bool:
-        return isinstance(stage, Call) and (stage.name == call.name or self._goes_out(stage.name))
+        return isinstance(stage, TorchCall) and (stage.name == call.name or self._goes_out(stage.name))
 
     def _goes_out(self, name: str) -> bool:
         """Tells whether the results of a call go out as views of memory, whose content is to be the last, and nothing else."""
@@ -109,13 +109,13 @@ class _Memory:
         read = any(
             made.intersection(s.uses)
             for s in self.stages
-            if not (isinstance(s, Call) and self.captured.calls[s.name].pinned)
+            if not (isinstance(s, TorchCall) and self.captured.calls[s.name].pinned)
         )
         return call.pinned and not read
 
 
 def _random_in_order(captured: Captured, stages: Sequence[Task]) -> set[tuple[int, int]]:
-    drawn = [id(s) for s in stages if isinstance(s, Call) and captured.calls[s.name].random]
+    drawn = [id(s) for s in stages if isinstance(s, TorchCall) and captured.calls[s.name].random]
     return set(pairwise(drawn))
 
 

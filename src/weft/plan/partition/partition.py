@@ -49,7 +49,7 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TorchCall:
     """One call into PyTorch; `name` is that of the opaque nodes' call, `uses` and `results` values of the whole program."""
 
     name: str
@@ -57,7 +57,7 @@ class Call:
     results: tuple[str, ...]
 
 
-Task: TypeAlias = Region | Call
+Task: TypeAlias = Region | TorchCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,9 +401,9 @@ def _local(program: TensorProgram) -> frozenset[str]:
     return frozenset(local)
 
 
-def _call(members: Sequence[Node]) -> Call:
+def _call(members: Sequence[Node]) -> TorchCall:
     opaque = [n for n in members if isinstance(n, Opaque)]
-    return Call(opaque[0].call, opaque[0].uses, tuple(n.name for n in opaque))
+    return TorchCall(opaque[0].call, opaque[0].uses, tuple(n.name for n in opaque))
 
 
 def _region(

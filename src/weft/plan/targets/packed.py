@@ -18,7 +18,7 @@ from weft.cascade import Approximation
 from weft.cost import Cost
 from weft.errors import Location
 from weft.fuse import Step
-from weft.plan.partition.partition import Call, Cut, Region
+from weft.plan.partition.partition import Cut, Region, TorchCall
 from weft.plan.targets.candidates import Candidate, Considered, Example, Refusal, Selection
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule
 from weft.target import Target
@@ -53,7 +53,7 @@ def _forms_of(module: Any) -> list[type]:
 _FORMS: tuple[type, ...] = (
     *(form for module in (axes, scalar, program, block, ranges) for form in _forms_of(module)),
     *(DType, Location, Target, Level, LevelPlace, LoopSchedule, Schedule, Step, Cost, Approximation),
-    *(Region, Call, Cut, Candidate, Considered, Example, Refusal, Selection),
+    *(Region, TorchCall, Cut, Candidate, Considered, Example, Refusal, Selection),
 )
 
 

@@ -32,7 +32,7 @@ from weft.run.gpu.signature import FAR, LONGEST, GpuSignature
 from weft.run.launch import Launcher, allocation, check, sizes_and_strides, tuple_of
 from weft.target import Target
 
-Call: TypeAlias = tuple[ctypes.Array[ctypes.c_uint64], int, int, int, int, int, int, "list[Any]"]
+LaunchArguments: TypeAlias = tuple[ctypes.Array[ctypes.c_uint64], int, int, int, int, int, int, "list[Any]"]
 """Ready to be started: the block of memory; addresses of its configuration, of the function and of the arguments' addresses; the
 words of the configuration that say block and shared memory; bytes of Triton's own memory for each program; the other calls of the
 same binary that no thread uses, where it goes back to."""
@@ -133,8 +133,8 @@ class _Kernel:
     scope: dict[str, Any] = field(default_factory=dict[str, Any])
     known: dict[Any, list[Any]] = field(default_factory=dict[Any, "list[Any]"])
     constants: dict[str, dict[int, tuple[int, ...]]] = field(default_factory=dict[str, dict[int, "tuple[int, ...]"]])
-    _loaded: dict[tuple[int, KernelClass], tuple[Callable[[], Call], list[Any]]] = field(
-        default_factory=dict[tuple[int, KernelClass], "tuple[Callable[[], Call], list[Any]]"]
+    _loaded: dict[tuple[int, KernelClass], tuple[Callable[[], LaunchArguments], list[Any]]] = field(
+        default_factory=dict[tuple[int, KernelClass], "tuple[Callable[[], LaunchArguments], list[Any]]"]
     )
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -187,7 +187,9 @@ class _Kernel:
         with self.runtime().within(device):
             return self.scope["launch"](*arguments)
 
-    def _ready(self, device: int, addresses: Sequence[int], values: Sequence[int], strides: Sequence[int]) -> Call:
+    def _ready(
+        self, device: int, addresses: Sequence[int], values: Sequence[int], strides: Sequence[int]
+    ) -> LaunchArguments:
         """Returns a call that can be started, of a class not met before, or while other threads use all that there are."""
         sizes = self.signature.sizes_of(values)
         kind = class_of(self.signature, addresses, sizes, strides)
@@ -221,7 +223,9 @@ def _arguments(signature: GpuSignature) -> int:
     return len(kernel.inputs) + len(kernel.outputs) + len(kernel.sizes) + signature.stride_count
 
 
-def _maker(assembled: Assembled, loaded: driver.Loaded, arguments: int, free: list[Any]) -> Callable[[], Call]:
+def _maker(
+    assembled: Assembled, loaded: driver.Loaded, arguments: int, free: list[Any]
+) -> Callable[[], LaunchArguments]:
     """Returns a function that makes calls of a binary, whose kernel has so many `arguments` beside its constants."""
     first = driver.CONFIG_WORDS
     places = list(assembled.kind.parameters)
@@ -229,7 +233,7 @@ def _maker(assembled: Assembled, loaded: driver.Loaded, arguments: int, free: li
     places += [arguments, arguments + 1][: len(assembled.parameters) - len(places)]
     block = 1 | assembled.threads << 32
 
-    def make() -> Call:
+    def make() -> LaunchArguments:
         memory = (ctypes.c_uint64 * (first + arguments + 2 + len(places)))()
         base = ctypes.addressof(memory)
         memory[first + arguments + 2 :] = [base + 8 * (first + place) for place in places]

@@ -46,7 +46,7 @@ _ALONG = (0, 128, 32)
 _MERGED, _TOGETHER, _OF_A_WARP, _RESIDENT = 256, 8192, 4096, 1024
 
 
-class Part(Enum):
+class LoopRole(Enum):
     """What a loop is to its program."""
 
     unit = auto()
@@ -85,10 +85,15 @@ class Blocks:
     warps: int = 4
     stages: int = 2
 
-    def of(self, part: Part) -> int:
+    def of(self, part: LoopRole) -> int:
         """Returns the elements of a block of a loop of this part."""
-        sizes = {Part.rows: self.rows, Part.columns: self.columns, Part.depth: self.depth, Part.few: self.few}
-        return sizes.get(part, self.lanes or _LONGEST_ROW if part is Part.lanes else 1)
+        sizes = {
+            LoopRole.rows: self.rows,
+            LoopRole.columns: self.columns,
+            LoopRole.depth: self.depth,
+            LoopRole.few: self.few,
+        }
+        return sizes.get(part, self.lanes or _LONGEST_ROW if part is LoopRole.lanes else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,7 @@ class Parts:
         along: loops in the order in which they lie in memory, as `weft.plan.targets.triton.tiles` has them.
     """
 
-    of: Mapping[str, Part]
+    of: Mapping[str, LoopRole]
     products: bool
     dtype: DType
     split: frozenset[str]
@@ -126,26 +131,26 @@ def parts(program: BlockProgram, sizes: Mapping[str, int], innermost: Mapping[st
     columns = {p.columns for p in products if p.columns is not None} - rows
     summed = {p.over for p in products}
     grid = set(grid_maps(program.graph))
-    found: dict[str, Part] = {}
+    found: dict[str, LoopRole] = {}
     for node, inside in _nested(program.graph):
         length = node.axis.space.size(sizes)
         if node.unit:
-            part = Part.unit
+            part = LoopRole.unit
         elif node.axis in whole and length <= _LONGEST_KEPT:
-            part = Part.whole
+            part = LoopRole.whole
         elif node.state is not None:
             if node.axis in summed or (products and any(m.axis in summed for m in maps(node.body))):
-                part = Part.whole if inside and length <= _LONGEST_DEPTH else Part.depth
+                part = LoopRole.whole if inside and length <= _LONGEST_DEPTH else LoopRole.depth
             else:
-                part = Part.lanes
+                part = LoopRole.lanes
         elif node.axis in rows and node.name in grid:
-            part = Part.rows
+            part = LoopRole.rows
         elif node.axis in columns or node.axis in rows:
-            part = Part.columns if node.name in grid else Part.whole
+            part = LoopRole.columns if node.name in grid else LoopRole.whole
         elif node.name in grid:
-            part = Part.lanes if _is_innermost(node) else Part.few
+            part = LoopRole.lanes if _is_innermost(node) else LoopRole.few
         else:
-            part = Part.lanes
+            part = LoopRole.lanes
         found[node.name] = part
     pairs = (*tied(program), *begins_where(program).items())
     _tie(program, found, pairs)
@@ -154,19 +159,20 @@ def parts(program: BlockProgram, sizes: Mapping[str, int], innermost: Mapping[st
     once = {
         m.name
         for m in maps(program.graph)
-        if found[m.name] is Part.whole or (found[m.name] is Part.lanes and m.axis.space.size(sizes) <= _LANES[0])
+        if found[m.name] is LoopRole.whole
+        or (found[m.name] is LoopRole.lanes and m.axis.space.size(sizes) <= _LANES[0])
     }
-    split = frozenset(n.name for n in _splittable(program.graph, once, sizes) if found[n.name] is not Part.whole)
+    split = frozenset(n.name for n in _splittable(program.graph, once, sizes) if found[n.name] is not LoopRole.whole)
     multiplied = any(p.rows is not None and p.columns is not None for p in products)
     along = along_memory(program, sizes, innermost)
     nested = not products and any(_is_nested(found, along, nest) for nest in nests(program.graph))
     return Parts(found, multiplied, dtype, split, nested, pairs, along)
 
 
-def _is_nested(found: Mapping[str, Part], along: Mapping[str, int], nest: Sequence[str]) -> bool:
+def _is_nested(found: Mapping[str, LoopRole], along: Mapping[str, int], nest: Sequence[str]) -> bool:
     """Tells whether a nest is more than a few rows and the lanes of each, which lie along memory."""
-    own = [name for name in nest if found[name] is not Part.unit]
-    lanes = [name for name in own if found[name] is Part.lanes]
+    own = [name for name in nest if found[name] is not LoopRole.unit]
+    lanes = [name for name in own if found[name] is LoopRole.lanes]
     across = any(along[name] == 0 for name in own) and any(along[name] > 0 for name in lanes)
     return len(own) > 2 or len(lanes) > 1 or across
 
@@ -229,14 +235,14 @@ def _kept_on_chip(graph: Graph, lists: dict[str, frozenset[Axis]], *, top: bool 
                 lists[output.outer] = inside.get(output.inner, frozenset[Axis]()) | own
 
 
-def _tie(program: BlockProgram, found: dict[str, Part], pairs: Sequence[tuple[Axis, Axis]]) -> None:
+def _tie(program: BlockProgram, found: dict[str, LoopRole], pairs: Sequence[tuple[Axis, Axis]]) -> None:
     """Gives loops that go by the same blocks, by `pairs` of axes, the same part."""
     names = {m.axis: m.name for m in maps(program.graph)}
     for _ in pairs:
         for one, other in pairs:
             first, second = names[one], names[other]
-            if Part.whole in (found[first], found[second]):
-                found[first] = found[second] = Part.whole
+            if LoopRole.whole in (found[first], found[second]):
+                found[first] = found[second] = LoopRole.whole
             else:
                 found[second] = found[first]
 
@@ -251,19 +257,19 @@ def schedule(program: BlockProgram, known: Parts, blocks: Blocks, sizes: Mapping
         part, length = known.of[node.name], node.axis.space.size(sizes)
         place = LevelPlace.grid if node.name in grid else LevelPlace.loop
         size = tiles[node.name]
-        levels = (Level(place, 1 if part is Part.unit else size),)
-        shared = bool(blocks.tile) or part is Part.lanes
-        on_chip = shared and part is not Part.unit and place is LevelPlace.loop and length <= size
-        if part is Part.whole or on_chip:
+        levels = (Level(place, 1 if part is LoopRole.unit else size),)
+        shared = bool(blocks.tile) or part is LoopRole.lanes
+        on_chip = shared and part is not LoopRole.unit and place is LevelPlace.loop and length <= size
+        if part is LoopRole.whole or on_chip:
             levels = (Level(LevelPlace.whole),)
-        elif part is not Part.unit and place is LevelPlace.grid:
+        elif part is not LoopRole.unit and place is LevelPlace.grid:
             levels = (Level(place, min(size, power_of_two(length))),)
         if blocks.segments > 1 and node.name in cut and length >= (2 if _is_innermost(node) else 1) * blocks.segments:
             levels = (
                 Level(LevelPlace.split, blocks.segments),
                 *_of_segment(known, node, levels, length, blocks),
             )
-        if known.of[node.name] is Part.lanes and _corrects(node) and levels[-1].place is LevelPlace.loop:
+        if known.of[node.name] is LoopRole.lanes and _corrects(node) and levels[-1].place is LevelPlace.loop:
             split, last = levels[:-1], levels[-1]
             share = math.ceil(length / split[0].size) if split else length
             levels = (*split, *in_chains((last,), CHAIN, CHAIN * last.size, share))
@@ -285,7 +291,7 @@ def _tiles(program: BlockProgram, known: Parts, blocks: Blocks, sizes: Mapping[s
     """Returns the elements of a block of each loop, by name."""
     if not blocks.tile:
         return {m.name: blocks.of(known.of[m.name]) for m in maps(program.graph)}
-    whole = [name for name, part in known.of.items() if part is Part.whole]
+    whole = [name for name, part in known.of.items() if part is LoopRole.whole]
     lengths = {m.name: m.axis.space.size(sizes) for m in maps(program.graph)}
     reduced = {m.axis.space for m in maps(program.graph) if m.state is not None} if blocks.across else set[Space]()
     spaces = {m.name: m.axis.space for m in maps(program.graph)}
@@ -311,12 +317,12 @@ def _cut_by(program: BlockProgram, known: Parts, tiles: Mapping[str, int], sizes
     """Finds the loops that are cut in segments, where loops go by `tiles`."""
     once = {m.name for m in maps(program.graph) if not m.unit and m.axis.space.size(sizes) <= tiles[m.name]}
     found = _splittable(program.graph, once, sizes)
-    return frozenset(n.name for n in found if known.of[n.name] is not Part.whole)
+    return frozenset(n.name for n in found if known.of[n.name] is not LoopRole.whole)
 
 
 def _of_segment(known: Parts, node: Map, levels: tuple[Level, ...], length: int, blocks: Blocks) -> tuple[Level, ...]:
     """Shortens `levels` of a loop of `length` elements that is cut in segments: no block is longer than one of these."""
-    if node.axis in known.tied or not (blocks.tile or known.of[node.name] in (Part.lanes, Part.depth)):
+    if node.axis in known.tied or not (blocks.tile or known.of[node.name] in (LoopRole.lanes, LoopRole.depth)):
         return levels
     least = _LEAST_OF_PRODUCTS if known.products else 1
     share = max(least, power_of_two(math.ceil(length / blocks.segments)))
@@ -335,7 +341,7 @@ def _merging(
     loads are under way together anyway, and elements that change their threads would cost more. A merge that is followed by
     products in one kernel has the products' blocks.
     """
-    rows = {name for name, _ in wanted.loops if known.of[name] in (Part.rows, Part.few, Part.unit)}
+    rows = {name for name, _ in wanted.loops if known.of[name] in (LoopRole.rows, LoopRole.few, LoopRole.unit)}
     block: dict[Axis, int] = {}
     programs = 1
     for node in maps(program.graph):
@@ -377,7 +383,7 @@ def _rows_of(wanted: Schedule, rows: Set[str], most: int) -> tuple[tuple[str, in
 
 def choices(known: Parts, program: BlockProgram, sizes: Mapping[str, int], gpu: Gpu) -> Iterator[Blocks]:
     """Yields sizes worth considering, each once; the first ones are good for most programs."""
-    longest: dict[Part, list[int]] = {part: [] for part in Part}
+    longest: dict[LoopRole, list[int]] = {part: [] for part in LoopRole}
     for node in maps(program.graph):
         longest[known.of[node.name]].append(node.axis.space.size(sizes))
     present = {part: max(lengths) for part, lengths in longest.items() if lengths}
@@ -398,8 +404,8 @@ def _shared() -> Iterator[Blocks]:
             yield from (Blocks(tile=elements, along=along, across=across) for across in (False, True))
 
 
-def _products(present: Mapping[Part, int], known: Parts) -> Iterator[Blocks]:
-    def upto(part: Part, *wanted: int) -> tuple[int, ...]:
+def _products(present: Mapping[LoopRole, int], known: Parts) -> Iterator[Blocks]:
+    def upto(part: LoopRole, *wanted: int) -> tuple[int, ...]:
         """Keeps those of the wanted sizes that are no longer than the loop, and the least that is."""
         if part not in present:
             return wanted[:1]
@@ -408,28 +414,28 @@ def _products(present: Mapping[Part, int], known: Parts) -> Iterator[Blocks]:
 
     narrow = known.dtype in (DType.float32, DType.float64)
     deep = (32, 16, 64) if narrow else (64, 128, 32)
-    for rows in upto(Part.rows, 64, 128, 32, 16):
-        for columns in upto(Part.columns, 64, 128, 32, 256):
-            for depth in upto(Part.depth, *deep):
+    for rows in upto(LoopRole.rows, 64, 128, 32, 16):
+        for columns in upto(LoopRole.columns, 64, 128, 32, 256):
+            for depth in upto(LoopRole.depth, *deep):
                 yield Blocks(rows, columns, depth)
 
 
-def _lanes(present: Mapping[Part, int]) -> Iterator[Blocks]:
-    lanes = present.get(Part.lanes, 1)
+def _lanes(present: Mapping[LoopRole, int]) -> Iterator[Blocks]:
+    lanes = present.get(LoopRole.lanes, 1)
     wanted = [0, *(n for n in _LANES if n < lanes)] if lanes <= _LONGEST_ROW else list(_LANES)
     for each in wanted:
         row = min(each or _LONGEST_ROW, power_of_two(lanes))
         for few in (1, 2, 4, 8, 16, 32, 64, 128):
-            if few == 1 or (few <= power_of_two(present.get(Part.few, 1)) and few * row <= _LANES[-1]):
+            if few == 1 or (few <= power_of_two(present.get(LoopRole.few, 1)) and few * row <= _LANES[-1]):
                 for columns, depth in _strips(present, few):
                     yield Blocks(columns=columns, few=few, lanes=each, depth=depth)
 
 
-def _strips(present: Mapping[Part, int], few: int) -> tuple[tuple[int, int], ...]:
+def _strips(present: Mapping[LoopRole, int], few: int) -> tuple[tuple[int, int], ...]:
     """Returns columns and depths of blocks of matrices that so `few` rows are multiplied with, without block products."""
-    if few > 1 or Part.depth not in present:
+    if few > 1 or LoopRole.depth not in present:
         return ((64, min(128, max(16, 4096 // few))),)
-    return _STRIPS if Part.columns in present else tuple((64, depth) for depth in _DEPTHS)
+    return _STRIPS if LoopRole.columns in present else tuple((64, depth) for depth in _DEPTHS)
 
 
 def launches(known: Parts, blocks: Blocks) -> Iterator[Blocks]:
@@ -441,7 +447,7 @@ def launches(known: Parts, blocks: Blocks) -> Iterator[Blocks]:
             yield from (replace(blocks, warps=count, stages=s) for s in (4, 3, 6, 2, 8, 1))
         return
     elements = blocks.tile or blocks.few * (blocks.lanes or _LANES[-1])
-    strips = Part.depth in known.of.values()
+    strips = LoopRole.depth in known.of.values()
     for count in (4, 8, 2, 1) if strips else (4, 8, 2) if elements <= 4096 else (8, 16, 4, 2):
         yield from (replace(blocks, warps=count, stages=s) for s in ((3, 1, 5) if strips else (1, 3, 5)))
 
@@ -457,7 +463,7 @@ def _segments(known: Parts, program: BlockProgram, blocks: Blocks, sizes: Mappin
         math.prod(
             math.ceil(n.axis.space.size(sizes) / tiles[n.name])
             for n in around
-            if n.name in grid and known.of[n.name] is not Part.whole
+            if n.name in grid and known.of[n.name] is not LoopRole.whole
         )
         for around in _around(program.graph, cut)
     )
