@@ -110,8 +110,8 @@ def agreed(some: Sequence[Row]) -> tuple[int, int]:
 
 
 CONSTANTS = (
-    "clock", "products_a_clock", "warp_share", "lone_warp", "cache_width", "shared_width", "cache_seconds", "dram_seconds",
-    "step_clocks", "launch_seconds", "cache", "dram",
+    "hertz", "matmul_fmas_per_cycle", "warp_share", "lone_warp", "cache_width", "shared_width", "cache_seconds", "dram_seconds",
+    "step_cycles", "launch_seconds", "cache", "dram",
 )  # fmt: skip
 """The figures of a `Gpu` that predictions for these candidates use."""
 

@@ -120,7 +120,7 @@ class Options:
         '"reduce-overhead": on a GPU, calls are replayed from CUDA graphs, one for each set of sizes; results are copied',
     )
     brgemm: Literal["auto", "off"] = _option(
-        "auto", _choice("auto", "off"), "libtorch's blocked matrix products in kernels", in_key=True
+        "auto", _choice("auto", "off"), "libtorch's blocked matmuls in kernels", in_key=True
     )
     float32_products: Literal["torch", "ieee", "tf32"] = _option(
         "torch",

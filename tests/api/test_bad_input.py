@@ -317,7 +317,7 @@ WRONG_TYPES = {
     "linear": lambda x: F.linear(x, x.long()),
     "addmm": lambda x: torch.addmm(x[0].bfloat16(), x, x),
     "dot": lambda x: torch.dot(x[0], x[0].double()),
-    "a product of masks": lambda x: (x > 0) @ (x > 1),
+    "a matmul of masks": lambda x: (x > 0) @ (x > 1),
     "a float as an index": lambda x: x[x],
     "gather": lambda x: torch.gather(x, 0, x),
     "another device": lambda x: x + torch.empty(4, 4, device="meta"),

@@ -114,7 +114,7 @@ def test_demo_fuses_all_four_functions_and_judges_them_right(quick):
         assert number is None or 0 < number < 1e-9
         assert result["rewrites"]["fuse_map_with_reduction"] >= 1
         assert set(result["times"]) == {"eager", "weft", "weft kernels"}
-        assert result["runs"] in {"weft", "weft with library products", "PyTorch"}
+        assert result["runs"] in {"weft", "weft with library matmuls", "PyTorch"}
         assert all(t["median_ms"] >= t["best_ms"] > 0 for t in result["times"].values())
         assert 0 < result["errors"]["weft"]["error"] <= result["errors"]["weft"]["allowed"]
     assert written["setting"]["torch"] == torch.__version__

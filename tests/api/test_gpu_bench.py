@@ -407,7 +407,7 @@ def test_a_real_process_measures_a_small_row_on_this_cpu(tmp_path, console):
     [
         ({"kernels": 2}, "weft"),
         ({"kernels": 2, "fallbacks": 1}, "weft, in part PyTorch"),
-        ({"kernels": 2, "fallbacks": 1, "library": 1}, "weft with library products, in part PyTorch"),
+        ({"kernels": 2, "fallbacks": 1, "library": 1}, "weft with library matmuls, in part PyTorch"),
         ({"kernels": 2, "slower": 1}, "PyTorch"),
         ({"fallbacks": 7}, "PyTorch"),
     ],

@@ -14,7 +14,7 @@ from testkit.schedules import fused
 from weft.block.program import BlockProgram
 from weft.block.walk import maps
 from weft.cost import estimate_gpu, gpu, resources, unfit
-from weft.cost.gpu_clocks import clocks_of
+from weft.cost.gpu_cycles import cycles_of
 from weft.errors import TargetError
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
 from weft.target import CPU, Target
@@ -130,8 +130,8 @@ def test_memory_bounds_what_reads_much() -> None:
 def test_an_operation_on_rows_is_done_once_for_each_row() -> None:
     m, n = axes("m", "n")
     product = scalar("mul", Arg(0), scalar("exp", Arg(1)))
-    assert clocks_of(product, [(m, n), (m,)]) == [(frozenset({m}), optable.row("exp").gpu), (frozenset({m, n}), 1.0)]
-    assert clocks_of(scalar("mul", Arg(0), scalar("pow", Arg(1), Lit(-0.5))), [(m,), ()]) == [(frozenset({m}), 1.0)]
+    assert cycles_of(product, [(m, n), (m,)]) == [(frozenset({m}), optable.row("exp").gpu), (frozenset({m, n}), 1.0)]
+    assert cycles_of(scalar("mul", Arg(0), scalar("pow", Arg(1), Lit(-0.5))), [(m,), ()]) == [(frozenset({m}), 1.0)]
 
 
 @pytest.mark.parametrize("target", ["cuda:80", "cuda:90", "cuda:100", "hip:gfx942"])

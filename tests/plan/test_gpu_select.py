@@ -77,7 +77,7 @@ def test_parts_of_a_product() -> None:
     program = fused(programs.linear_relu(DType.bfloat16))
     known = parts(program, {"M": 512, "N": 1024, "K": 1024}, {})
     assert dict(known.of) == {"m": LoopRole.rows, "n": LoopRole.columns, "k": LoopRole.depth}
-    assert known.products
+    assert known.matmuls
     assert known.dtype is DType.bfloat16
     assert known.split == {"k"}
 
@@ -203,7 +203,7 @@ def test_every_launch_has_warps_and_stages_once() -> None:
 def test_a_row_times_a_matrix_goes_by_strips_of_several_shapes_in_many_segments() -> None:
     program, sizes = fused(row_times_matrix()), {"K": 4096, "N": 4096}
     known = parts(program, sizes, {})
-    assert not known.products
+    assert not known.matmuls
     made = list(choices(known, program, sizes, gpu(H200)))
     assert {(b.columns, b.depth) for b in made} >= {(64, 128), (64, 256), (128, 64), (32, 128)}
     # Four programs a multiprocessor, or more.

@@ -75,8 +75,8 @@ def lower(program: TensorProgram, folds: Sequence[Fold] = (), lengths: Mapping[s
             where folds depend on each other in a circle, or run along an axis that blocks cannot run over.
     """
     indices = _indices(program)
-    lowering = _Lowering(program, _loop_axes(program, lengths), _at_products(program, indices), indices)
-    for each in _in_order(program, folds, lowering.at_products):
+    lowering = _Lowering(program, _loop_axes(program, lengths), _at_matmuls(program, indices), indices)
+    for each in _in_order(program, folds, lowering.at_matmuls):
         if isinstance(each, Fold):
             lowering.fold(each)
         else:
@@ -86,17 +86,17 @@ def lower(program: TensorProgram, folds: Sequence[Fold] = (), lengths: Mapping[s
     return BlockProgram(inputs, graph, tuple(lowering.lists[name] for name in program.outputs))
 
 
-def _in_order(program: TensorProgram, folds: Sequence[Fold], at_products: Mapping[str, Cast]) -> Iterator[Node | Fold]:
+def _in_order(program: TensorProgram, folds: Sequence[Fold], at_matmuls: Mapping[str, Cast]) -> Iterator[Node | Fold]:
     """Yields what there is to lower, each after what it reads."""
     if not folds:
-        yield from (n for n in program.nodes if n.name not in at_products)
+        yield from (n for n in program.nodes if n.name not in at_matmuls)
         return
     values = program.values()
     maker = {value: fold for fold in folds for value, _ in fold.makes}
 
     def reads(of: Node | Fold) -> Iterator[str]:
         for name in (u.value for _, u in of.args) if isinstance(of, Fold) else uses(of):
-            cast = at_products.get(name)
+            cast = at_matmuls.get(name)
             yield name if cast is None else cast.arg.value
 
     wanted: dict[str, None] = {}
@@ -205,8 +205,8 @@ def _roles(node: Node) -> tuple[list[Axis], list[Axis]]:
             return ([], [])
 
 
-def _at_products(program: TensorProgram, indices: Container[str]) -> dict[str, Cast]:
-    """Finds roundings that only products read: made where these read their operands, so that rules see what comes before them.
+def _at_matmuls(program: TensorProgram, indices: Container[str]) -> dict[str, Cast]:
+    """Finds roundings that only matmuls read: made where these read their operands, so that rules see what comes before them.
 
     Not those of what `indices` decide, which no list holds: they are values like others.
     """
@@ -271,7 +271,7 @@ class _Lowering:
 
     program: TensorProgram
     axes: _LoopAxes
-    at_products: dict[str, Cast]
+    at_matmuls: dict[str, Cast]
     indices: dict[str, Node]
     nodes: list[BlockNode] = field(default_factory=list[BlockNode])
     lists: dict[str, tuple[Axis, ...]] = field(default_factory=dict[str, tuple[Axis, ...]])
@@ -368,7 +368,7 @@ class _Lowering:
         shared = set(node.left.axes) & set(node.right.axes)
         if not over or self.axes.is_unit(over[-1]) or not set(over) <= shared:
             raise UnsupportedError(
-                f"the sum of products {node.name} has no axis that blocks could run over", where=node.location
+                f"the contraction {node.name} has no axis that blocks could run over", where=node.location
             )
         dtype, operands = node.dtype.accumulator, (node.left, node.right)
         if (
@@ -377,7 +377,7 @@ class _Lowering:
             and len(self.blocked(node.axes)) > 1
         ):
             operands = (node.right, node.left)  # the left operand has the rows of the result
-        casts = tuple(self.at_products.get(u.value) for u in operands)
+        casts = tuple(self.at_matmuls.get(u.value) for u in operands)
         read = tuple(u if c is None else _through(c, u) for u, c in zip(operands, casts, strict=True))
 
         def leaf(made: dict[Axis, Axis], names: tuple[str, ...], out: str) -> list[BlockNode]:

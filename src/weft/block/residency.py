@@ -2,7 +2,7 @@
 
 An item is loaded where it is first read and dropped where it is last read; a loop's state lives as long as the loop. An operator
 that works element by element puts its result in the place of an operand of the same size that nothing reads any more, as an
-accumulating product does with its accumulator; a `Fill`, which changes nothing but padding, shares its operand's place. Padding
+accumulating matmul does with its accumulator; a `Fill`, which changes nothing but padding, shares its operand's place. Padding
 does not count, nor do lists in global memory: inputs, outputs, what kernels leave for others.
 
 The interpreter and the cost model both account with these: one with every iteration's values, one with sizes and classes alone.

@@ -44,7 +44,7 @@ def _attention_layer(  # noqa: PLR0913, PLR0917 - ATen's arguments
     average_attn_weights: bool = True,
     mask_type: int | None = None,
 ) -> Any:
-    """Computes projections, scores, softmax, the product with the values, the last projection. Where the mask is true,
+    """Computes projections, scores, softmax, the matmul with the values, the last projection. Where the mask is true,
     nothing is read.
     """
     if query.is_nested or query.ndim != 3 or embed_dim % num_head:

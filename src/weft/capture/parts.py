@@ -25,7 +25,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Computes the two products, the scale, the mask and the softmax; a row that a mask excludes whole is 0, as in eager.
+    """Computes the two matmuls, the scale, the mask and the softmax; a row that a mask excludes whole is 0, as in eager.
 
     Heads that share keys and values are a dimension of their own beside that of the keys' heads.
     """
@@ -349,11 +349,11 @@ def _glu(tensor: torch.Tensor, dim: int = -1) -> torch.Tensor:
     return value * gate.sigmoid()
 
 
-def _scaled_sum(bias: torch.Tensor, product: torch.Tensor, beta: float, alpha: float) -> Any:
-    """Computes beta * bias + alpha * product; beta = 0 ignores bias, NaN and all. Among integers PyTorch truncates both."""
-    if not product.is_floating_point() and not (isinstance(beta, int) and isinstance(alpha, int)):
+def _scaled_sum(bias: torch.Tensor, matmul: torch.Tensor, beta: float, alpha: float) -> Any:
+    """Computes beta * bias + alpha * matmul; beta = 0 ignores bias, NaN and all. Among integers PyTorch truncates both."""
+    if not matmul.is_floating_point() and not (isinstance(beta, int) and isinstance(alpha, int)):
         return NotImplemented
-    scaled = product if alpha == 1 else product * alpha
+    scaled = matmul if alpha == 1 else matmul * alpha
     if beta == 0:
         return scaled
     return scaled + (bias if beta == 1 else bias * beta)
@@ -461,7 +461,7 @@ def _prelu(tensor: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 LIBRARY = frozenset({"aten._scaled_mm.default"})
-"""Of `PARTS` those that PyTorch has a library's kernel for, which a product among the parts would not find."""
+"""Of `PARTS` those that PyTorch has a library's kernel for, which a matmul among the parts would not find."""
 
 PARTS: dict[str, Callable[..., Any]] = {
     **LAYERS,

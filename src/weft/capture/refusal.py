@@ -1,6 +1,6 @@
 """What eager says of a graph whose operands do not go together, with the user's line.
 
-Fake tensors let some of these through (a product of float32 and bfloat16): such a graph runs in PyTorch, which then raises.
+Fake tensors let some of these through (a matmul of float32 and bfloat16): such a graph runs in PyTorch, which then raises.
 """
 
 from __future__ import annotations

@@ -16,11 +16,11 @@ from weft.capture.creation import CREATION
 from weft.capture.describe import alive, home_of, unlike
 from weft.capture.elementwise import elementwise, is_elementwise
 from weft.capture.flags import flagged
+from weft.capture.matmuls import MATMULS
 from weft.capture.memory import Effect, Piece, Write
 from weft.capture.numbers import INDICES
 from weft.capture.opaque import OpaqueCalls
 from weft.capture.picks import CHECK
-from weft.capture.products import PRODUCTS
 from weft.capture.recording import Call, Recording, Slot
 from weft.capture.reductions import REDUCTIONS
 from weft.capture.results import Results
@@ -31,7 +31,7 @@ from weft.errors import UnsupportedError, WeftError
 from weft.tensor.builder import Ref
 from weft.tensor.program import Opaque, TensorProgram, uses
 
-_HANDLERS: dict[str, Handler] = {**CREATION, **INDICES, **PRODUCTS, **REDUCTIONS, **VIEWS}
+_HANDLERS: dict[str, Handler] = {**CREATION, **INDICES, **MATMULS, **REDUCTIONS, **VIEWS}
 
 _NUMBER = "aten.scalar_tensor"
 

@@ -151,7 +151,7 @@ def _threads() -> Iterator[Finding]:
 def _brgemm() -> Iterator[Finding]:
     if current().brgemm == "off":
         yield Finding(
-            "brgemm", "warn", "switched off by the option", "unset WEFT_BRGEMM: large products are slower without"
+            "brgemm", "warn", "switched off by the option", "unset WEFT_BRGEMM: large matmuls are slower without"
         )
         return
     library = ctypes.CDLL("libtorch_cpu.so", mode=os.RTLD_LAZY | os.RTLD_NOLOAD)
@@ -160,8 +160,8 @@ def _brgemm() -> Iterator[Finding]:
     symbols = dict(re.findall(r'(\w+) = \(\w+\)dlsym\(torch, "(\w+)"\)', text))
     missing = sorted(kind for kind, symbol in symbols.items() if not hasattr(library, symbol))
     if missing or not symbols:
-        todo = "expect large products to be slower than PyTorch's: this PyTorch does not export what weft looks for"
-        yield Finding("brgemm", "warn", f"PyTorch's blocked product is not there for: {', '.join(missing)}", todo)
+        todo = "expect large matmuls to be slower than PyTorch's: this PyTorch does not export what weft looks for"
+        yield Finding("brgemm", "warn", f"PyTorch's blocked matmul is not there for: {', '.join(missing)}", todo)
         return
     packs = getattr(library, symbols["could_pack"])
     packs.argtypes, packs.restype = [ctypes.c_int8], ctypes.c_bool
@@ -170,7 +170,7 @@ def _brgemm() -> Iterator[Finding]:
         if packs(_BFLOAT16)
         else "float32 only; bfloat16 on weft's own vector code (no matrix units)"
     )
-    yield Finding("brgemm", "ok", f"PyTorch's blocked matrix product: {units}")
+    yield Finding("brgemm", "ok", f"PyTorch's blocked matmul: {units}")
 
 
 def _cache() -> Iterator[Finding]:

@@ -79,7 +79,7 @@ class Correcting:
 def correcting(state: State) -> Correcting:
     """Finds the operators of `state`'s update that correct.
 
-    The new value of a component combines, by a monoid or in an accumulating product, what there was with what is new:
+    The new value of a component combines, by a monoid or in an accumulating matmul, what there was with what is new:
 
         s' = add(mul(s, f), part)
 

@@ -148,10 +148,10 @@ def cost_of(
 
 
 def _working_seconds(part: Traffic, machine: Machine) -> float:
-    """Computes the seconds of arithmetic at full rates: products in the matrix units, all else in vectors of fp32."""
-    products = sum(work / machine.matrix_rate(d) for d, work in part.matrix_flops.items())
+    """Computes the seconds of arithmetic at full rates: matmuls in the matrix units, all else in vectors of fp32."""
+    matmuls = sum(work / machine.matrix_rate(d) for d, work in part.matrix_flops.items())
     rest = sum(part.flops.values()) - sum(part.matrix_flops.values())
-    return products + rest / machine.vector_flops
+    return matmuls + rest / machine.vector_flops
 
 
 def _local_seconds(part: Traffic, machine: Machine) -> float:

@@ -8,7 +8,7 @@ from enum import Enum
 from math import ceil, sqrt
 
 from weft.block.program import BlockProgram
-from weft.cost.gpu_work import LEAST_OF_PRODUCTS, Load, LoopWork, Product, ProgramWork, work_of
+from weft.cost.gpu_work import LEAST_OF_MATMULS, Load, LoopWork, Matmul, ProgramWork, work_of
 from weft.cost.gpus import Gpu
 from weft.cost.traffic import by_kernel
 from weft.schedule import KernelNodes, kernels
@@ -17,7 +17,7 @@ LARGEST_BLOCK = 1 << 20
 """Elements of a block that Triton takes at most."""
 
 MOST_UNROLLED = 8192
-"""Instructions, of 16 bytes each, that the cache for them holds; Triton takes minutes to compile more of a product."""
+"""Instructions, of 16 bytes each, that the cache for them holds; Triton takes minutes to compile more of a matmul."""
 
 _REGISTERS_OF_A_THREAD = 255
 # What a kernel needs beside its blocks: pointers, strides, counters, predicates.
@@ -41,13 +41,13 @@ class Resources:
     Attributes:
         programs: of its grid.
         threads: of a program.
-        shared_bytes: of shared memory, of a program: operands of products, as many times as the pipeline has blocks under way, and
+        shared_bytes: of shared memory, of a program: operands of matmuls, as many times as the pipeline has blocks under way, and
             what changes its layout.
         registers: of a thread, as many as its blocks want; spilled: those that it cannot have.
         resident: programs that a multiprocessor holds at once.
         waves: rounds in which the grid runs; last_wave: how full the last one is, in (0, 1].
         largest_block: elements of the largest block, padding included.
-        unrolled: instructions of a thread for one product of blocks on vector units, which has no loop.
+        unrolled: instructions of a thread for one matmul of blocks on vector units, which has no loop.
     """
 
     programs: int
@@ -100,7 +100,7 @@ def resources_of(work: ProgramWork, gpu: Gpu, warps: int, stages: int) -> Resour
         waves=waves,
         last_wave=(work.programs - (waves - 1) * places) / places,
         largest_block=work.largest,
-        unrolled=max((_unrolled(p, gpu, warps) for r in work.body.all() for p in r.products), default=0),
+        unrolled=max((_unrolled(p, gpu, warps) for r in work.body.all() for p in r.matmuls), default=0),
     )
 
 
@@ -113,13 +113,13 @@ def unfit(found: Resources, gpu: Gpu) -> str | None:
     if found.largest_block > LARGEST_BLOCK:
         return f"a block of {found.largest_block} elements, where Triton takes {LARGEST_BLOCK}"
     if found.unrolled > MOST_UNROLLED:
-        return f"{found.unrolled} instructions in a row for a product on vector units, where {MOST_UNROLLED} are kept on chip"
+        return f"{found.unrolled} instructions in a row for a matmul on vector units, where {MOST_UNROLLED} are kept on chip"
     return None
 
 
 def pipelined(region: LoopWork, stages: int) -> bool:
     """Tells whether the compiler has several iterations of the loop under way: an innermost one that multiplies blocks it loads."""
-    return region.loop and stages > 1 and not region.inner and any(load.products for load in region.loads)
+    return region.loop and stages > 1 and not region.inner and any(load.matmuls for load in region.loads)
 
 
 def copied_ahead(region: LoopWork, gpu: Gpu, stages: int) -> bool:
@@ -127,7 +127,7 @@ def copied_ahead(region: LoopWork, gpu: Gpu, stages: int) -> bool:
     multiplies no blocks.
     """
     lone = gpu.copies_ahead and region.loop and not region.inner and region.together == 1
-    return lone and stages > 1 and bool(region.loads) and not any(load.products for load in region.loads)
+    return lone and stages > 1 and bool(region.loads) and not any(load.matmuls for load in region.loads)
 
 
 class Unit(Enum):
@@ -138,29 +138,29 @@ class Unit(Enum):
     vector = "vector"
 
 
-def unit_of(product: Product, gpu: Gpu, warps: int) -> Unit:
-    """Returns the unit that a product of blocks runs on."""
-    if product.dtype not in gpu.flops:
+def unit_of(matmul: Matmul, gpu: Gpu, warps: int) -> Unit:
+    """Returns the unit that a matmul of blocks runs on."""
+    if matmul.dtype not in gpu.flops:
         return Unit.vector
-    return Unit.warpgroup if gpu.warpgroups and warps % 4 == 0 and product.rows >= 64 else Unit.warp
+    return Unit.warpgroup if gpu.warpgroups and warps % 4 == 0 and matmul.rows >= 64 else Unit.warp
 
 
 def shared_bytes(region: LoopWork, gpu: Gpu, warps: int, stages: int) -> int:
     """Counts the bytes of shared memory that `region` and what it holds need at once."""
-    made = max((_passed(p, gpu, warps) for p in region.products), default=0)
+    made = max((_passed(p, gpu, warps) for p in region.matmuls), default=0)
     stored = _stored(region, gpu, warps)
     if pipelined(region, stages):
-        units = {unit_of(p, gpu, warps) for p in region.products}
-        operands = [load for load in region.loads if load.products]
+        units = {unit_of(p, gpu, warps) for p in region.matmuls}
+        operands = [load for load in region.loads if load.matmuls]
         kept = [load for load in operands if not (load.others and gpu.operands_in_registers)]
         passing = max((load.bytes for load in operands if load not in kept), default=0)
         return sum(load.bytes * _buffers(load, units, gpu, stages) for load in kept) + max(passing, made, stored)
     if copied_ahead(region, gpu, stages):
         return max((stages - 1) * sum(load.bytes for load in region.loads), stored)
-    units = {unit_of(p, gpu, warps) for r in region.all() for p in r.products}
+    units = {unit_of(p, gpu, warps) for r in region.all() for p in r.matmuls}
     own = gpu.operands_in_registers or (stages == 1 and units == {Unit.warp})
-    lasting = 0 if own else sum(load.bytes for load in region.loads if load.products and load.within)
-    passing = max((_arriving(p, gpu, warps) for p in region.products), default=0)
+    lasting = 0 if own else sum(load.bytes for load in region.loads if load.matmuls and load.within)
+    passing = max((_arriving(p, gpu, warps) for p in region.matmuls), default=0)
     inner = max((shared_bytes(r, gpu, warps, stages) for r in region.inner), default=0)
     # What a program stores at its end comes after all that its loops needed.
     return max(lasting + max(passing + made, inner), stored + (lasting if region.loop else 0))
@@ -171,13 +171,13 @@ def _buffers(load: Load, units: Collection[Unit], gpu: Gpu, stages: int) -> int:
     return stages if units == {Unit.warpgroup} and (gpu.tensor_memory or not load.others) else stages - 1
 
 
-def _arriving(product: Product, gpu: Gpu, warps: int) -> int:
-    """Counts the bytes of operands that are loaded for one product alone; to the warps' own units some go in pieces."""
-    pairs = zip(product.loaded, product.turned, strict=True)
+def _arriving(matmul: Matmul, gpu: Gpu, warps: int) -> int:
+    """Counts the bytes of operands that are loaded for one matmul alone; to the warps' own units some go in pieces."""
+    pairs = zip(matmul.loaded, matmul.turned, strict=True)
     operands = [(o.bytes, turned or o.others) for o, turned in pairs if o is not None and not o.within]
     if gpu.operands_in_registers:
         return max((size for size, _ in operands), default=0)
-    if unit_of(product, gpu, warps) is not Unit.warp:
+    if unit_of(matmul, gpu, warps) is not Unit.warp:
         return sum(size for size, _ in operands)
     piece = _PIECE_BYTES * warps * gpu.warp
     pieces = [min(size, piece) for size, pieced in operands if pieced]
@@ -189,19 +189,19 @@ def _stored(region: LoopWork, gpu: Gpu, warps: int) -> int:
     return max((min(lanes * t.bytes, _PIECE_BYTES * warps * gpu.warp) for lanes, t in region.stores), default=0)
 
 
-def _passed(product: Product, gpu: Gpu, warps: int) -> int:
+def _passed(matmul: Matmul, gpu: Gpu, warps: int) -> int:
     """Counts the bytes of computed operands that go through shared memory: rows stay where they are if every warp has its own."""
-    rows, columns = product.made
-    unit = unit_of(product, gpu, warps)
-    stays = unit is not Unit.vector and product.rows >= LEAST_OF_PRODUCTS * warps
+    rows, columns = matmul.made
+    unit = unit_of(matmul, gpu, warps)
+    stays = unit is not Unit.vector and matmul.rows >= LEAST_OF_MATMULS * warps
     stays = stays and not (unit is Unit.warpgroup and gpu.tensor_memory)
     return columns + (0 if stays else rows)
 
 
-def _unrolled(product: Product, gpu: Gpu, warps: int) -> int:
-    if unit_of(product, gpu, warps) is not Unit.vector:
+def _unrolled(matmul: Matmul, gpu: Gpu, warps: int) -> int:
+    if unit_of(matmul, gpu, warps) is not Unit.vector:
         return 0
-    return product.rows * product.columns * product.depth // (warps * gpu.warp)
+    return matmul.rows * matmul.columns * matmul.depth // (warps * gpu.warp)
 
 
 def _registers(work: ProgramWork, gpu: Gpu, warps: int, stages: int) -> int:
@@ -214,13 +214,13 @@ def _beside(region: LoopWork, gpu: Gpu, warps: int, stages: int) -> int:
     """Counts the bytes of registers of what is no block of the program: addresses, and operands of the warps' own units."""
     threads = warps * gpu.warp
     found = sum(8 * threads * accesses(load, threads) for load in region.loads)
-    units = {p: unit_of(p, gpu, warps) for p in region.products}
+    units = {p: unit_of(p, gpu, warps) for p in region.matmuls}
     parts = [
         (p.rows + p.columns) * min(p.depth, _DEPTH_HELD) * p.dtype.bytes for p, u in units.items() if u is Unit.warp
     ]
     found += int(max(parts, default=0) * sqrt(warps))
     if Unit.warp in units.values() and not pipelined(region, stages):
-        found += sum(load.bytes for load in region.loads if load.products)
+        found += sum(load.bytes for load in region.loads if load.matmuls)
     return found
 
 

@@ -2,7 +2,7 @@
 
 The levels are those of "FlashAttention on a Napkin" (a transfer rate for each level of the hierarchy, a limit of memory at
 each); the counts are `weft.cost.traffic`'s. What is added is latency, which decides where there are few programs: a program
-alone waits for its own instructions, for its products and for memory, and only others on the same multiprocessor, or blocks
+alone waits for its own instructions, for its matmuls and for memory, and only others on the same multiprocessor, or blocks
 under way, fill the time.
 """
 
@@ -16,25 +16,25 @@ from math import ceil
 from weft.block.program import BlockProgram
 from weft.cost.estimate import Cost
 from weft.cost.gpu_limits import Resources, Unit, accesses, copied_ahead, pipelined, resources_of, unfit, unit_of
-from weft.cost.gpu_work import LoopWork, Product, ProgramWork, work_of
+from weft.cost.gpu_work import LoopWork, Matmul, ProgramWork, work_of
 from weft.cost.gpus import Gpu, gpu
 from weft.cost.traffic import Traffic, by_kernel
 from weft.schedule import Schedule, kernels
 from weft.target import Target
 from weft.tensor.dtypes import DType
 
-# Clocks of a scheduler for one access of 16 bytes a thread: its address, its predicate, and the copy itself.
-_ACCESS_CLOCKS = 16.0
-# Clocks until a result that threads combine is there: a few exchanges between the lanes of a warp, each as long as an access to
+# Cycles of a scheduler for one access of 16 bytes a thread: its address, its predicate, and the copy itself.
+_ACCESS_CYCLES = 16.0
+# Cycles until a result that threads combine is there: a few exchanges between the lanes of a warp, each as long as an access to
 # shared memory.
-_REDUCTION_CLOCKS = 100.0
-# Clocks until the result of a product can be read, beyond its own work; the same for what goes through shared memory to others.
-_PRODUCT_CLOCKS = 60.0
-_PASSING_CLOCKS = 100.0
-# Clocks of a vector unit for a multiplication and addition of two blocks: operands come from shared memory, with instructions of
+_REDUCTION_CYCLES = 100.0
+# Cycles until the result of a matmul can be read, beyond its own work; the same for what goes through shared memory to others.
+_MATMUL_CYCLES = 60.0
+_PASSING_CYCLES = 100.0
+# Cycles of a vector unit for a multiplication and addition of two blocks: operands come from shared memory, with instructions of
 # their own. A thread has up to 4 by 4 results at once; where its 4 columns lie along the depth in memory, a warp's lanes read the
 # same banks, one after the other.
-_VECTOR_CLOCKS = 2.0
+_VECTOR_CYCLES = 2.0
 # How well what bounds a launch as a whole overlaps: two bounds that are equal take 2 ** (1 / 4) as long as one.
 _OVERLAP = 4
 # Bytes that a spilled register moves: written once and read once.
@@ -101,9 +101,9 @@ def _cost(work: ProgramWork, counted: Traffic, chip: Gpu, warps: int, stages: in
     written = sum(size for name, size in counted.stored.items() if name in counted.shared)
     unique = sum(min(counted.lists[name], size) for name, size in read.items()) + written
     flops = sum(counted.flops.values())
-    products = sum(work / chip.flops.get(dtype, chip.vector_flops) for dtype, work in counted.matrix_flops.items())
+    matmuls = sum(work / chip.flops.get(dtype, chip.vector_flops) for dtype, work in counted.matrix_flops.items())
     vectors = (flops - sum(counted.matrix_flops.values())) / chip.vector_flops
-    floor = max(unique / chip.dram, products, vectors)
+    floor = max(unique / chip.dram, matmuls, vectors)
     found = resources_of(work, chip, warps, stages)
     padded: Counter[str] = Counter()
     for region in work.body.all():
@@ -123,22 +123,22 @@ def _cost(work: ProgramWork, counted: Traffic, chip: Gpu, warps: int, stages: in
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """Clocks of a multiprocessor's units that a program keeps busy, none of which two programs have at once."""
+    """Cycles of a multiprocessor's units that a program keeps busy, none of which two programs have at once."""
 
-    products: float = 0.0
+    matmuls: float = 0.0
     slots: float = 0.0
     moving: float = 0.0
 
     def plus(self, other: _Use, times: float = 1.0) -> _Use:
         return _Use(
-            self.products + other.products * times,
+            self.matmuls + other.matmuls * times,
             self.slots + other.slots * times,
             self.moving + other.moving * times,
         )
 
     @property
     def most(self) -> float:
-        return max(self.products, self.slots, self.moving)
+        return max(self.matmuls, self.slots, self.moving)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,14 +165,14 @@ class _Model:
         alone += steps * spilled / self.chip.shared_width
         full, rest = divmod(work.programs, self.found.resident * self.chip.multiprocessors)
         last = ceil(rest / self.chip.multiprocessors)
-        clocks = full * max(alone, self.found.resident * use.most) + (max(alone, last * use.most) if rest else 0.0)
-        return clocks / self.chip.clock
+        cycles = full * max(alone, self.found.resident * use.most) + (max(alone, last * use.most) if rest else 0.0)
+        return cycles / self.chip.hertz
 
     def region(self, region: LoopWork) -> tuple[float, _Use]:
-        """Computes the clocks that all runs of `region` in one program take when it is alone, and what they use."""
+        """Computes the cycles that all runs of `region` in one program take when it is alone, and what they use."""
         chip = self.chip
         use = self.once(region)
-        moving, memory = use.moving, self.memory * chip.clock if region.loads else 0.0
+        moving, memory = use.moving, self.memory * chip.hertz if region.loads else 0.0
         busy = self.alone(region)
         # Of other loops that copy ahead, some were seen to gain nothing.
         strips = region.strips and copied_ahead(region, chip, self.stages)
@@ -180,76 +180,74 @@ class _Model:
             step, fill = max(busy, moving, memory / (self.stages - 1)), region.entries * (memory + moving)
         else:
             step, fill = busy + memory / region.together + moving, 0.0
-        clocks, total = region.runs * step + fill, _Use().plus(use, region.runs)
+        cycles, total = region.runs * step + fill, _Use().plus(use, region.runs)
         for inner in region.inner:
             more, used = self.region(inner)
-            clocks, total = clocks + more, total.plus(used)
-        return clocks, total
+            cycles, total = cycles + more, total.plus(used)
+        return cycles, total
 
     def once(self, region: LoopWork) -> _Use:
         """Computes what one run of `region` keeps busy, without the loops inside."""
-        products = [(self.product(p), unit_of(p, self.chip, self.warps)) for p in region.products]
-        vectors = sum(clocks for clocks, unit in products if unit is Unit.vector)
+        matmuls = [(self.matmul(p), unit_of(p, self.chip, self.warps)) for p in region.matmuls]
+        vectors = sum(cycles for cycles, unit in matmuls if unit is Unit.vector)
         slots = self.warps_each * (self.vectors(region) + self.copies(region))
         return _Use(
-            sum(clocks for clocks, unit in products if unit is not Unit.vector),
+            sum(cycles for cycles, unit in matmuls if unit is not Unit.vector),
             slots + vectors,
             sum(load.bytes * load.spread * self.shares[load.name] for load in region.loads) / self.chip.cache_width,
         )
 
     def alone(self, region: LoopWork) -> float:
-        """Computes the clocks of one run of `region` in a program that is alone, without waiting for memory."""
+        """Computes the cycles of one run of `region` in a program that is alone, without waiting for memory."""
         chip, each = self.chip, self.warps_each
-        products = [(self.product(p), unit_of(p, chip, self.warps)) for p in region.products]
-        # Warps of one scheduler wait for their own products; those of the others are done meanwhile.
+        matmuls = [(self.matmul(p), unit_of(p, chip, self.warps)) for p in region.matmuls]
+        # Warps of one scheduler wait for their own matmuls; those of the others are done meanwhile.
         own = sum(
-            clocks if unit is Unit.vector else clocks / max(1.0, self.warps / chip.schedulers)
-            for clocks, unit in products
+            cycles if unit is Unit.vector else cycles / max(1.0, self.warps / chip.schedulers)
+            for cycles, unit in matmuls
         )
         passing = sum(
-            any(p.made) and unit is not Unit.warpgroup for p, (_, unit) in zip(region.products, products, strict=True)
+            any(p.made) and unit is not Unit.warpgroup for p, (_, unit) in zip(region.matmuls, matmuls, strict=True)
         )
-        waiting = (
-            _PRODUCT_CLOCKS * len(products) + _PASSING_CLOCKS * passing + _REDUCTION_CLOCKS * len(region.reductions)
-        )
+        waiting = _MATMUL_CYCLES * len(matmuls) + _PASSING_CYCLES * passing + _REDUCTION_CYCLES * len(region.reductions)
         return (
             own
             + waiting
             + max(chip.lone_warp, each) * self.vectors(region)
             + each * self.copies(region)
-            + chip.step_clocks
+            + chip.step_cycles
         )
 
     @property
     def warps_each(self) -> float:
-        """Clocks in which a scheduler starts one instruction of each of its warps."""
+        """Cycles in which a scheduler starts one instruction of each of its warps."""
         chip = self.chip
         return max(1.0, self.warps / chip.schedulers) * chip.schedulers * chip.warp / chip.lanes
 
     def vectors(self, region: LoopWork) -> float:
-        """Computes the clocks of elementwise work, for each warp."""
-        return sum(clocks * max(1.0, lanes / self.found.threads) for lanes, clocks in region.vectors)
+        """Computes the cycles of elementwise work, for each warp."""
+        return sum(cycles * max(1.0, lanes / self.found.threads) for lanes, cycles in region.vectors)
 
     def copies(self, region: LoopWork) -> float:
-        """Computes the clocks of loads and stores, for each warp."""
+        """Computes the cycles of loads and stores, for each warp."""
         threads = self.found.threads
         loads = sum(accesses(load, threads) for load in region.loads)
         stores = sum(max(1, lanes * dtype.bytes // (16 * threads)) for lanes, dtype in region.stores)
-        return _ACCESS_CLOCKS * (loads + stores)
+        return _ACCESS_CYCLES * (loads + stores)
 
-    def product(self, product: Product) -> float:
-        """Computes the clocks of the units that multiply, for one product of blocks."""
+    def matmul(self, matmul: Matmul) -> float:
+        """Computes the cycles of the units that multiply, for one matmul of blocks."""
         chip = self.chip
-        work = product.rows * product.columns * product.depth
-        rate = chip.products_a_clock * chip.flops.get(product.dtype, 0.0) / chip.flops[DType.bfloat16]
-        match unit_of(product, chip, self.warps):
+        work = matmul.rows * matmul.columns * matmul.depth
+        rate = chip.matmul_fmas_per_cycle * chip.flops.get(matmul.dtype, 0.0) / chip.flops[DType.bfloat16]
+        match unit_of(matmul, chip, self.warps):
             case Unit.warpgroup:
                 return work / rate
             case Unit.warp:
                 return work / (rate * chip.warp_share)
             case Unit.vector:
                 threads = self.found.threads
-                own = product.rows * product.columns / threads
+                own = matmul.rows * matmul.columns / threads
                 side = 4 if own >= 16 else 2 if own >= 4 else 1
-                conflicts = threads * product.depth * side / 4 if product.turned[1] else 0.0
-                return work * _VECTOR_CLOCKS / chip.lanes + conflicts
+                conflicts = threads * matmul.depth * side / 4 if matmul.turned[1] else 0.0
+                return work * _VECTOR_CYCLES / chip.lanes + conflicts

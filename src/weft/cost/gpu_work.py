@@ -29,7 +29,7 @@ from weft.block.program import (
 from weft.block.residency import Frame, LiveBytes, LoopFrame, global_lists
 from weft.block.size import value
 from weft.block.walk import copied, operands, results
-from weft.cost.gpu_clocks import CONVERT, SELECT, clocks_of
+from weft.cost.gpu_cycles import CONVERT, SELECT, cycles_of
 from weft.cost.traffic import Traffic
 from weft.schedule import KernelNodes, power_of_two, under_way
 from weft.tensor.axes import Axis
@@ -38,8 +38,8 @@ from weft.tensor.program import Monoid
 
 # Bytes that memory moves at least.
 _SECTOR_BYTES = 32
-LEAST_OF_PRODUCTS = 16
-"""Rows, columns and depth that a product of blocks has at least."""
+LEAST_OF_MATMULS = 16
+"""Rows, columns and depth that a matmul of blocks has at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Load:
     Attributes:
         name: of the list that it is an item of.
         elements: lanes, padding included.
-        products: it is read by products of blocks; others: by other code, so that it is in registers too.
+        matmuls: it is read by matmuls of blocks; others: by other code, so that it is in registers too.
         within: it is read inside loops of the region that loads it.
         spread: bytes that memory moves for each one of it: more than 1 where few of its elements lie beside one another.
     """
@@ -57,7 +57,7 @@ class Load:
     name: str
     elements: int
     dtype: DType
-    products: bool
+    matmuls: bool
     others: bool
     within: bool
     spread: float = 1.0
@@ -69,13 +69,13 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
-    """A product of blocks: lanes of its rows, columns and depth; what its operands are multiplied as.
+class Matmul:
+    """A matmul of blocks: lanes of its rows, columns and depth; what its operands are multiplied as.
 
     Attributes:
         made: bytes of each operand that the kernel computes, (rows', columns'); 0 for one that is loaded.
         loaded: each operand that is loaded, None for one that is computed.
-        turned: the operand lies in memory with its dimensions in the other order than the product has them.
+        turned: the operand lies in memory with its dimensions in the other order than the matmul has them.
     """
 
     rows: int
@@ -95,7 +95,7 @@ class LoopWork:
         loop: it is one iteration of a loop; else that of the program, once.
         together: iterations whose loads are under way at once.
         runs: how often one program runs it, on average; entries: how often it gets to the loop.
-        vectors: (lanes, clocks for each) of the elementwise work.
+        vectors: (lanes, cycles for each) of the elementwise work.
         reductions: lanes of each result of a reduction within a block.
         stores: (lanes, element type) of blocks that are stored.
         inner: loops inside.
@@ -107,7 +107,7 @@ class LoopWork:
     entries: float
     together: int = 1
     loads: list[Load] = field(default_factory=list[Load])
-    products: list[Product] = field(default_factory=list[Product])
+    matmuls: list[Matmul] = field(default_factory=list[Matmul])
     vectors: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
     reductions: list[int] = field(default_factory=list[int])
     stores: list[tuple[int, DType]] = field(default_factory=list[tuple[int, DType]])
@@ -152,9 +152,9 @@ def work_of(
     """
     around = Scope({}, applied=True)
     types = infer(applied.graph, dict(applied.inputs), around)
-    products = frozenset(_in_products(part.nodes))
+    matmuls = frozenset(_in_matmuls(part.nodes))
     body = LoopWork(loop=False, runs=1.0, entries=1.0)
-    walk = _Walk(counted, sizes, products, body, global_lists(applied))
+    walk = _Walk(counted, sizes, matmuls, body, global_lists(applied))
     given = {n: types[n] for n in part.reads}
     last = {n: kind.lists[d] for n, kind in given.items() if (d := (innermost or {}).get(n)) is not None and kind.lists}
     values = {
@@ -168,7 +168,7 @@ def work_of(
     return ProgramWork(counted.iterations, body, walk.memory.peak, walk.largest)
 
 
-def _in_products(nodes: Sequence[BlockNode]) -> set[Axis]:
+def _in_matmuls(nodes: Sequence[BlockNode]) -> set[Axis]:
     """Return the axes of blocks that are multiplied: rows, columns, and what is contracted."""
     found: set[Axis] = set()
     for node in nodes:
@@ -177,7 +177,7 @@ def _in_products(nodes: Sequence[BlockNode]) -> set[Axis]:
         elif isinstance(node, Map):
             graphs = [node.body] if node.state is None else [node.body, node.state.update, node.state.finish]
             for graph in graphs:
-                found |= _in_products(graph.nodes)
+                found |= _in_matmuls(graph.nodes)
     return found
 
 
@@ -209,7 +209,7 @@ _Lanes = Mapping[Axis, int]
 class _Walk:
     counted: Traffic
     sizes: Mapping[str, int]
-    products: frozenset[Axis]
+    matmuls: frozenset[Axis]
     top: LoopWork
     shared: frozenset[str]
     memory: LiveBytes = field(default_factory=LiveBytes)
@@ -251,7 +251,7 @@ class _Walk:
         return values
 
     def registers(self, values: _Values, name: str, kind: BlockType, lanes: _Lanes) -> int:
-        """Count the bytes of registers that an item takes, all threads together: what products alone read stays in
+        """Count the bytes of registers that an item takes, all threads together: what matmuls alone read stays in
         shared memory.
         """
         if kind.lists or (name in values and values[name].raw):
@@ -263,8 +263,8 @@ class _Walk:
         match node:
             case Pointwise(name, expr, _, dims, dtype):
                 self.lanes_of(dims, lanes)
-                for axes, clocks in clocks_of(expr, [values[a].dims for a in node.args]):
-                    region.vectors.append((_elements(axes, lanes), clocks))
+                for axes, cycles in cycles_of(expr, [values[a].dims for a in node.args]):
+                    region.vectors.append((_elements(axes, lanes), cycles))
                 values[name] = _Value(name, (), dims, dtype)
             case Dot():
                 self.dot(node, values, lanes, region)
@@ -293,7 +293,7 @@ class _Walk:
                 values |= {} if same is None else dict.fromkeys(results(node), values[same])
 
     def dot(self, node: Dot, values: _Values, lanes: _Lanes, region: LoopWork) -> None:
-        """Add a product of blocks, or of a block and a vector, which is a sum."""
+        """Add a matmul of blocks, or of a block and a vector, which is a sum."""
         left, right = values[node.left], values[node.right]
         values[node.name] = _Value(node.name, (), node.dims, node.dtype.accumulator)
         if len(node.dims) < 2:
@@ -312,8 +312,8 @@ class _Walk:
         if node.acc is not None and dtype is DType.float32:  # the chain of a block, added to that of the blocks before
             region.vectors.append((_elements(node.dims, lanes), 1.0))
         made = [0 if side.raw else _elements(side.dims, lanes) * dtype.bytes for side in (first, second)]
-        region.products.append(
-            Product(
+        region.matmuls.append(
+            Matmul(
                 lanes[rows],
                 lanes[columns],
                 lanes[node.over],
@@ -335,7 +335,7 @@ class _Walk:
         width = power_of_two(span)
         inner_lanes = {
             **lanes,
-            node.axis: max(width, LEAST_OF_PRODUCTS) if node.axis in self.products else 1 if node.unit else width,
+            node.axis: max(width, LEAST_OF_MATMULS) if node.axis in self.matmuls else 1 if node.unit else width,
         }
         inlined = node.place is Place.grid or node.runs_once
         own = region
@@ -389,13 +389,13 @@ class _Walk:
             seen[feed.inner] = _Value(value.name, kind.lists, kind.dims, kind.dtype, value.raw, along, value.load, last)
             if isinstance(feed.access, Broadcast) or kind.lists or not value.raw or not kind.dims:
                 continue
-            products, others, within = _uses(node, feed.inner)
+            matmuls, others, within = _uses(node, feed.inner)
             count = self.lanes_of(kind.dims, lanes)
             home = next((r for axis, r in reversed(self.around) if axis in along), self.top)
             within = within or home is not region
             beside = lanes[last] if last in kind.dims else 1
             spread = max(1.0, _SECTOR_BYTES / (beside * kind.dtype.bytes))
-            load = Load(value.name, count, kind.dtype, products, others, within, spread)
+            load = Load(value.name, count, kind.dtype, matmuls, others, within, spread)
             seen[feed.inner] = replace(seen[feed.inner], load=load)
             home.loads.append(load)
             if others:
@@ -439,8 +439,8 @@ class _Walk:
 
 
 def _uses(node: Map, name: str) -> tuple[bool, bool, bool]:
-    """Tell whether what `node`'s body loads as `name` is read by products of blocks, by other code, and inside inner loops."""
-    products, others, within = _read(node.body, name)
+    """Tell whether what `node`'s body loads as `name` is read by matmuls of blocks, by other code, and inside inner loops."""
+    matmuls, others, within = _read(node.body, name)
     others = others or any(isinstance(o, Stacked) and o.inner in _aliases(node.body, name) for o in node.outputs)
     if node.state is not None:
         names = node.state.update.inputs[len(node.state.components) :]
@@ -448,8 +448,8 @@ def _uses(node: Map, name: str) -> tuple[bool, bool, bool]:
             for alias in _aliases(node.body, name):
                 if fed == alias:
                     p, o, w = _read(node.state.update, inner)
-                    products, others, within = products or p, others or o, within or w
-    return products, others, within
+                    matmuls, others, within = matmuls or p, others or o, within or w
+    return matmuls, others, within
 
 
 def _aliases(graph: Graph, name: str) -> list[str]:
@@ -462,24 +462,24 @@ def _aliases(graph: Graph, name: str) -> list[str]:
 
 
 def _read(graph: Graph, name: str) -> tuple[bool, bool, bool]:
-    products = others = within = False
+    matmuls = others = within = False
     names = set(_aliases(graph, name))
     for node in graph.nodes:
         if not names & set(operands(node)):
             continue
         match node:
             case Dot(dims=dims):
-                products, others = products or len(dims) == 2, others or len(dims) < 2
+                matmuls, others = matmuls or len(dims) == 2, others or len(dims) < 2
             case Map():
                 for feed in node.inputs:
                     if feed.outer in names:
                         p, o, w = _uses(node, feed.inner)
-                        products, others, within = products or p, others or o, within or w or not node.runs_once
+                        matmuls, others, within = matmuls or p, others or o, within or w or not node.runs_once
             case _ if names.issuperset(results(node)):
                 pass
             case _:
                 others = True
-    return products, others, within
+    return matmuls, others, within
 
 
 def _elements(dims: Iterable[Axis], lanes: _Lanes) -> int:

@@ -3,8 +3,8 @@
 An H200's rates (sm_90) are measured ones (docs/gpu-first-kernels.md). The others' are published ones of an A100 (sm_80),
 a B200 (sm_100) and an MI300X (gfx942), at the share that an H200 reaches of its own. As on a CPU, nothing is timed here.
 
-Clocks, widths and products a clock are published ones. Latencies are rules of thumb of the same order on all of them; `lone_warp`,
-`step_clocks` and `launch_seconds` are read off the first kernels' times on an H200 (docs/gpu-model.md).
+Cycles, widths and matmuls a cycle are published ones. Latencies are rules of thumb of the same order on all of them; `lone_warp`,
+`step_cycles` and `launch_seconds` are read off the first kernels' times on an H200 (docs/gpu-model.md).
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ class Gpu:
     Attributes:
         name: of the chip whose rates these are.
         multiprocessors: how many it has.
-        flops: operations per second of products, by operands' type, and of fp32 outside of them.
+        flops: operations per second of matmuls, by operands' type, and of fp32 outside of them.
         dram, cache, shared: bytes per second from memory, second-level cache, and shared memory, all together.
         cache_bytes: of the second-level cache.
         program_bytes: of shared memory that one program can have.
         shared_bytes: of shared memory of a multiprocessor.
         memory_bytes: of its memory.
-        clock: clocks per second where a kernel does not run into the limit of power.
-        products_a_clock: multiplications with their additions of 16-bit operands, of a multiprocessor.
-        lanes: of its vector units, each one multiplication with its addition of fp32 a clock.
-        warpgroups: it has a unit for products that four warps share; a single warp then reaches `warp_share` of the products.
+        hertz: cycles per second where a kernel does not run into the limit of power.
+        matmul_fmas_per_cycle: multiplications with their additions of 16-bit operands, of a multiprocessor.
+        lanes: of its vector units, each one multiplication with its addition of fp32 a cycle.
+        warpgroups: it has a unit for matmuls that four warps share; a single warp then reaches `warp_share` of the matmuls.
         tensor_memory: that unit keeps results in a memory of its own and reads all operands from shared memory.
-        copies_ahead: loops without products that are told to have iterations under way copy what they load to shared memory.
-        operands_in_registers: products read from registers what loops do not move, and what other code reads too.
+        copies_ahead: loops without matmuls that are told to have iterations under way copy what they load to shared memory.
+        operands_in_registers: matmuls read from registers what loops do not move, and what other code reads too.
         registers: of 4 bytes, of a multiprocessor.
         threads: of a multiprocessor at most; a warp has `warp` of them.
-        schedulers: of a multiprocessor; each starts one instruction of a warp a clock.
-        lone_warp: clocks for each clock's work of a scheduler that has a single warp, which waits for its own results.
-        cache_width, shared_width: bytes a clock that a multiprocessor gets from the second-level cache, and from shared memory.
+        schedulers: of a multiprocessor; each starts one instruction of a warp a cycle.
+        lone_warp: cycles for each cycle's work of a scheduler that has a single warp, which waits for its own results.
+        cache_width, shared_width: bytes a cycle that a multiprocessor gets from the second-level cache, and from shared memory.
         cache_seconds, dram_seconds: until what is asked for from the cache, or from memory, is there.
-        step_clocks: of an iteration of a loop beyond its work: its counter, waiting for all warps.
+        step_cycles: of an iteration of a loop beyond its work: its counter, waiting for all warps.
         launch_seconds: of a launch beyond its work, within a CUDA graph: until its programs run, and after all ended.
     """
 
@@ -59,8 +59,8 @@ class Gpu:
     program_bytes: int
     shared_bytes: int
     memory_bytes: float
-    clock: float
-    products_a_clock: int
+    hertz: float
+    matmul_fmas_per_cycle: int
     lanes: int = 128
     warpgroups: bool = False
     warp_share: float = 1.0
@@ -76,7 +76,7 @@ class Gpu:
     shared_width: int = 128
     cache_seconds: float = 0.3e-6
     dram_seconds: float = 0.6e-6
-    step_clocks: int = 60
+    step_cycles: int = 60
     launch_seconds: float = 2.2e-6
 
     def machine(self) -> Machine:
@@ -96,7 +96,7 @@ class Gpu:
 
 
 def _tensor_cores(half: float, byte: float | None) -> dict[DType, float]:
-    """Returns the rates of products by the operands' type; `byte`: of 8 bits, None where bytes run as half precision."""
+    """Returns the rates of matmuls by the operands' type; `byte`: of 8 bits, None where bytes run as half precision."""
     wide = dict.fromkeys((DType.bfloat16, DType.float16), half)
     narrow = dict.fromkeys((DType.float8_e4m3fn, DType.float8_e5m2, DType.int8, DType.uint8), byte or half)
     return {**wide, **narrow}
@@ -105,19 +105,19 @@ def _tensor_cores(half: float, byte: float | None) -> dict[DType, float]:
 _GPUS = {
     Target("cuda", "80"): Gpu(
         "A100", 108, 17e12, _tensor_cores(212e12, 424e12), 1.7e12, 4e12, 17e12, 40e6, 163 << 10, 164 << 10, 80e9,
-        clock=1.41e9, products_a_clock=1024, lanes=64,
+        hertz=1.41e9, matmul_fmas_per_cycle=1024, lanes=64,
     ),
     Target("cuda", "90"): Gpu(
         "H200", 132, 60e12, _tensor_cores(672e12, 1240e12), 4.27e12, 10e12, 33e12, 50e6, 227 << 10, 228 << 10, 141e9,
-        clock=1.98e9, products_a_clock=2048, warpgroups=True, warp_share=0.5,
+        hertz=1.98e9, matmul_fmas_per_cycle=2048, warpgroups=True, warp_share=0.5,
     ),
     Target("cuda", "100"): Gpu(
         "B200", 148, 65e12, _tensor_cores(1500e12, 3000e12), 6.8e12, 15e12, 37e12, 126e6, 227 << 10, 228 << 10, 180e9,
-        clock=1.92e9, products_a_clock=4096, warpgroups=True, warp_share=0.25, tensor_memory=True,
+        hertz=1.92e9, matmul_fmas_per_cycle=4096, warpgroups=True, warp_share=0.25, tensor_memory=True,
     ),
     Target("hip", "gfx942"): Gpu(
         "MI300X", 304, 110e12, _tensor_cores(800e12, 1600e12), 4.3e12, 12e12, 60e12, 256e6, 64 << 10, 64 << 10, 192e9,
-        clock=2.1e9, products_a_clock=1024, copies_ahead=False, operands_in_registers=True, warp=64,
+        hertz=2.1e9, matmul_fmas_per_cycle=1024, copies_ahead=False, operands_in_registers=True, warp=64,
     ),
 }  # fmt: skip
 

@@ -11,10 +11,10 @@ from weft.tensor.program import Contraction, Iota, Reindex, TensorProgram, axes_
 
 
 def least_seconds(program: TensorProgram, sizes: Mapping[str, int], machine: Machine, *, cached: bool) -> float:
-    """Bounds from below the seconds of `program`: the longer of its inputs and outputs, and its products, at full rate;
+    """Bounds from below the seconds of `program`: the longer of its inputs and outputs, and its matmuls, at full rate;
     no launch.
 
-    Comparisons of indices may leave out parts of inputs and of products: with indices, only what is written counts.
+    Comparisons of indices may leave out parts of inputs and of matmuls: with indices, only what is written counts.
 
     Args:
         program: one region.

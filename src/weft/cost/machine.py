@@ -1,7 +1,7 @@
 """Machines as the cost model sees them: a few rates and sizes, read off the system, never timed.
 
 A timing would differ from process to process, and with it the schedule that is chosen and the key
-that its binary is cached under. What cannot be read off is a rule of thumb per clock cycle, stated
+that its binary is cached under. What cannot be read off is a rule of thumb per cycle, stated
 here; the model ranks schedules by it, and reports are to be read as "about".
 """
 
@@ -21,7 +21,7 @@ from weft.tensor.dtypes import DType
 # from L2 half of one, and from what cores share the numbers typical of current servers.
 _L3_BYTES_PER_CYCLE = 10
 _MEMORY_BYTES_PER_CYCLE = 5
-# Tile units (AMX: 16x16x32 products in 16 cycles) wait for their operands most of the time: small
+# Tile units (AMX: 16x16x32 matmuls in 16 cycles) wait for their operands most of the time: small
 # panels that come from L2 attain about a third of the peak.
 _TILE_FLOPS_PER_CYCLE = 1024 * 0.3
 _DEFAULT_HERTZ = 2.5e9
@@ -43,7 +43,7 @@ class Processor:
     Attributes:
         hertz: the clock, cycles per second.
         vector_bytes: the width of its vectors.
-        tiles: the types of which it has a unit for products of tiles.
+        tiles: the types of which it has a unit for matmuls of tiles.
         caches: bytes of one core's L1 for data and L2, and of the L3 that cores share (0: not described).
         pairs: the types of which its vectors multiply and add up two elements in the place of one of fp32.
     """
@@ -80,7 +80,7 @@ class Machine:
     Attributes:
         cores: threads that a kernel may use.
         vector_flops: operations per second on vectors of fp32.
-        matrix_flops: operations per second of matrix products, by the type of the operands.
+        matrix_flops: operations per second of matmuls, by the type of the operands.
         levels: from the fastest to the largest; the last has no end.
         operation_seconds: what one block operation costs before it does any work (a call, a loop).
         launch_seconds: what one kernel costs before it does any work (guards, allocation, threads).
@@ -103,7 +103,7 @@ class Machine:
         return next((level for level in self.levels if size <= level.bytes), self.levels[-1])
 
     def matrix_rate(self, dtype: DType) -> float:
-        """Returns the operations per second of products of `dtype`; types without an entry go by vectors."""
+        """Returns the operations per second of matmuls of `dtype`; types without an entry go by vectors."""
         return self.matrix_flops.get(dtype, self.vector_flops)
 
     @staticmethod

@@ -16,7 +16,7 @@ def coarse_where_kept_in_16_bits(program: BlockProgram) -> BlockProgram:
     """Replace operations of `program` by less exact, cheaper ones where all floats that it reads and gives have 16 bits.
 
     - `decay`, a significand's power of e, becomes `coarse_decay` (right to 2^-18) where its readers round it to 16 bits, for a
-      product, or sum it up. Its terms are positive: the sum is right to 2^-18 too, and no reader sees a difference of two.
+      matmul, or sum it up. Its terms are positive: the sum is right to 2^-18 too, and no reader sees a difference of two.
     - A quotient by a number becomes a product with the number's inverse, right to 1.5 units in the last place of a float. In eager
       what is divided had 16 bits.
 
@@ -68,7 +68,7 @@ def _cheaper(expr: Scalar, *, decays: bool) -> Scalar:
 
 
 def _only_rounded_and_summed(graph: Graph, node: Pointwise) -> bool:
-    """Tell whether products read `node` in 16 bits, and nothing else but sums reads it."""
+    """Tell whether matmuls read `node` in 16 bits, and nothing else but sums reads it."""
     readers = [n for n in graph.nodes if node.name in operands(n)]
     rounded = [n for n in readers if isinstance(n, Pointwise) and _rounds(n)]
     summed = [n for n in readers if isinstance(n, Collapse) and n.monoid is Monoid.sum]

@@ -112,7 +112,7 @@ def fuse(
 
     Returns:
         The snapshots and the trace. Terminates: rule 8 lowers the number of readers of a scale, rules 4 and 5 move one
-        behind a product for good, the other `rules` remove an operator, and an extension moves operators a level deeper.
+        behind a matmul for good, the other `rules` remove an operator, and an extension moves operators a level deeper.
 
     Raises:
         InvalidProgramError: with `checked`, where a rewrite made a malformed program.

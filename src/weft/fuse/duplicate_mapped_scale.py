@@ -1,4 +1,4 @@
-"""Rule 8: a row scale, or shift, that several matrix products read is done again for one of them."""
+"""Rule 8: a row scale, or shift, that several matmuls read is done again for one of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weft.fuse.rule import Conditioning, Rewrite, Rule, Site
 
 
 def _rewrite(site: Site) -> Rewrite | None:
-    """Duplicate the first that matches, for the last of its products.
+    """Duplicate the first that matches, for the last of its matmuls.
 
         forall k: store(row_scale(load(I1[k]),c), I4[k])
         forall n: ... dot(load(I4[k]),load(I2[n,k])) ...
@@ -28,24 +28,24 @@ def _rewrite(site: Site) -> Rewrite | None:
         forall k: store(row_scale(load(I1[k]),c), I5[k])
         forall p: ... dot(load(I5[k]),load(I3[p,k])) ...
 
-    Condition: two products at least that rule 4 (rule 5 for a shift) could swap with it, were they its only readers. The
+    Condition: two matmuls at least that rule 4 (rule 5 for a shift) could swap with it, were they its only readers. The
     work that is done twice is gone once both are swapped.
     """
     for ops in (SCALES, SHIFTS):
         for rows in mapped_rows(site, ops):
-            products = [p for p in matmuls_of(rows) if ops is SHIFTS or stays_in_range(site, rows, p)]
-            if len(products) > 1:
-                return Rewrite(_duplicated(rows, products[-1]))
+            matmuls = [p for p in matmuls_of(rows) if ops is SHIFTS or stays_in_range(site, rows, p)]
+            if len(matmuls) > 1:
+                return Rewrite(_duplicated(rows, matmuls[-1]))
     return None
 
 
-def _duplicated(rows: MappedRows, product: MappedMatmul) -> Graph:
+def _duplicated(rows: MappedRows, matmul: MappedMatmul) -> Graph:
     graph = rows.graph
     result = fresh(values_of(graph))(f"{rows.result}.again")
     renamed = replace(rows.loop, outputs=tuple(replace(o, outer=result) for o in rows.loop.outputs))
     again = fresh_loops(renamed, rows.loops)
-    reader = reading(product, rows, replace(rows, loop=again, result=result))
-    nodes = [new for n in graph.nodes for new in ((again, reader) if n is product.loop else (n,))]
+    reader = reading(matmul, rows, replace(rows, loop=again, result=result))
+    nodes = [new for n in graph.nodes for new in ((again, reader) if n is matmul.loop else (n,))]
     return replace(graph, nodes=in_order(nodes, graph.inputs))
 
 

@@ -24,7 +24,7 @@ class Magnitude:
     """What is known of a value.
 
     Attributes:
-        made_of: the inputs and the matrix products, by name, whose sizes its own depends on.
+        made_of: the inputs and the matmuls, by name, whose sizes its own depends on.
         ordinary: whether it, and its product with another such value, is far from the ends of fp32 for any inputs.
         rank: of its items.
     """
@@ -34,17 +34,17 @@ class Magnitude:
     rank: int
 
 
-def stays_in_range(site: Site, rows: MappedRows, product: MappedMatmul) -> bool:
-    """Tells whether `product` may be computed of what `rows` scales, and scaled afterwards.
+def stays_in_range(site: Site, rows: MappedRows, matmul: MappedMatmul) -> bool:
+    """Tells whether `matmul` may be computed of what `rows` scales, and scaled afterwards.
 
     Data of any size are brought to about 1 by such a scale, a norm say. Times ordinary numbers, or data that nothing scales, they
     stay about what they are. Times other data that a scale is made of, with or without it, they may be a square of that.
     """
     sizes = _Sizes()
     known = sizes.at(site, rows.graph)
-    if known[rows.block.outer].ordinary or known[product.columns.outer].ordinary:
+    if known[rows.block.outer].ordinary or known[matmul.columns.outer].ordinary:
         return True
-    return not known[product.columns.outer].made_of & sizes.scaling
+    return not known[matmul.columns.outer].made_of & sizes.scaling
 
 
 @dataclass

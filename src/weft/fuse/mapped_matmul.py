@@ -1,4 +1,4 @@
-"""The two patterns of rules 4, 5 and 8: a mapped row_scale or row_shift, and the matrix product that reads it."""
+"""The two patterns of rules 4, 5 and 8: a mapped row_scale or row_shift, and the matmul that reads it."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def _split(site: Site, loop: Map, types: Types) -> MappedRows | None:
 
 
 def matmuls_of(rows: MappedRows) -> Iterator[MappedMatmul]:
-    """Yield the matrix products of the graph whose left matrix is the list of `rows`, contracted over the axis that it
+    """Yield the matmuls of the graph whose left matrix is the list of `rows`, contracted over the axis that it
     is mapped over.
     """
     for loop in rows.graph.nodes:

@@ -1,4 +1,4 @@
-"""Rule 4: a row scale before a matrix product becomes one after it."""
+"""Rule 4: a row scale before a matmul becomes one after it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from weft.block.rename import fresh, values_of
 from weft.block.walk import in_order
 from weft.fuse.magnitudes import stays_in_range
 from weft.fuse.mapped_matmul import SCALES, MappedMatmul, MappedRows, mapped_rows, matmuls_of, read_once
-from weft.fuse.rewire import over_columns, plain_product
+from weft.fuse.rewire import over_columns, plain_matmul
 from weft.fuse.rule import Conditioning, Rewrite, Rule, Site
 from weft.tensor.scalar import Arg, apply
 
@@ -31,29 +31,29 @@ def _rewrite(site: Site) -> Rewrite | None:
           store(t, I4[n])
         forall n: store(row_scale(load(I4[n]),c), I3[n])
 
-    Condition: the scale is alone in its map, nothing else reads what it makes, and the product contracts the axis that the
-    scale is mapped over, over which c does not vary. A division by c is a scale too, and stays one; a rounding of the product's
-    operands stays at them; of a longer expression the scale is what it does last. Each product is rounded before it is scaled
+    Condition: the scale is alone in its map, nothing else reads what it makes, and the matmul contracts the axis that the
+    scale is mapped over, over which c does not vary. A division by c is a scale too, and stays one; a rounding of the matmul's
+    operands stays at them; of a longer expression the scale is what it does last. Each matmul is rounded before it is scaled
     instead of after.
 
-    Magnitudes: the product is of the size of I1, which c may be far from 1 for, times that of I2. So I2 is nothing that a scale of
+    Magnitudes: the matmul is of the size of I1, which c may be far from 1 for, times that of I2. So I2 is nothing that a scale of
     the program is made of, c or one of its own, unless I1 or I2 is an ordinary number for any inputs: an exponential, whose
     scale moves in attention, or a number of few bits.
     """
     for rows in mapped_rows(site, SCALES):
-        for product in matmuls_of(rows):
-            if read_once(rows) and stays_in_range(site, rows, product):
-                return Rewrite(_swapped(rows, product))
+        for matmul in matmuls_of(rows):
+            if read_once(rows) and stays_in_range(site, rows, matmul):
+                return Rewrite(_swapped(rows, matmul))
     return None
 
 
-def _swapped(rows: MappedRows, product: MappedMatmul) -> Graph:
+def _swapped(rows: MappedRows, matmul: MappedMatmul) -> Graph:
     graph, loops, values = rows.graph, rows.loops, fresh(values_of(rows.graph))
-    plain = plain_product(rows, product, values(f"{product.result}.plain"), loops)
+    plain = plain_matmul(rows, matmul, values(f"{matmul.result}.plain"), loops)
     args = ((plain.outputs[0].outer, plain.axis), (rows.vector.outer, None))
-    scale = over_columns(product, product.loop.axis, apply(rows.op, Arg(0), Arg(1)), args, product.result)
+    scale = over_columns(matmul, matmul.loop.axis, apply(rows.op, Arg(0), Arg(1)), args, matmul.result)
     nodes = [n for n in graph.nodes if n is not rows.loop]
-    at = nodes.index(product.loop)
+    at = nodes.index(matmul.loop)
     return replace(graph, nodes=in_order([*nodes[:at], plain, scale, *nodes[at + 1 :]], graph.inputs))
 
 

@@ -8,7 +8,7 @@ from weft.block.program import Graph
 from weft.block.rename import fresh, values_of
 from weft.block.walk import in_order
 from weft.fuse.mapped_matmul import SHIFTS, MappedMatmul, MappedRows, mapped_rows, matmuls_of, read_once
-from weft.fuse.rewire import column_sums, over_columns, plain_product
+from weft.fuse.rewire import column_sums, over_columns, plain_matmul
 from weft.fuse.rule import Conditioning, Rewrite, Rule, Site
 from weft.tensor.axes import Axis
 from weft.tensor.scalar import Arg, apply
@@ -40,24 +40,24 @@ def _rewrite(site: Site) -> Rewrite | None:
     mean does, the two terms are large and nearly cancel: right as algebra, and useless far from zero.
     """
     for rows in mapped_rows(site, SHIFTS):
-        for product in matmuls_of(rows):
+        for matmul in matmuls_of(rows):
             if read_once(rows):
-                return Rewrite(_swapped(rows, product))
+                return Rewrite(_swapped(rows, matmul))
     return None
 
 
-def _swapped(rows: MappedRows, product: MappedMatmul) -> Graph:
+def _swapped(rows: MappedRows, matmul: MappedMatmul) -> Graph:
     graph, loops, values = rows.graph, rows.loops, fresh(values_of(rows.graph))
-    sums = column_sums(rows, product, values(f"{product.result}.sums"), loops)
-    plain = plain_product(rows, product, values(f"{product.result}.plain"), loops)
-    axis = Axis(loops(product.loop.axis.name), product.loop.axis.space)
+    sums = column_sums(rows, matmul, values(f"{matmul.result}.sums"), loops)
+    plain = plain_matmul(rows, matmul, values(f"{matmul.result}.plain"), loops)
+    axis = Axis(loops(matmul.loop.axis.name), matmul.loop.axis.space)
     args = ((rows.vector.outer, None), (sums.outputs[0].outer, sums.axis))
-    outer = over_columns(product, axis, apply("mul", Arg(0), Arg(1)), args, values(f"{product.result}.outer"))
+    outer = over_columns(matmul, axis, apply("mul", Arg(0), Arg(1)), args, values(f"{matmul.result}.outer"))
     args = ((outer.outputs[0].outer, axis), (plain.outputs[0].outer, plain.axis))
     expr = apply("add", Arg(0), Arg(1)) if rows.op == "add" else apply("sub", Arg(1), Arg(0))
-    total = over_columns(product, product.loop.axis, expr, args, product.result)
+    total = over_columns(matmul, matmul.loop.axis, expr, args, matmul.result)
     nodes = [n for n in graph.nodes if n is not rows.loop]
-    at = nodes.index(product.loop)
+    at = nodes.index(matmul.loop)
     added = (sums, outer, plain, total)
     return replace(graph, nodes=in_order([*nodes[:at], *added, *nodes[at + 1 :]], graph.inputs))
 

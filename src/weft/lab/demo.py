@@ -71,7 +71,7 @@ class Outcome:
         compile_s: seconds that `weft.optimize` took; `cached` of the kernels came from the cache.
         errors: by candidate, but for eager.
         times: by candidate (eager, Inductor, the example's own peers, weft's kernels, and what `weft.compile` runs).
-        runs: what `weft.compile` found to be the fastest and runs: weft, weft with library products, or PyTorch.
+        runs: what `weft.compile` found to be the fastest and runs: weft, weft with library matmuls, or PyTorch.
         missing: why there is no Inductor, where it was asked for and failed.
     """
 
@@ -215,7 +215,7 @@ def chosen(before: stats.Stats, after: stats.Stats) -> str:
     """Name what one compiled function ran after its trial."""
     if after.slower > before.slower:
         return "PyTorch"
-    return "weft with library products" if after.library > before.library else "weft"
+    return "weft with library matmuls" if after.library > before.library else "weft"
 
 
 def _listings(program: Program) -> tuple[str, ...]:

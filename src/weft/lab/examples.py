@@ -77,17 +77,17 @@ class Example:
 
 
 def relu_linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Compute a product, a bias and a relu."""
+    """Compute a matmul, a bias and a relu."""
     return torch.relu(x @ w + b)
 
 
 def gated(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Compute two products of the same rows, one gating the other."""
+    """Compute two matmuls of the same rows, one gating the other."""
     return functional.silu(x @ w) * (x @ v)
 
 
 def sum_of_squares(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """Compute a product of which only a sum along each row is wanted."""
+    """Compute a matmul of which only a sum along each row is wanted."""
     return ((x @ w) ** 2).sum(-1)
 
 
@@ -109,7 +109,7 @@ class TwoLayers(nn.Module):
 
 
 def weight(inner: int, columns: int) -> Operand:
-    """Describe a matrix such that products of rows of variance 1 have variance 1 again."""
+    """Describe a matrix such that its matmuls with rows of variance 1 have variance 1 again."""
     return Operand((inner, columns), inner**-0.5)
 
 
@@ -118,12 +118,12 @@ def _linear(sizes: Sizes) -> tuple[Operand, ...]:
     return Operand((rows, inner)), weight(inner, columns), Operand((columns,))
 
 
-def one_product(sizes: Sizes) -> tuple[Operand, ...]:
+def one_matmul(sizes: Sizes) -> tuple[Operand, ...]:
     """Describe rows, and a matrix."""
     return _linear(sizes)[:2]
 
 
-def two_products(sizes: Sizes) -> tuple[Operand, ...]:
+def two_matmuls(sizes: Sizes) -> tuple[Operand, ...]:
     """Describe rows, and two matrices."""
     rows, inner, columns = sizes
     return Operand((rows, inner)), weight(inner, columns), weight(inner, columns)
@@ -135,8 +135,8 @@ def _rows(sizes: Sizes) -> tuple[Operand, ...]:
 
 EXAMPLES = (
     Example("relu(x @ w + b)", lambda _: relu_linear, _linear),
-    Example("silu(x @ w) * (x @ v)", lambda _: gated, two_products),
-    Example("((x @ w) ** 2).sum(-1)", lambda _: sum_of_squares, one_product),
+    Example("silu(x @ w) * (x @ v)", lambda _: gated, two_matmuls),
+    Example("((x @ w) ** 2).sum(-1)", lambda _: sum_of_squares, one_matmul),
     Example("two-layer MLP module", TwoLayers, _rows),
 )
 """What `weft demo` compiles."""

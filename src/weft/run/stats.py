@@ -24,7 +24,7 @@ class Stats:
         fallbacks: parts of programs that were left to PyTorch.
         cache_write_failures: entries that the cache folder did not take (read-only, full).
         slower: compiled graphs that PyTorch runs after all, since it was measured to be faster.
-        library: compiled graphs whose products PyTorch's library runs between weft's kernels, since that was measured to be faster.
+        library: compiled graphs whose matmuls PyTorch's library runs between weft's kernels, since that was measured to be faster.
         kernels: weft's own launches in the graphs that were compiled.
     """
 

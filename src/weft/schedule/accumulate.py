@@ -135,7 +135,7 @@ def _transposed(node: Map, inputs: Types, schedule: Schedule) -> Map:
 def accumulate(graph: Graph) -> Graph:
     """Turn every `s = s + dot(a,b)` of a loop's state into one accumulating `dot(a,b,acc=s)`.
 
-    The product of a block goes straight into the accumulator, in its precision; nothing in between is stored.
+    The matmul of a block goes straight into the accumulator, in its precision; nothing in between is stored.
     """
     return with_maps(graph, _accumulating)
 
@@ -158,7 +158,7 @@ def _accumulating(node: Map) -> Map:
 
 
 def _onto_addends(update: Graph) -> Graph:
-    """Turn every sum of something and a product of `update`'s own into one accumulating product."""
+    """Turn every sum of something and a matmul of `update`'s own into one accumulating matmul."""
     plus = Apply("add", (Arg(0), Arg(1)))
     for node in update.nodes:
         if not isinstance(node, Pointwise) or node.expr != plus:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from weft.lab.examples import Operand, Sizes, one_product
+from weft.lab.examples import Operand, Sizes, one_matmul
 from weft.lab.workloads import cpu as bench
 from weft.lab.workloads import reductions as rows
 
@@ -83,7 +83,7 @@ def latent(sizes: Sizes) -> tuple[Operand, ...]:
 def normed(sizes: Sizes) -> tuple[Operand, ...]:
     """Rows, a matrix, and a weight and a bias of the norm."""
     _, inner, _ = sizes
-    return *one_product(sizes), Operand((inner,), 0.1, 1.0), Operand((inner,), 0.1)
+    return *one_matmul(sizes), Operand((inner,), 0.1, 1.0), Operand((inner,), 0.1)
 
 
 def one_logit(sizes: Sizes) -> Operand:
@@ -154,15 +154,15 @@ def rmsnorm_by_hand(x, w):
 
 
 PRODUCTS_OF_ROWS = (
-    Chain("LayerNorm + matmul", bench.layernorm_matmul, one_product, PRODUCTS),
+    Chain("LayerNorm + matmul", bench.layernorm_matmul, one_matmul, PRODUCTS),
     Chain("LayerNorm + matmul, weight and bias", layernorm_weighted, normed, PRODUCTS),
-    Chain("LayerNorm + matmul, by hand", layernorm_by_hand, one_product, PRODUCTS),
-    Chain("LayerNorm + matmul, by torch.var", layernorm_by_var, one_product, PRODUCTS),
-    Chain("RMSNorm + matmul", bench.rmsnorm_linear, one_product, PRODUCTS),
-    Chain("RMSNorm + matmul, by hand", rmsnorm_by_hand, one_product, PRODUCTS),
-    Chain("L2-normalise + matmul", rows.normalised_matmul, one_product, PRODUCTS),
-    Chain("quantise + matmul", bench.quantised_matmul, one_product, PRODUCTS),
-    Chain("routing", bench.route, one_product, ROUTES, gaps=bench.route_gaps),
+    Chain("LayerNorm + matmul, by hand", layernorm_by_hand, one_matmul, PRODUCTS),
+    Chain("LayerNorm + matmul, by torch.var", layernorm_by_var, one_matmul, PRODUCTS),
+    Chain("RMSNorm + matmul", bench.rmsnorm_linear, one_matmul, PRODUCTS),
+    Chain("RMSNorm + matmul, by hand", rmsnorm_by_hand, one_matmul, PRODUCTS),
+    Chain("L2-normalise + matmul", rows.normalised_matmul, one_matmul, PRODUCTS),
+    Chain("quantise + matmul", bench.quantised_matmul, one_matmul, PRODUCTS),
+    Chain("routing", bench.route, one_matmul, ROUTES, gaps=bench.route_gaps),
 )
 
 
@@ -303,7 +303,7 @@ SCALED = (
     Chain("sum (w * max a)", scaled_by_max, rows.two_matrices, loads=1),
     Chain("cosine similarity", cosine, rows.two_matrices, loads=1),
     Chain("cosine similarity, by hand", cosine_by_hand, rows.two_matrices, loads=1),
-    Chain("L2-normalise + matmul, by hand", l2_normalised, one_product, PRODUCTS),
+    Chain("L2-normalise + matmul, by hand", l2_normalised, one_matmul, PRODUCTS),
     Chain("min-max normalise + sum", min_max_sum, rows.matrix, loads=2),
     Chain("product below the maximum", product_below_max, narrow, SHORT_ROWS, loads=1),
     Chain(

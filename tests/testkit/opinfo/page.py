@@ -12,9 +12,9 @@ from typing import Any
 from testkit.opinfo.campaign import RESULTS
 from weft.capture.creation import CREATION
 from weft.capture.elementwise import ALIASES
+from weft.capture.matmuls import MATMULS
 from weft.capture.parts import PARTS
 from weft.capture.picks import PICKS
-from weft.capture.products import PRODUCTS
 from weft.capture.reductions import REDUCTIONS
 from weft.capture.views import VIEWS
 from weft.tensor.optable import DERIVED, MASK_ATEN, PRIMITIVES
@@ -47,7 +47,7 @@ def groups() -> dict[str, tuple[str, ...]]:
     found = {
         "Elementwise": rows,
         "Other names": set(ALIASES),
-        "Products": set(PRODUCTS),
+        "Products": set(MATMULS),
         "Reductions and normalisations": set(REDUCTIONS),
         "Views and copies": set(VIEWS),
         "New tensors": set(CREATION),

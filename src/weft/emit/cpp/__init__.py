@@ -2,7 +2,7 @@
 
 In: the program, a launch's operators, and the order of dimensions of each tensor it reads and writes. Out: a translation unit
 with one function that keeps to the C interface of `weft.run.launch`. Loops become `for` loops over valid elements (so that
-a `Fill` prints nothing), grid loops one OpenMP region, pointwise work one loop nest per item, products calls of the prelude.
+a `Fill` prints nothing), grid loops one OpenMP region, pointwise work one loop nest per item, matmuls calls of the prelude.
 """
 
 from weft.emit.cpp.kernel import Unit, emit, emit_many, list_dims, size_names

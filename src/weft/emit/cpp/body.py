@@ -34,7 +34,7 @@ from weft.tensor.dtypes import DType
 
 
 class Accumulator(NamedTuple):
-    """A product goes straight into `memory`; it is added to what is there where the expression `add` is true."""
+    """A matmul goes straight into `memory`; it is added to what is there where the expression `add` is true."""
 
     memory: Buffer
     add: str
@@ -62,7 +62,7 @@ class Body:
     homes: dict[str, Buffer] = field(default_factory=dict[str, Buffer])
 
     def operator(self, node: BlockNode, accumulators: Mapping[str, Accumulator]) -> None:
-        """Note what `node` computes; print it where it is a product or a copy."""
+        """Note what `node` computes; print it where it is a matmul or a copy."""
         match node:
             case Pointwise():
                 made = split(node, nests.in_loops(self.scope, node.dims)[-1:], [self.item(a) for a in node.args])
@@ -117,7 +117,7 @@ class Body:
         """Return the value of `name`, which is an item in its own layout."""
         value = self.values[name]
         if isinstance(value, Panel):
-            raise InvalidProgramError("only a product reads a panel", node=name)
+            raise InvalidProgramError("only a matmul reads a panel", node=name)
         return value
 
     def _lazy(

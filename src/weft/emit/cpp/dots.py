@@ -1,4 +1,4 @@
-"""Products of blocks and staged copies, printed as calls of the prelude."""
+"""Matmuls of blocks and staged copies, printed as calls of the prelude."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def free_axis(dims: Sequence[Axis], over: Axis) -> Axis | None:
     free = [a for a in dims if a != over]
     if len(free) > 1:
         raise UnsupportedError(
-            f"a product of items with axes {', '.join(map(str, dims))}: one besides {over} is supported"
+            f"a matmul of items with axes {', '.join(map(str, dims))}: one besides {over} is supported"
         )
     return free[0] if free else None
 
@@ -59,13 +59,13 @@ def dot(frame: Frame, scope: Scope, node: Dot, left: Buffer, right: Buffer | Pan
     if {left.dtype.accumulator, right.dtype.accumulator} != {target.dtype} or any(
         d.is_kept or d is DType.bool for d in (left.dtype, right.dtype)
     ):
-        raise UnsupportedError(f"a product of {left.dtype} and {right.dtype}", where=node.location)
-    frame.has_products = True
+        raise UnsupportedError(f"a matmul of {left.dtype} and {right.dtype}", where=node.location)
+    frame.has_matmuls = True
     frame.location([node.location])
     m = free_axis(left.dims, node.over)
     n = right.n if isinstance(right, Panel) else free_axis(right.dims, node.over)
     if isinstance(right, Panel) and right.k != node.over:
-        raise InvalidProgramError("a panel is staged along another axis than the product contracts", node=node.name)
+        raise InvalidProgramError("a panel is staged along another axis than the matmul contracts", node=node.name)
     base = f"&{target.base}" if target.variable else target.base
     base = f"(uint64_t*){base}" if target.dtype is DType.int64 else base
     rows, columns = _stride(target, m), _stride(target, n)

@@ -34,7 +34,7 @@ class Frame:
     sizes: Mapping[str, str]
     out: Writer = field(default_factory=lambda: Writer(1))
     allocations: list[Allocation] = field(default_factory=list[Allocation])
-    has_products: bool = False
+    has_matmuls: bool = False
     has_rankings: bool = False
 
     def size(self, space: Space) -> str:

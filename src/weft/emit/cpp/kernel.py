@@ -47,7 +47,7 @@ def emit(program: BlockProgram, kernel: KernelNodes, name: str, dims: Dims) -> s
         dims: for each tensor read or written, its dimensions in memory order; None for one of size 1.
 
     Raises:
-        UnsupportedError: something that C++ kernels do not do (products of bools, or of items with many axes).
+        UnsupportedError: something that C++ kernels do not do (matmuls of bools, or of items with many axes).
     """
     return emit_many([Unit(program, kernel, name, dims)])
 
@@ -124,7 +124,7 @@ def _scratch(frame: Frame, depth: int) -> list[str]:
         made.line(f"weft::Scratch scratch({' + '.join(bytes_)});")
     for a in frame.allocations:
         made.line(f"{a.ctype}* const {a.name} = scratch.take<{a.ctype}>({a.count});")
-    if frame.has_products:
+    if frame.has_matmuls:
         made.line("weft::Products products;")
     return made.lines
 

@@ -111,7 +111,7 @@ def iteration(
 
 
 def _multiplied(node: Map) -> frozenset[str]:
-    """Return the values of the body of `node` that products read as they are: they have to be put in memory."""
+    """Return the values of the body of `node` that matmuls read as they are: they have to be put in memory."""
     found = {v for n in node.body.nodes if isinstance(n, Dot) for v in (n.left, n.right)}
     if node.state is not None:
         update = node.state.update
@@ -288,14 +288,14 @@ def _resumed(body: Body, name: str, dims: tuple[Axis, ...]) -> Buffer:
 
 
 def _starts_by_overwriting(state: State, place: int) -> bool:
-    """Tell whether all that an iteration does to a component is to add a product: the first can do without a zero."""
+    """Tell whether all that an iteration does to a component is to add a matmul: the first can do without a zero."""
     name, made = state.update.inputs[place], state.update.outputs[place]
     node = next((n for n in state.update.nodes if n.name == made), None)
     return isinstance(node, Dot) and node.acc == name and _into(state.update, node, name)
 
 
 def _into(update: Graph, node: Dot, component: str) -> bool:
-    """Tell whether the product can go into the component's memory: nothing but it, or its addend, reads the old value."""
+    """Tell whether the matmul can go into the component's memory: nothing but it, or its addend, reads the old value."""
     if component in update.outputs or update.outputs.count(node.name) != 1:
         return False
     readers = [n for n in update.nodes if component in operands(n)]

@@ -38,7 +38,7 @@ class Buffer:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Panel:
-    """The right operand of a product in the layout that the matrix unit wants."""
+    """The right operand of a matmul in the layout that the matrix unit wants."""
 
     base: str
     dtype: DType

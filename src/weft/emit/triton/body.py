@@ -217,7 +217,7 @@ class Body:
     def _dot(self, node: Dot) -> None:
         left, right = (self._combinable(node.name, self.item(n), node.over, 0.0) for n in (node.left, node.right))
         if DType.bool in (left.dtype, right.dtype):
-            raise UnsupportedError(f"a product of {left.dtype} and {right.dtype}", where=node.location)
+            raise UnsupportedError(f"a matmul of {left.dtype} and {right.dtype}", where=node.location)
         acc = None if node.acc is None else self.item(node.acc)
         added = None if acc is None else self.aligned(acc.computed, acc.dims, node.dims)
         self.frame.location([node.location])
@@ -229,12 +229,12 @@ class Body:
             text = self.aligned(text, tuple(a for a in larger.dims if a != node.over), node.dims)
             text = text if added is None else f"{added} + {text}"
         elif len(larger.dims) > 2:
-            raise UnsupportedError(f"a product of items with axes {left.dims} and {right.dims}: blocks are supported")
+            raise UnsupportedError(f"a matmul of items with axes {left.dims} and {right.dims}: blocks are supported")
         else:
-            text = self._product(node, left, right, added)
+            text = self._matmul(node, left, right, added)
         self._define(node.name, text, node.dims, node.dtype.accumulator)
 
-    def _product(self, node: Dot, left: Tile, right: Tile, added: str | None) -> str:
+    def _matmul(self, node: Dot, left: Tile, right: Tile, added: str | None) -> str:
         first, second = (left, right) if node.dims[0] in left.dims else (right, left)
         given = _multiplied(node, left.dtype, right.dtype)
         rows, columns = node.dims
@@ -274,14 +274,14 @@ def _together(depth: str) -> str:
 
 
 def _multiplied(node: Dot, left: DType, right: DType) -> tuple[DType, DType]:
-    """Return the types as which the operands of a product of blocks are multiplied: float32 where their types are two.
+    """Return the types as which the operands of a matmul of blocks are multiplied: float32 where their types are two.
 
     Raises:
         UnsupportedError: they are integers and not both of 8 bits with a sign.
     """
     if not (left.is_float and right.is_float) and not left is right is DType.int8:
         raise UnsupportedError(
-            f"a product of blocks of {left} and {right}: matrix units multiply floats, and int8 by int8",
+            f"a matmul of blocks of {left} and {right}: matrix units multiply floats, and int8 by int8",
             where=node.location,
         )
     alike = left is right or (left.is_kept and right.is_kept)

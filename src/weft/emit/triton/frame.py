@@ -59,10 +59,10 @@ class Frame:
 
     Attributes:
         names, sizes: identifiers, and those of the run-time sizes.
-        least: for axes of items that products of blocks read or make, the fewest elements that such a product takes.
-        tf32: products of float32 may round their factors to tf32.
+        least: for axes of items that matmuls of blocks read or make, the fewest elements that such a matmul takes.
+        tf32: matmuls of float32 may round their factors to tf32.
         exact: what is computed as exactly as eager does.
-        stages: iterations of a loop without products whose operands are on their way at a time.
+        stages: iterations of a loop without matmuls whose operands are on their way at a time.
         lanes: for the axis of each loop entered so far, the elements of its current block.
         constants: what is known of the sizes when the kernel is launched.
         dividing: for the axis of a loop entered so far, a number of elements: where it divides the size of the axis's space, each
@@ -166,7 +166,7 @@ class Frame:
         return self.constants[-1].name
 
     def _padded(self, count: str) -> int | None:
-        """Return the fewest lanes of the block that the constant `count` counts: products of other loops may have asked for them.
+        """Return the fewest lanes of the block that the constant `count` counts: matmuls of other loops may have asked for them.
 
         None where it is no such constant.
         """

@@ -78,12 +78,12 @@ def emit(
         name: of the function.
         dims: for each tensor read or written, its dimensions in memory order; None for one of size 1.
         target: a GPU, whose own conversions are used where they are weft's; None: the text is good for all that have its types.
-        tf32: products of float32 may round their factors to tf32, 10 bits behind the point.
-        stages: iterations of a loop without products whose operands are on their way at a time; of loops with products Triton is
+        tf32: matmuls of float32 may round their factors to tf32, 10 bits behind the point.
+        stages: iterations of a loop without matmuls whose operands are on their way at a time; of loops with matmuls Triton is
             told when it compiles.
 
     Raises:
-        UnsupportedError: something that Triton kernels do not do: float64, products of integers other than int8, a list that one
+        UnsupportedError: something that Triton kernels do not do: float64, matmuls of integers other than int8, a list that one
             loop of the kernel makes and another reads, where one of them goes over it block by block; or the target does not:
             float8_e4m3fn before cuda:89.
     """
@@ -96,7 +96,7 @@ def emit(
     pointwise = [n for n in every(kernel.nodes) if isinstance(n, Pointwise)]
     for dtype in {n.dtype for n in pointwise} | {types[each].dtype for each in (*kernel.reads, *kernel.writes)}:
         _demand_type(dtype, target)
-    # Where something is rounded to few numbers, the last bit of a quotient may be seen. Beside products exponentials take most of
+    # Where something is rounded to few numbers, the last bit of a quotient may be seen. Beside matmuls exponentials take most of
     # the time, and are summed and multiplied; elsewhere memory does.
     exact = Exact(any(jumps(n.expr) for n in pointwise), not any(isinstance(n, Dot) for n in every(kernel.nodes)))
     frame = Frame(names, spelled, _least(kernel.nodes, types), tf32, exact, stages)
@@ -107,7 +107,7 @@ def emit(
         parameters += [
             names.make(f"{pointers[read]}_s{i}") if a is None else strides[a] for i, a in enumerate(dims[read])
         ]
-        # As wide as they are passed, and offsets with them: 64 bits in a loop cost registers, and order among its products.
+        # As wide as they are passed, and offsets with them: 64 bits in a loop cost registers, and order among its matmuls.
         values[read] = GlobalBuffer(
             pointers[read], types[read].dtype, strides, types[read].dims, (), not types[read].buffered
         )
@@ -189,7 +189,7 @@ def _least(nodes: Sequence[BlockNode], types: Mapping[str, BlockType]) -> dict[A
     return found
 
 
-# The fewest rows, columns and elements in depth that products of blocks take on every target, but for numbers of 8 bits.
+# The fewest rows, columns and elements in depth that matmuls of blocks take on every target, but for numbers of 8 bits.
 _LEAST = 16
 
 

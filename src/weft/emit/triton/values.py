@@ -37,7 +37,7 @@ class Tile:
         text: its name.
         dims: its axes, in the order of the tensor's dimensions; a tensor has all lanes of each.
         held: type of the elements as they are now: as in memory, or as computed.
-        dtype: the item's own element type: what a product reads it as.
+        dtype: the item's own element type: what a matmul reads it as.
         pad: what the lanes beyond the valid ones hold; None where it is not known.
     """
 

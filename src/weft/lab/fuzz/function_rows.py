@@ -211,7 +211,7 @@ torch.logcumsumexp({a}, {d})
 {a}.cumsum({d})
 {a}.to(T.float32).mean({d})
 
-# Products.
+# Matmuls.
 [f rounds 2.0]
 {a} @ {b}
 {a} @ {b}.mT

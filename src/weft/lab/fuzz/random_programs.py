@@ -65,9 +65,7 @@ def random_program(rng: random.Random, operations: int | None = None) -> TensorP
     """
     maker = _Maker(rng, _spaces(rng))
     wanted = operations or rng.randint(3, 10)
-    first = (
-        _scaled_product if rng.random() < 0.5 else None
-    )  # before another order of the loops is set by something else
+    first = _scaled_matmul if rng.random() < 0.5 else None  # before another order of the loops is set by something else
     while len(maker.nodes) < wanted:
         kept = len(maker.inputs), len(maker.nodes), len(maker.values)
         try:
@@ -215,7 +213,7 @@ class _Maker:
         return self.add(node, left.most * right.most * LARGEST_SIZE, 0.0)
 
     def alike(self, left: _Value, right: _Value) -> tuple[_Value, _Value]:
-        """Converts both to one type, the narrower of the two, as eager demands of a product."""
+        """Converts both to one type, the narrower of the two, as eager demands of a matmul."""
         if left.dtype == right.dtype:
             return left, right
         narrow = min(left.dtype, right.dtype, key=lambda d: d.bytes)
@@ -326,8 +324,8 @@ def _mean(maker: _Maker) -> None:
         maker.elementwise(op, (use, maker.within(mean, use.axes)), 2 * value.most)
 
 
-def _scaled_product(maker: _Maker) -> None:
-    """Adds a row scale or shift, and one or more products that read it (rules 4, 5 and 8)."""
+def _scaled_matmul(maker: _Maker) -> None:
+    """Adds a row scale or shift, and one or more matmuls that read it (rules 4, 5 and 8)."""
     rng, block = maker.rng, maker.pick(2, fresh=0.5)
     rows = int(rng.random() < 0.15)
     vector = _row_vector(maker, block, rows)
@@ -341,7 +339,7 @@ def _scaled_product(maker: _Maker) -> None:
         rows = 1 - rows
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         over = scaled.spaces[1 - rows]
-        _product_over(maker, scaled, over)
+        _matmul_over(maker, scaled, over)
 
 
 def _row_vector(maker: _Maker, block: _Value, rows: int) -> _Value:
@@ -355,7 +353,7 @@ def _row_vector(maker: _Maker, block: _Value, rows: int) -> _Value:
     return _unary(maker, found) if rng.random() < 0.4 else found
 
 
-def _product_over(maker: _Maker, left: _Value, over: Space) -> _Value:
+def _matmul_over(maker: _Maker, left: _Value, over: Space) -> _Value:
     """Multiplies `left` by a matrix, or a vector, over the space `over`."""
     rng = maker.rng
     found = [v for v in maker.values if over in v.spaces and 1 <= len(v.spaces) <= 2]
@@ -370,28 +368,28 @@ def _product_over(maker: _Maker, left: _Value, over: Space) -> _Value:
     return maker.contract(left, right, over)
 
 
-def _product(maker: _Maker) -> None:
-    """Adds a product, often of a product, a function in between now and then."""
+def _matmul(maker: _Maker) -> None:
+    """Adds a matmul, often of a matmul, a function in between now and then."""
     rng, value = maker.rng, maker.pick(2, least=1)
     for _ in range(rng.choice((1, 1, 2, 2, 3))):
         if not value.spaces:
             return
         if rng.random() < 0.3:
             value = _unary(maker, value)
-        value = _product_over(maker, value, rng.choice(value.spaces))
+        value = _matmul_over(maker, value, rng.choice(value.spaces))
 
 
-def _batched_product(maker: _Maker) -> None:
-    """Adds a product for each element of a batch; or a vector with each row of a matrix."""
+def _batched_matmul(maker: _Maker) -> None:
+    """Adds a matmul for each element of a batch; or a vector with each row of a matrix."""
     rng = maker.rng
     if len(maker.spaces) < 3:
         raise _TooLargeError
     batch, rows, over, *rest = rng.sample(maker.spaces, len(maker.spaces))
     left, right = [batch, rows, over], [batch, over, *rest[: rng.randrange(2)]]
     rng.shuffle(right)
-    product = maker.contract(maker.input(left), maker.input(right), over, batch=True)
+    matmul = maker.contract(maker.input(left), maker.input(right), over, batch=True)
     if rng.random() < 0.5:
-        _unary(maker, product)
+        _unary(maker, matmul)
 
 
 def _mask(maker: _Maker) -> None:
@@ -434,7 +432,7 @@ def _number(maker: _Maker) -> None:
 
 
 _PATTERNS: tuple[Callable[[_Maker], None], ...] = (
-    _scaled_product, _product, _chain, _combine, _reduce, _divide, _mean, _batched_product, _mask, _precision, _number,
+    _scaled_matmul, _matmul, _chain, _combine, _reduce, _divide, _mean, _batched_matmul, _mask, _precision, _number,
 )  # fmt: skip
 _WEIGHTS = (6, 4, 4, 4, 4, 3, 2, 2, 2, 1, 1)
 

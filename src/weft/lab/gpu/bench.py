@@ -236,10 +236,10 @@ def _place(timer: Watched, order: Order) -> dict[str, Any]:
 
 def _described(place: Mapping[str, Any]) -> str:
     here, rates = place["setting"], place["rates"]
-    products = ", ".join(f"{name} products {rate / 1e12:.4g} TFLOP/s" for name, rate in rates["matrix"].items())
+    matmuls = ", ".join(f"{name} matmuls {rate / 1e12:.4g} TFLOP/s" for name, rate in rates["matrix"].items())
     return (
         f"weft {here['weft']}, PyTorch {here['torch']}, Triton {here['triton']}, {here['device']}: "
-        f"copies {rates['copy'] / 1e12:.3g} TB/s, {products}\n"
+        f"copies {rates['copy'] / 1e12:.3g} TB/s, {matmuls}\n"
     )
 
 

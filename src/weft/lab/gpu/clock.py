@@ -171,14 +171,14 @@ class Rates:
 
     Attributes:
         copy: bytes per second, read and written, of a copy.
-        matrix: floating-point operations per second of a large product, by the operands' element type.
+        matrix: floating-point operations per second of a large matmul, by the operands' element type.
     """
 
     copy: float
     matrix: Mapping[str, float]
 
     def floor(self, moved: float, flops: float, matrix: str) -> float:
-        """Bound the seconds for so many bytes and product operations from below; types without a rate go at bfloat16's."""
+        """Bound the seconds for so many bytes and matmul operations from below; types without a rate go at bfloat16's."""
         return max(moved / self.copy, flops / self.matrix.get(matrix, self.matrix["bfloat16"]))
 
 

@@ -45,9 +45,9 @@ class Found:
         errors: by candidate, but for eager, under the error rule: of calls, and of a replay of the graph that is timed.
         failed: why a candidate is not among `times`.
         judged: what part of the result was compared with fp64.
-        floor_ms: the larger of bytes (each operand and result once) and product operations over the rates.
-        rates: of this run: bytes per second of a copy, operations per second of a product by element type.
-        runs: what `weft.compile` runs: weft, weft with library products, or PyTorch; and whether a part of it is PyTorch.
+        floor_ms: the larger of bytes (each operand and result once) and matmul operations over the rates.
+        rates: of this run: bytes per second of a copy, operations per second of a matmul by element type.
+        runs: what `weft.compile` runs: weft, weft with library matmuls, or PyTorch; and whether a part of it is PyTorch.
         kernels: launches of weft's in what it compiled, whatever runs.
         fallbacks: operations that weft left to PyTorch.
         seconds: that the row took.

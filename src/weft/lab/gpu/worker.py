@@ -69,7 +69,7 @@ def answer(request: Mapping[str, Any], clock: Clock, trying: Callable[[str], Non
         small: at small sizes.
     """
     if request["what"] == "setting":
-        trying("copies and products, for floors")
+        trying("copies and matmuls, for floors")
         return {"setting": asdict(setting(clock.device)), "rates": asdict(rates(clock, small=small))}
     row = next(row for row in ROWS if row.name == request["row"])
     session = Session(row, row.sizes(small=small), clock, trying, dict(request.get("skip", {})))

@@ -1,7 +1,7 @@
 """What `weft bench` measures: the functions of the papers' tables at sizes for a CPU, in plain PyTorch.
 
 RedFuser's (appendix A.5, A.6) keep the names of its tables: H multi-head attention, L its latent form, R routing to experts, Q a
-product after quantisation, V variance, I moment of inertia. Mirage's (its table 4) are attention with several, grouped or one head
+matmul after quantisation, V variance, I moment of inertia. Mirage's (its table 4) are attention with several, grouped or one head
 of keys, for one new token, for 32 and for 512, and layers for few tokens. Blockbuster's are attention, LayerNorm + matmul and
 RMSNorm + SwiGLU. Sizes are the papers' where a CPU takes 1 to 200 ms for them, else with fewer rows, heads or batches. Reductions
 alone are in `workloads_reductions.py`.
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from weft.lab.examples import EXAMPLES, Example, Operand, Sizes, one_product, two_products, weight
+from weft.lab.examples import EXAMPLES, Example, Operand, Sizes, one_matmul, two_matmuls, weight
 from weft.lab.workloads.reductions import REDUCTIONS, normalised_matmul, order_gaps
 from weft.verify.judge import IndexGap, allowed_error
 
@@ -213,7 +213,7 @@ def rmsnorm_swiglu(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor, u: torch.T
 
 
 def gated_mlp(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Computes two products of the same rows, one gating the other."""
+    """Computes two matmuls of the same rows, one gating the other."""
     return functional.silu(x @ w) * (x @ v)
 
 
@@ -260,9 +260,9 @@ def route_gaps(x: torch.Tensor, w: torch.Tensor, count: int = _EXPERTS) -> tuple
     return None, IndexGap(order_gaps(exact, count), allowed_error(torch.softmax(x @ w, -1), exact))
 
 
-def three_products(sizes: Sizes) -> tuple[Operand, ...]:
+def three_matmuls(sizes: Sizes) -> tuple[Operand, ...]:
     _, inner, columns = sizes
-    return *two_products(sizes), weight(columns, inner)
+    return *two_matmuls(sizes), weight(columns, inner)
 
 
 def _fp8(sizes: Sizes) -> tuple[Operand, ...]:
@@ -284,7 +284,7 @@ def narrow(sizes: Sizes) -> tuple[Operand, ...]:
 def low_rank(sizes: Sizes) -> tuple[Operand, ...]:
     """Describes operands of these sizes: rows, inner, columns, rank."""
     *plain, rank = sizes
-    return *one_product(tuple(plain)), weight(plain[1], rank), weight(rank, plain[2])
+    return *one_matmul(tuple(plain)), weight(plain[1], rank), weight(rank, plain[2])
 
 
 def _layer(
@@ -292,7 +292,7 @@ def _layer(
     fn: _Function,
     full: Sizes,
     formula: str = "",
-    operands: Callable[[Sizes], tuple[Operand, ...]] = one_product,
+    operands: Callable[[Sizes], tuple[Operand, ...]] = one_matmul,
     quick: Sizes = (32, 64, 48),
 ) -> Example:
     return Example(title, lambda _: fn, operands, full, quick, formula=formula)
@@ -302,7 +302,7 @@ _SWIGLU = "h = rms_norm(x, (x.shape[-1],)); (silu(h @ w) * (h @ v)) @ u"
 LAYERNORM = _layer(
     "LayerNorm + matmul", layernorm_matmul, (512, 1024, 1024), formula="layer_norm(x, (x.shape[-1],)) @ w"
 )
-RMSNORM = _layer("RMSNorm + SwiGLU", rmsnorm_swiglu, (512, 512, 1408), _SWIGLU, three_products)
+RMSNORM = _layer("RMSNorm + SwiGLU", rmsnorm_swiglu, (512, 512, 1408), _SWIGLU, three_matmuls)
 _RMS_LINEAR = "rms_norm(x, (x.shape[-1],)) @ w"
 _FP8 = "s = amax(|x|) / 448; ((x / s).to(float8_e4m3fn) @ w) * s"
 _INT8 = "s = amax(|x|) / 127; ((x / s).round().to(int8) @ w) * s * c"
@@ -310,21 +310,19 @@ _ROUTE = "p, e = softmax(x @ w).topk(8); p / p.sum(-1), e"
 _LAYERS = (
     LAYERNORM,
     RMSNORM,
-    _layer("RMSNorm + SwiGLU, decode", rmsnorm_swiglu, (16, 1024, 2816), _SWIGLU, three_products),
+    _layer("RMSNorm + SwiGLU, decode", rmsnorm_swiglu, (16, 1024, 2816), _SWIGLU, three_matmuls),
     _layer("RMSNorm + linear", rmsnorm_linear, (512, 1024, 1024), _RMS_LINEAR),
     _layer("RMSNorm + linear, decode", rmsnorm_linear, (16, 2048, 4096), _RMS_LINEAR),
     _layer("L2-normalise + matmul", normalised_matmul, (512, 1024, 1024), "normalize(x, dim=-1) @ w"),
-    _layer("gated MLP, decode", gated_mlp, (16, 2048, 4096), "silu(x @ w) * (x @ v)", two_products),
+    _layer("gated MLP, decode", gated_mlp, (16, 2048, 4096), "silu(x @ w) * (x @ v)", two_matmuls),
     _layer("adapter MLP", adapter, (2048, 1024, 64), "x + relu(x @ w) @ v", narrow, (32, 64, 8)),
     _layer("LoRA, decode", lora, (16, 2048, 4096, 16), "x @ w + (x @ a) @ b", low_rank, (32, 64, 48, 4)),
     _layer("quantised matmul (Q7)", quantised_matmul, (1024, 768, 2048), "s = amax(|x|) / 127; round(x / s) @ w * s"),
     _layer("fp8 matmul (Q7)", fp8_matmul, (1024, 768, 2048), _FP8),
     _layer("fp8 matmul, fp8 weights (Q8)", fp8_matmul, (1024, 2048, 768), _FP8, _fp8),
     _layer("int8 matmul, int8 weights (Q1)", int8_matmul, (1024, 2560, 1536), _INT8, _int8),
-    Example("routing to experts (R1)", lambda _: route, one_product, (2048, 768, 128), formula=_ROUTE, gaps=route_gaps),
-    Example(
-        "routing to experts (R7)", lambda _: route, one_product, (2048, 2048, 128), formula=_ROUTE, gaps=route_gaps
-    ),
+    Example("routing to experts (R1)", lambda _: route, one_matmul, (2048, 768, 128), formula=_ROUTE, gaps=route_gaps),
+    Example("routing to experts (R7)", lambda _: route, one_matmul, (2048, 2048, 128), formula=_ROUTE, gaps=route_gaps),
 )
 
 SUITE = (*EXAMPLES, *_ATTENTIONS, *_LAYERS, *REDUCTIONS)

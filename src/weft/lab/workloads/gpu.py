@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from weft.lab.examples import Example, Operand, Sizes, one_product, two_products, weight
+from weft.lab.examples import Example, Operand, Sizes, one_matmul, two_matmuls, weight
 from weft.lab.workloads import cpu as workloads
 from weft.lab.workloads import reductions as workloads_dims
 from weft.lab.workloads.cpu import attention, queries_and_keys
@@ -39,7 +39,7 @@ from weft.verify.judge import IndexGap
 _Function = Callable[..., Any]
 _BF16, _FP32 = (torch.bfloat16,), (torch.float32,)
 _E4M3 = torch.float8_e4m3fn
-scaled_mm: Any = torch.ops.aten._scaled_mm  # noqa: SLF001 - PyTorch has no other name for a product of floats of 8 bits
+scaled_mm: Any = torch.ops.aten._scaled_mm  # noqa: SLF001 - PyTorch has no other name for a matmul of floats of 8 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class Workload:
     Attributes:
         example: the function, its operands and sizes, its element type; its title is the row's name.
         group: which target of `weft.lab.gpu.bench` it counts for; empty: none.
-        flops: of its matrix products, at some sizes.
-        matrix: the element type whose rate of products counts.
+        flops: of its matmuls, at some sizes.
+        matrix: the element type whose rate of matmuls counts.
         best: the fastest peers of an earlier measurement: one, or those that may be it.
         peers: names of what else can compute it, beside eager and Inductor (`weft.lab.gpu.peers`).
         exact: what computes the same in fp64, where the function's own operations cannot; None: the function.
@@ -151,7 +151,7 @@ def fast_scaled_linear(x: torch.Tensor, w: torch.Tensor, columns: torch.Tensor) 
 
 
 def scaled_linear_in_parts(x: torch.Tensor, w: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-    """Computes `scaled_linear` with a product of the operands' own type: PyTorch's of 8 bits takes no fp64."""
+    """Computes `scaled_linear` with a matmul of the operands' own type: PyTorch's of 8 bits takes no fp64."""
     scale = x.abs().amax(-1, keepdim=True) / 448.0
     rounded = (x / scale).to(_E4M3).to(x.dtype)
     return (rounded @ w.T.to(x.dtype)) * scale * columns
@@ -188,7 +188,7 @@ def _experts(sizes: Sizes) -> tuple[Operand, ...]:
     return Operand((rows, width)), weight(width, experts), into, into, out
 
 
-# Floating-point operations of matrix products.
+# Floating-point operations of matmuls.
 
 
 def _attention_flops(sizes: Sizes) -> float:
@@ -205,8 +205,8 @@ def _latent_flops(sizes: Sizes) -> float:
     return 2.0 * batch * heads * keys * (2 * width - 64)
 
 
-def _products(count: int) -> Callable[[Sizes], float]:
-    """Counts the operations of `count` products of the same three lengths."""
+def _matmuls(count: int) -> Callable[[Sizes], float]:
+    """Counts the operations of `count` matmuls of the same three lengths."""
     return lambda sizes: 2.0 * count * math.prod(sizes)
 
 
@@ -307,9 +307,9 @@ def _moe(number: int, width: int, experts: int, count: int) -> Workload:
 
     fn = routing(count)
     example = Example(
-        f"R{number}", lambda _: fn, one_product, (2048, width, experts), (16, 48, 32), dtypes=_BF16, gaps=gaps
+        f"R{number}", lambda _: fn, one_matmul, (2048, width, experts), (16, 48, 32), dtypes=_BF16, gaps=gaps
     )
-    return Workload(example, "MoE" if number in (1, 3, 5, 8) else "", _products(1), common=1)
+    return Workload(example, "MoE" if number in (1, 3, 5, 8) else "", _matmuls(1), common=1)
 
 
 _ROUTES = [
@@ -326,7 +326,7 @@ def _quant(number: int, columns: int, inner: int, *, fast: bool = False) -> Work
         fast_scaled_linear if fast else scaled_linear,
         (4096, inner, columns),
         _fp8_linear,
-        _products(1),
+        _matmuls(1),
         (32, 64, 48),
         (512,),
         matrix="float8_e4m3fn",
@@ -368,12 +368,12 @@ _LARGE = "large layers"
 
 def _normed(name: str, group: str, sizes: Sizes, judged: Sizes = ()) -> Workload:
     """Makes a workload of LayerNorm + matmul."""
-    return _layer(name, group, workloads.layernorm_matmul, sizes, one_product, _products(1), judged=judged)
+    return _layer(name, group, workloads.layernorm_matmul, sizes, one_matmul, _matmuls(1), judged=judged)
 
 
 def _swiglu(name: str, group: str, sizes: Sizes, judged: Sizes = ()) -> Workload:
     """Makes a workload of RMSNorm + SwiGLU."""
-    return _layer(name, group, workloads.rmsnorm_swiglu, sizes, workloads.three_products, _products(3), judged=judged)
+    return _layer(name, group, workloads.rmsnorm_swiglu, sizes, workloads.three_matmuls, _matmuls(3), judged=judged)
 
 
 _BLOCKBUSTER = (
@@ -432,9 +432,9 @@ def _few_rows(batch: int) -> tuple[Workload, ...]:
     lora, down_and_up = (rows, wide, wide, 16), (rows, wide, 16)
     layers = (
         ("LoRA", workloads.lora, lora, workloads.low_rank, _lora_flops, (16, 64, 48, 8), "eager"),
-        ("MLP", workloads.adapter, down_and_up, workloads.narrow, _products(2), (16, 64, 8), best),
-        ("GatedMLP", workloads.gated_mlp, (batch, wide, wide), two_products, _products(2), few, "inductor"),
-        ("RMSLinear", workloads.rmsnorm_linear, (batch, wide, wide), one_product, _products(1), few, "inductor"),
+        ("MLP", workloads.adapter, down_and_up, workloads.narrow, _matmuls(2), (16, 64, 8), best),
+        ("GatedMLP", workloads.gated_mlp, (batch, wide, wide), two_matmuls, _matmuls(2), few, "inductor"),
+        ("RMSLinear", workloads.rmsnorm_linear, (batch, wide, wide), one_matmul, _matmuls(1), few, "inductor"),
     )
     return tuple(
         _layer(f"{name}-b{batch}", _TINY, fn, sizes, operands, flops, small_sizes, best=(peer,))

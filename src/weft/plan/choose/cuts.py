@@ -14,7 +14,7 @@ from weft.plan.partition.partition import (
     Task,
     TorchCall,
     apart,
-    before_products,
+    before_matmuls,
     before_reductions,
     between_passes,
     in_order,
@@ -25,18 +25,18 @@ from weft.plan.partition.partition import (
 from weft.plan.targets.candidates import Selection
 from weft.tensor.program import Contraction, Reduction, TensorProgram, uses
 
-# A product in one kernel with the product that makes its operand must be predicted to save this share, and the launch besides:
+# A matmul in one kernel with the matmul that makes its operand must be predicted to save this share, and the launch besides:
 # the model is a model, and two kernels are what is known to work.
 _GAIN = 0.1
 # But where it sums along what was reduced, the kernel of the first has whole rows as it is: together they take no loop off the
 # grid. That saves a launch and a list as large as all that is read: they are cut only where this is predicted clearly faster.
 _LOSS = 0.1
-# On a GPU a region that has a kernel is cut inside, before the reductions of a product's results, where so much is predicted to be
+# On a GPU a region that has a kernel is cut inside, before the reductions of a matmul's results, where so much is predicted to be
 # saved of the kernels that the cut makes, whatever else is in them; on a CPU it is not.
 _CLEARLY = 0.2
 # Fusing looks at every pair of operators, again after every rewrite: beyond this many, a join costs more to find than it saves.
 _MOST_NODES, _MOST_CONTRACTIONS = 40, 4
-# Products of products are not looked at in one kernel of a GPU where they would have to reach more than this of the machine's rates
+# Matmuls of matmuls are not looked at in one kernel of a GPU where they would have to reach more than this of the machine's rates
 # to pay: lone ones are predicted to reach 0.89 at best, joined ones 0.42 (RMSNorm + SwiGLU of 8192 rows).
 _REACHED = 0.8
 # Seconds of a region that has no kernel, and no parts either: any other way is better, and where there is none, PyTorch runs it.
@@ -53,7 +53,7 @@ class Prices(Protocol):
 
     @property
     def fine(self) -> bool:
-        """True where kernels may end between a product and what makes its operands."""
+        """True where kernels may end between a matmul and what makes its operands."""
         ...
 
     def lengths(self, region: Region) -> Mapping[str, int]:
@@ -138,7 +138,7 @@ class Cuts:
     def _atoms(self, stage: Task, home: int) -> tuple[Atom, ...]:
         if isinstance(stage, TorchCall):
             return (Atom(stage, home),)
-        parts = before_products(self.program, stage) if self.prices.fine else (stage,)
+        parts = before_matmuls(self.program, stage) if self.prices.fine else (stage,)
         return tuple(atom for part in parts for atom in self._pieces(part, home, ()))
 
     def _pieces(self, region: Region, home: int, inside: tuple[Region, ...]) -> tuple[Atom, ...]:
@@ -232,8 +232,8 @@ class _Chain:
             return True
         stages = [atom.stage for atom in self.atoms[first : last + 1]]
         nodes = sum(len(stage.program.nodes) for stage in stages if isinstance(stage, Region))
-        products = sum(isinstance(n, Contraction) for n in self._region(own).program.nodes)
-        return nodes <= _MOST_NODES and products <= _MOST_CONTRACTIONS
+        matmuls = sum(isinstance(n, Contraction) for n in self._region(own).program.nodes)
+        return nodes <= _MOST_NODES and matmuls <= _MOST_CONTRACTIONS
 
     def _looked_at(self, own: tuple[int, ...]) -> bool:
         if len(own) == 1:
@@ -282,7 +282,7 @@ def _interleaved(parts: Sequence[tuple[int, ...]]) -> bool:
 
 
 def joins(program: TensorProgram) -> tuple[int, int]:
-    """Counts the products of `program` that read what others of them made: doubtful ones, and those that sum along what
+    """Counts the matmuls of `program` that read what others of them made: doubtful ones, and those that sum along what
     was reduced before.
     """
     before: dict[str, bool] = {}

@@ -204,7 +204,7 @@ def _fused(
     yield _WRITTEN, written, exact.steps, None
     empty = any(s.example == 0 for s in program.spaces())
     if only_exact or empty:
-        # Rule 4 divides by a sum after the product instead of before: of nothing, 0 / 0 instead of nothing.
+        # Rule 4 divides by a sum after the matmul instead of before: of nothing, 0 / 0 instead of nothing.
         return
     seen = {written}
     cancelled = without_shifts(program)
@@ -263,8 +263,8 @@ def _looped(
 
 def _lengths(program: TensorProgram, example: Example) -> Mapping[str, int] | None:
     """Return lengths of loops that may be nested in any order: of a program that multiplies nothing; None if the target minds."""
-    products = any(isinstance(n, Contraction) for n in program.nodes)
-    return None if products or not toolchain(example.target).any_order else example.sizes
+    matmuls = any(isinstance(n, Contraction) for n in program.nodes)
+    return None if matmuls or not toolchain(example.target).any_order else example.sizes
 
 
 def _with_decays(

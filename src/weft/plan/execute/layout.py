@@ -14,7 +14,7 @@ def as_in_eager(program: TensorProgram, results: Sequence[Result]) -> TensorProg
 
     Eager computes `relu(x.T)` in the order in which x lies, and `relu(x.T).T` is row-major. Written in another order it would
     have to be copied into that one.
-    Results that the program itself reads, or that a product or a reduction makes, stay as they are.
+    Results that the program itself reads, or that a matmul or a reduction makes, stay as they are.
     """
     values = program.values()
     read = {v for n in program.nodes for v in uses(n)}

@@ -1,6 +1,6 @@
-"""Products for PyTorch's library to run: where a region is predicted to gain if the library takes what the machine needs at least.
+"""Matmuls for PyTorch's library to run: where a region is predicted to gain if the library takes what the machine needs at least.
 
-The library is a candidate for each product that no other product of its region feeds, at a share of its floor: what that leaves
+The library is a candidate for each matmul that no other matmul of its region feeds, at a share of its floor: what that leaves
 out is what the model errs by. The best cut of each region is found with these candidates; what wins so is timed, by the trial.
 """
 
@@ -12,12 +12,12 @@ from math import inf
 
 from weft.capture import Captured
 from weft.errors import WeftError
-from weft.plan.execute.regions import Regions, call_of, lone_products
+from weft.plan.execute.regions import Regions, call_of, lone_matmuls
 from weft.plan.partition.chain import Interval, cheapest
 from weft.plan.partition.partition import Region, taken_apart, united
 from weft.tensor.program import Node, TensorProgram, uses
 
-# Of the seconds that a product takes at the machine's rates. Not 1: the model is 30 % off and more.
+# Of the seconds that a matmul takes at the machine's rates. Not 1: the model is 30 % off and more.
 _OF_FLOOR = 0.7
 
 
@@ -30,7 +30,7 @@ class _Part:
 
 
 def for_the_library(captured: Captured, program: TensorProgram, regions: Sequence[Region], known: Regions) -> list[int]:
-    """Finds the ATen calls of `captured`, by number, whose products are worth a trial in PyTorch's library.
+    """Finds the ATen calls of `captured`, by number, whose matmuls are worth a trial in PyTorch's library.
 
     Launches count nothing here: what they cost differs most from machine to machine, and they are part of what is timed.
 
@@ -41,8 +41,8 @@ def for_the_library(captured: Captured, program: TensorProgram, regions: Sequenc
     """
     calls: list[int] = []
     for region in regions:
-        products = lone_products(captured, region)
-        parts = _parts(captured, program, region, products) if products else ()
+        matmuls = lone_matmuls(captured, region)
+        parts = _parts(captured, program, region, matmuls) if matmuls else ()
         if parts:
             calls += _best(program, parts, known)
     return calls
@@ -73,14 +73,14 @@ def _best(program: TensorProgram, parts: Sequence[_Part], known: Regions) -> lis
     return [call for i in best if is_call(i) and (call := parts[i[0]].call) is not None]
 
 
-def _parts(captured: Captured, program: TensorProgram, region: Region, products: frozenset[int]) -> tuple[_Part, ...]:
-    """Splits `region` into what the calls of its products read, each of these calls, and the rest; nothing where that
+def _parts(captured: Captured, program: TensorProgram, region: Region, matmuls: frozenset[int]) -> tuple[_Part, ...]:
+    """Splits `region` into what the calls of its matmuls read, each of these calls, and the rest; nothing where that
     is no order.
     """
     calls: dict[int, set[str]] = {}
     for node in region.program.nodes:
         call = call_of(captured, node.name)
-        if call in products:
+        if call in matmuls:
             calls.setdefault(call, set()).add(node.name)
     own = set[str]().union(*calls.values())
     early = _leading_to(region.program.nodes, own) - own

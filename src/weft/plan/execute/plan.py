@@ -21,7 +21,7 @@ from weft.plan.choose.region import CompiledRegion
 from weft.plan.execute.instead import Instead
 from weft.plan.execute.layout import as_in_eager
 from weft.plan.execute.library import for_the_library
-from weft.plan.execute.regions import Prepared, Regions, calls_of, lone_products
+from weft.plan.execute.regions import Prepared, Regions, calls_of, lone_matmuls
 from weft.plan.execute.runner import CallStep, PlanStep, RegionStep, Runner, ViewStep, kept_dims, runner
 from weft.plan.execute.sizes import found, tells
 from weft.plan.execute.writes import guarded, last_values, once_only, with_writes_in_place
@@ -49,8 +49,8 @@ class Plan:
         regions: in launch order.
         fallbacks: what PyTorch runs, and why.
         run: takes the graph's arguments, gives its outputs.
-        with_library: captures the graph again with products left to PyTorch's library, those that it is predicted to gain by if the
-            library is at its best, and gives None where there are none; None where no product is alone in its kernel.
+        with_library: captures the graph again with matmuls left to PyTorch's library, those that it is predicted to gain by if the
+            library is at its best, and gives None where there are none; None where no matmul is alone in its kernel.
         in_place: the calls, by name, that write into arguments in place.
         steps: what `run` does, in order; none where that is PyTorch's.
         arguments: how many the graph has.
@@ -174,11 +174,11 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     except Exception as error:  # noqa: BLE001 - a defect of weft's must not stop what eager can run; it is reported
         note(error)
         return _in_pytorch(captured, (*captured.fallbacks, Fallback("graph", reason_of(error))), eager)
-    products = captured.leaving is not None and any(lone_products(captured, region) for region in cut)
+    matmuls = captured.leaving is not None and any(lone_matmuls(captured, region) for region in cut)
     fresh = Regions(
         known.layouts, known.target, constant=known.constant
     )  # without all that is not needed once this is built
-    with_library = functools.partial(_with_library, captured, program, cut, fresh) if products else None
+    with_library = functools.partial(_with_library, captured, program, cut, fresh) if matmuls else None
     captured = replace(captured, leaving=None, recording=None)  # they hold the whole recording
     made = tuple(regions), captured.fallbacks, run, with_library, in_place, tuple(steps), len(arguments)
     return Plan(captured, program, *made)
@@ -206,13 +206,13 @@ def running(
 def _with_library(
     captured: Captured, program: TensorProgram, regions: Sequence[Region], known: Regions
 ) -> Captured | None:
-    """Capture the graph again with the products left to PyTorch's library that are worth a trial; None where none are."""
+    """Capture the graph again with the matmuls left to PyTorch's library that are worth a trial; None where none are."""
     calls = for_the_library(captured, program, regions, known)
     return captured.leaving(dict.fromkeys(calls, _FASTER_ALONE)) if calls and captured.leaving is not None else None
 
 
 def _for_the_machine(program: TensorProgram, target: Target) -> TensorProgram:
-    """Give `program` products of narrower factors, where that is right and the machine has units for it that kernels drive."""
+    """Give `program` matmuls of narrower factors, where that is right and the machine has units for it that kernels drive."""
     chain = toolchain(target)
     if not chain.narrow_matmuls():
         return program

@@ -204,7 +204,7 @@ def _sizes(program: TensorProgram) -> dict[str, int]:
     return {s.name: s.example or 1024 for s in program.spaces()}
 
 
-# A graph is traced for its first sizes, then for all, and planned once more with the library's products.
+# A graph is traced for its first sizes, then for all, and planned once more with the library's matmuls.
 _MOST_REMEMBERED = 256
 _remembered: dict[tuple[str, tuple[Any, ...]], Selection | Refusal] = {}
 
@@ -339,25 +339,25 @@ def calls_of(captured: Captured, region: Region, error: Exception) -> frozenset[
     return frozenset(captured.made_by[n] for n in seen if n in captured.made_by) - left
 
 
-def lone_products(captured: Captured, region: Region) -> frozenset[int]:
-    """Finds the ATen calls, by number, that the products of `region` come from, if none of its products reads another
+def lone_matmuls(captured: Captured, region: Region) -> frozenset[int]:
+    """Finds the ATen calls, by number, that the matmuls of `region` come from, if none of its matmuls reads another
     one's result.
 
-    What a library does as well. A product of a product's result gains from the fusion that made the region.
+    What a library does as well. A matmul of a matmul's result gains from the fusion that made the region.
     """
     assert captured.program is not None
     written = captured.program.values()
-    made_of = set[str]()  # values that depend on a product of the region
-    products: list[str] = []
+    made_of = set[str]()  # values that depend on a matmul of the region
+    matmuls: list[str] = []
     for node in region.program.nodes:
         depends = not made_of.isdisjoint(uses(node))
         if isinstance(node, Contraction):
             if depends:
                 return frozenset()
-            products.append(_root(node.name, written))
+            matmuls.append(_root(node.name, written))
         if depends or isinstance(node, Contraction):
             made_of.add(node.name)
-    return frozenset(captured.made_by[name] for name in products if name in captured.made_by)
+    return frozenset(captured.made_by[name] for name in matmuls if name in captured.made_by)
 
 
 def call_of(captured: Captured, name: str) -> int | None:

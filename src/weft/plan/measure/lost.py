@@ -51,10 +51,10 @@ def _named(call: OpaqueCall, program: TensorProgram) -> tuple[str, Any]:
 
 
 def _seconds(step: CallStep, values: dict[str, Node], machine: Machine, arguments: Sequence[Any]) -> float:
-    """Bounds the seconds of a call from below: its operands and results from and to memory, or its products as PyTorch
+    """Bounds the seconds of a call from below: its operands and results from and to memory, or its matmuls as PyTorch
     counts them.
 
-    Tensors of types that weft does not know count for nothing, and so do products of such.
+    Tensors of types that weft does not know count for nothing, and so do matmuls of such.
     """
     call = step.call
     read = {name: values[step.aliases.get(name, name)] for name in call.reads}
@@ -64,8 +64,8 @@ def _seconds(step: CallStep, values: dict[str, Node], machine: Machine, argument
     made = [_without_data(node) for node in results if node.dtype is not DType.unknown]
     moved = sum(t.numel() * t.element_size() for t in (*tensors.values(), *made))
     rates = (machine.vector_flops, *(machine.matrix_rate(node.dtype) for node in operands.values()))
-    products = _products(call, tensors, arguments) if len(operands) == len(read) else 0.0
-    return max(moved / machine.levels[-1].bytes_per_second, products / max(rates))
+    matmuls = _matmuls(call, tensors, arguments) if len(operands) == len(read) else 0.0
+    return max(moved / machine.levels[-1].bytes_per_second, matmuls / max(rates))
 
 
 def _without_data(node: Node) -> torch.Tensor:
@@ -73,8 +73,8 @@ def _without_data(node: Node) -> torch.Tensor:
     return torch.empty(sizes, dtype=getattr(torch, node.dtype.name), device="meta")
 
 
-def _products(call: OpaqueCall, tensors: dict[str, torch.Tensor], arguments: Sequence[Any]) -> float:
-    """Counts the operations of the products, convolutions and attention in a call; 0 where PyTorch cannot say without
+def _matmuls(call: OpaqueCall, tensors: dict[str, torch.Tensor], arguments: Sequence[Any]) -> float:
+    """Counts the operations of the matmuls, convolutions and attention in a call; 0 where PyTorch cannot say without
     running it.
     """
     counter = FlopCounterMode(display=False)

@@ -14,7 +14,7 @@ from weft.run.cache import Json
 
 Choice: TypeAlias = Literal["weft", "library", "PyTorch"]
 
-# weft's kernels run unless PyTorch is faster by more than timings of one function differ from one another; the library's products
+# weft's kernels run unless PyTorch is faster by more than timings of one function differ from one another; the library's matmuls
 # are taken where they save this much.
 _MARGIN, _GAIN = 1.03, 0.02
 # Trials that one measurement is made of at most; and the spread from which on a time says little.
@@ -25,7 +25,7 @@ _SPARE_CORES = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Times of a call: weft's kernels, PyTorch, and where it was tried, weft's with the library's products.
+    """Times of a call: weft's kernels, PyTorch, and where it was tried, weft's with the library's matmuls.
 
     Infinite for what refused, so that PyTorch ran in its place.
 
@@ -111,11 +111,11 @@ class Measured:
 
     @property
     def _timings(self) -> dict[str, Timing]:
-        named = {"weft": self.weft, "PyTorch": self.eager, "weft with library products": self.library}
+        named = {"weft": self.weft, "PyTorch": self.eager, "weft with library matmuls": self.library}
         return {name: timing for name, timing in named.items() if timing is not None}
 
     def __str__(self) -> str:
-        chosen = "weft with library products" if self.chosen == "library" else self.chosen
+        chosen = "weft with library matmuls" if self.chosen == "library" else self.chosen
         times = ", ".join(f"{name} {timing}" for name, timing in self._timings.items())
         again = "; the next process measures again" if self.is_to_be_repeated else ""
         doubts = f" ({'; '.join(self.doubts)}{again})" if self.doubts else ""

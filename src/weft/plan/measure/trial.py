@@ -1,6 +1,6 @@
 """A compiled graph against PyTorch, on its first arguments of each size class: whichever is faster runs from then on.
 
-There is one more candidate where weft's kernels do not win clearly: the same graph with those products left to PyTorch's library
+There is one more candidate where weft's kernels do not win clearly: the same graph with those matmuls left to PyTorch's library
 that are predicted to gain by it where the library is at its best (`weft.plan.execute.library`), and weft's kernels for what comes
 between.
 """
@@ -141,7 +141,7 @@ class Trial:
             stats.count("fallbacks")
             warn("this graph", found.failure)
         weft, eager = found.timings
-        # So much faster that a library's products change nothing.
+        # So much faster that a library's matmuls change nothing.
         clearly = toolchain(self.plan.kernels[0].target).library_share
         made = None if weft.seconds <= clearly * eager.seconds else self.with_library(given.arguments)
         if made is not None:
@@ -150,7 +150,7 @@ class Trial:
         return Measured(*found.timings, load=found.load, cores=cores)
 
     def with_library(self, arguments: Sequence[Any]) -> Plan | None:
-        """Returns the plan in which the library runs products, made once; None where it cannot be, or none is worth it."""
+        """Returns the plan in which the library runs matmuls, made once; None where it cannot be, or none is worth it."""
         if self.library is None and self.plan.with_library is not None:
             try:
                 captured = self.plan.with_library()

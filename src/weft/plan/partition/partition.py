@@ -121,7 +121,7 @@ def taken_apart(program: TensorProgram, region: Region, names: Collection[str]) 
 
 
 def before_reductions(program: TensorProgram, region: Region) -> tuple[Region, ...]:
-    """Cut `region` in two: what is made before results of products, or of reductions along other axes, are reduced or
+    """Cut `region` in two: what is made before results of matmuls, or of reductions along other axes, are reduced or
     multiplied; and the rest.
 
     The first part makes its values block by block, or row by row; the second reads whole rows, or all of them.
@@ -142,8 +142,8 @@ def before_reductions(program: TensorProgram, region: Region) -> tuple[Region, .
     return tuple(_with_local(program, part, local, values) for part in parts) if all(parts) else (region,)
 
 
-def before_products(program: TensorProgram, region: Region) -> tuple[Region, ...]:
-    """Cut `region` in two: what its products read of it, and the products with what follows."""
+def before_matmuls(program: TensorProgram, region: Region) -> tuple[Region, ...]:
+    """Cut `region` in two: what its matmuls read of it, and the matmuls with what follows."""
     values, local = program.values(), _local(program)
     members = [n for n in region.program.nodes if n.name not in local]
     read = {name for n in members if isinstance(n, Contraction) for name in uses(n)}
@@ -151,8 +151,8 @@ def before_products(program: TensorProgram, region: Region) -> tuple[Region, ...
     for node in reversed(members):
         if not isinstance(node, Contraction) and (node.name in read or node.name in early):
             early.update((node.name, *uses(node)))
-    products = {n.name for n in members if isinstance(n, Contraction)}
-    if not early.isdisjoint(products):
+    matmuls = {n.name for n in members if isinstance(n, Contraction)}
+    if not early.isdisjoint(matmuls):
         return (region,)
     parts = [[n for n in members if (n.name in early) is which] for which in (True, False)]
     return tuple(_with_local(program, part, local, values) for part in parts) if all(parts) else (region,)

@@ -1,6 +1,6 @@
 """Choosing a schedule: where the loops of a fused program run on a CPU, and in what steps.
 
-The rule below was measured (docs/cpu-schedules.md): it keeps a block product's accumulator and staged panel in the second-level
+The rule below was measured (docs/cpu-schedules.md): it keeps a block matmul's accumulator and staged panel in the second-level
 cache, gives every thread at least two blocks, and leaves operands where they are when there are too few rows to pay for staging.
 Tiles are a few powers of two, the same for all sizes of a class, so that a new length uses the binary that is there.
 """
@@ -19,12 +19,12 @@ from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, begins_wher
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 
-# Rows x columns of a block product that fill, and with the staged panel fit, a second-level cache of 1 MB or more.
+# Rows x columns of a block matmul that fill, and with the staged panel fit, a second-level cache of 1 MB or more.
 _ROWS, _COLUMNS = 512, 128
 # Its depth, by element type: in fp32 longer sums would round more than eager's do.
 _DEPTH = {DType.bfloat16: 512, DType.float16: 512}
 _OTHER_DEPTH = 256
-# Columns of a block product that another product contracts: both blocks stay in the second-level cache.
+# Columns of a block matmul that another matmul contracts: both blocks stay in the second-level cache.
 _CHAINED = 512
 # Rows of a block beside a band.
 _BANDED = 128
@@ -34,7 +34,7 @@ _FEW_ROWS = {DType.bfloat16: 2, DType.float16: 2}
 _OTHER_FEW_ROWS = 8
 _DIRECT_COLUMNS = 2048
 # A column operand that lies dense along what is contracted is not staged for so few rows (a class of sizes ends there), nor for
-# blocks that are so many times deeper than tall (by element type; other types have no such product).
+# blocks that are so many times deeper than tall (by element type; other types have no such matmul).
 _TURNED_ROWS = 64
 _TURNED = {DType.float32: 4, DType.bfloat16: 16}
 # Elements of a block of elementwise work, and of a row of it: a few pages, long enough rows for vector code.
@@ -46,7 +46,7 @@ _PASSED_ROWS = ((16384, 8192, 1), (4096, 4096, 4), (1, 2048, 4))
 _SQUARE = 128
 # Rows that a sum down the columns adds up before it goes on to the next block: short chains of additions, as exact as eager's.
 _SUMMED_ROWS = 16
-# The same where a product sums over them, too: it wants deeper blocks.
+# The same where a matmul sums over them, too: it wants deeper blocks.
 _MULTIPLIED_ROWS = 64
 # Blocks whose results are added up one after the other: of more, the sums of so many are added up.
 CHAIN = 64
@@ -57,8 +57,8 @@ _FEW = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
-    """A block product of a fused program, by the axes of the loops around it.
+class Matmul:
+    """A block matmul of a fused program, by the axes of the loops around it.
 
     Attributes:
         dtype: of the column operand.
@@ -89,14 +89,14 @@ def choose(
         sizes: example sizes by space name; they pick the class.
         innermost: for each input, which of its dimensions has stride 1 (None: none, or not known).
         threads: how many will run the grid.
-        cache_bytes: of one core's second-level cache; blocks of products are made to fit it.
+        cache_bytes: of one core's second-level cache; blocks of matmuls are made to fit it.
     """
-    products = tuple(find_products(program, innermost))
+    matmuls = tuple(find_matmuls(program, innermost))
     whole = frozenset(repeating(program.graph))
-    tiles = _tiles(program, products, sizes, innermost, threads, whole, cache_bytes)
+    tiles = _tiles(program, matmuls, sizes, innermost, threads, whole, cache_bytes)
     short = frozenset(m.axis for m in maps(program.graph) if max(tiles[m.axis], m.axis.space.size(sizes)) <= _FEW)
     down = frozenset(_summed_down(program.graph, dict(program.inputs), Scope({}, applied=False), short))
-    multiplied = {p.over for p in products}
+    multiplied = {p.over for p in matmuls}
     for axis in down:
         tiles[axis] = min(tiles[axis], _MULTIPLIED_ROWS if axis in multiplied else _SUMMED_ROWS)
     for dims in _items(program.graph, dict(program.inputs), Scope({}, applied=False)):
@@ -115,8 +115,8 @@ def choose(
         # Blocks that lie wholly in a band have no mask to compute.
         peel = node.range.beside is not None and levels[-1].place is LevelPlace.loop
         loops.append((node.name, LoopSchedule(levels, peel)))
-    rows = frozenset(p.name for p in products if not p.row_operand_dense)
-    panels = frozenset(p.name for p in products if not (_few_rows(p, sizes) or _turned(p, sizes, tiles)))
+    rows = frozenset(p.name for p in matmuls if not p.row_operand_dense)
+    panels = frozenset(p.name for p in matmuls if not (_few_rows(p, sizes) or _turned(p, sizes, tiles)))
     sources = {name: {a: (name, d) for d, a in enumerate(kind.lists)} for name, kind in program.inputs}
     given, outside = dict(program.inputs), Scope({}, applied=False)
     transposed = frozenset(_lying_across(program.graph, given, outside, sources, innermost, short))
@@ -200,7 +200,7 @@ def in_chains(levels: tuple[Level, ...], chain: int, least: int, length: int) ->
 
 
 def multiplies(node: Map) -> bool:
-    """Tell whether there are block products in `node`."""
+    """Tell whether there are block matmuls in `node`."""
     return next(_dots(Graph((), (node,), ())), None) is not None
 
 
@@ -261,7 +261,7 @@ def off_the_grid(schedule: Schedule) -> Schedule:
 
 
 def repeating(graph: Graph) -> Iterator[Axis]:
-    """Yield the axes of parallel maps that do a product again for each block, because it does not depend on the axis.
+    """Yield the axes of parallel maps that do a matmul again for each block, because it does not depend on the axis.
 
     One block that covers such an axis does the work once, as the paper's D = L = 1 for attention. The loop over a ranking has
     one block anyway.
@@ -283,27 +283,27 @@ def _dots(graph: Graph) -> Iterator[Dot]:
                 yield from _dots(node.state.update)
 
 
-def find_products(program: BlockProgram, innermost: Mapping[str, int | None]) -> Iterator[Product]:
-    """Yield every block product of `program`, with what is known of how its operands lie in memory."""
+def find_matmuls(program: BlockProgram, innermost: Mapping[str, int | None]) -> Iterator[Matmul]:
+    """Yield every block matmul of `program`, with what is known of how its operands lie in memory."""
     sources = {name: {a: (name, d) for d, a in enumerate(kind.lists)} for name, kind in program.inputs}
-    yield from _products(program.graph, dict(program.inputs), Scope({}, applied=False), sources, innermost)
+    yield from _matmuls(program.graph, dict(program.inputs), Scope({}, applied=False), sources, innermost)
 
 
 # For each value that is (part of) an input: the input's name and axis that each of its axes comes from.
 _Sources = Mapping[str, Mapping[Axis, tuple[str, int]]]
 
 
-def _products(
+def _matmuls(
     graph: Graph, inputs: dict[str, BlockType], scope: Scope, sources: _Sources, innermost: Mapping[str, int | None]
-) -> Iterator[Product]:
+) -> Iterator[Matmul]:
     types = infer(graph, inputs, scope)
     for node in graph.nodes:
         if isinstance(node, Map):
             inner = {f.inner: _seen(node, f, sources[f.outer]) for f in node.inputs if f.outer in sources}
             given, inside = body_types(node, types), scope.inside(node)
-            yield from _products(node.body, given, inside, inner, innermost)
+            yield from _matmuls(node.body, given, inside, inner, innermost)
             if node.state is not None:
-                yield from _products_of_update(node, node.state, given, inside, inner, innermost)
+                yield from _matmuls_of_update(node, node.state, given, inside, inner, innermost)
         elif isinstance(node, Dot):
             left, right = types[node.left], types[node.right]
             rows = next((a for a in left.dims if a != node.over), None)
@@ -311,21 +311,21 @@ def _products(
             read, other = (sources.get(name, {}).get(node.over) for name in (node.left, node.right))
             dense = read is None or innermost.get(read[0]) == read[1]
             turned = other is not None and innermost.get(other[0]) == other[1]
-            yield Product(node.name, rows, columns, node.over, right.dtype, dense, turned)
+            yield Matmul(node.name, rows, columns, node.over, right.dtype, dense, turned)
 
 
-def _products_of_update(
+def _matmuls_of_update(
     node: Map,
     state: State,
     given: dict[str, BlockType],
     scope: Scope,
     sources: _Sources,
     innermost: Mapping[str, int | None],
-) -> Iterator[Product]:
+) -> Iterator[Matmul]:
     fed = update_types(state, infer(node.body, given, scope))
     names = zip(state.update.inputs[len(state.components) :], state.feeds, strict=True)
     own = {inner: sources[outer] for inner, outer in names if outer in sources}
-    yield from _products(state.update, fed, scope, own, innermost)
+    yield from _matmuls(state.update, fed, scope, own, innermost)
 
 
 def _seen(node: Map, feed: Feed, axes: Mapping[Axis, tuple[str, int]]) -> dict[Axis, tuple[str, int]]:
@@ -334,25 +334,25 @@ def _seen(node: Map, feed: Feed, axes: Mapping[Axis, tuple[str, int]]) -> dict[A
     return {node.axis if a == over else a: origin for a, origin in axes.items()}
 
 
-def _few_rows(product: Product, sizes: Mapping[str, int]) -> bool:
-    rows = 1 if product.rows is None else product.rows.space.size(sizes)
-    return product.columns is None or rows <= _FEW_ROWS.get(product.dtype, _OTHER_FEW_ROWS)
+def _few_rows(matmul: Matmul, sizes: Mapping[str, int]) -> bool:
+    rows = 1 if matmul.rows is None else matmul.rows.space.size(sizes)
+    return matmul.columns is None or rows <= _FEW_ROWS.get(matmul.dtype, _OTHER_FEW_ROWS)
 
 
-def _turned(product: Product, sizes: Mapping[str, int], tiles: Mapping[Axis, int]) -> bool:
+def _turned(matmul: Matmul, sizes: Mapping[str, int], tiles: Mapping[Axis, int]) -> bool:
     """Tell whether to copy the block's rows and result pays better than to copy its column operand."""
-    if product.rows is None or product.columns is None or not product.column_operand_dense:
+    if matmul.rows is None or matmul.columns is None or not matmul.column_operand_dense:
         return False
-    if product.dtype not in _TURNED:
+    if matmul.dtype not in _TURNED:
         return False
-    rows, depth = (axis.space.size(sizes) for axis in (product.rows, product.over))
-    tall = tiles[product.rows] * _TURNED[product.dtype] > tiles[product.over] or depth < tiles[product.over]
+    rows, depth = (axis.space.size(sizes) for axis in (matmul.rows, matmul.over))
+    tall = tiles[matmul.rows] * _TURNED[matmul.dtype] > tiles[matmul.over] or depth < tiles[matmul.over]
     return rows <= _TURNED_ROWS or not tall
 
 
 def _tiles(
     program: BlockProgram,
-    products: tuple[Product, ...],
+    matmuls: tuple[Matmul, ...],
     sizes: Mapping[str, int],
     innermost: Mapping[str, int | None],
     threads: int,
@@ -363,18 +363,18 @@ def _tiles(
     extent = {m.axis: m.axis.space.size(sizes) for m in maps(program.graph)}
     on_grid = set(grid_maps(program.graph))
     grid = [m.axis for m in maps(program.graph) if m.name in on_grid]
-    if not products:
+    if not matmuls:
         long = _along_memory(program, extent, innermost)
         return _elementwise_tiles(program, extent, grid, threads, long)
-    direct = all(_few_rows(p, sizes) for p in products)
-    sixteen_bit = all(p.dtype in _DEPTH for p in products)
-    rows = [p.rows for p in products if p.rows is not None]
-    columns = [p.columns for p in products if p.columns is not None and p.columns not in rows]
-    summed = {p.over for p in products}
+    direct = all(_few_rows(p, sizes) for p in matmuls)
+    sixteen_bit = all(p.dtype in _DEPTH for p in matmuls)
+    rows = [p.rows for p in matmuls if p.rows is not None]
+    columns = [p.columns for p in matmuls if p.columns is not None and p.columns not in rows]
+    summed = {p.over for p in matmuls}
     chained = [a for a in columns if a in summed]
     tiles = {axis: _FEW if size <= _FEW else _ROW for axis, size in extent.items()}
-    for product in products:
-        tiles[product.over] = _DIRECT_DEPTH if direct else _DEPTH.get(product.dtype, _OTHER_DEPTH)
+    for matmul in matmuls:
+        tiles[matmul.over] = _DIRECT_DEPTH if direct else _DEPTH.get(matmul.dtype, _OTHER_DEPTH)
     most = _most_rows(extent, whole, chained, cache_bytes)
     for axis in rows:
         tiles[axis] = next((t for t in (8, 64) if extent[axis] <= t), most)

@@ -90,7 +90,7 @@ def mend_floats() -> None:
         most = torch.finfo(kept[target]).max
         return _numbers(numbers.clamp(-most, most).to(kept[target]).view(torch.uint8))
 
-    def product(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+    def matmul(self: Any, a: Any, b: Any, *rest: Any) -> Any:
         def wide(side: Any) -> Any:
             if side.dtype.scalar != bfloat16:
                 return side
@@ -106,7 +106,7 @@ def mend_floats() -> None:
         return interpreter.TensorHandle(once.astype(np.float32), language.float32)
 
     interpreter._convert_float = converted  # noqa: SLF001 - there is no other way in
-    interpreter.InterpreterBuilder.create_dot = product
+    interpreter.InterpreterBuilder.create_dot = matmul
     interpreter.InterpreterBuilder.create_fma = added
 
 

@@ -14,8 +14,8 @@ from dataclasses import replace
 from weft.errors import Location, ShapeError, UnsupportedError
 from weft.tensor.axes import Axis, Space
 from weft.tensor.builder.base import Ref, Size, dim_of, present
+from weft.tensor.builder.matmul import Matmuls
 from weft.tensor.builder.name import named
-from weft.tensor.builder.product import Products
 from weft.tensor.builder.promote import Number, Tensor, promote, promote_types
 from weft.tensor.builder.view import Views
 from weft.tensor.dtypes import DType
@@ -25,7 +25,7 @@ from weft.tensor.scalar import Arg, Lit, Scalar, apply
 __all__ = ["Builder", "Number", "Ref", "Size", "Tensor", "promote", "promote_types"]
 
 
-class Builder(Products, Views):
+class Builder(Matmuls, Views):
     """Collects the nodes of one program; `finish` resolves and names its spaces and axes.
 
     What eager would refuse for its shapes or dtypes raises ShapeError, in eager's words. Float

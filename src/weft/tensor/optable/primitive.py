@@ -12,7 +12,7 @@ from weft.tensor.optable.row import Array, Interval, Rounding, Row, Samples
 from weft.tensor.optable.whole import WHOLE
 from weft.tensor.scalar import Apply, Arg, Lit, apply
 
-_SPECIAL = 8.0  # clocks of a special function on a GPU, for a warp
+_SPECIAL = 8.0  # cycles of a special function on a GPU, for a warp
 
 
 def _operator(

@@ -46,7 +46,7 @@ class Row:
         exact_at: the argument at which a "function" of one argument gives a whole number, as each implementation of it must;
             None for others.
         cpu: what it costs a CPU, in additions of a vector: the length of its polynomial, and the divisions in it.
-        gpu: clocks of a GPU's scheduler that it takes on a warp: 1 where all 32 lanes have a unit, 2 where half have (comparisons,
+        gpu: cycles of a GPU's scheduler that it takes on a warp: 1 where all 32 lanes have a unit, 2 where half have (comparisons,
             selections), 8 for each of the special functions (exp2, log2, reciprocal, square root), of which there is a quarter.
     """
 

@@ -118,7 +118,7 @@ def printed(spec: LaunchSpec, meta: Meta | None = None) -> Printed:
 
 
 def tf32_allowed() -> bool:
-    """Tell whether products of float32 may round their factors to tf32: what the option says, or PyTorch's own setting."""
+    """Tell whether matmuls of float32 may round their factors to tf32: what the option says, or PyTorch's own setting."""
     wanted = current().float32_products
     if wanted != "torch":
         return wanted == "tf32"

@@ -1,7 +1,7 @@
 """Schedules for a GPU: the blocks that a fused program can go by, in how many segments, with how many warps and stages.
 
-A loop's part follows from what it is in the program alone: rows or columns of block products, what they sum over, rows and lanes of
-work without products, what must lie on chip as a whole. `Blocks` gives every part a size; a schedule is made of the two.
+A loop's part follows from what it is in the program alone: rows or columns of block matmuls, what they sum over, rows and lanes of
+work without matmuls, what must lie on chip as a whole. `Blocks` gives every part a size; a schedule is made of the two.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import Enum, auto
 from weft.block.program import BlockNode, BlockProgram, Broadcast, Dot, Final, Graph, Map, Stacked
 from weft.block.walk import maps, operands, ranks, results
 from weft.cost import Gpu
-from weft.plan.targets.choose import CHAIN, find_products, in_chains, is_plain_reduction, multiplies, repeating
+from weft.plan.targets.choose import CHAIN, find_matmuls, in_chains, is_plain_reduction, multiplies, repeating
 from weft.plan.targets.triton.tiles import along_memory, nests, shared_out
 from weft.schedule import (
     Level,
@@ -30,14 +30,14 @@ from weft.schedule import (
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
 
-# The most elements of a row that registers hold as a whole, of one that other loops read again, and of what products sum over.
+# The most elements of a row that registers hold as a whole, of one that other loops read again, and of what matmuls sum over.
 _LONGEST_ROW, _LONGEST_KEPT, _LONGEST_DEPTH = 16384, 16384, 256
-# Elements of a block of work without products, for each warp: 16 bytes a thread, a few times over.
+# Elements of a block of work without matmuls, for each warp: 16 bytes a thread, a few times over.
 _LANES = (1024, 2048, 4096, 8192)
 # Columns and depth of a block of a matrix that one row is multiplied with, and depths of one whose columns are in one block.
 _STRIPS = ((64, 128), (128, 64), (64, 64), (128, 128), (64, 256), (256, 64), (32, 128))
 _DEPTHS = (128, 64, 32)
-_LEAST_OF_PRODUCTS = 16
+_LEAST_OF_MATMULS = 16
 # Elements of a block that nested loops share, and the most of them along memory: 32 of 4 bytes are a warp's whole access.
 _SHARED = (4096, 1024, 8192, 2048, 16384)
 _ALONG = (0, 128, 32)
@@ -63,9 +63,9 @@ class Blocks:
     """A size for every part.
 
     Attributes:
-        rows, columns, depth: of block products.
-        few, lanes: of work without products: rows, and elements of each; 0 lanes: whole rows where registers hold them.
-        tile: of work without products, in place of `few` and `lanes`: elements that nested loops share
+        rows, columns, depth: of block matmuls.
+        few, lanes: of work without matmuls: rows, and elements of each; 0 lanes: whole rows where registers hold them.
+        tile: of work without matmuls, in place of `few` and `lanes`: elements that nested loops share
             (`weft.plan.targets.triton.tiles`).
         along: the most of these along memory; 0: as many as there are.
         across: what is left goes to loops that are reduced over first; else to those that lie next in memory.
@@ -102,7 +102,7 @@ class Parts:
 
     Attributes:
         of: by the loop's name.
-        products: whether there are block products; `dtype`: the widest of what they multiply.
+        matmuls: whether there are block matmuls; `dtype`: the widest of what they multiply.
         split: the loops that can be cut in segments.
         nested: there is a nest of other loops than a few rows and the lanes of each, which share the elements of a block.
         pairs: axes of loops that go by the same blocks; `tied`: all of them.
@@ -110,7 +110,7 @@ class Parts:
     """
 
     of: Mapping[str, LoopRole]
-    products: bool
+    matmuls: bool
     dtype: DType
     split: frozenset[str]
     nested: bool
@@ -125,11 +125,11 @@ class Parts:
 
 def parts(program: BlockProgram, sizes: Mapping[str, int], innermost: Mapping[str, int | None]) -> Parts:
     """Finds out what part each loop of `program`, fused and with canonical names, plays."""
-    products = tuple(find_products(program, innermost))
+    matmuls = tuple(find_matmuls(program, innermost))
     whole = frozenset((*repeating(program.graph), *ranks(program.graph), *_kept_on_chip(program.graph, {})))
-    rows = {p.rows for p in products if p.rows is not None}
-    columns = {p.columns for p in products if p.columns is not None} - rows
-    summed = {p.over for p in products}
+    rows = {p.rows for p in matmuls if p.rows is not None}
+    columns = {p.columns for p in matmuls if p.columns is not None} - rows
+    summed = {p.over for p in matmuls}
     grid = set(grid_maps(program.graph))
     found: dict[str, LoopRole] = {}
     for node, inside in _nested(program.graph):
@@ -139,7 +139,7 @@ def parts(program: BlockProgram, sizes: Mapping[str, int], innermost: Mapping[st
         elif node.axis in whole and length <= _LONGEST_KEPT:
             part = LoopRole.whole
         elif node.state is not None:
-            if node.axis in summed or (products and any(m.axis in summed for m in maps(node.body))):
+            if node.axis in summed or (matmuls and any(m.axis in summed for m in maps(node.body))):
                 part = LoopRole.whole if inside and length <= _LONGEST_DEPTH else LoopRole.depth
             else:
                 part = LoopRole.lanes
@@ -155,7 +155,7 @@ def parts(program: BlockProgram, sizes: Mapping[str, int], innermost: Mapping[st
     pairs = (*tied(program), *begins_where(program).items())
     _tie(program, found, pairs)
     order = (DType.float32, DType.bfloat16, DType.float16)
-    dtype = next((d for d in order if any(p.dtype is d for p in products)), products[0].dtype if products else order[0])
+    dtype = next((d for d in order if any(p.dtype is d for p in matmuls)), matmuls[0].dtype if matmuls else order[0])
     once = {
         m.name
         for m in maps(program.graph)
@@ -163,9 +163,9 @@ def parts(program: BlockProgram, sizes: Mapping[str, int], innermost: Mapping[st
         or (found[m.name] is LoopRole.lanes and m.axis.space.size(sizes) <= _LANES[0])
     }
     split = frozenset(n.name for n in _splittable(program.graph, once, sizes) if found[n.name] is not LoopRole.whole)
-    multiplied = any(p.rows is not None and p.columns is not None for p in products)
+    multiplied = any(p.rows is not None and p.columns is not None for p in matmuls)
     along = along_memory(program, sizes, innermost)
-    nested = not products and any(_is_nested(found, along, nest) for nest in nests(program.graph))
+    nested = not matmuls and any(_is_nested(found, along, nest) for nest in nests(program.graph))
     return Parts(found, multiplied, dtype, split, nested, pairs, along)
 
 
@@ -324,7 +324,7 @@ def _of_segment(known: Parts, node: Map, levels: tuple[Level, ...], length: int,
     """Shortens `levels` of a loop of `length` elements that is cut in segments: no block is longer than one of these."""
     if node.axis in known.tied or not (blocks.tile or known.of[node.name] in (LoopRole.lanes, LoopRole.depth)):
         return levels
-    least = _LEAST_OF_PRODUCTS if known.products else 1
+    least = _LEAST_OF_MATMULS if known.matmuls else 1
     share = max(least, power_of_two(math.ceil(length / blocks.segments)))
     return tuple(
         Level(LevelPlace.loop, share if level.place is LevelPlace.whole else min(level.size, share)) for level in levels
@@ -339,7 +339,7 @@ def _merging(
     They wait for memory and do little else. Few programs take all parts at once, each for one row, so that there is one wait;
     more than the machine holds, and those whose state is plain sums, go by a few rows and one part after the other: their
     loads are under way together anyway, and elements that change their threads would cost more. A merge that is followed by
-    products in one kernel has the products' blocks.
+    matmuls in one kernel has the matmuls' blocks.
     """
     rows = {name for name, _ in wanted.loops if known.of[name] in (LoopRole.rows, LoopRole.few, LoopRole.unit)}
     block: dict[Axis, int] = {}
@@ -367,7 +367,7 @@ def _merging(
 
 
 def _multiplies(graph: Graph, cut: Set[str]) -> bool:
-    """Tells whether there are products outside the loops `cut`."""
+    """Tells whether there are matmuls outside the loops `cut`."""
     inner = (n.body for n in graph.nodes if isinstance(n, Map) and n.name not in cut)
     return any(isinstance(n, Dot) for n in graph.nodes) or any(_multiplies(body, cut) for body in inner)
 
@@ -388,7 +388,7 @@ def choices(known: Parts, program: BlockProgram, sizes: Mapping[str, int], gpu: 
         longest[known.of[node.name]].append(node.axis.space.size(sizes))
     present = {part: max(lengths) for part, lengths in longest.items() if lengths}
     seen: set[Blocks] = set()
-    ways = _products(present, known) if known.products else _shared() if known.nested else _lanes(present)
+    ways = _matmuls(present, known) if known.matmuls else _shared() if known.nested else _lanes(present)
     for blocks in ways:
         for segments in _segments(known, program, blocks, sizes, gpu):
             made = replace(blocks, segments=segments)
@@ -404,12 +404,12 @@ def _shared() -> Iterator[Blocks]:
             yield from (Blocks(tile=elements, along=along, across=across) for across in (False, True))
 
 
-def _products(present: Mapping[LoopRole, int], known: Parts) -> Iterator[Blocks]:
+def _matmuls(present: Mapping[LoopRole, int], known: Parts) -> Iterator[Blocks]:
     def upto(part: LoopRole, *wanted: int) -> tuple[int, ...]:
         """Keeps those of the wanted sizes that are no longer than the loop, and the least that is."""
         if part not in present:
             return wanted[:1]
-        most = max(_LEAST_OF_PRODUCTS, power_of_two(present[part]))
+        most = max(_LEAST_OF_MATMULS, power_of_two(present[part]))
         return tuple(dict.fromkeys(min(w, most) for w in wanted))
 
     narrow = known.dtype in (DType.float32, DType.float64)
@@ -432,7 +432,7 @@ def _lanes(present: Mapping[LoopRole, int]) -> Iterator[Blocks]:
 
 
 def _strips(present: Mapping[LoopRole, int], few: int) -> tuple[tuple[int, int], ...]:
-    """Returns columns and depths of blocks of matrices that so `few` rows are multiplied with, without block products."""
+    """Returns columns and depths of blocks of matrices that so `few` rows are multiplied with, without block matmuls."""
     if few > 1 or LoopRole.depth not in present:
         return ((64, min(128, max(16, 4096 // few))),)
     return _STRIPS if LoopRole.columns in present else tuple((64, depth) for depth in _DEPTHS)
@@ -440,7 +440,7 @@ def _strips(present: Mapping[LoopRole, int], few: int) -> tuple[tuple[int, int],
 
 def launches(known: Parts, blocks: Blocks) -> Iterator[Blocks]:
     """Yields `blocks` with the warps and stages worth trying, the likeliest first."""
-    if known.products:
+    if known.matmuls:
         area = blocks.rows * blocks.columns
         warps = (4,) if area <= 64 * 64 else (8, 4) if area >= 128 * 128 else (4, 8)
         for count in warps:
@@ -469,15 +469,15 @@ def _segments(known: Parts, program: BlockProgram, blocks: Blocks, sizes: Mappin
     )
     # Of a loop with loops inside, one iteration is work enough.
     longest = max(
-        n.axis.space.size(sizes) * (1 if _is_innermost(n) else _LEAST_OF_PRODUCTS)
+        n.axis.space.size(sizes) * (1 if _is_innermost(n) else _LEAST_OF_MATMULS)
         for n in maps(program.graph)
         if n.name in cut
     )
     # What is read once is on its way sooner the more programs ask for it.
-    shares = (1.0, 0.5, 2.0, 0.25) if known.products else (1.0, 0.5, 2.0, 4.0, 8.0, 0.25)
+    shares = (1.0, 0.5, 2.0, 0.25) if known.matmuls else (1.0, 0.5, 2.0, 4.0, 8.0, 0.25)
     for share in (4.0, 1.0, 8.0, 2.0) if known.nested else shares:
         wanted = 1 << round(math.log2(max(1.0, share * gpu.multiprocessors / max(1, programs))))
-        if wanted > 1 and longest >= wanted * _LEAST_OF_PRODUCTS:
+        if wanted > 1 and longest >= wanted * _LEAST_OF_MATMULS:
             yield wanted
 
 

@@ -1,4 +1,4 @@
-"""Blocks of work without products: so many elements, shared out among the loops of a nest, those along memory first.
+"""Blocks of work without matmuls: so many elements, shared out among the loops of a nest, those along memory first.
 
 A nest of any depth has such blocks, however long its loops are: the product of the tiles of nested loops is never more than what is
 shared out, so registers hold what is alive.
@@ -59,7 +59,7 @@ def shared_out(
     """Shares out tiles, powers of two: nested loops cover at most `elements` together, but for those that must be `whole`.
 
     Args:
-        program: without products of blocks.
+        program: without matmuls of blocks.
         order: the loops that go by blocks, by name: each has what those before it leave.
         whole: names of the loops that have one block, whatever else there is.
         pairs: axes of loops that go by the same blocks.

@@ -41,7 +41,7 @@ _CLOSELY = {"quick": 4, "full": 8}
 _VARIANTS = 5
 # Timed calls of a candidate; what is so much slower than the best after the first few has no more.
 _LEAST, _MOST, _SECONDS, _HOPELESS = 3, 15, 0.02, 1.3
-# Seconds without work after which a GPU's clocks are taken to be low.
+# Seconds without work after which a GPU's cycles are taken to be low.
 _IDLE = 0.2
 # Seconds after which a candidate's compiler is stopped: what takes longer is unrolled into thousands of lines, and slow.
 _COMPILING = 20.0

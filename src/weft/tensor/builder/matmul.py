@@ -1,4 +1,4 @@
-"""Matrix products of every rank, each as one contraction."""
+"""Matmuls of every rank, each as one contraction."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from weft.tensor.program import (
 from weft.tensor.scalar import Arg, Lit, Scalar, apply
 
 
-class Products(Base):
+class Matmuls(Base):
     """The methods that make contractions."""
 
     def matmul(self, a: Ref, b: Ref, location: Location | None = None) -> Ref:
         """Multiplies as torch.matmul does: 1-D, 2-D or batched with broadcasting."""
-        return self._rounded(self._product(a, b, location), a.dtype, location)
+        return self._rounded(self._matmul(a, b, location), a.dtype, location)
 
     def mm(self, a: Ref, b: Ref, location: Location | None = None) -> Ref:
         """Multiplies as torch.mm does: 2-D only."""
@@ -30,7 +30,7 @@ class Products(Base):
 
     def int_mm(self, a: Ref, b: Ref, location: Location | None = None) -> Ref:
         """Multiplies as torch._int_mm does: 2-D, of bytes, with int32 sums, which wrap."""
-        made = self._product(self._ranked(a, 2, "self"), self._ranked(b, 2, "mat2"), location)
+        made = self._matmul(self._ranked(a, 2, "self"), self._ranked(b, 2, "mat2"), location)
         return self._rounded(made, DType.int32, location)
 
     def bmm(self, a: Ref, b: Ref, location: Location | None = None) -> Ref:
@@ -41,11 +41,11 @@ class Products(Base):
     def linear(self, x: Ref, weight: Ref, bias: Ref | None = None, location: Location | None = None) -> Ref:
         """Multiplies x [..., K] by the transpose of weight [N, K] (or [K]) and adds bias [N]; rounded once."""
         turned = replace(weight, dims=weight.dims[::-1])
-        product = self._product(x, turned, location)
+        matmul = self._matmul(x, turned, location)
         if bias is not None:
             expr = apply("add", Arg(0), Arg(1))
-            product = self._pointwise(expr, (product, bias), product.dtype, location)
-        return self._rounded(product, x.dtype, location)
+            matmul = self._pointwise(expr, (matmul, bias), matmul.dtype, location)
+        return self._rounded(matmul, x.dtype, location)
 
     def addmm(
         self,
@@ -61,7 +61,7 @@ class Products(Base):
         beta = 0 ignores bias, NaN and all.
         """
         a, b = self._ranked(a, 2, "mat1"), self._ranked(b, 2, "mat2")
-        return self._scaled(bias, self._product(a, b, location), beta, alpha, location)
+        return self._scaled(bias, self._matmul(a, b, location), beta, alpha, location)
 
     def baddbmm(
         self,
@@ -77,7 +77,7 @@ class Products(Base):
         beta = 0 ignores bias, NaN and all.
         """
         self._batched(a, b, location)
-        return self._scaled(bias, self._product(a, b, location), beta, alpha, location)
+        return self._scaled(bias, self._matmul(a, b, location), beta, alpha, location)
 
     def contract(
         self,
@@ -155,9 +155,9 @@ class Products(Base):
         node = Contraction(self._name(), axes, dtype, *uses, over, location)
         return replace(self._add(node), dims=dims)
 
-    def _product(self, a: Ref, b: Ref, location: Location | None) -> Ref:
+    def _matmul(self, a: Ref, b: Ref, location: Location | None) -> Ref:
         """Computes a @ b, not rounded."""
-        self._check_product(a, b, location)
+        self._check_matmul(a, b, location)
         a, b, models = self._batches(a, b, location)
         left, right, taken = dict[Axis, Axis](), dict[Axis, Axis](), set[Axis]()
         dims = self._broadcast([a.dims[:-2], b.dims[:-2]], [left, right], taken, location)
@@ -178,19 +178,19 @@ class Products(Base):
         operands = [set(u.axes) for u in uses]
         axes = present(dims)
         if not set(axes) <= operands[0] | operands[1] or over not in operands[0] & operands[1]:
-            made = self._product(self.dense(a), self.dense(b), location)
+            made = self._matmul(self.dense(a), self.dense(b), location)
             return replace(made, dims=self._merged(made.dims, models))
         node = Contraction(self._name(), axes, dtype, *uses, (over,), location)
         return replace(self._add(node), dims=self._merged(dims, models))
 
     def _batches(self, a: Ref, b: Ref, location: Location | None) -> tuple[Ref, Ref, list[Axis | None]]:
-        """Returns the factors of a product without merged dimensions, and which dimensions of the result were merged.
+        """Returns the factors of a matmul without merged dimensions, and which dimensions of the result were merged.
 
         Raises:
             UnsupportedError: a dimension is merged that is none of the batch.
         """
         if any(self.merges(replace(r, dims=r.dims[-2:])) for r in (a, b)):
-            raise UnsupportedError("a product over merged dimensions", where=location)
+            raise UnsupportedError("a matmul over merged dimensions", where=location)
         sides = [(r, r.dims[-2:]) for r in (a, b)]
         rank = max(len(r.dims) - len(rest) for r, rest in sides)
         places = [
@@ -210,7 +210,7 @@ class Products(Base):
             a, b = replace(a, dims=()), replace(b, dims=(*b.dims[:-2], *b.dims[-1:]))
         return self._pointwise(apply("mul", Arg(0), Arg(1)), (a, b), a.dtype.accumulator, location)
 
-    def _check_product(self, a: Ref, b: Ref, location: Location | None) -> None:
+    def _check_matmul(self, a: Ref, b: Ref, location: Location | None) -> None:
         """Raises what eager's matmul raises; unifies the inner dimensions."""
         if not a.dims or not b.dims:
             ranks = f"{len(a.dims)}D and {len(b.dims)}D"
@@ -230,17 +230,17 @@ class Products(Base):
         if inner is None and other is None:
             return
         if inner is None or other is None or not self._spaces.unify(inner.space, other.space):
-            raise ShapeError(_product_message(self.shape(a), self.shape(b)), where=location)
+            raise ShapeError(_matmul_message(self.shape(a), self.shape(b)), where=location)
 
-    def _scaled(self, bias: Ref, product: Ref, beta: Number, alpha: Number, location: Location | None) -> Ref:
-        # The product comes first, so that the result runs over its axes.
+    def _scaled(self, bias: Ref, matmul: Ref, beta: Number, alpha: Number, location: Location | None) -> Ref:
+        # The matmul comes first, so that the result runs over its axes.
         dtype = bias.dtype
         expr: Scalar = Arg(0) if alpha == 1 else apply("mul", Lit(alpha), Arg(0))
-        refs = (product,)
+        refs = (matmul,)
         if beta != 0:
             term: Scalar = Arg(1) if beta == 1 else apply("mul", Lit(beta), Arg(1))
-            expr, refs = apply("add", term, expr), (product, bias)
-        made = self._pointwise(expr, refs, product.dtype, location)
+            expr, refs = apply("add", term, expr), (matmul, bias)
+        made = self._pointwise(expr, refs, matmul.dtype, location)
         return self._rounded(made, dtype, location)
 
     def _batched(self, a: Ref, b: Ref, location: Location | None) -> None:
@@ -258,7 +258,7 @@ class Products(Base):
         return ref
 
 
-def _product_message(a: tuple[int, ...], b: tuple[int, ...]) -> str:
+def _matmul_message(a: tuple[int, ...], b: tuple[int, ...]) -> str:
     """Returns the message of eager's matmul for shapes whose inner sizes differ."""
     if len(a) == len(b) == 1:
         return (
@@ -278,5 +278,5 @@ def _product_message(a: tuple[int, ...], b: tuple[int, ...]) -> str:
 
 
 def _inner(right: Ref) -> Axis | None:
-    """Returns the dimension of a product's right operand that is summed over."""
+    """Returns the dimension of a matmul's right operand that is summed over."""
     return right.dims[max(len(right.dims) - 2, 0)]

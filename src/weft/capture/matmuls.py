@@ -1,4 +1,4 @@
-"""Matrix products."""
+"""Matmuls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from weft.tensor.scalar import Lit
 def _factor(a: Arguments, name: str) -> Ref:
     ref = a.ref(name)
     if ref.dtype is DType.bool:
-        raise UnsupportedError("a product of masks")
+        raise UnsupportedError("a matmul of masks")
     return ref
 
 
@@ -126,7 +126,7 @@ def _subscripts(equation: str, ranks: Sequence[int]) -> tuple[list[list[str]], l
     return labels, kept
 
 
-PRODUCTS: dict[str, Handler] = {
+MATMULS: dict[str, Handler] = {
     "aten._int_mm": _int_mm,
     "aten.addmm": _addmm,
     "aten.baddbmm": _baddbmm,

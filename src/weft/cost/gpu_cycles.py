@@ -1,4 +1,4 @@
-"""What elementwise operations cost a GPU's scheduler, in clocks for each warp."""
+"""What elementwise operations cost a GPU's scheduler, in cycles for each warp."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 _ROOT, _QUOTIENT = (optable.row(op).gpu for op in ("sqrt", "div"))
 _POWERS = {2.0: 1.0, 1.0: 0.0, 0.5: _ROOT, -0.5: _ROOT + _QUOTIENT, -1.0: _QUOTIENT}
 SELECT = 2.0
-"""Clocks of choosing one of two values."""
+"""Cycles of choosing one of two values."""
 
 CONVERT = 2.0
-"""Clocks of making another type of a value."""
+"""Cycles of making another type of a value."""
 
 
-def clocks_of(expr: Scalar, args: Sequence[tuple[Axis, ...]]) -> list[tuple[frozenset[Axis], float]]:
-    """Lists (axes, clocks for each element) of every operation of `expr`, whose arguments have axes `args`; numbers cost nothing.
+def cycles_of(expr: Scalar, args: Sequence[tuple[Axis, ...]]) -> list[tuple[frozenset[Axis], float]]:
+    """Lists (axes, cycles for each element) of every operation of `expr`, whose arguments have axes `args`; numbers cost nothing.
 
     An operation on numbers of rows is one for each row, wherever it stands.
     """
@@ -32,15 +32,15 @@ def clocks_of(expr: Scalar, args: Sequence[tuple[Axis, ...]]) -> list[tuple[froz
             case Lit():
                 return frozenset()
             case Apply(op, (base, Lit(value))) if op == "pow":
-                axes, clocks = axes_of(base), _POWERS.get(float(value), optable.row(op).gpu)
+                axes, cycles = axes_of(base), _POWERS.get(float(value), optable.row(op).gpu)
             case Apply(op, inner):
-                axes, clocks = frozenset[Axis]().union(*map(axes_of, inner)), optable.row(op).gpu
+                axes, cycles = frozenset[Axis]().union(*map(axes_of, inner)), optable.row(op).gpu
             case Convert(_, inner):
-                axes, clocks = axes_of(inner), CONVERT
+                axes, cycles = axes_of(inner), CONVERT
             case _:
                 assert_never(part)
         if axes:
-            found.append((axes, clocks))
+            found.append((axes, cycles))
         return axes
 
     axes_of(expr)
