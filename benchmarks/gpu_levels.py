@@ -151,7 +151,8 @@ class Known:
         about: dict[str, Any] = {
             "name": way.name, "level": way.level, "form": way.form, "outputs": way.outputs,
             "schedule": [str(s.candidate.schedule) for s in way.steps], "launches": way.launches,
-            "programs": way.first.programs, "waves": way.first.programs / CHIP.multiprocessors, "resident": way.first.resident,
+            "programs": way.first.thread_blocks,
+            "waves": way.first.thread_blocks / CHIP.multiprocessors, "resident": way.first.resident,
             "corrections": asdict(way.corrections), "predicted_us": way.predicted * 1e6,
         }  # fmt: skip
         if self.why or times is None or way.name in times.failed:

@@ -229,7 +229,7 @@ def test_rows_of_zeros_infinities_and_nan_are_eagers(name, rows, inner, kernels)
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(("kind", "threads"), [("int8", 1), ("int8", 4), ("float8_e4m3fn", 1), ("float8_e5m2", 1)])
 def test_without_the_scale_after_it_a_row_that_has_none_is_eagers(kind, threads):
-    """int8 of NaN is 0, and so is the product; nothing makes it NaN again. In floats of 8 bits it is NaN."""
+    """int8 of NaN is 0, and so is the product; nothing makes it NaN again. In fp8 numbers it is NaN."""
     dtype = getattr(torch, kind)
     most = 127 if kind == "int8" else torch.finfo(dtype).max
 

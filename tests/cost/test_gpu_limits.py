@@ -80,7 +80,7 @@ def test_shared_memory_is_what_triton_counts(
     found = resources(applied, kernels(applied)[0], problem.sizes, chip, case.warps, case.stages)
     why = unfit(found, chip)
     assert found.shared_bytes == pytest.approx(counted, rel=0.2)
-    if counted <= chip.program_bytes:
+    if counted <= chip.thread_block_bytes:
         assert why is None
     else:
         assert why is not None
@@ -89,7 +89,7 @@ def test_shared_memory_is_what_triton_counts(
 
 @pytest.mark.parametrize(("tile", "warps", "stages"), [(1024, 4, 1), (1024, 4, 3), (4096, 8, 3), (4096, 4, 5)])
 def test_loops_without_products_copy_ahead_what_they_load(tile: int, warps: int, stages: int, tmp_path: Path) -> None:
-    """A loop that is told to have several iterations under way copies the blocks of all but one to shared memory."""
+    """A loop that is told to have several iterations in flight copies the blocks of all but one to shared memory."""
     m, n = programs.axes("m", "n")
     total = Reduction("y", (m,), DType.float32, Monoid.sum, Use("x", (m, n)), (n,))
     program = fused(TensorProgram((programs.tensor("x", m, n),), (total,), ("y",)))

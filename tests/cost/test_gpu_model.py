@@ -56,7 +56,7 @@ def test_what_is_put_first_is_at_most_a_quarter_slower_than_the_fastest(monkeypa
 def test_a_launch_takes_what_can_be_worked_out_by_hand() -> None:
     applied = linear(64, 128, 64)
     found = resources(applied, kernels(applied)[0], SIZES, gpu(H200), warps=4, stages=3)
-    assert (found.programs, found.threads) == (8 * 8, 128)
+    assert (found.thread_blocks, found.threads) == (8 * 8, 128)
     assert found.shared_bytes == 3 * (64 * 64 + 64 * 128) * 2
     assert 64 < found.registers < 160
     assert (found.spilled, found.waves, found.resident) == (0, 1, 3)
@@ -68,7 +68,7 @@ def test_what_does_not_fit_is_told_before_it_is_compiled() -> None:
     applied = linear(128, 256, 128)
     found = resources(applied, kernels(applied)[0], SIZES, gpu(H200), warps=8, stages=4)
     assert "shared memory" in str(unfit(found, gpu(H200)))
-    assert unfit(replace(found, shared_bytes=gpu(H200).program_bytes), gpu(H200)) is None
+    assert unfit(replace(found, shared_bytes=gpu(H200).thread_block_bytes), gpu(H200)) is None
     assert "registers" in str(unfit(replace(found, shared_bytes=0, registers=1000), gpu(H200)))
     assert "elements" in str(unfit(replace(found, shared_bytes=0, largest_block=1 << 21), gpu(H200)))
 

@@ -312,7 +312,7 @@ def test_what_triton_kernels_do_not_do_is_refused() -> None:
     tile = levels((GRID, 32))
     for dtype in (DType.int64, DType.uint8):
         product = fused(triton_cases.narrow_product(dtype, DType.int8, DType.int32))
-        with pytest.raises(UnsupportedError, match=f"product of blocks of {dtype} and int8: .* int8 by int8"):
+        with pytest.raises(UnsupportedError, match=f"matmul of blocks of {dtype} and int8: .* int8 by int8"):
             _only(Case(placed(product, m=tile, n=tile, k=levels((LOOP, 16))), {}))
     with pytest.raises(UnsupportedError, match=r"cuda:80 has no float8_e4m3fn: .* 8\.9"):
         _only(CASES["linear_e4m3"], Target("cuda", "80"))

@@ -96,7 +96,7 @@ def test_a_program_is_compiled_for_a_gpu_that_is_not_here(target: str) -> None:
         assert kernel.assembled is not None
         found = kernel.assembled()
         assert isinstance(found, Assembled)
-        assert found.shared <= gpu(Target.parse(target)).program_bytes
+        assert found.shared <= gpu(Target.parse(target)).thread_block_bytes
         assert kernel.verdict.equal
     with pytest.raises(TargetError, match=target):
         program(*inputs)

@@ -96,7 +96,7 @@ def test_a_signature_can_be_read_back() -> None:
     signature = replace(TWICE, kernel=kernel, constants=constants, grid=grid, warps=8, stages=3)
     assert GpuSignature.from_json(signature.to_json()) == signature
     assert signature.constants_at({"M": 0, "N": 16, "P": 1}) == (16, 1, 1), "no rows are whole blocks"
-    assert (signature.passed, signature.programs({"M": 1, "N": 1, "P": 9})) == (("P",), 12)
+    assert (signature.passed, signature.thread_blocks({"M": 1, "N": 1, "P": 9})) == (("P",), 12)
 
 
 def test_a_signature_says_where_every_size_is() -> None:

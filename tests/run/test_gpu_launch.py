@@ -235,7 +235,7 @@ def test_what_no_kernel_can_take_is_refused() -> None:
         gpu.launcher()(*tensors(16, 0))
     every = replace(TWICE, grid=(GridLoop("M", 1), GridLoop("N", 1)))
     wide = OnGpu(torch.zeros(1).expand(2**16, 2**15))
-    with pytest.raises(UnsupportedError, match="2147483648 programs"):
+    with pytest.raises(UnsupportedError, match="2147483648 thread blocks"):
         gpu.launcher(every)(wide, OnGpu(torch.zeros(1).expand(2**15)))
     assert gpu.started == []
 

@@ -31,7 +31,7 @@ EXACT = {
     "bytes": (lambda x, w: steps(x).to(torch.int8).float() @ w.float(), I8),
     "rounded and clamped": (lambda x, w: steps(x) @ w.float(), B),
     "clamped before": (lambda x, w: torch.round(x.clamp(-256, 256)) @ w.float(), B),
-    "a float of 8 bits": (lambda x, w: x.to(torch.float8_e5m2).float() @ w.float(), F8),
+    "an fp8 number": (lambda x, w: x.to(torch.float8_e5m2).float() @ w.float(), F8),
     "rounded to bfloat16": (lambda x, w: x.bfloat16().to(torch.float8_e4m3fn).float() @ w.float(), B),
     "less a zero point": (lambda x, w: steps(x) @ (w.float() - 128), U8),
     "less one, as integers": (lambda x, w: steps(x) @ (w.int() - w.int()[:1]).float(), U8),

@@ -352,7 +352,7 @@ class State:
 
 
 class Place(Enum):
-    """Where the iterations of a loop run: one per program of the grid, one after the other, or one that covers the range."""
+    """Where the iterations of a loop run: one per thread block of the grid, one after the other, or one that covers the range."""
 
     grid = "grid"
     loop = "loop"

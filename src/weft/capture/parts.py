@@ -392,7 +392,7 @@ def _scaled_mm(
     out_dtype: torch.dtype | None = None,
     use_fast_accum: bool = False,
 ) -> Any:
-    """Multiplies floats of 8 bits in float32, with one scale for each operand, or one for each row and each column."""
+    """Multiplies fp8 numbers in float32, with one scale for each operand, or one for each row and each column."""
     del use_fast_accum
     whole = scale_a.numel() == 1 and scale_b.numel() == 1
     each = scale_a.shape == (one.shape[0], 1) and scale_b.shape == (1, other.shape[1])

@@ -208,7 +208,7 @@ class _Translation:
         """Makes sure that the tensors that `call` reads and makes, those that are `used`, are such as weft computes with.
 
         Raises:
-            UnsupportedError: they are not; floats of 8 bits are where nothing is computed.
+            UnsupportedError: they are not; fp8 numbers are where nothing is computed.
         """
         slots = (*call.reads(), *used)
         unlike, fakes = self.values.unlike, [self.values.fakes[slot] for slot in slots]

@@ -318,7 +318,7 @@ def _scales(values: Mapping[str, Node], node: Elementwise, expr: Scalar) -> Iter
 
 
 def _few_bits(values: Mapping[str, Node], use: Use) -> bool:
-    """Tells whether `use` reads integers or floats of 8 bits, or such with a cast."""
+    """Tells whether `use` reads integers or fp8 numbers, or such with a cast."""
     node = values[use.value]
     while isinstance(node, Cast):
         node = values[node.arg.value]

@@ -1,7 +1,7 @@
 """The time of a kernel: its floor, and what is predicted.
 
 Floors are a roofline. Predictions add up instead: blocks are moved, then worked on. What is loaded again comes from the level that
-holds it, threads idle in the last round of the grid, functions cost more than additions, and copies and block operations
+holds it, threads idle in the last wave of the grid, functions cost more than additions, and copies and block operations
 are not free. Levels and loads
 are those of "FlashAttention on a Napkin" (a transfer rate for each level of the hierarchy), counted
 on the applied program rather than on a diagram.

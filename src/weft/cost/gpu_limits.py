@@ -1,4 +1,4 @@
-"""What one program of a GPU's grid takes of its multiprocessor, and whether that is there: told before anything is compiled."""
+"""What one thread block of a GPU's grid takes of its multiprocessor, and whether it fits: known before anything is compiled."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum
 from math import ceil, sqrt
 
 from weft.block.program import BlockProgram
-from weft.cost.gpu_work import LEAST_OF_MATMULS, Load, LoopWork, Matmul, ProgramWork, work_of
+from weft.cost.gpu_work import LEAST_OF_MATMULS, Load, LoopWork, Matmul, ThreadBlockWork, work_of
 from weft.cost.gpus import Gpu
 from weft.cost.traffic import by_kernel
 from weft.schedule import KernelNodes, kernels
@@ -30,7 +30,7 @@ _DEPTH_HELD = 32
 _PIECE_BYTES = 128
 # Blocks that want more registers than this many times what a thread can have are not worth compiling.
 _FAR_BEYOND = 3.0
-# Bytes of shared memory that the hardware keeps for each program.
+# Bytes of shared memory that the hardware keeps for each thread block.
 _RESERVED_BYTES = 1024
 
 
@@ -39,18 +39,18 @@ class Resources:
     """What a launch takes.
 
     Attributes:
-        programs: of its grid.
-        threads: of a program.
-        shared_bytes: of shared memory, of a program: operands of matmuls, as many times as the pipeline has blocks under way, and
+        thread_blocks: of its grid.
+        threads: of a thread block.
+        shared_bytes: of shared memory of a thread block: operands of matmuls, once for each block in flight, and
             what changes its layout.
         registers: of a thread, as many as its blocks want; spilled: those that it cannot have.
-        resident: programs that a multiprocessor holds at once.
+        resident: thread blocks that a multiprocessor holds at once.
         waves: rounds in which the grid runs; last_wave: how full the last one is, in (0, 1].
         largest_block: elements of the largest block, padding included.
         unrolled: instructions of a thread for one matmul of blocks on vector units, which has no loop.
     """
 
-    programs: int
+    thread_blocks: int
     threads: int
     shared_bytes: int
     registers: int
@@ -77,8 +77,8 @@ def resources(
     return resources_of(work_of(applied, part, counted, sizes), gpu, warps, stages)
 
 
-def resources_of(work: ProgramWork, gpu: Gpu, warps: int, stages: int) -> Resources:
-    """Estimates what a launch takes, from what its program is known to do."""
+def resources_of(work: ThreadBlockWork, gpu: Gpu, warps: int, stages: int) -> Resources:
+    """Estimates what a launch takes, from what its thread block is known to do."""
     threads = warps * gpu.warp
     shared = shared_bytes(work.body, gpu, warps, stages)
     registers = _registers(work, gpu, warps, stages)
@@ -89,16 +89,16 @@ def resources_of(work: ProgramWork, gpu: Gpu, warps: int, stages: int) -> Resour
         gpu.shared_bytes // (shared + _RESERVED_BYTES),
     )
     places = max(1, resident) * gpu.multiprocessors
-    waves = ceil(work.programs / places)
+    waves = ceil(work.thread_blocks / places)
     return Resources(
-        programs=work.programs,
+        thread_blocks=work.thread_blocks,
         threads=threads,
         shared_bytes=shared,
         registers=registers,
         spilled=max(0, registers - _REGISTERS_OF_A_THREAD),
         resident=max(1, resident),
         waves=waves,
-        last_wave=(work.programs - (waves - 1) * places) / places,
+        last_wave=(work.thread_blocks - (waves - 1) * places) / places,
         largest_block=work.largest,
         unrolled=max((_unrolled(p, gpu, warps) for r in work.body.all() for p in r.matmuls), default=0),
     )
@@ -106,8 +106,8 @@ def resources_of(work: ProgramWork, gpu: Gpu, warps: int, stages: int) -> Resour
 
 def unfit(found: Resources, gpu: Gpu) -> str | None:
     """Says why a launch that takes this does not fit `gpu`; None where it does."""
-    if found.shared_bytes > gpu.program_bytes:
-        return f"{found.shared_bytes} bytes of shared memory, where a program of {gpu.name} has {gpu.program_bytes}"
+    if found.shared_bytes > gpu.thread_block_bytes:
+        return f"{found.shared_bytes} bytes of shared memory, where a thread block of {gpu.name} has {gpu.thread_block_bytes}"
     if found.registers > _FAR_BEYOND * _REGISTERS_OF_A_THREAD:
         return f"{found.registers} registers in each thread, which has {_REGISTERS_OF_A_THREAD}"
     if found.largest_block > LARGEST_BLOCK:
@@ -118,12 +118,12 @@ def unfit(found: Resources, gpu: Gpu) -> str | None:
 
 
 def pipelined(region: LoopWork, stages: int) -> bool:
-    """Tells whether the compiler has several iterations of the loop under way: an innermost one that multiplies blocks it loads."""
+    """Tells whether the compiler has several iterations of the loop in flight: an innermost one that multiplies blocks it loads."""
     return region.loop and stages > 1 and not region.inner and any(load.matmuls for load in region.loads)
 
 
 def copied_ahead(region: LoopWork, gpu: Gpu, stages: int) -> bool:
-    """Tells whether Triton, being told to, has several iterations under way of an innermost loop that loads and
+    """Tells whether Triton, being told to, has several iterations in flight of an innermost loop that loads and
     multiplies no blocks.
     """
     lone = gpu.copies_ahead and region.loop and not region.inner and region.together == 1
@@ -162,7 +162,7 @@ def shared_bytes(region: LoopWork, gpu: Gpu, warps: int, stages: int) -> int:
     lasting = 0 if own else sum(load.bytes for load in region.loads if load.matmuls and load.within)
     passing = max((_arriving(p, gpu, warps) for p in region.matmuls), default=0)
     inner = max((shared_bytes(r, gpu, warps, stages) for r in region.inner), default=0)
-    # What a program stores at its end comes after all that its loops needed.
+    # What a thread block stores at its end comes after all that its loops needed.
     return max(lasting + max(passing + made, inner), stored + (lasting if region.loop else 0))
 
 
@@ -204,14 +204,14 @@ def _unrolled(matmul: Matmul, gpu: Gpu, warps: int) -> int:
     return matmul.rows * matmul.columns * matmul.depth // (warps * gpu.warp)
 
 
-def _registers(work: ProgramWork, gpu: Gpu, warps: int, stages: int) -> int:
+def _registers(work: ThreadBlockWork, gpu: Gpu, warps: int, stages: int) -> int:
     threads = warps * gpu.warp
     most = max((_beside(r, gpu, warps, stages) for r in work.body.all()), default=0)
     return ceil((work.held + most) / 4 / threads) + _OTHER_REGISTERS
 
 
 def _beside(region: LoopWork, gpu: Gpu, warps: int, stages: int) -> int:
-    """Counts the bytes of registers of what is no block of the program: addresses, and operands of the warps' own units."""
+    """Counts the bytes of registers of what is no block of items: addresses, and operands of the warps' own units."""
     threads = warps * gpu.warp
     found = sum(8 * threads * accesses(load, threads) for load in region.loads)
     units = {p: unit_of(p, gpu, warps) for p in region.matmuls}

@@ -1,9 +1,9 @@
-"""The time of a GPU's kernel: what a program waits for, what programs on one multiprocessor share, and the waves of the grid.
+"""The time of a GPU's kernel: what a thread block waits for, what those on one multiprocessor share, and the waves of the grid.
 
 The levels are those of "FlashAttention on a Napkin" (a transfer rate for each level of the hierarchy, a limit of memory at
-each); the counts are `weft.cost.traffic`'s. What is added is latency, which decides where there are few programs: a program
+each); the counts are `weft.cost.traffic`'s. What is added is latency, which decides where there are few thread blocks: one
 alone waits for its own instructions, for its matmuls and for memory, and only others on the same multiprocessor, or blocks
-under way, fill the time.
+in flight, fill the time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from math import ceil
 from weft.block.program import BlockProgram
 from weft.cost.estimate import Cost
 from weft.cost.gpu_limits import Resources, Unit, accesses, copied_ahead, pipelined, resources_of, unfit, unit_of
-from weft.cost.gpu_work import LoopWork, Matmul, ProgramWork, work_of
+from weft.cost.gpu_work import LoopWork, Matmul, ThreadBlockWork, work_of
 from weft.cost.gpus import Gpu, gpu
 from weft.cost.traffic import Traffic, by_kernel
 from weft.schedule import Schedule, kernels
@@ -68,7 +68,7 @@ def estimate_gpu(
 class Launch:
     """What one launch of an applied program does, whatever its warps and stages; `merges`: it merges segments."""
 
-    work: ProgramWork
+    work: ThreadBlockWork
     counted: Traffic
     merges: bool
 
@@ -77,7 +77,7 @@ class Launch:
         return _cost(self.work, self.counted, chip, warps, stages)
 
     def pipelines(self, chip: Gpu) -> bool:
-        """Tells whether there can be a pipeline on `chip`: a loop of several iterations loads, and has not several under way."""
+        """Tells whether there can be a pipeline on `chip`: a loop of several iterations loads, and has not several in flight."""
         loops = (r for r in self.work.body.all() if r.runs > r.entries)
         return any(pipelined(r, 2) or copied_ahead(r, chip, 2) for r in loops)
 
@@ -96,7 +96,7 @@ def launches_of(
     )
 
 
-def _cost(work: ProgramWork, counted: Traffic, chip: Gpu, warps: int, stages: int) -> Cost:
+def _cost(work: ThreadBlockWork, counted: Traffic, chip: Gpu, warps: int, stages: int) -> Cost:
     read = {name: size for name, size in counted.loaded.items() if name in counted.shared}
     written = sum(size for name, size in counted.stored.items() if name in counted.shared)
     unique = sum(min(counted.lists[name], size) for name, size in read.items()) + written
@@ -108,7 +108,7 @@ def _cost(work: ProgramWork, counted: Traffic, chip: Gpu, warps: int, stages: in
     padded: Counter[str] = Counter()
     for region in work.body.all():
         for load in region.loads:
-            padded[load.name] += int(load.bytes * region.runs * work.programs)
+            padded[load.name] += int(load.bytes * region.runs * work.thread_blocks)
     # What is masked is not moved, and what no loop moves is loaded before it, once.
     moved = {name: min(size, counted.loaded.get(name, size)) for name, size in padded.items()}
     shares = {name: size / max(1, padded[name]) for name, size in moved.items()}
@@ -123,7 +123,7 @@ def _cost(work: ProgramWork, counted: Traffic, chip: Gpu, warps: int, stages: in
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """Cycles of a multiprocessor's units that a program keeps busy, none of which two programs have at once."""
+    """Cycles of a multiprocessor's units that a thread block keeps busy, none of which two thread blocks have at once."""
 
     matmuls: float = 0.0
     slots: float = 0.0
@@ -157,19 +157,19 @@ class _Model:
     memory: float
     shares: Mapping[str, float]
 
-    def waves(self, work: ProgramWork) -> float:
+    def waves(self, work: ThreadBlockWork) -> float:
         """Computes the seconds of all waves of the grid."""
         alone, use = self.region(work.body)
         spilled = self.found.spilled * _SPILL_BYTES * self.found.threads
         steps = sum(r.runs for r in work.body.all() if not r.inner)
         alone += steps * spilled / self.chip.shared_width
-        full, rest = divmod(work.programs, self.found.resident * self.chip.multiprocessors)
+        full, rest = divmod(work.thread_blocks, self.found.resident * self.chip.multiprocessors)
         last = ceil(rest / self.chip.multiprocessors)
         cycles = full * max(alone, self.found.resident * use.most) + (max(alone, last * use.most) if rest else 0.0)
         return cycles / self.chip.hertz
 
     def region(self, region: LoopWork) -> tuple[float, _Use]:
-        """Computes the cycles that all runs of `region` in one program take when it is alone, and what they use."""
+        """Computes the cycles that all runs of `region` in one thread block take when it is alone, and what they use."""
         chip = self.chip
         use = self.once(region)
         moving, memory = use.moving, self.memory * chip.hertz if region.loads else 0.0
@@ -198,7 +198,7 @@ class _Model:
         )
 
     def alone(self, region: LoopWork) -> float:
-        """Computes the cycles of one run of `region` in a program that is alone, without waiting for memory."""
+        """Computes the cycles of one run of `region` in a thread block that is alone, without waiting for memory."""
         chip, each = self.chip, self.warps_each
         matmuls = [(self.matmul(p), unit_of(p, chip, self.warps)) for p in region.matmuls]
         # Warps of one scheduler wait for their own matmuls; those of the others are done meanwhile.

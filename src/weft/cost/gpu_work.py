@@ -1,6 +1,6 @@
-"""What one program of a GPU's grid does, region by region: tiles as they are multiplied, loaded and computed, padding included.
+"""What one thread block of a GPU's grid does, region by region: tiles that it multiplies, loads and computes, padding included.
 
-A region is what stands between loops: the code of the program itself, or of one iteration of a loop. How often each runs is
+A region is what stands between loops: the code of the thread block itself, or of one iteration of a loop. How often each runs is
 read off `weft.cost.traffic`; here only the shape of the code is looked at, with blocks as Triton has them: powers of two.
 """
 
@@ -31,7 +31,7 @@ from weft.block.size import value
 from weft.block.walk import copied, operands, results
 from weft.cost.gpu_cycles import CONVERT, SELECT, cycles_of
 from weft.cost.traffic import Traffic
-from weft.schedule import KernelNodes, power_of_two, under_way
+from weft.schedule import KernelNodes, in_flight, power_of_two
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
@@ -92,9 +92,9 @@ class LoopWork:
     """Code between loops.
 
     Attributes:
-        loop: it is one iteration of a loop; else that of the program, once.
-        together: iterations whose loads are under way at once.
-        runs: how often one program runs it, on average; entries: how often it gets to the loop.
+        loop: it is one iteration of a loop; else that of the thread block, once.
+        together: iterations whose loads are in flight at once.
+        runs: how often one thread block runs it, on average; entries: how often it gets to the loop.
         vectors: (lanes, cycles for each) of the elementwise work.
         reductions: lanes of each result of a reduction within a block.
         stores: (lanes, element type) of blocks that are stored.
@@ -120,17 +120,17 @@ class LoopWork:
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramWork:
-    """What one program does.
+class ThreadBlockWork:
+    """What one thread block does.
 
     Attributes:
-        programs: of the grid.
+        thread_blocks: of the grid.
         body: its code.
         held: the most bytes of blocks that are in its registers at once.
         largest: lanes of its largest block.
     """
 
-    programs: int
+    thread_blocks: int
     body: LoopWork
     held: int
     largest: int
@@ -142,8 +142,8 @@ def work_of(
     counted: Traffic,
     sizes: Mapping[str, int],
     innermost: Mapping[str, int | None] | None = None,
-) -> ProgramWork:
-    """Find out what a program of the launch `part` of `applied` does, on average.
+) -> ThreadBlockWork:
+    """Find out what a thread block of the launch `part` of `applied` does, on average.
 
     Args:
         counted: of this launch, one of `weft.cost.by_kernel(applied, sizes)`.
@@ -165,7 +165,7 @@ def work_of(
     }
     graph = Graph(tuple(given), part.nodes, ())
     walk.graph(graph, given, values, around, {}, body, Frame(walk.memory, graph, {}, {}), types)
-    return ProgramWork(counted.iterations, body, walk.memory.peak, walk.largest)
+    return ThreadBlockWork(counted.iterations, body, walk.memory.peak, walk.largest)
 
 
 def _in_matmuls(nodes: Sequence[BlockNode]) -> set[Axis]:
@@ -340,7 +340,7 @@ class _Walk:
         inlined = node.place is Place.grid or node.runs_once
         own = region
         if not inlined:
-            own = LoopWork(loop=True, runs=self.runs(node, region), entries=region.runs, together=under_way(node))
+            own = LoopWork(loop=True, runs=self.runs(node, region), entries=region.runs, together=in_flight(node))
             region.inner.append(own)
             self.around.append((node.axis, own))
         given, inside = body_types(node, dict(types)), scope.inside(node)
@@ -415,14 +415,14 @@ class _Walk:
         )
 
     def runs(self, node: Map, region: LoopWork) -> float:
-        """Count how often a program runs an iteration of the loop `node`, in all."""
+        """Count how often a thread block runs an iteration of the loop `node`, in all."""
         counted = self.iterations(node)
         if counted is not None:
             return counted / self.counted.iterations
         return region.runs * -(-node.axis.space.size(self.sizes) // max(1, node.tile or self.span(node)))
 
     def iterations(self, node: Map) -> int | None:
-        """Count the iterations of all programs, as counted for an operator of the body; None where it has none of its own."""
+        """Count the iterations of all thread blocks, as counted for an operator of the body; None where it has none of its own."""
         nodes = [*node.body.nodes, *(node.state.update.nodes if node.state is not None else ())]
         own = [n.name for n in nodes if not isinstance(n, Map)]
         if own:

@@ -28,7 +28,7 @@ class Gpu:
         flops: operations per second of matmuls, by operands' type, and of fp32 outside of them.
         dram, cache, shared: bytes per second from memory, second-level cache, and shared memory, all together.
         cache_bytes: of the second-level cache.
-        program_bytes: of shared memory that one program can have.
+        thread_block_bytes: of shared memory that one thread block can have.
         shared_bytes: of shared memory of a multiprocessor.
         memory_bytes: of its memory.
         hertz: cycles per second where a kernel does not run into the limit of power.
@@ -36,7 +36,7 @@ class Gpu:
         lanes: of its vector units, each one multiplication with its addition of fp32 a cycle.
         warpgroups: it has a unit for matmuls that four warps share; a single warp then reaches `warp_share` of the matmuls.
         tensor_memory: that unit keeps results in a memory of its own and reads all operands from shared memory.
-        copies_ahead: loops without matmuls that are told to have iterations under way copy what they load to shared memory.
+        copies_ahead: loops without matmuls that are told to have iterations in flight copy what they load to shared memory.
         operands_in_registers: matmuls read from registers what loops do not move, and what other code reads too.
         registers: of 4 bytes, of a multiprocessor.
         threads: of a multiprocessor at most; a warp has `warp` of them.
@@ -45,7 +45,7 @@ class Gpu:
         cache_width, shared_width: bytes a cycle that a multiprocessor gets from the second-level cache, and from shared memory.
         cache_seconds, dram_seconds: until what is asked for from the cache, or from memory, is there.
         step_cycles: of an iteration of a loop beyond its work: its counter, waiting for all warps.
-        launch_seconds: of a launch beyond its work, within a CUDA graph: until its programs run, and after all ended.
+        launch_seconds: of a launch beyond its work, within a CUDA graph: until its thread blocks run, and after all ended.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Gpu:
     cache: float
     shared: float
     cache_bytes: float
-    program_bytes: int
+    thread_block_bytes: int
     shared_bytes: int
     memory_bytes: float
     hertz: float
@@ -122,8 +122,8 @@ _GPUS = {
 }  # fmt: skip
 
 
-# Compute capabilities that have what another one has, but for shared memory: KiB of a program and of a multiprocessor. Those of
-# 8.6, 8.9 and 12.x have less of it, and 12.x multiplies with its warps' own units.
+# Compute capabilities that have what another one has, but for shared memory: KiB of a thread block and of a multiprocessor.
+# Those of 8.6, 8.9 and 12.x have less of it, and 12.x multiplies with its warps' own units.
 _LIKE = {
     **dict.fromkeys(("86", "89", "120", "121"), ("80", 99, 100)),
     "87": ("80", 163, 164),
@@ -145,6 +145,8 @@ def gpu(target: Target) -> Gpu:
         why = ": Triton's kernels need compute capability 8.0" if older else ""
         kinds = ", ".join(map(str, (*_GPUS, *(Target("cuda", arch) for arch in _LIKE))))
         raise TargetError(f"weft makes no kernels for {target}{why}", todo=f"use the CPU, or one of {kinds}")
-    like, program, multiprocessor = _LIKE[target.arch]
+    like, thread_block, multiprocessor = _LIKE[target.arch]
     chip = _GPUS[Target("cuda", like)]
-    return replace(chip, name=f"{chip.name}-like", program_bytes=program << 10, shared_bytes=multiprocessor << 10)
+    return replace(
+        chip, name=f"{chip.name}-like", thread_block_bytes=thread_block << 10, shared_bytes=multiprocessor << 10
+    )

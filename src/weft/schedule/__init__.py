@@ -5,7 +5,7 @@ loops have places and tiles, with splits, peeled edges, padding, staging and acc
 `kernels`, its launches. Emitters, interpreter and cost read only that program.
 """
 
-from weft.schedule.apply import KernelNodes, Placing, apply, kernels, tensor_of, under_way
+from weft.schedule.apply import KernelNodes, Placing, apply, in_flight, kernels, tensor_of
 from weft.schedule.lanes import power_of_two
 from weft.schedule.place import grid_maps
 from weft.schedule.schedule import Level, LevelPlace, LoopSchedule, Schedule
@@ -22,10 +22,10 @@ __all__ = [
     "apply",
     "begins_where",
     "grid_maps",
+    "in_flight",
     "kernels",
     "merging_together",
     "power_of_two",
     "tensor_of",
     "tied",
-    "under_way",
 ]

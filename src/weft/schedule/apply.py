@@ -142,7 +142,7 @@ def _finer(loop: LoopSchedule, size: int) -> LoopSchedule:
     )
 
 
-def under_way(node: Map) -> int:
+def in_flight(node: Map) -> int:
     """Count the iterations of a loop that are printed as one for a GPU, so that what they load comes at once: of a
     merge of segments.
     """

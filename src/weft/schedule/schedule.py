@@ -70,7 +70,7 @@ class Schedule:
             other order: points in space, of which a body goes through one coordinate after the other.
         merging: (map name, elements of a block on the grid) of loops that go by smaller blocks in the kernels that merge segments.
         together: how many parts such a kernel merges at once, where the state allows more than one.
-        warps, stages: on a GPU, of each program: its warps, and how many iterations of a loop are under way at once.
+        warps, stages: on a GPU, of each thread block: its warps, and how many iterations of a loop are in flight at once.
         merging_warps: of each program of a kernel that merges segments; 0: as of the others.
     """
 
@@ -206,6 +206,6 @@ def _validate_levels(name: str, loop: LoopSchedule, *, unit: bool, state: bool) 
             f"loop {name!r}: 'split' must come first, with a level for the segments, on a loop with state"
         )
     if state and LevelPlace.grid in places:
-        raise ScheduleError(f"loop {name!r} carries state: its iterations cannot be programs of the grid; split it")
+        raise ScheduleError(f"loop {name!r} carries state: its iterations cannot run on the grid; split it")
     if unit and tiled[-1:] != [1]:
         raise ScheduleError(f"loop {name!r} goes by single elements: its innermost level must have size 1")

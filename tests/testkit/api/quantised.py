@@ -1,4 +1,4 @@
-"""Functions on integers of 8 bits and floats of 8 bits, with their operands."""
+"""Functions on integers of 8 bits and fp8 numbers, with their operands."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
 
 
 def exact(name: str, inputs: tuple[torch.Tensor, ...]) -> object:
-    """The function in fp64; PyTorch's products of bytes and of floats of 8 bits have no wider form but their parts."""
+    """The function in fp64; PyTorch's products of bytes and of fp8 numbers have no wider form but their parts."""
     if name == "int8_in_integers":
         return reference(int8_both, inputs)
     if name == "float8_scaled":

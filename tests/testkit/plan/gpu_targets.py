@@ -130,7 +130,7 @@ def plans_of(case: Case, target: Target) -> list[Plan]:
 
 def compiled(row: str, case: Case, target: str) -> Compiled:
     """`case` compiled for `target`, with the binaries of its first calls."""
-    found = Compiled(row, target, most_shared=gpu(Target.parse(target)).program_bytes)
+    found = Compiled(row, target, most_shared=gpu(Target.parse(target)).thread_block_bytes)
     began = time.perf_counter()
     try:
         plans = plans_of(case, Target.parse(target))

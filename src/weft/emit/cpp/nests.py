@@ -266,7 +266,7 @@ class _Printer:
         return array
 
     def _narrow(self, works: Sequence[Work], axis: Axis) -> dict[Buffer, str]:
-        """Declare arrays for the lanes of what the loop over `axis` stores as dense floats of 16 or 8 bits."""
+        """Declare arrays for the lanes of what the loop over `axis` stores as dense fp8 or 16-bit floats."""
         found: dict[Buffer, str] = {}
         for work in works:
             target = None if work.store is None else work.store.target

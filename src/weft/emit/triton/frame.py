@@ -62,7 +62,7 @@ class Frame:
         least: for axes of items that matmuls of blocks read or make, the fewest elements that such a matmul takes.
         tf32: matmuls of float32 may round their factors to tf32.
         exact: what is computed as exactly as eager does.
-        stages: iterations of a loop without matmuls whose operands are on their way at a time.
+        stages: iterations of a loop without matmuls whose operands are in flight at a time.
         lanes: for the axis of each loop entered so far, the elements of its current block.
         constants: what is known of the sizes when the kernel is launched.
         dividing: for the axis of a loop entered so far, a number of elements: where it divides the size of the axis's space, each

@@ -29,7 +29,7 @@ from weft.tensor.dtypes import DType
 
 @dataclass(frozen=True, slots=True)
 class GridLoop:
-    """A loop on the grid: one program for each `block` elements of `size`, the name of a size or a number."""
+    """A loop on the grid: one thread block for each `block` elements of `size`, the name of a size or a number."""
 
     size: str | int
     block: int
@@ -41,13 +41,13 @@ class TritonKernel:
 
     The function's arguments, in order: pointers to `reads`, to `writes`; the sizes named in `sizes`; the strides, in elements,
     of every dimension of every read; the `constants`. Writes are contiguous and overlap nothing. Its one-dimensional grid
-    has as many programs as the `grid` loops have blocks, multiplied; no grid loop means one program.
+    has as many thread blocks as the `grid` loops have blocks, multiplied; no grid loop means one.
 
     Attributes:
         text: a Python module.
         name: of the function in it.
         constants: what it is compiled for, by the sizes.
-        early: its programs may take their places while the kernel before it still runs: they wait for its end themselves.
+        early: its thread blocks may take their places while the kernel before it still runs: they wait for its end themselves.
     """
 
     text: str
@@ -79,7 +79,7 @@ def emit(
         dims: for each tensor read or written, its dimensions in memory order; None for one of size 1.
         target: a GPU, whose own conversions are used where they are weft's; None: the text is good for all that have its types.
         tf32: matmuls of float32 may round their factors to tf32, 10 bits behind the point.
-        stages: iterations of a loop without matmuls whose operands are on their way at a time; of loops with matmuls Triton is
+        stages: iterations of a loop without matmuls whose operands are in flight at a time; of loops with matmuls Triton is
             told when it compiles.
 
     Raises:
@@ -119,7 +119,7 @@ def emit(
     first = kernel.nodes[0]
     early = prelude.starts_early(target)
     if early:
-        # Before the first program can end: who waits for this kernel relies on it having waited for those before.
+        # Before the first thread block can end: who waits for this kernel relies on it having waited for those before.
         frame.out.line(call("weft_after_others"))
     chain = grid_chain(first) if isinstance(first, Map) and first.place is Place.grid else []
     grid = _grid(frame, top, chain, places) if chain else _serial(top, places)
@@ -194,7 +194,7 @@ _LEAST = 16
 
 
 def _serial(top: Body, places: Mapping[str, GlobalBuffer]) -> list[GridLoop]:
-    """Prints a launch without a grid: one program does it all."""
+    """Prints a launch without a grid: one thread block does it all."""
     loops.run(top, {n: m for n, m in places.items() if top.types[n].buffered})
     for name, memory in places.items():
         if not top.types[name].buffered:
@@ -203,7 +203,7 @@ def _serial(top: Body, places: Mapping[str, GlobalBuffer]) -> list[GridLoop]:
 
 
 def _grid(frame: Frame, top: Body, chain: Sequence[Map], places: Mapping[str, GlobalBuffer]) -> list[GridLoop]:
-    """Prints the nested grid loops as one: program number `program` has one block of each."""
+    """Prints the nested grid loops as one: thread block number `program` has one block of each."""
     limits: list[GridLoop] = []
     frame.out.line("program = tl.program_id(0)")
     scope: dict[Axis, BlockText] = {}
@@ -220,7 +220,7 @@ def _grid(frame: Frame, top: Body, chain: Sequence[Map], places: Mapping[str, Gl
         number = "program" if later == "1" else f"program // {f'({later})' if '*' in later else later}"
         number = number if level == 0 else f"{number} % {counts[level]}"
         if _grows(node):
-            # The longest first: what is left when multiprocessors run out of programs is short.
+            # The longest first: what is left when multiprocessors run out of thread blocks is short.
             number = f"({minus(minus(counts[level], '1'), number)})"
         bound = bounds(frame, node, scope)
         scaled = number if node.tile == 1 else f"{number} * {node.tile}"
@@ -259,7 +259,7 @@ def _blocks(frame: Frame, node: Map, chain: Sequence[Map]) -> GridLoop:
 
 
 def _levels(top: Body, chain: Sequence[Map], steps: Sequence[BlockText], places: Mapping[str, GlobalBuffer]) -> None:
-    """Prints what a program does: inputs seen through each level of the grid, then the body of the last."""
+    """Prints what a thread block does: inputs seen through each level of the grid, then the body of the last."""
     body, scope, given = top, dict[Axis, BlockText](), dict(places)
     for node, step in zip(chain, steps, strict=True):
         scope[node.axis] = step

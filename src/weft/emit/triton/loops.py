@@ -38,7 +38,7 @@ from weft.emit.triton.scalar import COMPUTED, element, number
 from weft.emit.triton.text import at_most, call
 from weft.emit.triton.values import GlobalBuffer, Local, Tile, Value
 from weft.errors import UnsupportedError
-from weft.schedule import under_way
+from weft.schedule import in_flight
 from weft.tensor.axes import Axis
 from weft.tensor.scalar import Apply, Arg
 
@@ -188,7 +188,7 @@ def _iterations(frame: Frame, node: Map, limits: Bounds) -> Generator[BlockText]
         case _:
             assert_never(part_of(node))
     base = frame.names.make(node.axis.name)
-    options = [f"loop_unroll_factor={under_way(node)}"] if under_way(node) > 1 else []
+    options = [f"loop_unroll_factor={in_flight(node)}"] if in_flight(node) > 1 else []
     inner = list(every(node.body.nodes))
     if frame.stages > 1 and not options and not any(_is_pipelined(n) for n in inner):
         options = [f"num_stages={frame.stages}"]

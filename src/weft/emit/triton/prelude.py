@@ -167,7 +167,7 @@ def weft_kept(x):
 _AFTER_OTHERS = '''
 @triton.jit
 def weft_after_others():
-    """Lets programs of the next kernel take the places that are free, and waits for the end of the kernel before this one."""
+    """Lets thread blocks of the next kernel take the places that are free, and waits for the end of the kernel before this one."""
     tl.extra.cuda.gdc_launch_dependents()
     tl.extra.cuda.gdc_wait()
 '''
@@ -228,7 +228,7 @@ _FIRST_WITH_E4M3 = 89
 
 
 def starts_early(target: Target | None) -> bool:
-    """Tell whether a kernel's programs can take their places while the kernel before it still runs: NVIDIA's from 9.0 on."""
+    """Tell whether a kernel's thread blocks can take their places while the kernel before it still runs: NVIDIA's from 9.0 on."""
     return target is not None and target.kind == "cuda" and int(target.arch) >= _FIRST_TO_START_EARLY
 
 

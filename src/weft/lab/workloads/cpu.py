@@ -234,7 +234,7 @@ def quantised_matmul(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 def fp8_matmul(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """Multiplies rows rounded to floats of 8 bits, the largest of each row to the largest of these, by a matrix, and
+    """Multiplies rows rounded to fp8 numbers, the largest of each row to the largest of these, by a matrix, and
     scales back.
     """
     scale = x.abs().amax(-1, keepdim=True) / 448.0

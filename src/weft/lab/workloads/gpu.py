@@ -39,7 +39,7 @@ from weft.verify.judge import IndexGap
 _Function = Callable[..., Any]
 _BF16, _FP32 = (torch.bfloat16,), (torch.float32,)
 _E4M3 = torch.float8_e4m3fn
-scaled_mm: Any = torch.ops.aten._scaled_mm  # noqa: SLF001 - PyTorch has no other name for a matmul of floats of 8 bits
+scaled_mm: Any = torch.ops.aten._scaled_mm  # noqa: SLF001 - PyTorch has no other name for a matmul of fp8 numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ def routing(count: int) -> _Function:
 
 
 def scaled_linear(x: torch.Tensor, w: torch.Tensor, columns: torch.Tensor, *, fast: bool = False) -> torch.Tensor:
-    """Multiplies rows rounded to floats of 8 bits by a scale of their own, by a matrix of such floats whose columns
+    """Multiplies rows rounded to fp8 numbers by a scale of their own, by a matrix of such numbers whose columns
     have scales too.
 
     `fast`: partial sums may be kept in fewer bits than float32 has, where the device is faster so.

@@ -33,7 +33,7 @@ from weft.run.compiler import compiler_works
 from weft.target import Target
 from weft.tensor.axes import Space
 from weft.tensor.dtypes import DType
-from weft.tensor.laws import multiply_in_eight_bits, narrow_exact_factors, normalize
+from weft.tensor.laws import multiply_in_fp8, narrow_exact_factors, normalize
 from weft.tensor.program import Opaque, TensorProgram
 
 _FASTER_ALONE = "PyTorch's library was measured to be faster"
@@ -218,7 +218,7 @@ def _for_the_machine(program: TensorProgram, target: Target) -> TensorProgram:
         return program
     machine = chain.machine(1)
     rates = [machine.matrix_rate(d) for d in (DType.float32, DType.bfloat16, DType.float8_e4m3fn)]
-    program = multiply_in_eight_bits(program) if rates[2] > rates[1] else program
+    program = multiply_in_fp8(program) if rates[2] > rates[1] else program
     return narrow_exact_factors(program) if rates[1] > rates[0] else program
 
 

@@ -61,11 +61,11 @@ class Assembled:
         target: that it runs on.
         binary: a cubin, or for AMD an hsaco.
         assembly: PTX, or AMD's, as text.
-        shared: bytes of shared memory of a program.
-        threads: of a program.
+        shared: bytes of shared memory of a thread block.
+        threads: of a thread block.
         parameters: bytes of each parameter of the function, as PTX states them: of the class's arguments that are no constants,
             then of addresses of Triton's own memory. Empty for AMD.
-        scratch: bytes of that memory that each program of a launch needs.
+        scratch: bytes of that memory that each thread block of a launch needs.
     """
 
     name: str
@@ -116,10 +116,10 @@ def assemble(job: Job, seconds: float = ASSEMBLY_SECONDS) -> Assembled:
 
     Raises:
         CompilerError: Triton is missing or too old, refused the kernel or its target, crashed, or took too long.
-        UnsupportedError: a program would need more shared memory than the target has.
+        UnsupportedError: a thread block would need more shared memory than the target has.
         TargetError: the target is no GPU that weft makes kernels for.
     """
-    most = gpu(job.target).program_bytes
+    most = gpu(job.target).thread_block_bytes
     if seconds <= 0:
         none = processes.WorkerError("there was no time", "")  # with more, Triton may well compile it
         raise CompilerError(_of(job, "not compiled: the time for it was over"), kernel=job.name) from none
@@ -139,7 +139,7 @@ def assemble(job: Job, seconds: float = ASSEMBLY_SECONDS) -> Assembled:
     made = _assembled(job, found)
     if made.shared > most:
         raise UnsupportedError(
-            _of(job, f"a program needs {made.shared} bytes of shared memory, of which {job.target} has {most}"),
+            _of(job, f"a thread block needs {made.shared} bytes of shared memory, of which {job.target} has {most}"),
             todo="take smaller tiles or fewer stages",
         )
     stats.count("binaries_emitted")

@@ -104,7 +104,7 @@ class GpuBinary(Made[GpuSignature]):
 
         Raises:
             CompilerError: Triton is missing or refused the kernel.
-            UnsupportedError: such a call cannot be made, or a program needs more shared memory than the target has.
+            UnsupportedError: such a call cannot be made, or a thread block needs more shared memory than the target has.
         """
         return self._classes.of(self.class_for(sizes, strides, aligned=aligned), seconds)
 

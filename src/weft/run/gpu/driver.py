@@ -65,7 +65,7 @@ def attributes(*, early: bool) -> tuple[int, int]:
     """Returns the last two words of a launch.
 
     Args:
-        early: its programs may take their places while the kernel before it still runs, for whose end they wait themselves;
+        early: its thread blocks may take their places while the kernel before it still runs, for whose end they wait themselves;
             where the driver is too old for that, they are started when that kernel has ended.
     """
     return (ctypes.addressof(_early), 1) if early and _version() >= _FIRST_TO_CAPTURE_EARLY else (0, 0)
@@ -146,7 +146,7 @@ def retry(code: int, device: int, config: int, function: int, parameters: int) -
         code = library.cuLaunchKernelEx(config, function, parameters, None)
     if code == _OUT_OF_RESOURCES:
         raise UnsupportedError(
-            "the GPU has too few registers, or too little shared memory, for a program of the kernel"
+            "the GPU has too few registers, or too little shared memory, for a thread block of the kernel"
         )
     _demand(code)
 
@@ -168,14 +168,14 @@ def _loaded(assembled: Assembled, device: int) -> Loaded:
     assert handle is not None
     if assembled.threads > (most := _attribute(handle, _MAX_THREADS)):
         raise UnsupportedError(
-            f"a program of kernel {assembled.name} has {assembled.threads} threads, "
+            f"a thread block of kernel {assembled.name} has {assembled.threads} threads, "
             f"of which GPU {device} has registers for {most}"
         )
     if assembled.shared > _SHARED_WITHOUT_ASKING:
         most = _most_shared(device) - _attribute(handle, _STATIC_SHARED)
         if assembled.shared > most:
             raise UnsupportedError(
-                f"a program of kernel {assembled.name} needs {assembled.shared} bytes of shared memory, "
+                f"a thread block of kernel {assembled.name} needs {assembled.shared} bytes of shared memory, "
                 f"of which GPU {device} has {most}"
             )
         _demand(library.cuFuncSetAttribute(handle, _DYNAMIC_SHARED, assembled.shared))

@@ -49,7 +49,7 @@ def make_interpreted(
 
     def call(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> None:
         signature.demand_sizes(sizes)
-        if grid := signature.programs(sizes):
+        if grid := signature.thread_blocks(sizes):
             strides = [s for t in inputs for s in t.stride()]
             constants = dict(zip((c.name for c in signature.constants), signature.constants_at(sizes), strict=True))
             with _one_at_a_time:

@@ -34,7 +34,7 @@ from weft.target import Target
 
 LaunchArguments: TypeAlias = tuple[ctypes.Array[ctypes.c_uint64], int, int, int, int, int, int, "list[Any]"]
 """Ready to be started: the block of memory; addresses of its configuration, of the function and of the arguments' addresses; the
-words of the configuration that say block and shared memory; bytes of Triton's own memory for each program; the other calls of the
+words of the configuration that give block and shared memory; bytes of Triton's memory for each thread block; the other calls of the
 same binary that no thread uses, where it goes back to."""
 
 _MOST_KNOWN = 4096
@@ -172,9 +172,9 @@ class _Kernel:
         }
         return found.current()
 
-    def _too_many(self, programs: int) -> NoReturn:
+    def _too_many(self, thread_blocks: int) -> NoReturn:
         raise UnsupportedError(
-            f"kernel {self.signature.name} would have {programs} programs: a grid has less than 2**31"
+            f"kernel {self.signature.name} would have {thread_blocks} thread blocks: a grid has fewer than 2**31"
         )
 
     def _elsewhere(self, device: int, arguments: tuple[Any, ...]) -> Any:

@@ -33,14 +33,14 @@ class GpuSignature:
     """A printed Triton kernel's interface.
 
     Its arguments, in order: pointers to the inputs, to the outputs; the sizes; the strides of every dimension of every input;
-    the constants. Its one-dimensional grid has as many programs as the loops in `grid` have blocks, multiplied.
+    the constants. Its one-dimensional grid has as many thread blocks as the loops in `grid` have blocks, multiplied.
 
     Attributes:
         kernel: tensors and sizes, as for a kernel on a CPU; scratch tensors there are none.
         constants: in the order of the arguments.
         grid: loops on the grid, the size of each a name in `kernel.sizes` or a number.
         warps, stages: Triton's num_warps and num_stages.
-        early: its programs may take their places while the kernel before it still runs: they wait for its end themselves.
+        early: its thread blocks may take their places while the kernel before it still runs: they wait for its end themselves.
         shapes: of each input its dimensions, each a name in `kernel.sizes` or a number.
     """
 
@@ -108,8 +108,8 @@ class GpuSignature:
             raise UnsupportedError(f"{', '.join(empty)} without elements, where a block covers all of them")
         return tuple(c.of(sizes) for c in self.constants)
 
-    def programs(self, sizes: Mapping[str, int]) -> int:
-        """Counts the programs of the grid; 0: nothing is to be launched."""
+    def thread_blocks(self, sizes: Mapping[str, int]) -> int:
+        """Counts the thread blocks of the grid; 0: nothing is to be launched."""
         lengths = [g.size if isinstance(g.size, int) else sizes[g.size] for g in self.grid]
         return math.prod(-(-n // g.block) for n, g in zip(lengths, self.grid, strict=True))
 

@@ -146,7 +146,7 @@ class Base(Merges):
         """Convert `ref` to another element type. By default precision between floats, else semantic.
 
         To and from float64 it is semantic too: who asks for fp64 wants its digits there, and its cost nowhere else. So it is to and
-        from the floats of 8 bits, which are so coarse that their rounding is what a program is about.
+        from the fp8 numbers, which are so coarse that their rounding is what a program is about.
         """
         if dtype is ref.dtype:
             return ref

@@ -12,10 +12,10 @@ from weft.tensor.laws.casts import drop_precision_casts
 from weft.tensor.laws.centres import centre_at_an_element
 from weft.tensor.laws.cleaning import merge_equal, remove_dead
 from weft.tensor.laws.decays import decays_below_maxima
-from weft.tensor.laws.eighths import multiply_in_eight_bits
 from weft.tensor.laws.elementwise import sizes_in_place, split_elementwise
 from weft.tensor.laws.expansion import expand_sums
 from weft.tensor.laws.factors import scale_rows_last
+from weft.tensor.laws.fp8_factors import multiply_in_fp8
 from weft.tensor.laws.masks import masks_in_place
 from weft.tensor.laws.names import numbered
 from weft.tensor.laws.narrowing import narrow_exact_factors
@@ -36,7 +36,7 @@ __all__ = [
     "lost_shifts",
     "masks_in_place",
     "merge_equal",
-    "multiply_in_eight_bits",
+    "multiply_in_fp8",
     "narrow_exact_factors",
     "normalize",
     "numbered",

@@ -36,7 +36,7 @@ def drop_precision_casts(program: TensorProgram) -> TensorProgram:
         return precision bfloat16(c)
 
     Condition: the reader is a reduction, or an elementwise operation with no jump in that argument.
-    What an output, a comparison (or floor, sign ..), a ranking, an integer, a bool, a float of 8 bits or an opaque operation
+    What an output, a comparison (or floor, sign ..), a ranking, an integer, a bool, an fp8 number or an opaque operation
     reads stays and becomes semantic: there one rounding more or less can change all of a result.
     What a contraction reads stays, as precision: the matrix unit reads operands of that type, and
     would run many times slower on wider ones. It only reads past casts that lead back to the

@@ -41,13 +41,13 @@ _LEAST_OF_MATMULS = 16
 # Elements of a block that nested loops share, and the most of them along memory: 32 of 4 bytes are a warp's whole access.
 _SHARED = (4096, 1024, 8192, 2048, 16384)
 _ALONG = (0, 128, 32)
-# Of a kernel that merges segments one by one: elements of a program. Of one that merges them together: those of all the parts that
-# it holds at once, and of each warp. More programs than this wait for one another.
+# Of a kernel that merges segments one by one: elements of a thread block. Of one that merges them together: those of all the
+# parts that it holds at once, and of each warp. More thread blocks than this wait for one another.
 _MERGED, _TOGETHER, _OF_A_WARP, _RESIDENT = 256, 8192, 4096, 1024
 
 
 class LoopRole(Enum):
-    """What a loop is to its program."""
+    """What a loop is in its program."""
 
     unit = auto()
     whole = auto()
@@ -70,7 +70,7 @@ class Blocks:
         along: the most of these along memory; 0: as many as there are.
         across: what is left goes to loops that are reduced over first; else to those that lie next in memory.
         segments: of loops with state that no other such loop holds block by block; 1: they are not split.
-        warps, stages: of every program.
+        warps, stages: of every thread block.
     """
 
     rows: int = 64
@@ -213,7 +213,7 @@ def _nested(graph: Graph, *, inside: bool = False) -> Iterator[tuple[Map, bool]]
 
 
 def _kept_on_chip(graph: Graph, lists: dict[str, frozenset[Axis]], *, top: bool = True) -> Iterator[Axis]:
-    """Yields the axes of lists that one loop of a program of the grid makes and another goes over: registers hold them
+    """Yields the axes of lists that one loop of a thread block makes and another goes over: registers hold them
     as a whole.
 
     `lists` says of values of `graph` which axes of them such loops have stacked; those made in `graph` are added.
@@ -336,9 +336,9 @@ def _merging(
 ) -> Schedule:
     """Gives `wanted` blocks, parts at once and warps for the kernels that merge segments of the loops `names`.
 
-    They wait for memory and do little else. Few programs take all parts at once, each for one row, so that there is one wait;
+    They wait for memory and do little else. Few thread blocks take all parts at once, each for one row, so that there is one wait;
     more than the machine holds, and those whose state is plain sums, go by a few rows and one part after the other: their
-    loads are under way together anyway, and elements that change their threads would cost more. A merge that is followed by
+    loads are in flight together anyway, and elements that change their threads would cost more. A merge that is followed by
     matmuls in one kernel has the matmuls' blocks.
     """
     rows = {name for name, _ in wanted.loops if known.of[name] in (LoopRole.rows, LoopRole.few, LoopRole.unit)}
@@ -453,7 +453,7 @@ def launches(known: Parts, blocks: Blocks) -> Iterator[Blocks]:
 
 
 def _segments(known: Parts, program: BlockProgram, blocks: Blocks, sizes: Mapping[str, int], gpu: Gpu) -> Iterator[int]:
-    """Yields 1, and where the grid leaves multiprocessors idle, numbers of segments that give each up to two programs, or eight."""
+    """Yields 1, and where the grid leaves multiprocessors idle, numbers of segments for two thread blocks on each, or eight."""
     yield 1
     cut = _cut(program, known, blocks, sizes)
     if not cut:
@@ -473,7 +473,7 @@ def _segments(known: Parts, program: BlockProgram, blocks: Blocks, sizes: Mappin
         for n in maps(program.graph)
         if n.name in cut
     )
-    # What is read once is on its way sooner the more programs ask for it.
+    # What is read once is in flight sooner the more thread blocks ask for it.
     shares = (1.0, 0.5, 2.0, 0.25) if known.matmuls else (1.0, 0.5, 2.0, 4.0, 8.0, 0.25)
     for share in (4.0, 1.0, 8.0, 2.0) if known.nested else shares:
         wanted = 1 << round(math.log2(max(1.0, share * gpu.multiprocessors / max(1, programs))))

@@ -31,7 +31,7 @@ from weft.target import CPU, Target
 from weft.tensor.domain import Array
 from weft.verify.emitted import FAR, MANY
 
-# Triton's interpreter takes milliseconds for each program of a grid.
+# Triton's interpreter takes milliseconds for each thread block of a grid.
 _MANY_INTERPRETED = 1 << 13
 _ARCHITECTURE = {"cuda": r"\d{2,3}", "hip": r"gfx[0-9a-f]{3,4}"}
 

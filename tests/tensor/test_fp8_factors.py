@@ -1,4 +1,4 @@
-"""Products of floats of 8 bits that were widened read them as they are, where results have 16 bits; no others do."""
+"""Products of fp8 numbers that were widened read them as they are, where results have 16 bits; no others do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from testkit.capture.collector import Collector
 from weft.plan.partition.laws_check import laws_refuted
 from weft.tensor import well_formed
 from weft.tensor.dtypes import DType
-from weft.tensor.laws import multiply_in_eight_bits, narrow_exact_factors, normalize
+from weft.tensor.laws import multiply_in_fp8, narrow_exact_factors, normalize
 from weft.tensor.program import Contraction, TensorProgram
 
 E4, E5 = torch.float8_e4m3fn, torch.float8_e5m2
@@ -25,7 +25,7 @@ NOT = {
     "a result of 32 bits": (lambda x, w: x.to(E4).float() @ w.float(), W),
     "one wide factor": (lambda x, w: (x.float() @ w.float()).bfloat16(), W),
     "changed after rounding": (lambda x, w: ((x.to(E4).float() + 1) @ w.float()).bfloat16(), W),
-    "no float of 8 bits": (lambda x, w: x @ w, V),
+    "no fp8 number": (lambda x, w: x @ w, V),
 }
 
 
@@ -46,7 +46,7 @@ def factors(program: TensorProgram) -> list[set[DType]]:
 @pytest.mark.parametrize("name", EIGHT)
 def test_both_factors_are_read_as_they_are(name: str) -> None:
     program = captured(*EIGHT[name])
-    made = multiply_in_eight_bits(program)
+    made = multiply_in_fp8(program)
     well_formed(made)
     assert factors(made)
     assert all(kinds <= {DType.float8_e4m3fn, DType.float8_e5m2} for kinds in factors(made))
@@ -57,4 +57,4 @@ def test_both_factors_are_read_as_they_are(name: str) -> None:
 @pytest.mark.parametrize("name", NOT)
 def test_no_other_product_changes(name: str) -> None:
     program = captured(*NOT[name])
-    assert multiply_in_eight_bits(program) is program
+    assert multiply_in_fp8(program) is program

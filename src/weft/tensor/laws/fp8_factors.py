@@ -1,4 +1,4 @@
-"""The law of factors of 8 bits: a product of floats of 8 bits that were widened is the product of these floats."""
+"""The law of fp8 factors: a product of fp8 numbers that were widened is the product of the numbers themselves."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from weft.tensor.laws.cleaning import remove_dead
 from weft.tensor.laws.draft import past_casts
 from weft.tensor.program import Cast, Contraction, Node, TensorProgram, Use
 
-_EIGHT_BITS = frozenset({DType.float8_e4m3fn, DType.float8_e5m2})
-_ROUNDED = frozenset({DType.bfloat16, DType.float16, *_EIGHT_BITS})
+_FP8 = frozenset({DType.float8_e4m3fn, DType.float8_e5m2})
+_ROUNDED = frozenset({DType.bfloat16, DType.float16, *_FP8})
 
 
-def multiply_in_eight_bits(program: TensorProgram) -> TensorProgram:
-    """Has products read floats of 8 bits as they are, not widened, where all results are rounded to 16 bits or fewer.
+def multiply_in_fp8(program: TensorProgram) -> TensorProgram:
+    """Has matmuls read fp8 numbers as they are, not widened, where all results are rounded to 16 bits or fewer.
 
         a = bfloat16(q)   q: float8
         b = float32(w)    w: float8      ==>     c = sum over k of q * w
         c = sum over k of a * b
 
-    Condition: both factors are such floats, widened, and every floating output of the program has 16 bits or fewer.
-    Conditioning: every product of two is exact, and sums are as wide as the machine's unit for floats of 8 bits makes them: an
+    Condition: both factors are such numbers, widened, and every floating output of the program has 16 bits or fewer.
+    Conditioning: every product of two is exact, and sums are as wide as the machine's unit for fp8 numbers makes them: an
     NVIDIA GPU's adds up to 128 products with about 13 bits behind the point before it goes on in float32, which shows where a
     result has more bits than that, and nowhere else.
     """
@@ -40,10 +40,10 @@ def _narrowed(node: Contraction, values: Mapping[str, Node]) -> Contraction:
 
 
 def _source(use: Use, values: Mapping[str, Node]) -> Use | None:
-    """Returns the value that `use` was widened from; None where that is no float of 8 bits."""
+    """Returns the value that `use` was widened from; None where that is no fp8 number."""
 
     def widens(cast: Cast) -> bool:
-        return cast.dtype.is_float and cast.dtype not in _EIGHT_BITS and set(cast.arg.axes) == set(cast.axes)
+        return cast.dtype.is_float and cast.dtype not in _FP8 and set(cast.arg.axes) == set(cast.axes)
 
     *_, source = past_casts(use, values, widens)
-    return source if values[source.value].dtype in _EIGHT_BITS else None
+    return source if values[source.value].dtype in _FP8 else None
