@@ -154,6 +154,19 @@ def test_more_classes_than_pytorch_allows_are_compiled_all_the_same():
                 torch.testing.assert_close(fast(x, y), function(x, y))
 
 
+def test_a_program_does_not_depend_on_what_was_planned_before():
+    """Of a line that it traced with other sizes before, Dynamo makes symbols."""
+
+    def planned(width):
+        q, k, v = torch.randn(3, 2, 8, width)
+        program = weft.optimize(lambda q, k, v: attend_cached(q, (k[None], v[None]), 8), (q[None], k, v))
+        return [kernel.source for kernel in program.kernels]
+
+    first = planned(16)
+    assert planned(32) != first
+    assert planned(16) == first
+
+
 def test_explain_says_which_sizes_are_fixed_and_why():
     def function(x, y):
         return (x * torch.arange(7.0)).sum(-1) + y[:, 0]

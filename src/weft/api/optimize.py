@@ -5,9 +5,10 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch._dynamo import config
 from torch._dynamo.exc import TorchDynamoException
 
 from weft.api.backend import compile_graph, in_pytorch, replayed
@@ -63,7 +64,9 @@ def optimize(
             return graphs.collect(gm, example)
 
         call = dynamo_compile(own_code(fn), collect)
-        with torch.no_grad():
+        # Dynamo knows the sizes of all calls of this line in the process, and makes symbols of those that differed. The plan is for
+        # these inputs alone, so that it is the same whatever was traced before.
+        with torch.no_grad(), cast("Any", config).patch(automatic_dynamic_shapes=False):
             try:
                 result = call(*inputs)
             except TorchDynamoException as error:
