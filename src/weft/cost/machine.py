@@ -158,6 +158,7 @@ def _cpu_description() -> Mapping[str, str]:
     return {name.strip(): value.strip() for name, _, value in fields}
 
 
+@functools.cache
 def _hertz() -> float:
     """Returns the clock that the processor is sold with, in Hz (its current one would change by the second)."""
     named = re.search(r"@ ([\d.]+)GHz", _cpu_description().get("model name", ""))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import platform
@@ -52,7 +53,7 @@ def describe(key: str, files: Mapping[str, bytes], meta: Mapping[str, Json], par
         "key": key,
         "parts": dict(parts),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": _versions(),
+        "versions": dict(_versions()),
         "files": {
             name: {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
             for name, content in files.items()
@@ -123,7 +124,9 @@ def _checksum(body: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _versions() -> dict[str, str]:
+@functools.cache
+def _versions() -> Mapping[str, str]:
+    """Read the versions of what is installed, once: reading asks the file system."""
     found = {"python": platform.python_version()}
     for package in ("weft", "torch"):
         try:

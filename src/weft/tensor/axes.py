@@ -29,6 +29,10 @@ class Space:
         """Returns the number of elements, given the run-time `sizes` by space name."""
         return self.fixed if self.fixed is not None else sizes[self.name]
 
+    def __hash__(self) -> int:
+        """Hash the name, whose hash Python keeps: spaces and axes are keys everywhere, and one name is nearly always one space."""
+        return hash(self.name)
+
 
 @dataclass(frozen=True, slots=True)
 class Axis:
@@ -36,6 +40,10 @@ class Axis:
 
     name: str
     space: Space
+
+    def __hash__(self) -> int:
+        """Hash the name, as a space does."""
+        return hash(self.name)
 
     def __str__(self) -> str:
         return self.name

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from weft.block import program as block
 from weft.block import ranges
@@ -118,6 +118,13 @@ def unpacked(data: bytes, kind: type[T], forms: Mapping[str, type | Atom] = FORM
     return found
 
 
+_Ref: TypeAlias = tuple[int]
+"""An earlier row, by its place."""
+_NUMBERS = frozenset((bool, int, float))
+_PLAIN = frozenset((type(None), str, *_NUMBERS))
+_BRINGABLE = (Location, Space)
+
+
 class _Writer:
     """Writes values as rows, each once: `rows[n]` is written `[n]` in later rows."""
 
@@ -125,45 +132,58 @@ class _Writer:
         self.names = {form: name for name, form in forms.items()}
         self.atoms = [form for form in forms.values() if isinstance(form, Atom)]
         self.brought = brought
-        self.rows: list[list[Any]] = []
+        self.rows: list[tuple[Any, ...]] = []
         self.named: dict[str, int] = {}
-        self._by_id: dict[int, tuple[list[int], Any]] = {}  # with the value, so that no other one gets its id
-        self._by_text: dict[str, list[int]] = {}
+        self._by_id: dict[int, tuple[_Ref, Any]] = {}  # with the value, so that no other one gets its id
+        self._by_row: dict[tuple[Any, ...] | str, _Ref] = {}
+        self._ways: dict[type, Callable[[Any], tuple[Any, ...]]] = {
+            tuple: lambda value: (_TUPLE, *map(self.item, value))
+        }
 
     def item(self, value: Any) -> Any:
         """Returns `value` as it is written in a row."""
-        if value is None or value.__class__ in (bool, int, float, str):
+        if value.__class__ in _PLAIN:
             return value
         known = self._by_id.get(id(value))
         if known is not None:
             return known[0]
         row = self._row(value)
-        text = repr(row)  # as text, 1 is neither 1.0 nor True
-        place = self._by_text.get(text)
+        key = row if _NUMBERS.isdisjoint(map(type, row[1:])) else repr(row)  # as text, 1 is neither 1.0 nor True
+        place = self._by_row.get(key)
         if place is None:
-            place = self._by_text[text] = [len(self.rows)]
+            place = self._by_row[key] = (len(self.rows),)
             self.rows.append(row)
         self._by_id[id(value)] = place, value
         return place
 
-    def _row(self, value: Any) -> list[Any]:
-        if value.__class__ in (Location, Space) and value in self.brought:
-            return [_BROUGHT, self.brought[value]]
-        if isinstance(value, Enum):
-            return [_MEMBER, self._number(type(value)), value.name]
-        if value.__class__ is tuple:
-            return [_TUPLE, *map(self.item, value)]
-        if value.__class__ is list:
-            return [_LIST, *map(self.item, value)]
-        atom = next((each for each in self.atoms if isinstance(value, each.kind)), None)
+    def _row(self, value: Any) -> tuple[Any, ...]:
+        form = value.__class__
+        if form in _BRINGABLE and value in self.brought:
+            return _BROUGHT, self.brought[value]
+        way = self._ways.get(form)
+        if way is None:
+            way = self._ways[form] = self._way_of(form)
+        return way(value)
+
+    def _way_of(self, form: type) -> Callable[[Any], tuple[Any, ...]]:
+        """Finds how values of a form are written, which is found once."""
+        item = self.item
+        if issubclass(form, Enum):
+            number = self._number(form)
+            return lambda value: (_MEMBER, number, value.name)
+        if form is list:
+            return lambda value: (_LIST, *map(item, value))
+        atom = next((each for each in self.atoms if issubclass(form, each.kind)), None)
         if atom is not None:
-            return [_ATOM, self._number(atom), self.item(atom.write(value))]
-        if isinstance(value, frozenset):
-            return [_SET, *sorted(map(self.item, cast("frozenset[Any]", value)), key=str)]
-        if isinstance(value, Mapping):
-            return [_MAPPING, *(self.item(each) for pair in cast("Any", value).items() for each in pair)]
-        number = self._number(value.__class__)
-        return [number, *(self.item(getattr(value, each.name)) for each in fields(value) if each.init)]
+            number, write = self._number(atom), atom.write
+            return lambda value: (_ATOM, number, item(write(value)))
+        if issubclass(form, frozenset):
+            return lambda value: (_SET, *sorted(map(item, value), key=str))
+        if issubclass(form, Mapping):
+            return lambda value: (_MAPPING, *(item(each) for pair in value.items() for each in pair))
+        number = self._number(cast("type[Any]", form))
+        names = [each.name for each in fields(cast("Any", form)) if each.init]
+        return lambda value: (number, *[item(getattr(value, name)) for name in names])
 
     def _number(self, form: type | Atom) -> int:
         name = self.names.get(form)
