@@ -15,11 +15,11 @@ RUN_STAMP := $(VENV)/.weft-run
 DEV_STAMP := $(VENV)/.weft-dev
 
 # Of `make fuzz`. The seeds are the same each time, so that what it finds is of the change and not of the day; other seeds are for
-# campaigns (docs/judge.md).
+# campaigns (docs/internals/judge.md).
 FUZZ_SEED ?= 1300000
 FUZZ_MINUTES ?= 3
 
-.PHONY: help venv demo test lint style code types imports check shuffled fuzz format bench clean
+.PHONY: help venv demo test lint style code types imports check shuffled fuzz format bench files clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -47,6 +47,9 @@ shuffled: $(DEV_STAMP) ## the tests ten times, in other orders, with other hash 
 
 fuzz: $(DEV_STAMP) ## random functions for three minutes; other seeds: make fuzz FUZZ_SEED=5 FUZZ_MINUTES=60
 	$(BIN)/weft fuzz --kind functions --seed $(FUZZ_SEED) --minutes $(FUZZ_MINUTES) --jobs $(JOBS)
+
+files: ## every source file with what it is for; of one room: make files ROOM=fuse
+	@PYTHONPATH=tests $(PYTHON) -m testkit.files $(ROOM)
 
 lint: style code types imports ## formatting, lint, types, import order
 

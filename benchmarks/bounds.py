@@ -1,4 +1,4 @@
-"""How often wrong programs are accepted modulo small primes, beside the bound that a verdict would state: docs/bounds.md.
+"""How often wrong programs are accepted modulo small primes, beside the bound of a verdict: docs/measurements/bounds.md.
 
     python benchmarks/bounds.py [--points N] [--json FILE] [--plot FILE]
 

@@ -1,4 +1,4 @@
-"""Levels of fusion, and running states beside whole rows, on a GPU: what is measured for docs/gpu-levels.md.
+"""Levels of fusion, and running states beside whole rows, on a GPU: what is measured for docs/measurements/gpu-levels.md.
 
     PYTHONPATH=src python benchmarks/gpu_levels.py FILE [--workers N] [--seconds S] [--only NAME]
     PYTHONPATH=src python benchmarks/gpu_levels.py FILE --plot FOLDER       # draws what FILE holds; needs no GPU

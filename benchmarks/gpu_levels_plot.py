@@ -1,4 +1,4 @@
-"""The plots of docs/gpu-levels.md, from what gpu_levels.py wrote: `draw`. Needs Matplotlib, a development dependency."""
+"""The plots of docs/measurements/gpu-levels.md, from what gpu_levels.py wrote: `draw`. Needs Matplotlib."""
 
 from __future__ import annotations
 

@@ -411,7 +411,7 @@ _REST = 4096
 
 
 def outputs_of(cell: Cell) -> dict[Exchange, int]:
-    """Return L of each level: two blocks of four warps of 32 threads to a row, as in docs/cascades-levels.md; at small
+    """Return L of each level: two blocks of four warps of 32 threads to a row, as in docs/measurements/cascades-levels.md; at small
     sizes fewer.
     """
     if cell in SMALL:

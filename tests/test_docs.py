@@ -23,7 +23,7 @@ from weft.cli.main import main
 from weft.errors import WeftError
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").glob("*.md"))]
+PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -103,6 +103,6 @@ def test_a_wrong_example_is_noticed() -> None:
 
 
 def test_troubleshooting_tells_of_every_error() -> None:
-    text = (ROOT / "docs" / "troubleshooting.md").read_text()
+    text = (ROOT / "docs" / "guide" / "troubleshooting.md").read_text()
     named = {k for k, v in vars(errors).items() if isinstance(v, type) and issubclass(v, WeftError)} - {"WeftError"}
     assert {name for name in named if f"\n## {name}\n" not in text} == set()

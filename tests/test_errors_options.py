@@ -44,7 +44,7 @@ def test_every_error_that_a_user_meets_is_in_one_module() -> None:
 
 
 def test_an_error_is_documented() -> None:
-    page = (Path(__file__).parents[1] / "docs" / "troubleshooting.md").read_text()
+    page = (Path(__file__).parents[1] / "docs" / "guide" / "troubleshooting.md").read_text()
     assert [kind.__name__ for kind in ERRORS if kind is not WeftError and f"\n## {kind.__name__}\n" not in page] == []
 
 

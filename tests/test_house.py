@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from testkit.files import index
 from weft.options import Options, variable_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,11 +22,7 @@ DOCS = [
     "README.md",
     "ARCHITECTURE.md",
     "CHANGELOG.md",
-    "docs/decisions/README.md",
-    "docs/errata.md",
-    "docs/numerical-safety.md",
-    *("docs/getting-started.md", "docs/what-is-compiled.md", "docs/sizes-and-dtypes.md", "docs/accuracy.md"),
-    *("docs/cache-and-doctor.md", "docs/troubleshooting.md"),
+    *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md")),
 ]
 LONGEST_FUNCTION = 80
 
@@ -105,6 +102,20 @@ def test_paths_in_the_docs_exist(name: str) -> None:
     bases = [ROOT, ROOT / "src/weft", (ROOT / name).parent]
     gone = [path for path in paths if not any((base / path).exists() for base in bases)]
     assert gone == []
+
+
+def test_the_index_names_every_page() -> None:
+    linked = set(re.findall(r"\]\(([^)#]+)\)", (ROOT / "docs/README.md").read_text()))
+    pages = {str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("*.md") if p.parent.name != "decisions"}
+    assert pages - linked == {"README.md"}
+
+
+def test_every_file_says_in_a_line_what_it_is_for() -> None:
+    listed = index()
+    assert len(listed) == len(SOURCES)
+    assert [name for name, said in listed.items() if not said.endswith((".", ":", ";")) and len(said) < 20] == []
+    fuse = index(["fuse"])
+    assert fuse == {name: said for name, said in listed.items() if name.startswith("fuse/")}
 
 
 def test_make_targets_in_the_readme_exist() -> None:

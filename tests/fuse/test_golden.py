@@ -15,7 +15,7 @@ from weft.block.listing import listing, signature
 from weft.fuse import Fusion, fuse
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.txt"))
-"""The listings after a step, as the paper prints them but for what docs/errata.md says."""
+"""The listings after a step, as the paper prints them but for what docs/internals/errata.md says."""
 
 MAPS, SIBLINGS, REDUCTION = "fuse_consecutive_maps", "fuse_sibling_maps", "fuse_map_with_reduction"
 TITLES = {

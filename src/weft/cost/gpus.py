@@ -1,10 +1,10 @@
 """GPUs as the cost model sees them: rates and sizes of the architectures that kernels are made for.
 
-An H200's rates (sm_90) are measured ones (docs/gpu-first-kernels.md). The others' are published ones of an A100 (sm_80),
+The rates of an H200 (sm_90) are measured (docs/measurements/gpu-first-kernels.md), the others published: of an A100 (sm_80),
 a B200 (sm_100) and an MI300X (gfx942), at the share that an H200 reaches of its own. As on a CPU, nothing is timed here.
 
 Cycles, widths and matmuls a cycle are published ones. Latencies are rules of thumb of the same order on all of them; `lone_warp`,
-`step_cycles` and `launch_seconds` are read off the first kernels' times on an H200 (docs/gpu-model.md).
+`step_cycles` and `launch_seconds` are read off the first kernels' times on an H200 (docs/internals/gpu-model.md).
 """
 
 from __future__ import annotations

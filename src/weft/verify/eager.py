@@ -119,7 +119,7 @@ class PoleDomain(Fp64Domain):
 
 
 class MaskedDomain(Fp64Domain):
-    """Numbers, but 0 times anything is 0: an operand that a mask excludes does not propagate its NaN (docs/masks.md)."""
+    """Numbers, but 0 times anything is 0: an operand that a mask excludes does not propagate its NaN (docs/guide/masks.md)."""
 
     def _applied(self, expr: Apply, operands: Sequence[Array]) -> Array:
         found = super()._applied(expr, operands)

@@ -1,1 +1,1 @@
-"""The chains and tables of docs/cascades-levels.md."""
+"""The chains and tables of docs/measurements/cascades-levels.md."""

@@ -1,4 +1,4 @@
-"""The tables of docs/cascades-levels.md: `PYTHONPATH=src:tests python -m testkit.cost.levels` writes them into the page.
+"""Writes the tables of docs/measurements/cascades-levels.md: `PYTHONPATH=src:tests python -m testkit.cost.levels`.
 
 Every number is counted on applied block programs; the tests hold the same counts against the interpreter's.
 """
@@ -16,7 +16,7 @@ from weft.block.program import BlockProgram
 from weft.cost import Corrections, corrected, longest_whole, on_chip_bytes, traffic
 from weft.schedule import Level, LevelPlace, apply
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "cascades-levels.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "measurements" / "cascades-levels.md"
 STRATEGIES = ("intra-thread", "intra-warp", "intra-block", "inter-block")
 ROWS = (1024, 2048, 4096, 8192)
 CAPACITIES = (100 << 10, 227 << 10)

@@ -1,4 +1,4 @@
-"""docs/operations.md, from the tables and from what the campaign gave: `PYTHONPATH=src:tests python -m testkit.opinfo.page`."""
+"""Writes docs/guide/operations.md from tables and the campaign: `PYTHONPATH=src:tests python -m testkit.opinfo.page`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from weft.capture.reductions import REDUCTIONS
 from weft.capture.views import VIEWS
 from weft.tensor.optable import DERIVED, MASK_ATEN, PRIMITIVES
 
-PAGE = Path(__file__).parents[3] / "docs" / "operations.md"
+PAGE = Path(__file__).parents[3] / "docs" / "guide" / "operations.md"
 
 _HEAD = """# Operations
 

@@ -1,7 +1,8 @@
 """Choosing a schedule: where the loops of a fused program run on a CPU, and in what steps.
 
-The rule below was measured (docs/cpu-schedules.md): it keeps a block matmul's accumulator and staged panel in the second-level
-cache, gives every thread at least two blocks, and leaves operands where they are when there are too few rows to pay for staging.
+The rule below was measured (docs/internals/cpu-schedules.md): it keeps a block matmul's accumulator and staged panel in the
+second-level cache, gives every thread at least two blocks, and leaves operands where they are when there are too few rows to pay
+for staging.
 Tiles are a few powers of two, the same for all sizes of a class, so that a new length uses the binary that is there.
 """
 

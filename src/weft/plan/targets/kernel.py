@@ -31,7 +31,7 @@ class Kernel:
         launch: takes the tensors read and those sizes, gives the tensors written.
         target: what it is compiled for.
         assembled: on a GPU, gives what it was compiled to for calls like the example.
-        judged: in words, that its code is right on hard inputs, or why it was not judged (docs/judge.md).
+        judged: in words, that its code is right on hard inputs, or why it was not judged (docs/internals/judge.md).
     """
 
     block_program: BlockProgram
