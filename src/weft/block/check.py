@@ -58,8 +58,8 @@ class Scope:
     it has no tile."""
 
     def __post_init__(self) -> None:
-        seen = frozenset((a, n.unit, n.range.part is Part.full, n.tile is None) for a, n in self.maps.items())
-        object.__setattr__(self, "seen", seen)
+        seen = [(a, n.unit, n.range.part is Part.full, n.tile is None) for a, n in self.maps.items()]
+        object.__setattr__(self, "seen", frozenset(seen))
 
     def inside(self, node: Map) -> Scope:
         """Return the scope of `node`'s body."""
@@ -128,7 +128,8 @@ def infer(graph: Graph, inputs: Types, scope: Scope) -> Types:
 def _before(node: Graph | Map, given: tuple[BlockType, ...], scope: Scope) -> Types | None:
     """Return what is known of `node` with inputs of types `given`, in `scope`."""
     for before, seen, applied, found in node.typed:
-        if applied == scope.applied and seen == scope.seen and before == given:
+        # Types are the same whether or not a schedule was applied; if one was, more was demanded.
+        if applied >= scope.applied and seen == scope.seen and before == given:
             return found
     return None
 
@@ -138,9 +139,11 @@ def _types_of(graph: Graph, given: tuple[BlockType, ...], scope: Scope) -> Types
     _check_peeled(graph)
     for node in graph.nodes:
         for name in operands(node):
-            _demand(name in types, _name(node), "every operand is defined before its use", name)
+            if name not in types:
+                _fail(node.name, "every operand is defined before its use", name)
         for name in results(node):
-            _demand(name not in types, _name(node), "every value is defined once", name)
+            if name in types:
+                _fail(node.name, "every value is defined once", name)
         types.update(_result_types(node, types, scope))
     for name in graph.outputs:
         _demand(name in types, name, "every output of a graph is defined in it", name)
@@ -184,16 +187,19 @@ def _result_types(node: BlockNode, types: Types, scope: Scope) -> Types:
 
 
 def _item_type(node: Pointwise | Dot | Collapse | Fill | Stage, types: Types, scope: Scope) -> BlockType:
-    args = [types[name] for name in operands(node)]
-    for name, kind in zip(operands(node), args, strict=True):
-        if kind.buffered:
+    names = operands(node)
+    args = [types[name] for name in names]
+    for name, kind in zip(names, args, strict=True):
+        if kind.lists:
             _fail(node.name, "functional operators read items, not lists", f"{name}: {kind}")
     match node:
         case Pointwise():
-            _demand(set(node.dims) <= set(scope.maps), node.name, "items have axes of maps around them", node.dims)
+            _demand(scope.maps.keys() >= set(node.dims), node.name, "items have axes of maps around them", node.dims)
             for kind in args:
-                _demand(set(kind.dims) <= set(node.dims), node.name, "arguments have only the result's axes", kind)
-            _demand(arguments(node.expr) <= set(range(len(args))), node.name, "the expression reads its arguments", "")
+                within = kind.dims == node.dims or set(kind.dims) <= set(node.dims)
+                _demand(within, node.name, "arguments have only the result's axes", kind)
+            read = arguments(node.expr)
+            _demand(not read or max(read) < len(args), node.name, "the expression reads its arguments", "")
             return BlockType((), node.dims, node.dtype, _pad(node, args))
         case Dot():
             return _dot_type(node, args, scope)
@@ -262,10 +268,10 @@ def _demand_padding(name: str, kind: BlockType, over: Axis, identity: float, sco
 
 def _pad(node: Pointwise, args: list[BlockType]) -> float | None:
     """Return the padding of a pointwise result: known only where every argument has every axis and a known padding."""
-    pads = [kind.pad for kind in args]
-    if any(p is None for p in pads) or any(set(kind.dims) != set(node.dims) for kind in args):
+    pads = [kind.pad for kind in args if kind.pad is not None]
+    if len(pads) < len(args) or any(set(kind.dims) != set(node.dims) for kind in args):
         return None
-    return _fold(node.expr, [p for p in pads if p is not None])
+    return _fold(node.expr, pads)
 
 
 def _fold(expr: Scalar, values: list[float]) -> float | None:
@@ -305,8 +311,8 @@ def _fed(node: Map, feed: Feed, kind: BlockType) -> BlockType:
                 "unit maps iterate lists of items without the axis",
                 kind,
             )
-            lists = tuple(a for a in kind.lists if a != over)
-            dims = tuple(node.axis if a == over else a for a in kind.dims)
+            lists = tuple([a for a in kind.lists if a != over])
+            dims = tuple([node.axis if a == over else a for a in kind.dims])
             return BlockType(lists, dims, kind.dtype, kind.pad if lists else None)
         case _:
             assert_never(feed.access)
@@ -332,8 +338,9 @@ def _inferred(node: Map, types: Types, scope: Scope) -> dict[str, BlockType]:
         node.body.inputs,
     )
     _demand(node.body.outputs == exports(node), node.name, "the body's outputs are what leaves it", node.body.outputs)
-    inner = infer(node.body, inner_inputs, scope.inside(node))
-    projections: Types = {} if node.state is None else _state_types(node, node.state, inner, scope)
+    inside = scope.inside(node)
+    inner = infer(node.body, inner_inputs, inside)
+    projections: Types = {} if node.state is None else _state_types(node, node.state, inner, scope, inside)
     outer: dict[str, BlockType] = {}
     for output in node.outputs:
         match output:
@@ -388,7 +395,7 @@ def _stacked(node: Map, kind: BlockType) -> BlockType:
     return BlockType((node.axis, *kind.lists), kind.dims, kind.dtype, None)
 
 
-def _state_types(node: Map, state: State, inner: Types, scope: Scope) -> Types:
+def _state_types(node: Map, state: State, inner: Types, scope: Scope, inside: Scope) -> Types:
     kinds = {c.name: BlockType((), c.dims, c.dtype) for c in state.components}
     names = tuple(kinds)
     _demand(len(kinds) == len(state.components), node.name, "a state's components have different names", names)
@@ -400,11 +407,11 @@ def _state_types(node: Map, state: State, inner: Types, scope: Scope) -> Types:
         "",
     )
     _demand(len(state.update.inputs) == len(names) + len(state.feeds), node.name, "update takes state and feeds", "")
-    _same(node, state.update, infer(state.update, update_types(state, inner), scope.inside(node)), kinds)
+    _same(node, state.update, infer(state.update, update_types(state, inner), inside), kinds)
     half = len(names)
     _demand(len(state.merge.inputs) == 2 * half, node.name, "merge takes two states", state.merge.inputs)
     both = dict(zip(state.merge.inputs, [*kinds.values(), *kinds.values()], strict=True))
-    _same(node, state.merge, infer(state.merge, both, scope.inside(node)), kinds)
+    _same(node, state.merge, infer(state.merge, both, inside), kinds)
     _demand(state.finish.inputs == names, node.name, "finish starts from the state", state.finish.inputs)
     for component in state.components:
         _demand(
@@ -459,6 +466,8 @@ def _check_range(node: Map, scope: Scope) -> None:
 
 def _check_peeled(graph: Graph) -> None:
     """Check that maps over `First` and `Remainder`, and the list that joins them, fit: they share a graph and its blocks."""
+    if not any(isinstance(getattr(n, "range", None), First | Remainder) or isinstance(n, Join) for n in graph.nodes):
+        return
     firsts = {n.axis: n for n in graph.nodes if isinstance(n, Map) and isinstance(n.range, First)}
     parts = {o.outer: n for n in graph.nodes if isinstance(n, Map) and isinstance(n.range, First | Remainder)
              for o in n.outputs if isinstance(o, Stacked)}  # fmt: skip
@@ -492,10 +501,6 @@ def _same_blocks(first: Map, rest: Map) -> bool:
 def _own_axes(node: Map) -> set[Axis]:
     """Return the axis of `node`, and those of the maps inside that run over its sub-blocks."""
     return {node.axis} | sub_blocks(node)
-
-
-def _name(node: BlockNode) -> str:
-    return node.name
 
 
 def _demand(holds: bool, node: str, condition: str, found: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
+from operator import is_
 from typing import Any, TypeVar, cast
 
 from weft.block.program import BlockNode, BlockProgram, Feed, Final, Graph, Map, Once, Stacked, State, fields_of
@@ -62,8 +63,7 @@ def rename_body(node: Map, names: Values) -> Map:
 def rename_axes(graph: Graph, axes: Axes) -> Graph:
     """Replace axes everywhere in `graph`, inner graphs included; the result is the very same object where none of them occurs."""
     nodes = tuple(_axes_in(n, axes) for n in graph.nodes)
-    same = all(a is b for a, b in zip(nodes, graph.nodes, strict=True))
-    return graph if same else replace(graph, nodes=nodes)
+    return graph if all(map(is_, nodes, graph.nodes)) else replace(graph, nodes=nodes)
 
 
 def rename_program_axes(program: BlockProgram, axes: Axes) -> BlockProgram:
@@ -79,12 +79,12 @@ def rename_map_axes(node: Map, axes: Axes) -> Map:
         parts = tuple(_changed(c, _axes_of, axes) for c in state.components)
         update, merge, finish = (rename_axes(g, axes) for g in (state.update, state.merge, state.finish))
         old = (*state.components, state.update, state.merge, state.finish)
-        if any(a is not b for a, b in zip((*parts, update, merge, finish), old, strict=True)):
+        if not all(map(is_, (*parts, update, merge, finish), old)):
             state = State(parts, state.feeds, update, merge, finish, state.resume)
     body, bounds = rename_axes(node.body, axes), _changed(node.range, _axes_of, axes)
     inputs = tuple(_fed(f, axes) for f in node.inputs)
     same = state is node.state and body is node.body and bounds is node.range and node.axis not in axes
-    if same and all(a is b for a, b in zip(inputs, node.inputs, strict=True)):
+    if same and all(map(is_, inputs, node.inputs)):
         return node
     return replace(node, axis=axes.get(node.axis, node.axis), inputs=inputs, body=body, state=state, range=bounds)
 
@@ -122,8 +122,8 @@ def _changed(thing: T, of: Callable[[type], tuple[str, ...]], new: Mapping[Any, 
 def _replaced(value: Any, new: Mapping[Any, Any]) -> Any:
     if value.__class__ is not tuple:
         return new.get(value, value)
-    parts = tuple([_replaced(each, new) for each in value])
-    return value if all(a is b for a, b in zip(parts, value, strict=True)) else parts
+    parts = tuple([_replaced(each, new) if each.__class__ is tuple else new.get(each, each) for each in value])
+    return value if parts == value else parts
 
 
 def fresh(taken: frozenset[str] | set[str]) -> Callable[[str], str]:

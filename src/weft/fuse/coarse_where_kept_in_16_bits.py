@@ -7,7 +7,7 @@ from math import isfinite
 
 from weft.block.check import Scope, infer
 from weft.block.program import BlockNode, BlockProgram, Collapse, Graph, Map, Pointwise, State, sealed
-from weft.block.walk import operands
+from weft.block.walk import operands, with_nodes
 from weft.tensor.program import Monoid
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply
 
@@ -39,14 +39,15 @@ def _coarse(graph: Graph) -> Graph:
     for node in graph.nodes:
         match node:
             case Map():
-                state = node.state
-                made = replace(node, body=_coarse(node.body), state=None if state is None else _of_state(state))
-                nodes.append(sealed(made))
+                body, state = _coarse(node.body), None if node.state is None else _of_state(node.state)
+                same = body is node.body and state == node.state
+                nodes.append(node if same else sealed(replace(node, body=body, state=state)))
             case Pointwise():
-                nodes.append(replace(node, expr=_cheaper(node.expr, decays=_only_rounded_and_summed(graph, node))))
+                expr = _cheaper(node.expr, decays=_only_rounded_and_summed(graph, node))
+                nodes.append(node if expr == node.expr else replace(node, expr=expr))
             case _:
                 nodes.append(node)
-    return replace(graph, nodes=tuple(nodes))
+    return with_nodes(graph, nodes)
 
 
 def _of_state(state: State) -> State:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from weft.block.check import Scope, body_types, infer
 from weft.block.program import BlockNode, BlockProgram, BlockType, Graph, Map, Pointwise, Stacked, exports, sealed
 from weft.block.rename import fresh, rename_body, rename_values, values_of
-from weft.block.walk import operands
+from weft.block.walk import every, operands, with_nodes
 from weft.tensor.dtypes import DType
 from weft.tensor.scalar import Arg
 
@@ -22,6 +22,8 @@ def round_where_made(program: BlockProgram) -> BlockProgram:
     is rounded once, as before, but by one operator instead of one for each reader and iteration, and the list takes less
     memory: exact.
     """
+    if not any(isinstance(node, Pointwise) and _rounds(node) for node in every(program.graph.nodes)):
+        return program
     return replace(program, graph=_rounded(program.graph, dict(program.inputs), Scope({}, applied=False)))
 
 
@@ -40,15 +42,22 @@ def _rounded(graph: Graph, inputs: dict[str, BlockType], scope: Scope) -> Graph:
                     maker = _making(node, output, inner, next(iter(found)))
                     rest = replace(graph, nodes=tuple(maker if n is node else n for n in graph.nodes))
                     return _rounded(_without(rest, output.outer), inputs, scope)
-    nodes = tuple(
-        sealed(replace(n, body=_rounded(n.body, body_types(n, types), scope.inside(n)))) if isinstance(n, Map) else n
-        for n in graph.nodes
-    )
-    return replace(graph, nodes=nodes)
+    nodes: list[BlockNode] = []
+    for node in graph.nodes:
+        if isinstance(node, Map):
+            body = _rounded(node.body, body_types(node, types), scope.inside(node))
+            nodes.append(node if body is node.body else sealed(replace(node, body=body)))
+        else:
+            nodes.append(node)
+    return with_nodes(graph, nodes)
+
+
+def _rounds(node: Pointwise) -> bool:
+    return node.expr == Arg(0) and node.dtype.is_float
 
 
 def _is_rounding(node: BlockNode, name: str) -> bool:
-    return isinstance(node, Pointwise) and node.expr == Arg(0) and node.args == (name,) and node.dtype.is_float
+    return isinstance(node, Pointwise) and node.args == (name,) and _rounds(node)
 
 
 def _readers(graph: Graph, name: str) -> frozenset[DType] | None:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from weft.block.check import Scope, Types, body_types, infer
-from weft.block.program import BlockProgram, Broadcast, Final, Graph, Map, sealed
+from weft.block.program import BlockProgram, Broadcast, Final, Graph, Index, Map, sealed
 from weft.block.ranges import All, Band, Diagonal
+from weft.block.walk import every
 from weft.masks.known import Facts, Linear, Values
 from weft.masks.values import unchanged, values_inside, values_of
 from weft.tensor.axes import Axis
@@ -31,6 +32,8 @@ def limit(program: BlockProgram) -> BlockProgram:
     Returns:
         The program; itself where no loop can be limited.
     """
+    if not any(isinstance(node, Index) for node in every(program.graph.nodes)):
+        return program
     graph = _limited(program.graph, {}, dict(program.inputs), Scope({}, applied=False))
     return program if graph == program.graph else replace(program, graph=graph)
 

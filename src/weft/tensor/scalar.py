@@ -5,7 +5,7 @@ SymPy sees them only in the rooms that do algebra, because it reorders floating-
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar, assert_never
 
@@ -64,24 +64,19 @@ class Arguments(list[T]):
 
 def operands(expr: Scalar) -> tuple[Scalar, ...]:
     """Returns what `expr` is applied to; nothing for an argument or a number."""
-    match expr:
-        case Apply(_, args):
-            return args
-        case Convert(_, inner):
-            return (inner,)
-        case Arg() | Lit():
-            return ()
-        case _:
-            assert_never(expr)
+    if isinstance(expr, Apply):
+        return expr.args
+    return (expr.arg,) if isinstance(expr, Convert) else ()
 
 
-def parts(expr: Scalar) -> Iterator[Scalar]:
-    """Yields `expr` and all that it is made of, from the outside in and from left to right, each as often as it stands there."""
-    waiting = [expr]
+def parts(expr: Scalar) -> list[Scalar]:
+    """Lists `expr` and all that it is made of, from the outside in and from left to right, each as often as it stands there."""
+    found, waiting = list[Scalar](), [expr]
     while waiting:
         part = waiting.pop()
-        yield part
-        waiting += reversed(operands(part))
+        found.append(part)
+        waiting += operands(part)[::-1]
+    return found
 
 
 def rewritten(expr: Scalar, of: Callable[[Scalar], Scalar]) -> Scalar:
@@ -110,7 +105,7 @@ def substitute(expr: Scalar, arg: Callable[[int], Scalar], lit: Callable[[Lit], 
 
 def occurrences(expr: Scalar) -> tuple[int, ...]:
     """Returns the indices of the arguments that `expr` reads, from left to right, each as often as it is read."""
-    return tuple(part.index for part in parts(expr) if isinstance(part, Arg))
+    return tuple([part.index for part in parts(expr) if isinstance(part, Arg)])
 
 
 def arguments(expr: Scalar) -> frozenset[int]:

@@ -313,7 +313,7 @@ def _operations(graph: Graph) -> Iterator[tuple[BlockNode, Scalar | None]]:
     for node in every(graph.nodes):
         match node:
             case Pointwise() if node.dtype.is_float:
-                yield from ((node, each) for each in reversed([*parts(node.expr)]) if kind_of(each) != "other")
+                yield from ((node, each) for each in reversed(parts(node.expr)) if kind_of(each) != "other")
             case Dot() | Collapse(_, Monoid.prod):
                 yield node, None
             case _:

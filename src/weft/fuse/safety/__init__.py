@@ -8,16 +8,18 @@ online softmax comes out. Nothing here knows what the program computes.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from weft.block.check import Scope
 from weft.block.copies import without_unread
 from weft.block.program import BlockProgram, BlockType, Graph, Pointwise
 from weft.block.rename import rename_values
-from weft.block.walk import maps
+from weft.block.walk import every, maps
 from weft.fuse.safety.graphs import Inputs, graph_of
 from weft.fuse.safety.pairs import FIRST, Pair, Share
 from weft.fuse.safety.work import Policy, Work
 from weft.tensor.dtypes import DType
+from weft.tensor.scalar import applied
 
 _NARROW_HEADROOM = 10.0
 """exp of it is 22026: a third of float16's largest number."""
@@ -61,6 +63,8 @@ def make_safe(program: BlockProgram, share: Share = Share.row) -> Safe:
         and NaN give NaN in their row. `program` itself where no exponential becomes a pair.
     """
     plain, lists = frozenset[int](), dict[int, frozenset[int]]()
+    if not _raises(program):
+        return Safe(program, 0, 0, 0, plain)
     while True:
         policy = Policy(share, _headroom(program), lists, plain, _real(program))
         types: dict[str, BlockType] = dict(program.inputs)
@@ -94,6 +98,13 @@ def _named(work: Work, before: Graph) -> Graph:
             called[made] = output
     called = {**{output: work.make(output) for output in called.values()}, **called}
     return replace(rename_values(Graph(before.inputs, tuple(work.nodes), ()), called), outputs=before.outputs)
+
+
+def _raises(program: BlockProgram) -> bool:
+    """Tell whether there is an exponential at all."""
+    merges = (m.state.merge.nodes for m in maps(program.graph) if m.state is not None)
+    nodes = chain(every(program.graph.nodes), *merges)
+    return any(isinstance(node, Pointwise) and "exp" in applied(node.expr) for node in nodes)
 
 
 def _headroom(program: BlockProgram) -> float:

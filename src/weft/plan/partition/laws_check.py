@@ -24,6 +24,8 @@ def laws_refuted(written: TensorProgram, program: TensorProgram) -> str | None:
     """
     calls = [n.name for n in program.nodes if isinstance(n, Opaque)]
     before, after = (_comparable(p, calls) for p in (written, program))
+    if before == after:
+        return None
     undecided: str | None = None
     for sizes in _sizes(before):
         shapes = {n.name: tuple(a.space.size(sizes) for a in n.axes) for n in before.inputs}
