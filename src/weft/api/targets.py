@@ -10,8 +10,7 @@ import torch
 
 from weft.errors import TargetError
 from weft.plan import home, of_device
-from weft.plan.targets import toolchain
-from weft.plan.targets.triton import TritonGpu
+from weft.plan.targets import TOOLCHAINS, toolchain
 from weft.target import Target
 
 
@@ -39,7 +38,7 @@ def target_for(target: str | torch.device | None, inputs: Sequence[Any]) -> Targ
             )
         return found
     if not torch.cuda.is_available():
-        known = ", ".join(f'"{each}"' for each in TritonGpu.architectures)
+        known = ", ".join(f'"{name}"' for each in TOOLCHAINS if "cuda" in each.kinds for name in each.architectures)
         raise TargetError(f"there is no GPU here that {name!r} could mean", todo=f"name an architecture: {known}")
     return of_device(torch.device(name))
 
