@@ -157,9 +157,9 @@ class RefusedByEagerError(UnsupportedError):
 
 
 class ProgramFileError(WeftError, ValueError):
-    """A file that is no program of weft's, is damaged, or was made by another weft or for another machine; or cannot be made."""
+    """A file of `weft.load` is damaged, or made by something else, another weft or for another machine; or none can be saved."""
 
-    advice = "save the program anew, with program.save, where it is to run or for what is there"
+    advice = "save the program again, with program.save, on the machine where it is to run"
 
 
 class InvalidProgramError(WeftError):

@@ -219,7 +219,7 @@ def test_bench_lists_what_is_left_to_pytorch_and_fails_only_where_a_result_is_wr
     [
         (("--only", "nothing"), "no function's name contains nothing"),
         (("--resume",), "--json"),
-        (("--resume", "--json", "FILE"), "holds no results"),
+        (("--resume", "--json", "FILE"), "does not hold results"),
     ],
 )
 def test_bench_says_what_it_cannot_do(options, says, tmp_path):

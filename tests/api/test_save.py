@@ -124,7 +124,7 @@ def test_damaged_files_are_refused(saved: Path, tmp_path: Path) -> None:
             weft.load(path)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("other.json", "{}")
-    with pytest.raises(ProgramFileError, match="no program of weft's"):
+    with pytest.raises(ProgramFileError, match="not a program that weft saved"):
         weft.load(path)
     with pytest.raises(FileNotFoundError):
         weft.load(tmp_path / "not there")
@@ -158,7 +158,7 @@ def test_files_for_other_machines_are_refused(
 
 def test_programs_for_gpus_need_one(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(TargetError, match="no GPU here"):
+    with pytest.raises(TargetError, match="this machine has no GPU"):
         weft.load(saved / "rows.weft")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
@@ -193,7 +193,7 @@ def test_a_program_is_for_the_gpu_that_it_was_loaded_for(
     with FakeTensorMode():
         call(torch.empty(8, 24, device=torch.device("cuda", place)))
         for other in (torch.device("cuda", 1 - place), torch.device("cpu")):
-            with pytest.raises(ShapeError, match=rf"on {other}, and .* on cuda:{place}"):
+            with pytest.raises(ShapeError, match=rf"on {other}, but .* on cuda:{place}"):
                 call(torch.empty(8, 24, device=other))
     assert called == [torch.device("cuda", place)]
 

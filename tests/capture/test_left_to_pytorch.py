@@ -112,7 +112,7 @@ def test_several_results_of_one_call(weft):
         (lambda x: x.round(decimals=1), "with decimals"),
         (lambda x: x.long() // x.long().abs().clamp(min=1), "whose divisor may be 0"),
         (lambda x: x.long() % (x.long() * 0 + 1), "whose divisor may be 0"),
-        (lambda x: torch.div(x, 3.0, rounding_mode="floor"), "a quotient of floats rounded down"),
+        (lambda x: torch.div(x, 3.0, rounding_mode="floor"), "floor division of floats"),
         (lambda x: x // 3.0, "has no row in the table of operations for float32"),
         (lambda x: x.to(torch.uint8).clamp(min=-1), "-1 is not a number of type uint8"),
     ],
@@ -283,7 +283,7 @@ def test_only_the_calls_that_touch_complex_numbers_are_left(weft):
     captured = weft.only
     assert captured.program is not None
     assert [f.operation for f in captured.fallbacks] == ["aten.fft_rfft", "aten.mul", "aten.abs"]
-    assert all(f.reason == "complex64 numbers are PyTorch's" for f in captured.fallbacks)
+    assert all(f.reason == "complex64 numbers run in PyTorch" for f in captured.fallbacks)
     assert [f.location.line for f in captured.fallbacks] == [
         line_of(spectrum, text) for text in ("rfft", "z * c", "z.abs()")
     ]

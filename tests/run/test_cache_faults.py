@@ -210,7 +210,7 @@ assert torch.equal(weft.compile(linear, cache_dir=sys.argv[1])(x, w), linear(x, 
 
     said = in_mounts(fill, run)
     assert "weft runs this graph in PyTorch" in said
-    assert "what to do: make room in the folder for temporary files, or name another in TMPDIR" in said
+    assert "what to do: free space in the folder for temporary files, or name another one in TMPDIR" in said
 
 
 # --- Folders that are not safe

@@ -102,13 +102,13 @@ def test_loading_spoils_no_capture(library: Library) -> None:
 def test_much_shared_memory_is_asked_for(library: Library) -> None:
     driver.load(replace(BINARY, shared=100_000), 0)
     assert library.of("cuFuncSetAttribute") == [[0xF0, 8, 100_000], [0xF0, 9, 100]]
-    with pytest.raises(UnsupportedError, match="needs 233000 bytes of shared memory, of which GPU 0 has 232448"):
+    with pytest.raises(UnsupportedError, match="needs 233000 bytes of shared memory, but GPU 0 has 232448"):
         driver.load(replace(BINARY, shared=233_000), 0)
 
 
 def test_more_threads_than_registers_allow(library: Library) -> None:
     library.attributes[0] = 64
-    with pytest.raises(UnsupportedError, match="has 128 threads, of which GPU 0 has registers for 64"):
+    with pytest.raises(UnsupportedError, match="has 128 threads, but GPU 0 has registers for 64"):
         driver.load(BINARY, 0)
     assert library.of("cuCtxPopCurrent_v2")
 
@@ -125,7 +125,7 @@ def test_a_gpu_of_another_architecture(library: Library) -> None:
 @pytest.mark.parametrize("code", [200, 218, 222, 300])
 def test_a_driver_that_is_too_old_for_a_binary(library: Library, code: int) -> None:
     library.codes["cuModuleLoadData"] = code
-    with pytest.raises(TargetError, match="does not take the binary that Triton made for cuda:90") as caught:
+    with pytest.raises(TargetError, match="rejects the binary that Triton made for cuda:90") as caught:
         driver.load(BINARY, 0)
     assert "update the driver" in caught.value.todo
     assert library.of("cuCtxPopCurrent_v2")

@@ -275,7 +275,7 @@ def test_memory_of_tritons_own_is_allocated_for_each_program() -> None:
 def test_tensors_of_the_cpu_are_refused_and_those_of_another_gpu_run_there() -> None:
     gpu = Gpu()
     launch = gpu.launcher()
-    with pytest.raises(TargetError, match="kernel twice runs on a GPU, and its inputs are on the CPU"):
+    with pytest.raises(TargetError, match="kernel twice runs on a GPU, but its inputs are on the CPU"):
         launch(torch.zeros(16, 48), torch.zeros(48))
     launch(OnGpu(torch.zeros(16, 48), 3), OnGpu(torch.zeros(48), 3))
     launch(*tensors(16, 48))

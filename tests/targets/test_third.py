@@ -64,7 +64,7 @@ def test_what_the_target_does_not_say_has_a_default(tmp_path: Path) -> None:
     program = weft.optimize(layer, (torch.randn(8, 8), torch.randn(8, 8)), target="numpy")
     with pytest.raises(ProgramFileError, match="kernels for numpy cannot be saved"):
         program.save(tmp_path / "layer.weft")
-    with pytest.raises(TargetError, match="names no architecture"):
+    with pytest.raises(TargetError, match="names no known architecture"):
         weft.optimize(layer, (torch.randn(8, 8), torch.randn(8, 8)), target="numpy:2")
     with pytest.raises(TargetError) as caught:
         weft.optimize(layer, (torch.randn(8, 8), torch.randn(8, 8)), target="numpi")

@@ -226,4 +226,4 @@ def test_the_command_prints_the_table_and_fails_where_a_program_does(monkeypatch
 def test_an_option_of_another_kind_is_refused(kind, option):
     found = CliRunner().invoke(main, ["fuzz", "--kind", kind, "--count", "1", option, "2"])
     assert found.exit_code == 2
-    assert f"says nothing of {kind}" in found.stderr
+    assert f"does not apply to {kind}" in found.stderr

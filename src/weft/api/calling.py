@@ -112,8 +112,8 @@ class Calling:
             leaves, structure = pytree.tree_flatten((args, kwargs))
             if structure != wanted:
                 raise ShapeError(
-                    f"called with arguments of the structure {structure}, and saved for {wanted}",
-                    todo="call it with arguments nested as those that were given to weft.optimize",
+                    f"called with arguments of the structure {structure}, but saved for {wanted}",
+                    todo="nest the arguments as in the call of weft.optimize",
                 )
             self._demand(leaves)
             found = run(*(self._value(each, leaves, constants) for each in self.given))
@@ -142,13 +142,13 @@ class Calling:
                     "a tensor that is more than elements in memory" if type(leaf) in _TENSORS else type(leaf).__name__
                 )
                 raise ShapeError(
-                    f"argument {number} is {found or other}, and the program was saved for {wanted}",
-                    todo="call it with such an argument, or save a program that weft.optimize made for this one",
+                    f"argument {number} is {found or other}, but the program was saved for {wanted}",
+                    todo="pass such an argument, or save a program that weft.optimize made for this one",
                 )
             if isinstance(wanted, TensorLeaf) and first.setdefault(id(leaf), number) != same:
                 raise ShapeError(
-                    f"arguments {number} and {same} are to be the same tensor, or others are not to be",
-                    todo="hand over the same tensors twice where weft.optimize was given them twice",
+                    f"arguments {number} and {same} must be the same tensor, and all others different ones",
+                    todo="pass the same tensor twice where weft.optimize was given one tensor twice",
                 )
 
 
@@ -195,7 +195,7 @@ def learned(
     kinds = [_leaf(leaf) for leaf in leaves]
     other = next((type(leaf).__name__ for leaf, kind in zip(leaves, kinds, strict=True) if kind is None), None)
     if other is not None:
-        raise ProgramFileError(f"an argument is a {other}, whose content no file can say")
+        raise ProgramFileError(f"an argument is a {other}, which cannot be written to a file")
     places: dict[int, int] = {}
     same = tuple(places.setdefault(id(leaf), number) for number, leaf in enumerate(leaves))
     held: dict[int, torch.Tensor] = {}
@@ -219,18 +219,20 @@ def learned(
             return Output(made[id(value)])
         if id(value) in places or id(value) in held:
             return source(value)
-        raise ProgramFileError("the function returns a tensor that its graph does not make")
+        raise ProgramFileError("the function returns a tensor that its graph does not compute")
 
     results = tuple(map(origin, returned))
     try:
         texts = pytree.treespec_dumps(structure), pytree.treespec_dumps(shape)
     except (NotImplementedError, TypeError) as error:
-        raise ProgramFileError(f"the structure of arguments or results has no text: {error}") from error
+        raise ProgramFileError(
+            f"the structure of the arguments or results cannot be written as text: {error}"
+        ) from error
     known = tuple(kind for kind in kinds if kind is not None)
     return Calling(texts[0], known, same, sources, texts[1], results), tuple(held.values())
 
 
 def _plain(value: Any, what: str) -> float | int | bool | str | None:
     if type(value) not in _PLAIN:
-        raise ProgramFileError(f"{what} a {type(value).__name__}, which no file can say")
+        raise ProgramFileError(f"{what} a {type(value).__name__}, which cannot be written to a file")
     return value

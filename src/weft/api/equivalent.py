@@ -291,7 +291,7 @@ def _shapes(programs: tuple[TensorProgram, TensorProgram]) -> tuple[dict[str, tu
     examples = _own_shapes(programs)
     if any(p.derived or any(s.fixed is not None for s in p.spaces()) for p in programs):
         if max((size for shape in examples.values() for size in shape), default=0) > _LARGEST_FIXED:
-            raise UnsupportedError(f"a program speaks of sizes itself: give examples of at most {_LARGEST_FIXED}")
+            raise UnsupportedError(f"a program names sizes itself: give examples of at most {_LARGEST_FIXED}")
         return (examples,)
     order = sorted({size for shape in examples.values() for size in shape})
 

@@ -24,7 +24,9 @@ def path_of(path: Any, called: str) -> Path:
         )
     text = os.fsdecode(path)  # pyright: ignore[reportUnknownArgumentType] - of text or bytes
     if "\0" in text:
-        raise ArgumentError(f"{called} has a byte 0 in it: {text!r}", todo="take it out: no file can have such a name")
+        raise ArgumentError(
+            f"{called} contains a null byte: {text!r}", todo="remove it: file names cannot contain null bytes"
+        )
     return Path(text)
 
 

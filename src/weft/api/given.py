@@ -30,7 +30,7 @@ def callable_of(fn: Any, called: str, use: str) -> Callable[..., Any]:
     if not callable(fn):
         raise ArgumentError(
             f"{called} is {kind_of(fn)}, not a function or module",
-            todo="hand over the function itself, fn, not what it returns, fn(x)",
+            todo="pass the function itself, fn, not what it returns, fn(x)",
         )
     if not isinstance(fn, type):
         return fn
@@ -38,7 +38,7 @@ def callable_of(fn: Any, called: str, use: str) -> Callable[..., Any]:
     if issubclass(fn, torch.nn.Module):
         raise ArgumentError(
             f"{called} is the class {fn.__name__}, not a module",
-            todo=f"an instance is meant: {use.format(f'{fn.__name__}(...)')}",
+            todo=f"pass an instance: {use.format(f'{fn.__name__}(...)')}",
         )
 
     @functools.wraps(made, updated=())
@@ -52,7 +52,7 @@ def demand_traceable(fn: Callable[..., Any]) -> None:
     """Raises an UnsupportedError where PyTorch's tracing takes nothing of `fn`: it is TorchScript."""
     if isinstance(fn, torch.jit.ScriptModule | torch.ScriptMethod):
         raise UnsupportedError(
-            "PyTorch's tracing cannot look into TorchScript (torch.jit.script, torch.jit.trace, torch.jit.load)",
+            "PyTorch cannot trace TorchScript (torch.jit.script, torch.jit.trace, torch.jit.load)",
             todo="compile the module or function that it was made from",
         )
 

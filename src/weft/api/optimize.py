@@ -162,7 +162,7 @@ def _calling(
         )
     if beyond:
         return ProgramFileError(
-            beyond[0], todo="return tensors, and what the function is to change, and do the rest outside"
+            beyond[0], todo="return tensors, and the arguments that the function changes; do everything else outside"
         )
     try:
         return learned(inputs, *calls[0], result)
@@ -181,7 +181,7 @@ def _untraceable(error: TorchDynamoException) -> UnsupportedError:
     return UnsupportedError(
         f"PyTorch cannot trace this: {' '.join(said).replace(' Explanation:', ':')}",
         where=where,
-        todo="write that line as PyTorch can trace it; weft.compile runs such a function as eager does",
+        todo="rewrite that line so that PyTorch can trace it, or use weft.compile, which runs such a function in eager mode",
     )
 
 

@@ -63,7 +63,7 @@ _DAMAGED = (
     *(LookupError, TypeError, ValueError, AttributeError, RuntimeError),
 )
 _MANIFEST, _PROGRAM = "manifest.json", "program.json"
-_ANEW = "save the program anew with this one, or load it with that one"
+_ANEW = "save the program again with this one, or load it with that one"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,7 +116,7 @@ def _operation(name: str) -> OpOverload[..., Any]:
         return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
     except (AttributeError, RuntimeError) as error:
         raise ProgramFileError(
-            f"the program calls {name}, which PyTorch does not know here",
+            f"the program calls {name}, which is not registered in this process",
             todo="import the library that defines the operation before weft.load",
         ) from error
 
@@ -258,7 +258,7 @@ def _demand_text(captured: Captured) -> None:
             packed(call, _FORMS)
         except TypeError as error:
             raise ProgramFileError(
-                f"{call.target} is left to PyTorch, and cannot be saved: {error}",
+                f"{call.target} runs in PyTorch and cannot be saved: {error}",
                 todo="compute that part outside of the function",
             ) from error
     for result in captured.results:
@@ -274,7 +274,9 @@ def read(path: Path, device: str | torch.device | None) -> Loaded:
         with reading(path, todo="name a file that program.save wrote"), zipfile.ZipFile(path) as archive:
             names = archive.namelist()
             if _MANIFEST not in names:
-                raise ProgramFileError(f"{path} is no program of weft's", todo="name a file that program.save wrote")
+                raise ProgramFileError(
+                    f"{path} is not a program that weft saved", todo="name a file that program.save wrote"
+                )
             manifest = cast("dict[str, Any]", json.loads(archive.read(_MANIFEST)))
             target = _demand_fit(path, manifest)
             files = {name: archive.read(name) for name in names}
@@ -287,7 +289,7 @@ def read(path: Path, device: str | torch.device | None) -> Loaded:
     except WeftError:
         raise
     except _DAMAGED as error:
-        raise ProgramFileError(f"{path} is damaged, or no program of weft's: {error}") from error
+        raise ProgramFileError(f"{path} is damaged, or not a program that weft saved: {error}") from error
 
 
 def _demand_fit(path: Path, manifest: Mapping[str, Any]) -> Target:
@@ -348,11 +350,11 @@ class _Reader:
 
 
 def _unread(value: Any) -> Any:
-    raise TypeError(f"a {type(value).__name__} is not read and written by one program")
+    raise TypeError(f"a {type(value).__name__} cannot be saved and loaded")
 
 
 def _shared_memory(*_: Any) -> Sequence[Any]:
     raise ProgramFileError(
         "an argument that the program writes into shares memory with another one",
-        todo="hand over a copy of one of them",
+        todo="pass a copy of one of them",
     )

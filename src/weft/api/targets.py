@@ -39,7 +39,7 @@ def target_for(target: str | torch.device | None, inputs: Sequence[Any]) -> Targ
         return found
     if not torch.cuda.is_available():
         known = ", ".join(f'"{name}"' for each in TOOLCHAINS if "cuda" in each.kinds for name in each.architectures)
-        raise TargetError(f"there is no GPU here that {name!r} could mean", todo=f"name an architecture: {known}")
+        raise TargetError(f"this machine has no GPU for {name!r}", todo=f"name an architecture: {known}")
     return of_device(torch.device(name))
 
 
@@ -49,7 +49,7 @@ def elsewhere(target: Target) -> Callable[..., Never]:
     def call(*args: Any, **kwargs: Any) -> Never:
         del args, kwargs
         raise TargetError(
-            f"this program is for {target}, and the inputs that it was compiled with are not on such a GPU",
+            f"this program is for {target}, but the inputs that it was compiled with are not on such a GPU",
             todo="call weft.optimize with inputs on that GPU to run it; its kernels have source and binary here, and with "
             "TRITON_INTERPRET=1 in the environment before weft is imported programs run on the CPU, in Triton's slow interpreter",
         )

@@ -149,7 +149,9 @@ class _Trace:
             )
         leaves, structure = pytree.tree_flatten(returned)
         if any(all(made is not leaf for leaf in leaves) for found in self._made for made in found):
-            raise UnsupportedError(f"the {self._which} function decides in Python by what it computed (`if` on data)")
+            raise UnsupportedError(
+                f"the {self._which} function branches in Python on a value that it computed (`if` on data)"
+            )
         if not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
             raise UnsupportedError(f"the {self._which} function returns no tensor")
         if not self._graphs:
@@ -188,7 +190,7 @@ class _Trace:
             return f"constant {leaf!r}"
         place = next((i for i, x in enumerate(self._inputs) if x is leaf), None)
         if place is None:
-            raise UnsupportedError(f"the {self._which} function returns a tensor that its program does not make")
+            raise UnsupportedError(f"the {self._which} function returns a tensor that its program does not compute")
         return place
 
     def _result(self, leaf: Any, captured: Captured) -> FromProgram | int | str:

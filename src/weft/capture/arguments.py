@@ -26,7 +26,7 @@ def dtype_of(dtype: torch.dtype) -> DType:
     """
     name = str(dtype).removeprefix("torch.")
     if name not in DType.__members__:
-        raise UnsupportedError(f"weft has no element type {name}")
+        raise UnsupportedError(f"weft does not support the element type {name}")
     return DType[name]
 
 

@@ -33,7 +33,7 @@ def unlike(recording: Recording, home: torch.device) -> dict[Slot, str]:
         elif fake.layout != torch.strided or fake.is_quantized:
             found[Slot(number)] = f"a tensor of layout {fake.layout}{', quantised' if fake.is_quantized else ''}"
         elif str(fake.dtype).removeprefix("torch.") not in DType.__members__:
-            found[Slot(number)] = f"weft has no element type {str(fake.dtype).removeprefix('torch.')}"
+            found[Slot(number)] = f"weft does not support the element type {str(fake.dtype).removeprefix('torch.')}"
     return found
 
 

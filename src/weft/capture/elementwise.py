@@ -124,7 +124,7 @@ def _rounded_division(arguments: Arguments) -> Row | DerivedRow:
         return row("floor_divide" if mode == "floor" else "trunc_divide")
     if mode == "trunc":
         return DerivedRow("div", (), ("real", "nonzero"), _truncated_quotient)
-    raise UnsupportedError("a quotient of floats rounded down")
+    raise UnsupportedError("floor division of floats")
 
 
 class _Operands:

@@ -86,7 +86,7 @@ class _Translation:
         program = _pruned(self.builder.finish(found.outputs), values.calls)
         foreign = next((n for n in program.nodes if n.dtype.is_foreign and not isinstance(n, Opaque)), None)
         if foreign is not None:
-            raise UnsupportedError(f"weft would have to copy {foreign.dtype} numbers, which are PyTorch's")
+            raise UnsupportedError(f"weft does not copy {foreign.dtype} numbers")
         return Captured(
             program,
             tuple(values.arguments),
@@ -200,7 +200,7 @@ class _Translation:
             case _ if call.pinned:
                 raise UnsupportedError("its result shares memory with an input or another output")
             case _ if call.packet == CHECK:
-                raise UnsupportedError("PyTorch looks whether each index exists")
+                raise UnsupportedError("PyTorch checks that each index exists")
             case _:
                 pass
 
@@ -224,11 +224,11 @@ class _Translation:
         kinds = {dtype_of(fake.dtype) for fake in fakes}
         foreign = sorted(str(k) for k in kinds if k.is_foreign)
         if foreign:
-            raise UnsupportedError(f"{' and '.join(foreign)} numbers are PyTorch's")
+            raise UnsupportedError(f"{' and '.join(foreign)} numbers run in PyTorch")
         kept = sorted(str(k) for k in kinds if k.is_kept and call.packet not in VIEWS)
         if kept:
             raise UnsupportedError(
-                f"{' and '.join(kept)} numbers are only cast and moved: what computes with them is PyTorch's"
+                f"{' and '.join(kept)} numbers are only cast and moved by weft: PyTorch computes with them"
             )
 
     def _check(self, ref: Ref, fake: torch.Tensor) -> None:

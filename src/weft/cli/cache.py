@@ -110,7 +110,7 @@ def verify() -> None:
     more = f"; {swept} files of killed processes removed" if swept else ""
     click.echo(f"{whole} whole, {damaged} damaged or unfinished in {folder.path}{more}")
     if damaged:
-        click.echo("what to do: nothing, or `weft cache clear` to start anew")
+        click.echo("what to do: nothing, or `weft cache clear` to start again from nothing")
         raise SystemExit(1)
 
 
@@ -243,7 +243,7 @@ def _age(text: str) -> timedelta:
     try:
         return timedelta(**{_UNITS[match[2]]: int(match[1])})
     except OverflowError as error:
-        raise CommandError(f"{text!r} is too long", where="--older-than", todo="give an age in this era") from error
+        raise CommandError(f"{text!r} is too long", where="--older-than", todo="give a shorter age") from error
 
 
 def _unused(found: Entry | str, age: timedelta) -> bool:

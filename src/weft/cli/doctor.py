@@ -104,7 +104,7 @@ def _weft() -> Finding:
 
 def _triton() -> Finding:
     try:
-        return Finding("triton", "ok", f"{version('triton')}; kernels for GPUs are made with it")
+        return Finding("triton", "ok", f"{version('triton')}; it compiles kernels for GPUs")
     except PackageNotFoundError:
         return Finding("triton", "ok", f"not installed; only kernels for GPUs need it ({_WITH_TRITON})")
 
@@ -130,7 +130,7 @@ def _cpu() -> Iterator[Finding]:
     capability = torch.backends.cpu.get_cpu_capability()
     found = f"{processor()}; {' '.join(vectors) or 'no vector units that weft knows of'}; PyTorch uses {capability}"
     if has and platform.machine() == "x86_64" and not {"avx2", "fma"} <= has:
-        yield Finding("processor", "warn", found, "expect little: kernels are right without AVX2, and slow")
+        yield Finding("processor", "warn", found, "kernels work without AVX2, but are slow")
     else:
         yield Finding("processor", "ok", found)
 
@@ -142,7 +142,10 @@ def _threads() -> Iterator[Finding]:
     found = f"{used} ({source}); this process may run on {usable} of {os.cpu_count()} processors"
     if used > usable:
         yield Finding(
-            "threads", "warn", found, f"set WEFT_THREADS or torch.set_num_threads to {usable}: more only wait"
+            "threads",
+            "warn",
+            found,
+            f"set WEFT_THREADS or torch.set_num_threads to {usable} (more threads would only wait)",
         )
     else:
         yield Finding("threads", "ok", found)
@@ -151,7 +154,7 @@ def _threads() -> Iterator[Finding]:
 def _brgemm() -> Iterator[Finding]:
     if current().brgemm == "off":
         yield Finding(
-            "brgemm", "warn", "switched off by the option", "unset WEFT_BRGEMM: large matmuls are slower without"
+            "brgemm", "warn", "switched off by the option", "unset WEFT_BRGEMM: large matmuls are slower without it"
         )
         return
     library = ctypes.CDLL("libtorch_cpu.so", mode=os.RTLD_LAZY | os.RTLD_NOLOAD)
@@ -161,7 +164,7 @@ def _brgemm() -> Iterator[Finding]:
     missing = sorted(kind for kind, symbol in symbols.items() if not hasattr(library, symbol))
     if missing or not symbols:
         todo = "expect large matmuls to be slower than PyTorch's: this PyTorch does not export what weft looks for"
-        yield Finding("brgemm", "warn", f"PyTorch's blocked matmul is not there for: {', '.join(missing)}", todo)
+        yield Finding("brgemm", "warn", f"PyTorch's blocked matmul does not support: {', '.join(missing)}", todo)
         return
     packs = getattr(library, symbols["could_pack"])
     packs.argtypes, packs.restype = [ctypes.c_int8], ctypes.c_bool
@@ -177,7 +180,7 @@ def _cache() -> Iterator[Finding]:
     folder = CacheFolder()
     if not folder.persistent:
         todo = "name a folder in WEFT_CACHE_DIR: every process compiles anew without one"
-        yield Finding("cache", "warn", "no folder: this user has no home", todo)
+        yield Finding("cache", "warn", "no folder: this user has no home folder", todo)
         return
     good, damaged = 0, 0
     for _, found in folder.examine():
@@ -208,7 +211,7 @@ def _temporary() -> Iterator[Finding]:
         yield Finding("temporary files", "ok", str(scratch.scratch_base()))
     except OSError as error:
         yield Finding(
-            "temporary files", "fail", error.strerror or str(error), "make room, or name another folder in TMPDIR"
+            "temporary files", "fail", error.strerror or str(error), "free some space, or name another folder in TMPDIR"
         )
 
 
@@ -242,7 +245,7 @@ def _kernel() -> Iterator[Finding]:
             yield Finding("kernel, again", "ok", "from the cache")
         else:
             todo = "see whether the folder for temporary files allows execution (mount option noexec)"
-            yield Finding("kernel, again", "warn", "compiled again, not found in the cache", todo)
+            yield Finding("kernel, again", "warn", "compiled again: the cache did not return it", todo)
 
 
 def _checked(verdict: Verdict) -> Finding:
@@ -253,7 +256,7 @@ def _checked(verdict: Verdict) -> Finding:
 def _judged(said: str) -> Finding:
     if said.startswith(NOT_JUDGED):
         return Finding(
-            "kernel, judge", "warn", said, 'let emitted code be run on hard inputs before it serves: judge="first"'
+            "kernel, judge", "warn", said, 'have kernels tested on hard inputs before they serve: judge="first"'
         )
     return Finding("kernel, judge", "ok", said)
 
@@ -289,12 +292,17 @@ def _one_gpu(device: torch.device) -> Finding:
         gpu(target)
     except TargetError as error:
         return Finding(
-            "GPU", "warn", f"{name}: {error.what}", "expect no speed-up there: PyTorch runs what lives on it"
+            "GPU", "warn", f"{name}: {error.what}", "expect no speed-up there: PyTorch runs functions of its tensors"
         )
     if find_spec("triton") is None:
-        return Finding("GPU", "warn", f"{name}: without Triton PyTorch runs what lives on it", _WITH_TRITON)
+        return Finding("GPU", "warn", f"{name}: PyTorch runs functions of its tensors; Triton is missing", _WITH_TRITON)
     if not toolchain(target).runs_on(target):
-        return Finding("GPU", "warn", f"{name}: kernels are made and not run", "PyTorch runs what lives on it")
+        return Finding(
+            "GPU",
+            "warn",
+            f"{name}: weft compiles kernels for it, but does not run them",
+            "PyTorch runs functions of its tensors",
+        )
     return Finding("GPU", "ok", f"{name}: weft.compile makes Triton kernels for it")
 
 

@@ -68,7 +68,7 @@ def _split(target: str) -> tuple[Path, str]:
     file, colon, name = target.rpartition(":")
     if not colon or not name.isidentifier():
         raise CommandError(
-            f"{target!r} does not say which function of which file",
+            f"{target!r} does not name a file and a function",
             where="the argument FILE.py:NAME",
             todo="write the file, a colon and the name: weft explain layers.py:attention",
         )
@@ -118,7 +118,7 @@ def _function(module: ModuleType, file: Path, name: str) -> Callable[..., Any]:
         return found
     if inspect.isclass(found) and (needed := _required(found)):
         raise CommandError(
-            f"the class {name} cannot be made without arguments: it takes {', '.join(needed)}",
+            f"the class {name} cannot be instantiated without arguments: it takes {', '.join(needed)}",
             where=str(file),
             todo="write a function without parameters that makes one, and name that",
         )
@@ -174,7 +174,7 @@ def _shape(text: str) -> tuple[int, ...]:
         raise UnknownOptionError(
             f"{text!r} is not a shape",
             where="--shapes",
-            todo='write lengths with an x between them, and a comma between shapes: "512x1024,1024x1024,1024"',
+            todo='separate sizes by x and shapes by commas: "512x1024,1024x1024,1024"',
         )
     return tuple(map(int, text.split("x")))
 
@@ -187,7 +187,7 @@ def _inputs(module: ModuleType, file: Path, name: str, fn: Callable[..., Any]) -
         return ()
     if holder is None:
         raise CommandError(
-            f"nothing says with which arguments to call {name}: it takes {', '.join(_required(called))}",
+            f"no example arguments for {name}: it takes {', '.join(_required(called))}",
             where=str(file),
             todo=f'give --shapes "512x1024,..." (one for each), or define {name}_inputs or INPUTS in the file',
         )
@@ -203,7 +203,7 @@ def _inputs(module: ModuleType, file: Path, name: str, fn: Callable[..., Any]) -
         raise CommandError(
             f"{holder} gives a {type(value).__name__}",
             where=str(file),
-            todo="let it be a tensor, or a tuple of the arguments",
+            todo="make it a tensor, or a tuple of the arguments",
         )
     return tuple(cast("Sequence[Any]", value))
 

@@ -100,9 +100,9 @@ def _demand_kind(kind: str) -> None:
     for name in given:
         if _OF_KIND[name] != kind:
             raise CommandError(
-                f"it says nothing of {kind}, but of {_OF_KIND[name]} alone",
+                f"it does not apply to {kind}, only to {_OF_KIND[name]}",
                 where=f"--{name}",
-                todo=f"leave it out, or give --kind {_OF_KIND[name]}",
+                todo=f"omit it, or give --kind {_OF_KIND[name]}",
             )
 
 

@@ -129,9 +129,9 @@ def _results(path: Path, read: Callable[[Any], R]) -> list[R]:
         return [read(each) for each in json.loads(path.read_text(encoding="utf-8"))["results"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CommandError(
-            f"{path} holds no results of this benchmark: {type(error).__name__}: {error}",
+            f"{path} does not hold results of this benchmark: {type(error).__name__}: {error}",
             where=str(path),
-            todo="name a file that `weft bench --json` wrote, or leave --resume out",
+            todo="name a file that `weft bench --json` wrote, or omit --resume",
         ) from error
 
 

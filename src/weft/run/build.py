@@ -141,5 +141,5 @@ def _compile(
         raise CompilerError(
             f"the compiled kernel could not be loaded: {error}",
             where=str(folder.path),
-            todo="name a folder in WEFT_CACHE_DIR whose file system has room and allows execution",
+            todo="name a folder in WEFT_CACHE_DIR whose file system has space and allows execution",
         ) from error

@@ -222,7 +222,7 @@ def _say_not_kept(why: str) -> None:
         return
     _said.add(why)
     error = CacheFolderError(
-        f"{why}; each process compiles anew", todo="name a folder that you may write to in WEFT_CACHE_DIR"
+        f"{why}; each process compiles again", todo="name a folder that you may write to in WEFT_CACHE_DIR"
     )
     place = error.where if isinstance(error.where, Location) else Location(__file__, 0)
     warnings.warn_explicit(f"weft keeps no kernels: {error}", CacheFolderWarning, place.file, place.line)

@@ -64,8 +64,8 @@ def _find_compiler(named: str | None, search_path: str) -> Compiler:
         if program is None:
             raise CompilerError(
                 f"the C++ compiler {words[0]!r}, which WEFT_CXX, CXX or the option compiler names, "
-                "is not there or not executable",
-                todo=f"correct that name, or take it away; if there is no compiler, {_INSTALL}",
+                "does not exist or is not executable",
+                todo=f"correct or unset that name; if there is no compiler, {_INSTALL}",
             )
         return Compiler((str(Path(program).absolute()), *words[1:]))
     for name in _CANDIDATES:
@@ -81,10 +81,10 @@ def _split(named: str) -> list[str]:
     except ValueError as error:
         raise CompilerError(
             f"the name of the compiler, {named!r}, cannot be read: {error}",
-            todo="write it as a shell would take it, for instance `ccache g++`",
+            todo="quote it as for a shell, for instance `ccache g++`",
         ) from error
     if not words:
-        raise CompilerError("the name of the compiler is blank", todo=f"take it away, or {_INSTALL}")
+        raise CompilerError("the name of the compiler is blank", todo=f"unset it, or {_INSTALL}")
     return words
 
 
@@ -149,7 +149,7 @@ def compile_shared_library(
         raise CompilerError(
             f"the compiler's files could not be written, read or run: {error}",
             command=shlex.join(command),
-            todo="make room in the folder for temporary files, or name another in TMPDIR",
+            todo="free space in the folder for temporary files, or name another one in TMPDIR",
         ) from error
 
 
@@ -186,7 +186,7 @@ def _run(command: Sequence[str], folder: Path, seconds: float) -> None:
         raise CompilerError(
             f"the compiler had not finished after {seconds:g} s and was stopped",
             command=shlex.join(command),
-            todo="see whether the machine is overloaded, or name another compiler in WEFT_CXX",
+            todo="check whether the machine is overloaded, or name another compiler in WEFT_CXX",
         ) from error
     finally:
         # On any way out, an interrupt too: the driver's own children (cc1plus, ld) go with it.

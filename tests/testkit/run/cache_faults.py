@@ -367,7 +367,7 @@ def cut_short(folder: Path) -> int:
     lengths = sorted({len(variant(1)), len(AFFINE_TEXT), 1500})
     limits = [0, *(length + step for length in lengths for step in (-1, 0)), 10**7]
     outcomes = [child(limited, most)() for most in limits]
-    assert "has room" in outcomes[0]
+    assert "has space" in outcomes[0]
     assert outcomes[-1] == "built"
     assert set(outcomes) == {outcomes[0], "built"}
     check(folder, 1)

@@ -163,7 +163,7 @@ def wrong_of(judged: Judged, region: CompiledRegion, seed: int) -> str | None:
     """
     chosen = sizes_for(judged, region)
     if not chosen.near:
-        raise _UnjudgedError("no sizes that it serves are small enough")
+        raise _UnjudgedError("no sizes that it serves are small enough to test")
     try:
         wrong = _tried(judged, region, seed, chosen, 1) and _tried(judged, region, seed, chosen, _DRAWS)
         if wrong and wrong.startswith("output"):

@@ -138,7 +138,7 @@ def measure(candidates: Sequence[Runner], given: Spare) -> Timed:
 def _demand(found: Sequence[_Candidate]) -> None:
     """Raises where nothing can be said of the candidates."""
     if any(each.out_of_memory for each in found):
-        raise torch.OutOfMemoryError("the GPU's memory does not suffice for a trial")
+        raise torch.OutOfMemoryError("not enough GPU memory for a trial")
     if (error := found[PYTORCH].error) is not None:
         raise error
 

@@ -30,7 +30,7 @@ def toolchain(target: Target) -> Toolchain:
     if found is None:
         raise TargetError(f"there is no target {str(target)!r}", todo=_meant(str(target)))
     if not found.knows(target):
-        raise TargetError(f"the target {str(target)!r} names no architecture that there is", todo=_meant(str(target)))
+        raise TargetError(f"the target {str(target)!r} names no known architecture", todo=_meant(str(target)))
     return found(target)
 
 

@@ -122,7 +122,7 @@ def assemble(job: Job, seconds: float = ASSEMBLY_SECONDS) -> Assembled:
     most = gpu(job.target).thread_block_bytes
     if seconds <= 0:
         none = processes.WorkerError("there was no time", "")  # with more, Triton may well compile it
-        raise CompilerError(_of(job, "not compiled: the time for it was over"), kernel=job.name) from none
+        raise CompilerError(_of(job, "not compiled: out of time"), kernel=job.name) from none
     stats.count("compiles")
     try:
         found = processes.ask(_described(job), seconds)
@@ -132,14 +132,14 @@ def assemble(job: Job, seconds: float = ASSEMBLY_SECONDS) -> Assembled:
         ) from error
     except OSError as error:
         raise CompilerError(
-            f"Triton's process could not be started: {error}", todo="make room for processes and temporary files"
+            f"Triton's process could not be started: {error}", todo="free memory and space for temporary files"
         ) from error
     if "error" in found:
         raise _refused(job, found)
     made = _assembled(job, found)
     if made.shared > most:
         raise UnsupportedError(
-            _of(job, f"a thread block needs {made.shared} bytes of shared memory, of which {job.target} has {most}"),
+            _of(job, f"a thread block needs {made.shared} bytes of shared memory, but {job.target} has {most}"),
             todo="take smaller tiles or fewer stages",
         )
     stats.count("binaries_emitted")
@@ -252,7 +252,7 @@ def _assembled(job: Job, found: Mapping[str, Any]) -> Assembled:
                 todo=f"use a Triton between 3.6 and 3.7, or {_REPORT}",
             )
     if found["profile"]:
-        raise CompilerError(_of(job, "Triton was told to profile"), todo="take Triton's profiling variables away")
+        raise CompilerError(_of(job, "Triton's profiling is on"), todo="unset Triton's profiling variables")
     return Assembled(
         name=found["name"],
         kind=job.kind,

@@ -123,8 +123,8 @@ def load(assembled: Assembled, device: int) -> Loaded:
                 ) from error
             if error.code in _UNREADABLE:
                 raise TargetError(
-                    f"the CUDA driver does not take the binary that Triton made for {assembled.target}: {error}",
-                    todo="update the driver, or use a Triton that is made for this one's version of CUDA",
+                    f"the CUDA driver rejects the binary that Triton made for {assembled.target}: {error}",
+                    todo="update the driver, or use a version of Triton for this driver's version of CUDA",
                 ) from error
             if error.code == _OUT_OF_MEMORY:
                 raise torch.OutOfMemoryError(str(error)) from error
@@ -169,14 +169,14 @@ def _loaded(assembled: Assembled, device: int) -> Loaded:
     if assembled.threads > (most := _attribute(handle, _MAX_THREADS)):
         raise UnsupportedError(
             f"a thread block of kernel {assembled.name} has {assembled.threads} threads, "
-            f"of which GPU {device} has registers for {most}"
+            f"but GPU {device} has registers for {most}"
         )
     if assembled.shared > _SHARED_WITHOUT_ASKING:
         most = _most_shared(device) - _attribute(handle, _STATIC_SHARED)
         if assembled.shared > most:
             raise UnsupportedError(
                 f"a thread block of kernel {assembled.name} needs {assembled.shared} bytes of shared memory, "
-                f"of which GPU {device} has {most}"
+                f"but GPU {device} has {most}"
             )
         _demand(library.cuFuncSetAttribute(handle, _DYNAMIC_SHARED, assembled.shared))
         _demand(library.cuFuncSetAttribute(handle, _CARVEOUT, _ALL_SHARED))

@@ -181,7 +181,7 @@ class _Kernel:
         """Makes a call whose inputs are not on the current GPU."""
         if device < 0:
             raise TargetError(
-                f"kernel {self.signature.name} runs on a GPU, and its inputs are on the CPU",
+                f"kernel {self.signature.name} runs on a GPU, but its inputs are on the CPU",
                 todo="move them to the GPU",
             )
         with self.runtime().within(device):

@@ -79,12 +79,12 @@ class Cpp(Toolchain):
         if manifest["torch"] != torch_version:
             raise ProgramFileError(
                 f"{path} has kernels that are linked with libraries of PyTorch {manifest['torch']}; this is {torch_version}",
-                todo="save the program anew with this one, or load it with that one",
+                todo="save the program again with this one, or load it with that one",
             )
         if lacking := set(manifest["features"]) - cpu_features():
             raise TargetError(
-                f"{path} is for a CPU with {', '.join(sorted(lacking))}, which this one has not",
-                todo="save the program anew on a machine like this one",
+                f"{path} is for a CPU with {', '.join(sorted(lacking))}, which this machine lacks",
+                todo="save the program again on a machine like this one",
             )
 
     def saved(self, made: Binary, put: Callable[[bytes], str]) -> tuple[tuple[str, ...], ...]:
@@ -102,5 +102,5 @@ class Cpp(Toolchain):
         except OSError as error:
             raise TargetError(
                 f"kernel {called.name} cannot be loaded here: {error}",
-                todo="save the program anew on this machine; where the folder for temporary files forbids execution, set TMPDIR",
+                todo="save the program again on this machine; if the folder for temporary files forbids execution, set TMPDIR",
             ) from error

@@ -139,16 +139,16 @@ class TritonGpu(Toolchain):
             return torch.device("cpu")
         if not torch.cuda.is_available():
             raise TargetError(
-                f"the program is for {target}, and there is no GPU here", todo="load it where such a GPU is"
+                f"the program is for {target}, but this machine has no GPU", todo="load it on a machine with such a GPU"
             )
         if place.type != "cuda":
-            raise TargetError(f"the program is for {target}, and not for {place}", todo='load it with device="cuda"')
+            raise TargetError(f"the program is for {target}, not for {place}", todo='load it with device="cuda"')
         if place == torch.device("cuda"):
             place = torch.device("cuda", torch.cuda.current_device())
         if of_device(place) != target:
             raise TargetError(
-                f"the program is for {target}, and {place} is {of_device(place)}",
-                todo="load it on such a GPU, or save the program anew on this one",
+                f"the program is for {target}, but {place} is {of_device(place)}",
+                todo="load it on such a GPU, or save the program again on this one",
             )
         return place
 
