@@ -68,7 +68,13 @@ def _clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     with pytest.MonkeyPatch.context() as patch:
         for variable in [name for name in os.environ if name.startswith("WEFT_")]:
             patch.delenv(variable)
-        patch.setenv("WEFT_CACHE_DIR", str(tmp_path_factory.mktemp("weft-cache")))
+        # One for all of pytest-xdist's workers, whose folders lie in one: what one has compiled, others need not.
+        base = tmp_path_factory.getbasetemp()
+        cache = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "weft-cache"
+        cache.mkdir(mode=0o700, exist_ok=True)
+        patch.setenv("WEFT_CACHE_DIR", str(cache))
+        # Processes that tests start have one thread, as this one (`_threads`): others would wait for work, two for each core.
+        patch.setenv("OMP_NUM_THREADS", "1")
         # Which of two runs must not depend on how busy the machine is; tests/plan/test_trial.py sets it for itself.
         patch.setenv("WEFT_MEASURE", "never")
         # What fails in weft is an error here, not PyTorch's to run; tests/api/test_net.py is about that.
