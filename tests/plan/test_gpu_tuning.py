@@ -1,0 +1,329 @@
+"""Tuning on a GPU: candidates that fail, are wrong or have no time, and what is kept of them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from copy import copy
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import weft
+from testkit.block import programs
+from weft.errors import UnsupportedError
+from weft.plan.choose.select import select
+from weft.plan.targets.base import Refused
+from weft.plan.targets.candidates import Candidate, Considered, Example, Selection
+from weft.plan.targets.triton import tune
+from weft.plan.targets.triton.tune import tuned
+from weft.run.gpu import Assembled, Job, assemble
+from weft.target import Target
+from weft.tensor.dtypes import DType
+from weft.tensor.program import TensorProgram
+
+H200 = Target("cuda", "90")
+
+
+@functools.cache
+def candidates() -> Selection:
+    program = programs.linear_relu(DType.bfloat16)
+    return select(program, Example({"M": 64, "N": 64, "K": 64}, {}, 1, H200))
+
+
+@pytest.fixture
+def selection(monkeypatch: pytest.MonkeyPatch) -> Selection:
+    """Candidates for a GPU that is said to be here."""
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="GPU-1"))
+    monkeypatch.setitem(tune._TRIED, "quick", 4)
+    return candidates()
+
+
+def timing(seconds: Callable[[Candidate], float], made: list[Candidate]) -> type:
+    """Stands for what times candidates on a GPU: `seconds` gives a time, or raises."""
+
+    class Timing(tune._Timing):
+        def __init__(self, *_: Any) -> None:
+            self.device, self.inputs = torch.device("cpu"), dict[str, torch.Tensor]()
+
+        def _run(self, ready: tune.Ready) -> Callable[[], tuple[torch.Tensor, ...]]:
+            self.now = ready.candidate
+            made.append(ready.candidate)
+            return lambda: ()
+
+        def _timed(self, run: Any, best: float) -> float:
+            return seconds(self.now)
+
+    return Timing
+
+
+def of(stages: int, origin: str) -> Candidate:
+    """The likeliest candidate with other stages, under another name: another program."""
+    chosen = candidates().chosen
+    schedule = replace(chosen.schedule, stages=stages)
+    return replace(chosen, applied=copy(chosen.applied), schedule=schedule, origin=origin)
+
+
+def right(_: Candidate) -> None:
+    """Says of every candidate that it may run."""
+
+
+def tune_it(
+    monkeypatch: pytest.MonkeyPatch,
+    selection: Selection,
+    tmp_path: Any,
+    made: type,
+    tune_seconds: int | None = None,
+    refused: Refused = right,
+) -> Selection:
+    monkeypatch.setattr(tune, "_Timing", made)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
+    with weft.options(cache_dir=str(tmp_path), tune_seconds=tune_seconds):
+        return tuned(selection, torch.device("cuda", 0), refused)
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (torch.OutOfMemoryError("no room"), "memory did not suffice"),
+        (RuntimeError("CUDA error: invalid argument (CUDA_ERROR_INVALID_VALUE)\nmore"), "CUDA error: invalid argument"),
+        (UnsupportedError("too few registers"), "too few registers"),
+    ],
+)
+def test_a_candidate_that_fails_when_it_is_timed_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any, error: Exception, said: str
+) -> None:
+    freed: list[int] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append(1))
+    *_, failing, best = tune._each_once((selection.chosen, *(selection.others or ())), 4)
+
+    def seconds(candidate: Candidate) -> float:
+        if candidate is failing:
+            raise error
+        return 1e-6 if candidate is best else 2e-6
+
+    found = tune_it(monkeypatch, selection, tmp_path, timing(seconds, []))
+    assert found.chosen is best
+    said_of = {c.origin: c.reason for c in found.considered if c.reason}
+    assert any(said in reason for reason in said_of.values())
+    assert "\nmore" not in str(list(said_of.values()))
+    assert bool(freed) == isinstance(error, torch.OutOfMemoryError)
+
+
+def test_no_memory_to_time_any_takes_the_likeliest_and_remembers_nothing(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any
+) -> None:
+    def none(candidate: Candidate) -> float:
+        raise torch.OutOfMemoryError("no room")
+
+    class NoRoom(tune._Timing):
+        def __init__(self, *_: Any) -> None:
+            raise torch.OutOfMemoryError("no room for operands")
+
+    for made in (timing(none, []), NoRoom):
+        found = tune_it(monkeypatch, selection, tmp_path, made)
+        assert found.chosen is selection.chosen
+        assert sum("memory did not suffice" in c.reason for c in found.considered) >= 4
+    timed: list[Candidate] = []
+    tune_it(monkeypatch, selection, tmp_path, timing(lambda candidate: 1e-6, timed))
+    assert timed  # now that there is room
+
+
+def test_candidates_without_kernels_make_room_for_others(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any
+) -> None:
+    """Two of four programs that are to be tried have no kernels: the fifth and sixth are tried in their place."""
+    tried = (selection.chosen, *(selection.others or ()))
+    first = tune._each_once(tried, 4)
+    more = tune._each_once(tried, 8)[len(first) :][:2]
+    lost = {id(each.applied) for each in first[-2:]}
+    whole = tune._printed
+
+    def printed(program: TensorProgram, candidate: Candidate, example: Example) -> Any:
+        if id(candidate.applied) in lost:
+            return UnsupportedError("too much shared memory")
+        return whole(program, candidate, example)
+
+    monkeypatch.setattr(tune, "_printed", printed)
+    monkeypatch.setitem(tune._CLOSELY, "quick", 0)
+    timed: list[Candidate] = []
+    tune_it(monkeypatch, selection, tmp_path, timing(lambda _: 1e-6, timed))
+    assert len(more) == len(lost) == 2
+    assert {id(each.applied) for each in timed} == {id(each.applied) for each in (*first, *more)} - lost
+
+
+def test_the_next_are_tried_where_the_first_have_no_kernels(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any
+) -> None:
+    one, two, three, four, five = (of(3, name) for name in "abcde")
+    lost = {id(c.applied) for c in (one, two, three, four)}
+    whole = tune._printed
+
+    def printed(program: TensorProgram, candidate: Candidate, example: Example) -> Any:
+        if id(candidate.applied) in lost:
+            return UnsupportedError("too much shared memory")
+        return whole(program, candidate, example)
+
+    monkeypatch.setattr(tune, "_printed", printed)
+    given = replace(selection, chosen=one, others=(two, three, four, five))
+    found = tune_it(monkeypatch, given, tmp_path, timing(lambda _: 1e-6, []))
+    assert {c.origin[0] for c in found.considered if c.seconds is not None and c.origin[1] == ":"} == {"e"}
+
+
+# The fastest is taken only if it is right.
+
+
+def fastest_first(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any, *wrong: Candidate
+) -> tuple[Selection, list[Candidate]]:
+    """A tuning in which the likeliest is the fastest, and some are wrong; and which candidates were asked about, in order."""
+    timed: list[Candidate] = []
+    asked: list[Candidate] = []
+
+    def refused(candidate: Candidate) -> str | None:
+        asked.append(candidate)
+        return "its code is wrong" if candidate in wrong else None
+
+    monkeypatch.setitem(tune._TRIED, "quick", 6)
+    monkeypatch.setitem(tune._CLOSELY, "quick", 0)
+    made = timing(lambda _: float(len(timed)), timed)
+    return tune_it(monkeypatch, selection, tmp_path, made, refused=refused), asked
+
+
+def test_a_wrong_winner_gives_way_to_the_next_and_this_is_kept(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any
+) -> None:
+    a, b, c = (of(3, name) for name in "abc")
+    given = replace(selection, chosen=a, others=(b, c))
+    found, asked = fastest_first(monkeypatch, given, tmp_path, a)
+    assert found.chosen is b
+    assert [each.origin for each in asked] == ["a", "b"]
+    said = {each.origin[0]: each for each in found.considered if each.origin[1] == ":"}
+    assert (said["a"].seconds, said["a"].reason) == (None, "its code is wrong")
+    assert (said["b"].seconds, said["c"].seconds) == (2.0, 3.0)
+    again, asked = fastest_first(monkeypatch, given, tmp_path, a)
+    assert again.chosen.origin == "b"
+    assert again.considered == found.considered
+    assert not asked
+
+
+def test_warps_and_stages_of_a_wrong_program_are_passed_over_but_not_its_plain_loop() -> None:
+    a, b = of(3, "a"), of(3, "b")
+    deeper, plain = (replace(a, schedule=replace(a.schedule, stages=n)) for n in (4, 1))
+    chosen, said = tune._first_right((a, deeper, plain, b), [], lambda each: "wrong" if each is a else None)
+    assert chosen is plain
+    said = [Considered(tune._name(each), 1.0, "") for each in (a, deeper, plain, b)]
+    chosen, said = tune._first_right((a, deeper, b), said, lambda each: "wrong" if each is a else None)
+    assert chosen is b
+    assert [each.reason.partition(":")[0] for each in said] == ["wrong", "not judged", "", ""]
+
+
+def test_where_none_of_a_few_is_right_the_fastest_is_kept(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any
+) -> None:
+    """Whoever builds it finds that it is wrong, in the next process too, and times nothing for that."""
+    every = [of(3, name) for name in "abcdef"]
+    given = replace(selection, chosen=every[0], others=tuple(every[1:]))
+    found, asked = fastest_first(monkeypatch, given, tmp_path, *every)
+    assert found.chosen is every[0]
+    assert [each.origin for each in asked] == list("abcdef")[: tune._JUDGED]
+    found, asked = fastest_first(monkeypatch, given, tmp_path, *every)
+    assert (found.chosen.origin, asked) == ("a", [])
+
+
+def test_the_second_round_changes_warps_or_stages_before_both(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any
+) -> None:
+    def candidate(warps: int, stages: int) -> Candidate:
+        schedule = replace(selection.chosen.schedule, warps=warps, stages=stages)
+        return replace(selection.chosen, schedule=schedule)
+
+    monkeypatch.setitem(tune._CLOSELY, "quick", 1)
+    others = [candidate(*each) for each in ((8, 4), (8, 3), (8, 2), (4, 4), (8, 6), (4, 2))]
+    timed: list[Candidate] = []
+    given = replace(selection, chosen=candidate(4, 3), others=tuple(others))
+    tune_it(monkeypatch, given, tmp_path, timing(lambda _: 1.0 / len(timed), timed))
+    tried = [(each.schedule.warps, each.schedule.stages) for each in timed]
+    assert tried == [(4, 3), (8, 3), (4, 4), (4, 2), (8, 4), (8, 2)]
+
+
+def test_what_needs_no_kernel_is_not_tuned(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any
+) -> None:
+    monkeypatch.setattr(tune, "kernels", lambda _: ())
+    timed: list[Candidate] = []
+    found = tune_it(monkeypatch, selection, tmp_path, timing(lambda _: 1e-6, timed))
+    assert not timed
+    assert found.chosen is selection.chosen
+    assert found.others == ()
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The tuner's clock, which moves where a test moves it."""
+    found = [100.0]
+    monkeypatch.setattr(tune, "time", SimpleNamespace(monotonic=lambda: found[0]))
+    return found
+
+
+def test_a_tuning_that_was_cut_short_is_kept_for_those_with_as_little_time(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any, now: list[float]
+) -> None:
+    timed: list[Candidate] = []
+
+    def slowly(candidate: Candidate) -> float:
+        now[0] += 6.0
+        return 1.0 / len(timed)  # the last one is the fastest
+
+    def tuned_in(seconds: int | None) -> tuple[int, Candidate]:
+        timed.clear()
+        found = tune_it(monkeypatch, selection, tmp_path, timing(slowly, timed), seconds)
+        return len(timed), found.chosen
+
+    count, half = tuned_in(10)
+    assert count == 2
+    assert tuned_in(10)[0] == 0
+    assert tuned_in(11)[0] == 2
+    count, whole = tuned_in(None)
+    assert count > 4
+    assert whole.schedule != half.schedule
+    assert [tuned_in(seconds)[0] for seconds in (None, 9)] == [0, 0], "a whole tuning is good for all"
+    assert tuned_in(9)[1].schedule == whole.schedule
+
+
+def test_the_time_for_tuning_bounds_compiling_but_for_one_candidate(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any, now: list[float]
+) -> None:
+    given: list[float] = []
+
+    def slow(job: Job, seconds: float) -> Assembled:
+        given.append(seconds)
+        if seconds < tune._COMPILING:
+            now[0] += 10.0
+        return assemble(job, seconds if seconds <= 0 else tune._COMPILING)
+
+    monkeypatch.setattr("weft.run.gpu.build.assemble", slow)
+    monkeypatch.setattr(tune, "side_by_side", functools.partial(tune.side_by_side, workers=1))
+    found = tune_it(monkeypatch, selection, tmp_path, timing(lambda candidate: 1e-6, []), 5)
+    assert given[:2] == [tune._COMPILING, 5.0]
+    assert given[2:]
+    assert all(left < 0 for left in given[2:])
+    assert found.chosen is selection.chosen
+    assert any("out of time" in c.reason for c in found.considered)
+
+
+def test_while_a_graph_is_captured_nothing_is_timed(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any
+) -> None:
+    monkeypatch.setattr(tune, "capturing", lambda: True)
+    timed: list[Candidate] = []
+    found = tune_it(monkeypatch, selection, tmp_path, timing(lambda candidate: 1e-6, timed))
+    assert found.chosen is selection.chosen
+    assert not timed
