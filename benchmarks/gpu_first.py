@@ -35,8 +35,8 @@ from weft.block.lower import lower
 from weft.block.program import BlockProgram
 from weft.block.walk import maps
 from weft.cost import Machine, MemoryLevel, estimate, total
-from weft.fuse import fuse
 from weft.fuse.safety import make_safe
+from weft.pipeline import fuse
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Cast, Contraction, Extent, Monoid, Reduction, TensorProgram, Use

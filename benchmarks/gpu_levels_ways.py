@@ -22,6 +22,7 @@ from weft.block.walk import maps
 from weft.capture import capture
 from weft.cost import Corrections, Resources, dependents, gpu, in_levels, launches_of, resources, total
 from weft.errors import ScheduleError
+from weft.pipeline import normalize
 from weft.plan.choose.select import select
 from weft.plan.execute.regions import Regions
 from weft.plan.partition.partition import Region, partition, united
@@ -31,7 +32,6 @@ from weft.plan.targets.triton.schedules import Blocks, parts, schedule
 from weft.plan.targets.triton.select import Ways
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
 from weft.target import Target
-from weft.tensor.laws import normalize
 from weft.tensor.program import TensorProgram
 from weft.verify.field_check import small_tiles
 

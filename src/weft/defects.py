@@ -17,6 +17,11 @@ def is_defect(error: BaseException) -> bool:
     return not isinstance(error, WeftError) or isinstance(error, WrongKernelError)
 
 
+def reason_of(error: Exception) -> str:
+    """Say to a user why weft does not run something: what weft says of it, or what failed in weft."""
+    return error.what if isinstance(error, WeftError) else f"weft failed: {type(error).__name__}: {error}"
+
+
 def note(error: Exception) -> None:
     """Note that something failed for which PyTorch will run instead, where it is a defect.
 

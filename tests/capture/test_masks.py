@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from weft.tensor.laws import normalize
+from weft.pipeline import normalize
 
 
 def attention(scores_mask):

@@ -14,12 +14,12 @@ from weft.block.program import BlockProgram
 from weft.block.ranges import Band
 from weft.block.walk import maps
 from weft.cascade import folds
-from weft.fuse import RULES_THAT_KEEP_PRECISION, fuse
 from weft.fuse.coarse_where_kept_in_16_bits import coarse_where_kept_in_16_bits
 from weft.fuse.round_where_made import round_where_made
 from weft.fuse.safety import make_safe
 from weft.lab.workloads import cpu as workloads
 from weft.masks import limit
+from weft.pipeline import RULES_THAT_KEEP_PRECISION, fuse
 from weft.tensor.laws import cancel_shifts, sizes_in_place
 from weft.tensor.program import TensorProgram
 

@@ -20,7 +20,7 @@ from weft.block.program import BlockProgram, Pointwise
 from weft.block.ranges import Part
 from weft.block.walk import maps
 from weft.cost import Corrections, corrected, correcting, dependents, fused_at, in_levels, traffic
-from weft.fuse import RULES_IN_PLANS, fuse
+from weft.pipeline import RULES_IN_PLANS, fuse
 from weft.schedule import Level, LevelPlace, apply
 from weft.tensor.fp64 import Fp64Domain
 from weft.tensor.scalar import Apply, Scalar

@@ -11,7 +11,7 @@ from weft.block.copies import canonical
 from weft.block.program import BlockProgram
 from weft.block.walk import maps
 from weft.cost.traffic import Traffic, traffic
-from weft.fuse import fuse
+from weft.pipeline import fuse
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 
 FUSION = fuse(initial("rmsnorm"))

@@ -36,7 +36,7 @@ from weft.block.walk import maps
 from weft.cost.on_chip import on_chip_bytes
 from weft.cost.traffic import Traffic, by_kernel, traffic
 from weft.errors import ScheduleError
-from weft.fuse import RULES_IN_PLANS, fuse
+from weft.pipeline import RULES_IN_PLANS, fuse
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType

@@ -18,9 +18,9 @@ from weft.block.listing import listing
 from weft.block.lower import lower
 from weft.block.program import BlockProgram, Final, Map, Pointwise
 from weft.block.walk import maps
-from weft.fuse import fuse
 from weft.fuse.factors_after_maxima import factors_after_maxima
 from weft.fuse.safety import make_safe
+from weft.pipeline import fuse
 from weft.tensor.fp64 import Fp64Domain
 from weft.tensor.program import Contraction, Extent, TensorProgram, Use
 from weft.tensor.scalar import Apply, Arg, Lit, Scalar, apply

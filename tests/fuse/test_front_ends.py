@@ -40,9 +40,10 @@ from testkit.tensor.rewritten import renamed, rewritten
 from weft.block.interpret import interpret
 from weft.block.listing import listing, signature
 from weft.block.lower import lower
-from weft.fuse import Fusion, fuse
+from weft.fuse import Fusion
+from weft.pipeline import fuse, normalize
 from weft.tensor.fp64 import Fp64Domain
-from weft.tensor.laws import cancel_shifts, expand_sums, normalize, scale_rows_last
+from weft.tensor.laws import cancel_shifts, expand_sums, scale_rows_last
 from weft.tensor.program import TensorProgram
 from weft.verify import equivalent
 
@@ -86,7 +87,7 @@ def test_the_final_program_is_the_papers(function, dtype):
 @pytest.mark.parametrize(
     ("function", "missing"),
     [(attention, cancel_shifts), (layernorm, expand_sums), (rmsnorm_with_a_weight, scale_rows_last)],
-    ids=lambda f: f.__name__,
+    ids=("attention", "layernorm", "rmsnorm"),
 )
 def test_each_law_is_needed(function, missing):
     program = normalize(captured(function))

@@ -12,7 +12,8 @@ from testkit.block import paper
 from testkit.fuse.listings import form
 from testkit.fuse.shuffle import shuffled
 from weft.block.listing import listing, signature
-from weft.fuse import Fusion, fuse
+from weft.fuse import Fusion
+from weft.pipeline import fuse
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.txt"))
 """The listings after a step, as the paper prints them but for what docs/internals/errata.md says."""

@@ -12,8 +12,8 @@ from weft.block.copies import canonical
 from weft.block.listing import listing
 from weft.block.lower import lower
 from weft.block.program import BlockProgram, Map, Stacked, sealed
-from weft.fuse import fuse
 from weft.fuse.inside_the_only_loop import inside_the_only_loop
+from weft.pipeline import fuse
 from weft.schedule import grid_maps
 from weft.tensor.program import Contraction, TensorProgram, Use
 from weft.tensor.scalar import Arg, apply

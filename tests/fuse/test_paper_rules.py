@@ -37,15 +37,17 @@ from weft.block.listing import listing
 from weft.block.lower import lower
 from weft.block.program import Graph, Map, sealed
 from weft.block.walk import results, spaces
-from weft.fuse import PRIORITY, RULES_IN_PLANS, Conditioning, Site, fuse
-from weft.fuse.duplicate_mapped_scale import DUPLICATE_MAPPED_SCALE
-from weft.fuse.extend_map import EXTEND_MAP
-from weft.fuse.fuse_sibling_maps import FUSE_SIBLING_MAPS
+from weft.fuse import Site
+from weft.fuse.duplicate_mapped_scale import duplicate_mapped_scale
+from weft.fuse.extend_map import extend_map
+from weft.fuse.fuse_sibling_maps import fuse_sibling_maps
 from weft.fuse.merge_maps import are_siblings, feeds_only_by_iteration, merge_maps
 from weft.fuse.rule import apply_at
-from weft.fuse.swap_scale_dot import SWAP_SCALE_DOT
-from weft.fuse.swap_shift_dot import SWAP_SHIFT_DOT
+from weft.fuse.swap_scale_dot import swap_scale_dot
+from weft.fuse.swap_shift_dot import swap_shift_dot
+from weft.pipeline import PRIORITY, RULES_IN_PLANS, fuse
 from weft.tensor.fp64 import Fp64Domain
+from weft.tensor.passes import Conditioning
 from weft.tensor.program import Elementwise, Monoid, Node, Reduction, Use
 from weft.tensor.scalar import Arg, apply
 
@@ -96,7 +98,7 @@ def test_random_row_operations_before_random_products(seed):
 
 def test_a_scale_moves_behind_a_product():
     site = inner(tensors(rowwise(), PRODUCT))
-    found = SWAP_SCALE_DOT.rewrite(site)
+    found = swap_scale_dot.rewrite(site)
     assert found is not None
     assert (
         listing(apply_at(site.program, site.path, found))
@@ -122,7 +124,7 @@ forall m in range(M):
 
 def test_a_shift_becomes_an_outer_product():
     site = inner(tensors(rowwise(ADD), PRODUCT))
-    found = SWAP_SHIFT_DOT.rewrite(site)
+    found = swap_shift_dot.rewrite(site)
     assert found is not None
     text = listing(apply_at(site.program, site.path, found))
     assert "row_shift" not in text
@@ -180,7 +182,7 @@ def test_extension_where_both_read_a_list_that_the_graph_makes():
     site = inner(tensors(e, row_sum("t", "e", M, K), product, scaled, inputs=(X, W), outputs=("out",)))
     dot, scale = (n for n in site.graph.nodes if isinstance(n, Map) and n.axis.space == N.space)
     before = apply_at(site.program, site.path, merge_maps(site.graph, dot, scale))
-    found = EXTEND_MAP.rewrite(Site(before, site.path))
+    found = extend_map.rewrite(Site(before, site.path))
     assert found is not None
     after_ = apply_at(before, site.path, found)
     check(after_)
@@ -200,7 +202,7 @@ def test_siblings_that_need_each_other_do_not_fuse():
     y = each("y", (M, K), MUL, Use("x", (M, K)), Use("t", (M,)))
     site = inner(tensors(row_sum("t", "x", M, K), y, inputs=(X,), outputs=("y",)))
     assert len([n for n in site.graph.nodes if isinstance(n, Map)]) == 3
-    assert FUSE_SIBLING_MAPS.rewrite(site) is None
+    assert fuse_sibling_maps.rewrite(site) is None
 
 
 def test_siblings_must_share_a_value_and_a_dimension():
@@ -210,13 +212,13 @@ def test_siblings_must_share_a_value_and_a_dimension():
     across = tensors(Reduction("a", (M,), F32, Monoid.sum, Use("x", (M, m1)), (m1,)),
                      Reduction("b", (M,), F32, Monoid.sum, Use("x", (m1, M)), (m1,)),
                      inputs=(tensor("x", M, m1),), outputs=("a", "b"))  # fmt: skip
-    assert FUSE_SIBLING_MAPS.rewrite(Site(lower(apart))) is None
-    assert FUSE_SIBLING_MAPS.rewrite(Site(lower(across))) is None
+    assert fuse_sibling_maps.rewrite(Site(lower(apart))) is None
+    assert fuse_sibling_maps.rewrite(Site(lower(across))) is None
     together = replace(apart, nodes=(apart.nodes[0], each("b", (M,), EXP, Use("c", (M,)))))
-    assert FUSE_SIBLING_MAPS.rewrite(Site(lower(together))) is not None
+    assert fuse_sibling_maps.rewrite(Site(lower(together))) is not None
 
 
-@pytest.mark.parametrize(("rule", "expr"), [(SWAP_SCALE_DOT, MUL), (SWAP_SHIFT_DOT, ADD)])
+@pytest.mark.parametrize(("rule", "expr"), [(swap_scale_dot, MUL), (swap_shift_dot, ADD)])
 def test_rows_that_others_read_are_not_swapped(rule, expr):
     assert rule.rewrite(inner(tensors(rowwise(expr), PRODUCT))) is not None
     read_again = tensors(rowwise(expr), PRODUCT, outputs=("z", "y"))
@@ -226,7 +228,7 @@ def test_rows_that_others_read_are_not_swapped(rule, expr):
     assert rule.rewrite(inner(two_readers(expr))) is None
 
 
-@pytest.mark.parametrize(("rule", "expr"), [(SWAP_SCALE_DOT, MUL), (SWAP_SHIFT_DOT, ADD)])
+@pytest.mark.parametrize(("rule", "expr"), [(swap_scale_dot, MUL), (swap_shift_dot, ADD)])
 def test_only_rows_are_swapped(rule, expr):
     """A vector along the contracted axis is part of every product; so is a whole matrix, or another function."""
     columns = each("y", (M, K), expr, Use("x", (M, K)), Use("c", (K,)))
@@ -237,7 +239,7 @@ def test_only_rows_are_swapped(rule, expr):
         assert rule.rewrite(site) is None, node
 
 
-@pytest.mark.parametrize(("rule", "expr"), [(SWAP_SCALE_DOT, MUL), (SWAP_SHIFT_DOT, ADD)])
+@pytest.mark.parametrize(("rule", "expr"), [(swap_scale_dot, MUL), (swap_shift_dot, ADD)])
 def test_a_vector_stretched_to_a_block_is_not_swapped(rule, expr):
     """x[k] * c[m] is no scale of rows of a block: without it, the product has no rows."""
     stretched = each("y", (M, K), expr, Use("x", (K,)), Use("c", (M,)))
@@ -245,7 +247,7 @@ def test_a_vector_stretched_to_a_block_is_not_swapped(rule, expr):
     assert rule.rewrite(site) is None
 
 
-@pytest.mark.parametrize(("rule", "expr"), [(SWAP_SCALE_DOT, MUL), (SWAP_SHIFT_DOT, ADD)])
+@pytest.mark.parametrize(("rule", "expr"), [(swap_scale_dot, MUL), (swap_shift_dot, ADD)])
 def test_rows_times_themselves_are_not_swapped(rule, expr):
     """y @ y.T: the other operand is scaled as well."""
     m1 = axes("m1")[0]
@@ -255,9 +257,9 @@ def test_rows_times_themselves_are_not_swapped(rule, expr):
 
 
 def test_one_product_needs_no_copy():
-    assert DUPLICATE_MAPPED_SCALE.rewrite(inner(tensors(rowwise(), PRODUCT))) is None
-    assert DUPLICATE_MAPPED_SCALE.rewrite(inner(tensors(rowwise(), PRODUCT, outputs=("z", "y")))) is None
-    assert DUPLICATE_MAPPED_SCALE.rewrite(inner(two_readers())) is not None
+    assert duplicate_mapped_scale.rewrite(inner(tensors(rowwise(), PRODUCT))) is None
+    assert duplicate_mapped_scale.rewrite(inner(tensors(rowwise(), PRODUCT, outputs=("z", "y")))) is None
+    assert duplicate_mapped_scale.rewrite(inner(two_readers())) is not None
 
 
 def test_a_map_is_not_extended_over_what_leaves_the_graph():
@@ -278,7 +280,7 @@ def test_a_map_that_is_read_in_its_graph_is_not_extended():
     node = sealed(replace(node, outputs=tuple(o for o in node.outputs if o.outer == "out")))
     fused = replace(fused, graph=replace(fused.graph, nodes=(node,)))
     check(fused)
-    assert EXTEND_MAP.rewrite(Site(fused, (node.name,))) is None
+    assert extend_map.rewrite(Site(fused, (node.name,))) is None
 
 
 def test_a_map_is_not_extended_over_what_it_sees_item_by_item():
@@ -305,7 +307,7 @@ def test_a_map_is_extended_only_where_a_fusion_follows():
     """x * exp(c): there is something beside the last map, and nothing in that map to meet."""
     site = inner(tensors(each("e", (M,), EXP, Use("c", (M,))), rowwise_of("e"), inputs=(X, C), outputs=("y",)))
     assert len(site.graph.nodes) > 1
-    assert EXTEND_MAP.rewrite(site) is None
+    assert extend_map.rewrite(site) is None
 
 
 def rowwise_of(vector: str) -> Elementwise:

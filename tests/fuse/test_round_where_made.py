@@ -12,8 +12,8 @@ from weft.block.listing import listing
 from weft.block.lower import lower
 from weft.block.program import BlockProgram, Pointwise, Stacked
 from weft.block.walk import maps
-from weft.fuse import RULES_IN_PLANS, fuse
 from weft.fuse.round_where_made import round_where_made
+from weft.pipeline import RULES_IN_PLANS, fuse
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Cast, Contraction, Elementwise, TensorProgram, Use

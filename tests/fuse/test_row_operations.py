@@ -15,7 +15,8 @@ from weft.block.listing import listing
 from weft.block.lower import lower
 from weft.block.program import BlockProgram, Map
 from weft.block.walk import maps, operands
-from weft.fuse import Fusion, fuse
+from weft.fuse import Fusion
+from weft.pipeline import fuse
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Cast, Node, TensorProgram, Use
 from weft.tensor.scalar import Apply, Arg, Scalar, apply

@@ -16,8 +16,9 @@ from weft.block.listing import listing, signature
 from weft.block.lower import lower
 from weft.block.program import BlockProgram, Feed, Graph, Iterate, Map, Pointwise, Stacked, sealed
 from weft.block.walk import maps, results
-from weft.fuse import EXTENSION, PRIORITY, Site, fuse
+from weft.fuse import Site
 from weft.fuse.merge_maps import feeds_only_by_iteration, merge_maps
+from weft.pipeline import EXTENSION, PRIORITY, fuse
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
 from weft.tensor.field import FieldDomain

@@ -15,6 +15,7 @@ from testkit.fuse.exponentials import CONVERTED, PLAIN, Narrow
 from testkit.fuse.front_ends import attention, attention_by_hand, attention_shifted_by_the_mean, captured
 from testkit.fuse.same import assert_same, run
 from testkit.schedules import random_schedule
+from weft import pipeline
 from weft.block.check import check
 from weft.block.copies import canonical
 from weft.block.interpret import interpret
@@ -23,13 +24,13 @@ from weft.block.lower import lower
 from weft.block.program import BlockProgram, Final, Graph, Map, Pointwise, Stacked
 from weft.block.walk import maps, spaces
 from weft.errors import ScheduleError
-from weft.fuse import RULES_IN_PLANS, RULES_THAT_KEEP_PRECISION, Fusion, fuse
+from weft.fuse import Fusion
 from weft.fuse.safety import Share, make_safe
-from weft.plan.choose.shifts import without_shifts
+from weft.pipeline import RULES_IN_PLANS, RULES_THAT_KEEP_PRECISION, fuse, normalize
 from weft.schedule import apply
 from weft.tensor.evaluate import evaluate
 from weft.tensor.fp64 import Fp64Domain
-from weft.tensor.laws import cancel_shifts, normalize
+from weft.tensor.laws import cancel_shifts
 from weft.tensor.program import TensorProgram
 from weft.tensor.scalar import applied
 from weft.verify import verify
@@ -354,7 +355,7 @@ def test_an_exponential_whose_shift_went_but_that_cannot_be_a_pair_keeps_it():
         exponentials.over("out", exponentials.DIV, "ef", "t"),
     ), ("out",))  # fmt: skip
     assert cancel_shifts(program) is not program
-    assert without_shifts(program) is program
+    assert pipeline.cancel_shifts(program) is program
 
 
 @pytest.mark.one_in(4)
@@ -364,7 +365,7 @@ def test_shared_operands_whose_rows_are_far_apart(seed):
     rng, draws = random.Random(seed), np.random.default_rng(seed)
     program = normalize(shared.random_program(rng))
     written = fuse(lower(program), RULES_IN_PLANS, ()).last
-    plain, fusion = make_safe(written).plain, fuse(lower(without_shifts(program)), RULES_THAT_KEEP_PRECISION)
+    plain, fusion = make_safe(written).plain, fuse(lower(pipeline.cancel_shifts(program)), RULES_THAT_KEEP_PRECISION)
     candidates = [make_safe(s.program) for s in fusion.snapshots]
     for _ in range(4):
         inputs = shared.numbers(draws, 4)

@@ -16,7 +16,7 @@ from weft.block.normal import normal_form
 from weft.block.program import BlockProgram, Join, Map, Once, Pointwise, Stacked, sealed
 from weft.block.ranges import All, First, Remainder
 from weft.errors import InvalidProgramError
-from weft.fuse import fuse
+from weft.pipeline import fuse
 from weft.tensor.dtypes import DType
 from weft.tensor.scalar import Arg
 

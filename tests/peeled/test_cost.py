@@ -19,7 +19,8 @@ from weft.block.program import BlockProgram, Join
 from weft.block.walk import maps, spaces
 from weft.cost import Machine, MemoryLevel, Traffic, by_kernel, estimate, on_chip_bytes, total, traffic
 from weft.errors import ScheduleError
-from weft.fuse import Fusion, fuse
+from weft.fuse import Fusion
+from weft.pipeline import fuse
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import Fp64Domain

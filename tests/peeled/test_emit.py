@@ -21,8 +21,8 @@ from weft.block.ranges import First
 from weft.block.walk import maps, spaces
 from weft.emit import triton
 from weft.errors import UnsupportedError
-from weft.fuse import fuse
 from weft.fuse.safety import make_safe
+from weft.pipeline import fuse
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, grid_maps, kernels
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Use

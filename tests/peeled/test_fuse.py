@@ -24,14 +24,16 @@ from weft.block.program import BlockProgram, Graph, Map
 from weft.block.ranges import First
 from weft.block.walk import results, spaces
 from weft.errors import ScheduleError
-from weft.fuse import EXTENSION, Conditioning, Site, fuse
-from weft.fuse.extend_map import EXTEND_MAP
+from weft.fuse import Site
+from weft.fuse.extend_map import extend_map
 from weft.fuse.merge_maps import are_siblings, feeds_only_by_iteration, merge_maps
-from weft.fuse.peel_first_iteration import PEEL_FIRST_ITERATION
+from weft.fuse.peel_first_iteration import peel_first_iteration
 from weft.fuse.rule import apply_at, graph_at
 from weft.fuse.safety import make_safe
+from weft.pipeline import EXTENSION, fuse
 from weft.schedule import apply
 from weft.tensor.fp64 import Fp64Domain
+from weft.tensor.passes import Conditioning
 from weft.tensor.program import TensorProgram, Use
 
 FUSED = {name: fuse(lower(make()), checked=True) for name, make in paper.EXAMPLES.items()}
@@ -99,7 +101,7 @@ def sites(program: TensorProgram):
     lowered = lower(program)
     for before in (lowered, *(s.after for s in fuse(lowered, checked=True).steps)):
         for path in peelable.paths(before):
-            found = PEEL_FIRST_ITERATION.rewrite(Site(before, path))
+            found = peel_first_iteration.rewrite(Site(before, path))
             if found is not None:
                 yield before, path, apply_at(before, path, found)
 
@@ -138,7 +140,7 @@ def test_a_list_that_the_graph_makes_is_read_by_both() -> None:
     """Variant (c), as for rule 6: (e @ w) * sum(e), e = exp(x), before the maps over k are fused."""
     program = half_fused()
     path = (program.graph.nodes[0].name,)
-    found = PEEL_FIRST_ITERATION.rewrite(Site(program, path))
+    found = peel_first_iteration.rewrite(Site(program, path))
     assert found is not None
     (first, *_) = found.graph.nodes
     assert isinstance(first, Map)
@@ -223,8 +225,8 @@ def test_writing_it_otherwise_changes_nothing(name: str) -> None:
 
 
 def test_what_the_rule_does_to_rounding() -> None:
-    assert (PEEL_FIRST_ITERATION.number, PEEL_FIRST_ITERATION.conditioning) == (7, Conditioning.exact)
-    assert PEEL_FIRST_ITERATION not in EXTENSION
+    assert (peel_first_iteration.number, peel_first_iteration.conditioning) == (7, Conditioning.exact)
+    assert peel_first_iteration not in EXTENSION
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -232,7 +234,7 @@ def test_it_fires_just_where_rule_6_does(name: str) -> None:
     lowered = lower(MADE[name]())
     for program in (lowered, after(lowered), *(s.after for s in fuse(lowered).steps)):
         for path in peelable.paths(program):
-            found = [r.rewrite(Site(program, path)) is not None for r in (EXTEND_MAP, PEEL_FIRST_ITERATION)]
+            found = [r.rewrite(Site(program, path)) is not None for r in (extend_map, peel_first_iteration)]
             assert found[0] == found[1]
 
 

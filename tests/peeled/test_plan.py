@@ -13,8 +13,8 @@ from weft.block.copies import canonical
 from weft.block.lower import lower
 from weft.block.ranges import Remainder
 from weft.block.walk import maps
-from weft.fuse import fuse
 from weft.fuse.safety import make_safe
+from weft.pipeline import fuse
 from weft.plan.choose import region
 from weft.plan.targets import launch_specs, toolchain
 from weft.plan.targets.choose import choose

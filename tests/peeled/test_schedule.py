@@ -13,8 +13,8 @@ from weft.block.program import BlockProgram, Join
 from weft.block.ranges import First, Remainder
 from weft.block.walk import maps
 from weft.errors import ScheduleError
-from weft.fuse import fuse
 from weft.fuse.safety import make_safe
+from weft.pipeline import fuse
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels, tensor_of, tied
 
 

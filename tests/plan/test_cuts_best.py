@@ -19,6 +19,7 @@ from testkit.capture.collector import Collector
 from weft.cost import Machine, gpu, least_seconds
 from weft.lab.workloads import cpu as workloads
 from weft.lab.workloads.gpu import ROWS
+from weft.pipeline import normalize
 from weft.plan.choose.cuts import Cuts, joins
 from weft.plan.choose.select import select
 from weft.plan.execute.library import for_the_library
@@ -28,7 +29,6 @@ from weft.plan.targets.candidates import Example, Selection
 from weft.schedule import kernels
 from weft.target import Target
 from weft.tensor.axes import Axis, Space
-from weft.tensor.laws import normalize
 from weft.tensor.program import Contraction, Elementwise, Monoid, Node, Reduction, TensorProgram, Use
 from weft.tensor.scalar import Arg, apply
 

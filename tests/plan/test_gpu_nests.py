@@ -23,7 +23,7 @@ from weft.block.program import BlockProgram
 from weft.block.walk import maps
 from weft.cascade import chains
 from weft.cost import gpu
-from weft.fuse import RULES_IN_PLANS, fuse
+from weft.pipeline import RULES_IN_PLANS, fuse
 from weft.plan.choose.select import select
 from weft.plan.partition.partition import Region, between_passes, partition, united
 from weft.plan.targets.candidates import Example

@@ -17,8 +17,8 @@ from weft.block.lower import lower
 from weft.block.program import BlockProgram
 from weft.cost import gpu
 from weft.errors import CompilerError, UnsupportedError
-from weft.fuse import fuse
 from weft.fuse.safety import make_safe
+from weft.pipeline import fuse
 from weft.plan.choose.select import select
 from weft.plan.targets.candidates import Candidate, Considered, Example, Selection
 from weft.plan.targets.triton import tune

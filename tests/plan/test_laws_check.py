@@ -9,8 +9,8 @@ import torch
 from torch.nn import functional as F
 
 import weft
+from weft.pipeline import normalize
 from weft.plan.execute import plan as executable
-from weft.tensor.laws import normalize
 from weft.tensor.program import Elementwise, Node, TensorProgram
 from weft.tensor.scalar import Apply
 

@@ -18,8 +18,8 @@ from weft.block.program import Map, Place
 from weft.block.ranges import Part, Segment, Within
 from weft.block.walk import maps
 from weft.errors import ScheduleError
-from weft.fuse import fuse
 from weft.fuse.safety import make_safe
+from weft.pipeline import fuse
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
 from weft.tensor.evaluate import evaluate
 from weft.tensor.fp64 import Fp64Domain

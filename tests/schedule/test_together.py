@@ -13,8 +13,8 @@ from weft.block.copies import canonical
 from weft.block.lower import lower
 from weft.block.program import BlockProgram, Component, Graph, Map, Pointwise, State
 from weft.block.walk import maps
-from weft.fuse import fuse
 from weft.fuse.safety import make_safe
+from weft.pipeline import fuse
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, merging_together
 from weft.tensor.program import Elementwise, Monoid, Reduction, TensorProgram, Use
 from weft.tensor.scalar import Arg, Lit, Scalar

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from testkit.tensor.forms import EXP, casts, kinds
+from weft.pipeline import normalize
 from weft.tensor.builder import Builder
 from weft.tensor.dtypes import DType
-from weft.tensor.laws import drop_precision_casts, normalize
+from weft.tensor.laws import drop_precision_casts
 from weft.tensor.program import Cast, Contraction, Monoid
 from weft.tensor.scalar import Arg, Lit, Scalar, apply
 

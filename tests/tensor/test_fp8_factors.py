@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from testkit.capture.collector import Collector
+from weft.pipeline import normalize
 from weft.plan.partition.laws_check import laws_refuted
 from weft.tensor import well_formed
 from weft.tensor.dtypes import DType
-from weft.tensor.laws import multiply_in_fp8, narrow_exact_factors, normalize
+from weft.tensor.laws import multiply_in_fp8, narrow_exact_factors
 from weft.tensor.program import Contraction, TensorProgram
 
 E4, E5 = torch.float8_e4m3fn, torch.float8_e5m2

@@ -12,18 +12,12 @@ from hypothesis import strategies as st
 from testkit.tensor.forms import kinds, run
 from testkit.tensor.random_programs import write
 from weft.errors import InvalidProgramError
+from weft.pipeline import normalize
 from weft.tensor.domain import Domain
 from weft.tensor.dtypes import DType
 from weft.tensor.field import FieldDomain
 from weft.tensor.fp64 import Fp64Domain
-from weft.tensor.laws import (
-    drop_precision_casts,
-    inline_reindexing,
-    merge_equal,
-    normalize,
-    remove_dead,
-    views,
-)
+from weft.tensor.laws import drop_precision_casts, inline_reindexing, merge_equal, remove_dead, views
 from weft.tensor.program import Cast, Input, Node, Reindex, TensorProgram
 
 BF16, F32, F64 = DType.bfloat16, DType.float32, DType.float64

@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from testkit.capture.collector import Collector
+from weft.pipeline import normalize
 from weft.plan.partition.laws_check import laws_refuted
 from weft.tensor import well_formed
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate
 from weft.tensor.fp64 import Fp64Domain, rounded
-from weft.tensor.laws import narrow_exact_factors, normalize
+from weft.tensor.laws import narrow_exact_factors
 from weft.tensor.program import Contraction, TensorProgram
 
 X, B = torch.randn(5, 6), torch.randn(6, 4).bfloat16()

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from testkit.tensor.forms import ADD, EXP, kinds, run
+from weft.pipeline import normalize
 from weft.tensor.axes import Affine
 from weft.tensor.builder import Builder
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import Fp64Domain
-from weft.tensor.laws import normalize, views
+from weft.tensor.laws import views
 from weft.tensor.program import (
     Contraction,
     Elementwise,

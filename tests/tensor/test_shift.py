@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from testkit.tensor.rewritten import rewritten
+from weft.pipeline import normalize
 from weft.tensor.axes import Axis, Space
 from weft.tensor.builder import Builder, Ref
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate, returned
 from weft.tensor.fp64 import Fp64Domain
-from weft.tensor.laws import cancel_shifts, normalize
+from weft.tensor.laws import cancel_shifts
 from weft.tensor.program import (
     Elementwise,
     Input,

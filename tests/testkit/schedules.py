@@ -5,8 +5,8 @@ from __future__ import annotations
 from weft.block.copies import canonical
 from weft.block.lower import lower
 from weft.block.program import BlockProgram
-from weft.fuse import RULES_IN_PLANS, fuse
 from weft.lab.fuzz.random_schedules import random_schedule
+from weft.pipeline import RULES_IN_PLANS, fuse
 from weft.tensor.program import TensorProgram
 
 __all__ = ["fused", "random_schedule"]

@@ -16,7 +16,7 @@ from weft.block.program import BlockNode, BlockProgram, Collapse, Dot, Fill, Ite
 from weft.block.ranges import Part, Remainder, Segment
 from weft.block.walk import maps
 from weft.errors import ScheduleError
-from weft.fuse import fuse
+from weft.pipeline import fuse
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.tensor.axes import Axis, Space
 from weft.tensor.builder import Builder

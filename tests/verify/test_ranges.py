@@ -14,16 +14,17 @@ import weft
 from weft.block.lower import lower
 from weft.block.program import BlockProgram
 from weft.capture import capture
+from weft.cascade import Chains, Found
 from weft.errors import ScheduleError, WeftError
-from weft.fuse import PRIORITY, fuse
 from weft.fuse.safety import Safe, Share, make_safe
 from weft.lab.workloads.reductions import weighted_variance
+from weft.pipeline import PRIORITY, fuse, normalize
 from weft.plan.choose.select import select
 from weft.plan.targets.candidates import Example
 from weft.target import Target
 from weft.tensor.bounded import BoundedDomain, Lane, numbers, packed
 from weft.tensor.dtypes import DType
-from weft.tensor.laws import cancel_shifts, expand_sums, normalize, sizes_in_place
+from weft.tensor.laws import cancel_shifts, expand_sums, sizes_in_place
 from weft.tensor.program import Monoid, TensorProgram
 from weft.tensor.scalar import Arg, Convert, apply
 from weft.verify import Ranges
@@ -225,8 +226,10 @@ def unsafe(program: BlockProgram) -> Safe:
 
 @pytest.fixture
 def without_safety(monkeypatch):
-    monkeypatch.setattr("weft.plan.choose.select.make_safe", unsafe)
-    monkeypatch.setattr("weft.plan.choose.select._cascaded", lambda *_: iter(()))
+    monkeypatch.setattr("weft.fuse.safety.make_safe", unsafe)
+    monkeypatch.setattr(
+        "weft.plan.choose.select.chains", lambda program, running=False: Chains(program, Found((), (), ()))
+    )
 
 
 def test_the_choice_leaves_out_what_bears_less(without_safety):

@@ -2,59 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from weft.block import lower
-from weft.block.program import Map
+from weft.block.program import BlockProgram, Map
 from weft.errors import UnsupportedError
-from weft.fuse import EXTENSION, PRIORITY, Conditioning, Rule, Step, fuse
-from weft.tensor.laws import cancel_shifts, expand_sums, scale_rows_last, sizes_in_place
+from weft.fuse import Rule
+from weft.pipeline import DERIVED_LAWS, PASSES, cancel_shifts, fuse
+from weft.tensor.laws import sizes_in_place
+from weft.tensor.passes import Change, Conditioning
 from weft.tensor.program import TensorProgram
-
-RULES = {rule.name: rule for rule in (*PRIORITY, *EXTENSION)}
-"""The rules of a fusion's steps, by name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Law:
-    """A law on tensor programs that not every program goes through.
-
-    Attributes:
-        name: of its function.
-        rewrite: the program under it; the same program where it has nothing to change.
-        says: what it does, in a few words.
-        conditioning: what it does to floating-point results.
-    """
-
-    name: str
-    rewrite: Callable[[TensorProgram], TensorProgram]
-    says: str
-    conditioning: Conditioning
-
-
-LAWS = (
-    Law(
-        "cancel_shifts",
-        cancel_shifts,
-        "a shift under exponentials whose factor cancels in every result goes; numerical safety comes after fusion",
-        Conditioning.rounding,
-    ),
-    Law(
-        "expand_sums",
-        expand_sums,
-        "sums of products of sums are multiplied out, so that no sum waits for another: a variance from raw moments",
-        Conditioning.cancels,
-    ),
-    Law(
-        "scale_rows_last",
-        scale_rows_last,
-        "what scales whole rows of a product's operand scales them last",
-        Conditioning.rounding,
-    ),
-)
-"""In the order that lets each see what it needs."""
 
 
 def left_out(program: TensorProgram) -> tuple[str, ...]:
@@ -65,7 +22,7 @@ def left_out(program: TensorProgram) -> tuple[str, ...]:
     """
     start = cancel_shifts(program)
     lines = [_line(rule, where, "") for rule, where in _cancelling(start)]
-    for law in (law for law in LAWS if law.conditioning is Conditioning.cancels):
+    for law in (law for law in DERIVED_LAWS if law.conditioning is Conditioning.cancels):
         expanded = law.rewrite(start)
         if expanded == start:
             continue
@@ -82,7 +39,7 @@ _REASON = (
 
 
 def _line(rule: Rule, where: str, after: str) -> str:
-    return f"rule {rule.number} ({rule.name}) would match in {where}{after}: {_statement(rule)}"
+    return f"rule {rule.number} ({rule.name}) would match in {where}{after}: {rule.says}"
 
 
 def _cancelling(program: TensorProgram) -> Iterator[tuple[Rule, str]]:
@@ -93,24 +50,17 @@ def _cancelling(program: TensorProgram) -> Iterator[tuple[Rule, str]]:
         return
     seen: set[str] = set()
     for step in steps:
-        rule = RULES[step.rule]
-        if rule.conditioning is Conditioning.cancels and rule.name not in seen:
+        rule = PASSES[step.rule]
+        if isinstance(rule, Rule) and rule.conditioning is Conditioning.cancels and rule.name not in seen:
             seen.add(rule.name)
             yield rule, place(step)
 
 
-def place(step: Step) -> str:
+def place(step: Change[BlockProgram]) -> str:
     """Name the loops around the graph that `step` rewrote, as its program's listing calls them."""
     graph, loops = step.before.graph, list[str]()
-    for name in step.place:
+    for name in step.place or ():
         node = next(n for n in graph.nodes if isinstance(n, Map) and n.name == name)
         loops.append(node.axis.space.name.lower())
         graph = node.body
     return " > ".join(loops) or "the top level"
-
-
-def _statement(rule: Rule) -> str:
-    """State the rule in words: what its file begins with, without the number."""
-    module = inspect.getmodule(rule.rewrite)
-    text = (module.__doc__ if module is not None else None) or rule.name
-    return text.strip().splitlines()[0].partition(": ")[2].rstrip(".") or rule.name

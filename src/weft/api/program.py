@@ -15,14 +15,15 @@ from weft.api.report import Report, report
 from weft.api.save import read, save
 from weft.capture import Fallback
 from weft.errors import ProgramFileError, named
-from weft.fuse import Step
+from weft.pipeline import replayed
 from weft.plan import Kernel, Plan
+from weft.tensor.passes import Change
 
 Saved: TypeAlias = tuple[Calling, tuple[torch.Tensor, ...]]
 """How the first plan of a program is called, and the tensors it holds."""
 
 
-class Trace(tuple[Step, ...]):
+class Trace(tuple[Change[Any], ...]):
     """The rewrites of a program, in order: prints as numbered lines. A step's programs `before` and `after` print as listings."""
 
     __slots__ = ()
@@ -114,7 +115,7 @@ class Program:
     @property
     def trace(self) -> Trace:
         """Every rewrite: rule, place, program before and after."""
-        return Trace(s for p in self.plans for r in p.regions for s in r.trace)
+        return Trace(c for p in self.plans if p.trace for c in replayed(p.captured.program, p.trace))
 
     def explain(self) -> Report:
         """Tell the whole story as text: captured program, rewrites, block programs, schedule, verdict, fallbacks."""

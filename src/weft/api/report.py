@@ -12,14 +12,11 @@ from rich.text import Text
 
 from weft.api.files import path_of, replacing
 from weft.api.left_out import left_out
-from weft.block import lower
 from weft.block.listing import listing
 from weft.block.program import BlockProgram
 from weft.cascade import chains, formulas
-from weft.errors import UnsupportedError
+from weft.pipeline import cancel_shifts, replayed
 from weft.plan import CompiledRegion, Plan, described, measured_before
-from weft.plan.choose.shifts import without_shifts
-from weft.tensor.laws import sizes_in_place
 from weft.tensor.program import Derived, Input, TensorProgram
 from weft.verify import Ranges
 
@@ -118,11 +115,11 @@ def _rule(rule: Derived) -> str:
 
 def _region(region: CompiledRegion) -> Iterator[tuple[str, str]]:
     yield "candidates", _candidates(region)
-    start = region.trace[0].before if region.trace else region.lowered
-    shifted = _shifted(region, start)
-    if shifted is not None:
-        yield "tensor program after the law of shifts", str(shifted)
-    yield "block program before fusion", listing(start)
+    for change in replayed(region.program, region.trace):
+        if change.rule == cancel_shifts.name:
+            yield "tensor program after the law of shifts", str(change.after)
+        if isinstance(change.before, TensorProgram) and isinstance(change.after, BlockProgram):
+            yield "block program before fusion", listing(change.after)
     yield "rewrites", "\n".join(f"{i}. {step}" for i, step in enumerate(region.trace, 1)) or "none applied"
     derived = _chains(region)
     if derived:
@@ -172,14 +169,3 @@ def _bears(region: CompiledRegion) -> str:
     """Say which magnitudes of inputs the chosen candidate bears, and each of its exponentials, squares and products."""
     unknown = "unknown: the program has no floating input, or cannot be run at small sizes"
     return "\n".join(Ranges(region.program).said(region.fused)) or unknown
-
-
-def _shifted(region: CompiledRegion, start: BlockProgram) -> TensorProgram | None:
-    """Return the tensor program without shifts that cancel, if `start`, what the chosen candidate began with, is made of it."""
-    if start == region.lowered:
-        return None
-    shifted = without_shifts(region.program)
-    try:
-        return shifted if lower(sizes_in_place(shifted)) == start else None
-    except UnsupportedError:
-        return None

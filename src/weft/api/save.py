@@ -52,6 +52,7 @@ from weft.plan.targets.packed import FORMS, Atom, name_of, packed, unpacked
 from weft.run.key import source_hash
 from weft.schedule import Schedule
 from weft.target import Target
+from weft.tensor import passes
 from weft.tensor.laws import View
 from weft.tensor.program import TensorProgram
 from weft.verify import Argument, Shown, Verdict
@@ -95,6 +96,7 @@ class SavedProgram:
     steps: tuple[PlanStep, ...]
     in_place: frozenset[str]
     arguments: int
+    trace: tuple[passes.Step, ...]
     calling: Calling
     constants: tuple[tuple[tuple[int, ...], tuple[int, ...], torch.dtype], ...]
     own: int
@@ -226,6 +228,7 @@ def save(path: Path, plan: Plan, called: Calling, constants: Sequence[torch.Tens
         plan.steps,
         plan.in_place,
         plan.arguments,
+        plan.trace,
         called,
         constants_of,
         len(captured.constants),
@@ -321,7 +324,7 @@ class _Reader:
         run = running(captured, saved.program, steps, saved.arguments, saved.in_place, _shared_memory)
         regions = tuple(step.region for step in steps if isinstance(step, RegionStep))
         rest = None, saved.in_place, steps, saved.arguments
-        plan = Plan(captured, saved.program, regions, captured.fallbacks, run, *rest)
+        plan = Plan(captured, saved.program, regions, captured.fallbacks, run, *rest, trace=saved.trace)
         return Loaded(plan, saved.calling.on(self.device), constants[:split])
 
     def constants(self, saved: SavedProgram) -> tuple[torch.Tensor, ...]:

@@ -8,10 +8,12 @@ from math import isfinite
 from weft.block.check import Scope, infer
 from weft.block.program import BlockNode, BlockProgram, Collapse, Graph, Map, Pointwise, State, sealed
 from weft.block.walk import operands, with_nodes
+from weft.tensor.passes import Conditioning, block_pass
 from weft.tensor.program import Monoid
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply
 
 
+@block_pass(Conditioning.rounding)
 def coarse_where_kept_in_16_bits(program: BlockProgram) -> BlockProgram:
     """Replace operations of `program` by less exact, cheaper ones where all floats that it reads and gives have 16 bits.
 

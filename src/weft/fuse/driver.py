@@ -8,39 +8,8 @@ from dataclasses import dataclass
 
 from weft.block.check import check
 from weft.block.program import BlockProgram, Map
-from weft.fuse.duplicate_mapped_scale import DUPLICATE_MAPPED_SCALE
-from weft.fuse.extend_map import EXTEND_MAP
-from weft.fuse.fuse_consecutive_elementwise import FUSE_CONSECUTIVE_ELEMENTWISE
-from weft.fuse.fuse_consecutive_maps import FUSE_CONSECUTIVE_MAPS
-from weft.fuse.fuse_map_with_reduction import FUSE_MAP_WITH_REDUCTION
-from weft.fuse.fuse_sibling_maps import FUSE_SIBLING_MAPS
-from weft.fuse.peel_first_iteration import PEEL_FIRST_ITERATION
-from weft.fuse.rule import Conditioning, Path, Rewrite, Rule, Site, Step, apply_at, graph_at
-from weft.fuse.swap_scale_dot import SWAP_SCALE_DOT
-from weft.fuse.swap_shift_dot import SWAP_SHIFT_DOT
-
-PRIORITY: tuple[Rule, ...] = (
-    DUPLICATE_MAPPED_SCALE,
-    SWAP_SCALE_DOT,
-    SWAP_SHIFT_DOT,
-    FUSE_CONSECUTIVE_ELEMENTWISE,
-    FUSE_MAP_WITH_REDUCTION,
-    FUSE_CONSECUTIVE_MAPS,
-    FUSE_SIBLING_MAPS,
-)
-"""Section 4.1's order: 8, 4, 5, 9, 3, 1, 2."""
-
-EXTENSION: tuple[Rule, ...] = (EXTEND_MAP,)
-"""Section 4.2's rule: what it does over again is weighed against the snapshot before it."""
-
-INSTEAD: tuple[Rule, ...] = (PEEL_FIRST_ITERATION,)
-"""What can be done in place of an extension, where redundant work is discouraged."""
-
-RULES_IN_PLANS: tuple[Rule, ...] = (FUSE_CONSECUTIVE_ELEMENTWISE, FUSE_MAP_WITH_REDUCTION, FUSE_CONSECUTIVE_MAPS)
-"""Rules that never pay and leave every rounding where it was: every kernel can be made with them."""
-
-RULES_THAT_KEEP_PRECISION: tuple[Rule, ...] = tuple(r for r in PRIORITY if r.conditioning is not Conditioning.cancels)
-"""What other candidates are made with: all but the rule that may cancel most of a result away."""
+from weft.fuse.rule import Rewrite, Rule, Site, apply_at, graph_at
+from weft.tensor.passes import Change, Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +37,7 @@ class Alternative:
 
     program: BlockProgram
     beside: int
-    steps: tuple[Step, ...]
+    steps: tuple[Change[BlockProgram], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +51,17 @@ class Fusion:
     """
 
     snapshots: tuple[Snapshot, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[Change[BlockProgram], ...]
     alternatives: tuple[Alternative, ...] = ()
+
+    def ends(self) -> Iterator[tuple[str, BlockProgram, tuple[Change[BlockProgram], ...]]]:
+        """Yield each snapshot and each alternative: its name, its program, and the trace to it."""
+        for each in self.snapshots:
+            yield f"snapshot after {each.steps} steps", each.program, self.steps[: each.steps]
+        for other in self.alternatives:
+            before = self.snapshots[other.beside - 1].steps
+            trace = (*self.steps[:before], *other.steps)
+            yield f"peeled instead of the extension after {before} steps", other.program, trace
 
     @property
     def last(self) -> BlockProgram:
@@ -91,11 +69,11 @@ class Fusion:
         return self.snapshots[-1].program
 
 
-def fuse(
+def fused_by(
     program: BlockProgram,
-    rules: Sequence[Rule] = PRIORITY,
-    extend: Sequence[Rule] = EXTENSION,
-    instead: Sequence[Rule] = INSTEAD,
+    rules: Sequence[Rule],
+    extend: Sequence[Rule],
+    instead: Sequence[Rule],
     *,
     checked: bool = False,
 ) -> Fusion:
@@ -117,7 +95,7 @@ def fuse(
     Raises:
         InvalidProgramError: with `checked`, where a rewrite made a malformed program.
     """
-    steps: list[Step] = []
+    steps: list[Change[BlockProgram]] = []
     snapshots: list[Snapshot] = []
     alternatives: list[Alternative] = []
     while True:
@@ -130,13 +108,15 @@ def fuse(
         for rule in instead:
             other = _first_match(Site(program, path), (rule,))
             if other is not None:
-                trace: list[Step] = []
+                trace: list[Change[BlockProgram]] = []
                 last = _fuse_all(_applied(program, path, *other, trace, checked), rules, trace, checked)
                 alternatives.append(Alternative(last, len(snapshots), tuple(trace)))
         program = _applied(program, path, *found, steps, checked)
 
 
-def _fuse_all(program: BlockProgram, rules: Sequence[Rule], steps: list[Step], checked: bool) -> BlockProgram:
+def _fuse_all(
+    program: BlockProgram, rules: Sequence[Rule], steps: list[Change[BlockProgram]], checked: bool
+) -> BlockProgram:
     """Apply the rules as section 4.1's bfs_fuse_no_extend does."""
     queue: deque[Path] = deque([()])
     while queue:
@@ -171,10 +151,10 @@ def _first_match(site: Site, rules: Sequence[Rule]) -> tuple[Rule, Rewrite] | No
 
 
 def _applied(
-    program: BlockProgram, path: Path, rule: Rule, rewrite: Rewrite, steps: list[Step], checked: bool
+    program: BlockProgram, path: Path, rule: Rule, rewrite: Rewrite, steps: list[Change[BlockProgram]], checked: bool
 ) -> BlockProgram:
     after = apply_at(program, path, rewrite)
     if checked:
         check(after)
-    steps.append(Step(rule.name, path, program, after))
+    steps.append(Change(rule.name, path, before=program, after=after))
     return after

@@ -11,10 +11,12 @@ from weft.block.walk import in_order
 from weft.fuse.magnitudes import stays_in_range
 from weft.fuse.mapped_matmul import SCALES, SHIFTS, MappedMatmul, MappedRows, mapped_rows, matmuls_of
 from weft.fuse.rewire import reading
-from weft.fuse.rule import Conditioning, Rewrite, Rule, Site
+from weft.fuse.rule import Rewrite, Site, rule
+from weft.tensor.passes import Conditioning
 
 
-def _rewrite(site: Site) -> Rewrite | None:
+@rule(8, Conditioning.exact)
+def duplicate_mapped_scale(site: Site) -> Rewrite | None:
     """Duplicate the first that matches, for the last of its matmuls.
 
         forall k: store(row_scale(load(I1[k]),c), I4[k])
@@ -47,6 +49,3 @@ def _duplicated(rows: MappedRows, matmul: MappedMatmul) -> Graph:
     reader = reading(matmul, rows, replace(rows, loop=again, result=result))
     nodes = [new for n in graph.nodes for new in ((again, reader) if n is matmul.loop else (n,))]
     return replace(graph, nodes=in_order(nodes, graph.inputs))
-
-
-DUPLICATE_MAPPED_SCALE = Rule("duplicate_mapped_scale", 8, _rewrite, Conditioning.exact)

@@ -10,10 +10,12 @@ from weft.block.ranges import All
 from weft.block.rename import fresh, rename_body, rename_node, values_of
 from weft.block.walk import in_order, operands, results
 from weft.fuse.merge_maps import are_siblings, feeds_only_by_iteration
-from weft.fuse.rule import Conditioning, Rewrite, Rule, Site
+from weft.fuse.rule import Rewrite, Site, rule
+from weft.tensor.passes import Conditioning
 
 
-def _rewrite(site: Site) -> Rewrite | None:
+@rule(6, Conditioning.exact)
+def extend_map(site: Site) -> Rewrite | None:
     """Extend the graph's last map, if that exposes a fusion.
 
         (a)  forall y: store(f(load(A[y])), I[y])              forall x:
@@ -115,6 +117,3 @@ def exposes(body: Graph, inside: set[str]) -> bool:
     loops = [n for n in body.nodes if isinstance(n, Map)]
     pairs = ((a, b) for a in loops if a.name not in inside for b in loops if b.name in inside)
     return any(feeds_only_by_iteration(body, a, b) or are_siblings(body, a, b) for a, b in pairs)
-
-
-EXTEND_MAP = Rule("extend_map", 6, _rewrite, Conditioning.exact)

@@ -11,6 +11,7 @@ from weft.block.program import BlockNode, BlockProgram, Collapse, Final, Graph, 
 from weft.block.rename import fresh
 from weft.block.walk import operands, results
 from weft.tensor.dtypes import DType
+from weft.tensor.passes import Bears, Conditioning, block_pass
 from weft.tensor.program import Monoid
 from weft.tensor.scalar import Apply, Arg, Lit, Scalar, apply, arguments
 
@@ -19,6 +20,7 @@ Factor: TypeAlias = tuple[str, float]
 """What a value is multiplied with, or divided by: an operation and a positive number."""
 
 
+@block_pass(Conditioning.rounding, Bears.checked, kinds=("gpu",))
 def factors_after_maxima(program: BlockProgram) -> BlockProgram:
     """Return `program` with exponents of running states in the units of what was multiplied.
 

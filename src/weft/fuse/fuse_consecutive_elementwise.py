@@ -6,11 +6,13 @@ from dataclasses import replace
 
 from weft.block.program import BlockNode, Extent, Graph, Literal, Pointwise
 from weft.block.walk import consumers
-from weft.fuse.rule import Conditioning, Rewrite, Rule, Site
+from weft.fuse.rule import Rewrite, Site, rule
+from weft.tensor.passes import Conditioning
 from weft.tensor.scalar import Arg, Scalar, substitute
 
 
-def _rewrite(site: Site) -> Rewrite | None:
+@rule(9, Conditioning.exact)
+def fuse_consecutive_elementwise(site: Site) -> Rewrite | None:
     """Fuse the first pair that matches.
 
         t1 = f(t0)
@@ -47,6 +49,3 @@ def _composed(first: Pointwise, second: Pointwise) -> Pointwise:
         return first.expr if name == first.name else Arg(len(first.args) + rest.index(name))
 
     return replace(second, expr=substitute(second.expr, argument), args=(*first.args, *rest))
-
-
-FUSE_CONSECUTIVE_ELEMENTWISE = Rule("fuse_consecutive_elementwise", 9, _rewrite, Conditioning.exact)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from weft.block.program import Map
 from weft.fuse.merge_maps import feeds_only_by_iteration, merge_maps
-from weft.fuse.rule import Conditioning, Rewrite, Rule, Site
+from weft.fuse.rule import Rewrite, Site, rule
+from weft.tensor.passes import Conditioning
 
 
-def _rewrite(site: Site) -> Rewrite | None:
+@rule(1, Conditioning.exact)
+def fuse_consecutive_maps(site: Site) -> Rewrite | None:
     """Fuse the first pair that matches.
 
         forall n: store(f(load(A[n])), I[n])
@@ -22,6 +24,3 @@ def _rewrite(site: Site) -> Rewrite | None:
             if isinstance(first, Map) and isinstance(second, Map) and feeds_only_by_iteration(graph, first, second):
                 return merge_maps(graph, first, second)
     return None
-
-
-FUSE_CONSECUTIVE_MAPS = Rule("fuse_consecutive_maps", 1, _rewrite, Conditioning.exact)

@@ -6,10 +6,12 @@ from typing import TypeGuard
 
 from weft.block.program import BlockNode, Map
 from weft.fuse.merge_maps import feeds_only_by_iteration, merge_maps
-from weft.fuse.rule import Conditioning, Rewrite, Rule, Site
+from weft.fuse.rule import Rewrite, Site, rule
+from weft.tensor.passes import Conditioning
 
 
-def _rewrite(site: Site) -> Rewrite | None:
+@rule(3, Conditioning.exact)
+def fuse_map_with_reduction(site: Site) -> Rewrite | None:
     """Fuse the first pair that matches.
 
         forall n: store(f(load(A[n])), I[n])
@@ -29,6 +31,3 @@ def _rewrite(site: Site) -> Rewrite | None:
 
 def _is_reduction(node: BlockNode) -> TypeGuard[Map]:
     return isinstance(node, Map) and node.state is not None and not node.body.nodes
-
-
-FUSE_MAP_WITH_REDUCTION = Rule("fuse_map_with_reduction", 3, _rewrite, Conditioning.exact)

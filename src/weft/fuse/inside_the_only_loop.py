@@ -18,8 +18,10 @@ from weft.block.program import (
 )
 from weft.block.rename import fresh, rename_body, rename_node, values_of
 from weft.block.walk import operands, results
+from weft.tensor.passes import block_pass
 
 
+@block_pass(kinds=("gpu",))
 def inside_the_only_loop(program: BlockProgram) -> BlockProgram:
     """Compute what stands beside the one parallel loop within parallel loops in that loop.
 

@@ -11,10 +11,12 @@ from weft.block.ranges import First, Remainder
 from weft.block.rename import fresh, values_of
 from weft.block.walk import maps, operands, results
 from weft.fuse.extend_map import extended, extensible
-from weft.fuse.rule import Conditioning, Rewrite, Rule, Site
+from weft.fuse.rule import Rewrite, Site, rule
+from weft.tensor.passes import Conditioning
 
 
-def _rewrite(site: Site) -> Rewrite | None:
+@rule(7, Conditioning.exact)
+def peel_first_iteration(site: Site) -> Rewrite | None:
     """Peel the first iteration off the graph's last map, if that exposes a fusion.
 
         (a)  forall y: store(f(load(A[y])), I[y])              forall x in first(X):
@@ -65,6 +67,3 @@ def _rewrite(site: Site) -> Rewrite | None:
 
 def _renamed(node: Map, names: Mapping[str, str]) -> tuple[Stacked | Final | Once, ...]:
     return tuple(replace(o, outer=names.get(o.outer, o.outer)) for o in node.outputs)
-
-
-PEEL_FIRST_ITERATION = Rule("peel_first_iteration", 7, _rewrite, Conditioning.exact)

@@ -9,9 +9,11 @@ from weft.block.program import BlockNode, BlockProgram, BlockType, Graph, Map, P
 from weft.block.rename import fresh, rename_body, rename_values, values_of
 from weft.block.walk import every, operands, with_nodes
 from weft.tensor.dtypes import DType
+from weft.tensor.passes import block_pass
 from weft.tensor.scalar import Arg
 
 
+@block_pass()
 def round_where_made(program: BlockProgram) -> BlockProgram:
     """Round lists that every reader rounds to one type where they are made, instead of wherever they are read.
 

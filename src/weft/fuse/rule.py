@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
-from typing import TypeAlias
 
 from weft.block.check import Scope, Types, body_types, infer
 from weft.block.program import BlockProgram, Graph, Map
 from weft.block.rename import rename_program_axes
 from weft.tensor.axes import Axis
-
-Path: TypeAlias = tuple[str, ...]
-"""The names of the maps that lead from the top-level graph to an inner one; () is the top level."""
+from weft.tensor.passes import Bears, Conditioning, Pass, Path, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,19 +18,6 @@ class Rewrite:
 
     graph: Graph
     axes: Mapping[Axis, Axis] = field(default_factory=dict[Axis, Axis])
-
-
-class Conditioning(Enum):
-    """What a law that holds for real numbers does to rounded ones."""
-
-    exact = "exact"
-    """The same operations on the same elements, in the same order: nothing is rounded differently."""
-
-    rounding = "rounding"
-    """Rounds elsewhere; the bound on the relative error is as before, up to a small factor."""
-
-    cancels = "cancels"
-    """Subtracts numbers that may be far larger than their difference: the relative error has no bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,37 +55,29 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Pass[[Site], Rewrite | None]):
     """A logic-preserving substitution (section 3).
 
     Attributes:
-        name: the law's name.
+        rewrite: gives the graph after one application, at the first place that matches; None where the pattern is not there.
         number: the paper's number.
-        rewrite: the graph after one application, at the first place that matches; None where the pattern is not there.
-        conditioning: what it does to floating-point results.
     """
 
-    name: str
-    number: int
-    rewrite: Callable[[Site], Rewrite | None]
-    conditioning: Conditioning
+    number: int = field(kw_only=True)
+
+    def again(self, program: BlockProgram, step: Step) -> BlockProgram:
+        """Apply the rule where `step` did."""
+        place = step.place or ()
+        rewrite = self.rewrite(Site(program, place))
+        assert rewrite is not None, f"{step} matches nothing"
+        return apply_at(program, place, rewrite)
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One rewrite of a trace: which rule, in which graph, and the whole program before and after."""
-
-    rule: str
-    place: Path
-    before: BlockProgram
-    after: BlockProgram
-
-    def __str__(self) -> str:
-        return f"{self.rule} in {'the top level' if not self.place else ' > '.join(self.place)}"
-
-    def __repr__(self) -> str:
-        """Leave out the programs, which are pages."""
-        return f"<Step: {self}>"
+def rule(
+    number: int, conditioning: Conditioning, bears: Bears = Bears.as_before
+) -> Callable[[Callable[[Site], Rewrite | None]], Rule]:
+    """Make a function the rule of this number, named after the function."""
+    return lambda rewrite: Rule(rewrite.__name__, rewrite, "block", conditioning, bears, number=number)
 
 
 def graph_at(graph: Graph, path: Path) -> Graph:

@@ -10,11 +10,13 @@ from weft.block.walk import in_order
 from weft.fuse.magnitudes import stays_in_range
 from weft.fuse.mapped_matmul import SCALES, MappedMatmul, MappedRows, mapped_rows, matmuls_of, read_once
 from weft.fuse.rewire import over_columns, plain_matmul
-from weft.fuse.rule import Conditioning, Rewrite, Rule, Site
+from weft.fuse.rule import Rewrite, Site, rule
+from weft.tensor.passes import Bears, Conditioning
 from weft.tensor.scalar import Arg, apply
 
 
-def _rewrite(site: Site) -> Rewrite | None:
+@rule(4, Conditioning.rounding, Bears.checked)
+def swap_scale_dot(site: Site) -> Rewrite | None:
     """Swap the first pair that matches: diag(c) I1 I2 = diag(c) (I1 I2).
 
         forall k: store(row_scale(load(I1[k]),c), I4[k])
@@ -55,6 +57,3 @@ def _swapped(rows: MappedRows, matmul: MappedMatmul) -> Graph:
     nodes = [n for n in graph.nodes if n is not rows.loop]
     at = nodes.index(matmul.loop)
     return replace(graph, nodes=in_order([*nodes[:at], plain, scale, *nodes[at + 1 :]], graph.inputs))
-
-
-SWAP_SCALE_DOT = Rule("swap_scale_dot", 4, _rewrite, Conditioning.rounding)

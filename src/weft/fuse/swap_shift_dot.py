@@ -9,12 +9,14 @@ from weft.block.rename import fresh, values_of
 from weft.block.walk import in_order
 from weft.fuse.mapped_matmul import SHIFTS, MappedMatmul, MappedRows, mapped_rows, matmuls_of, read_once
 from weft.fuse.rewire import column_sums, over_columns, plain_matmul
-from weft.fuse.rule import Conditioning, Rewrite, Rule, Site
+from weft.fuse.rule import Rewrite, Site, rule
 from weft.tensor.axes import Axis
+from weft.tensor.passes import Bears, Conditioning
 from weft.tensor.scalar import Arg, apply
 
 
-def _rewrite(site: Site) -> Rewrite | None:
+@rule(5, Conditioning.cancels, Bears.checked)
+def swap_shift_dot(site: Site) -> Rewrite | None:
     """Swap the first pair that matches: (I1 + c 1') I2 = I1 I2 + c (1' I2).
 
         forall k: store(row_shift(load(I1[k]),c), I4[k])
@@ -60,6 +62,3 @@ def _swapped(rows: MappedRows, matmul: MappedMatmul) -> Graph:
     at = nodes.index(matmul.loop)
     added = (sums, outer, plain, total)
     return replace(graph, nodes=in_order([*nodes[:at], *added, *nodes[at + 1 :]], graph.inputs))
-
-
-SWAP_SHIFT_DOT = Rule("swap_shift_dot", 5, _rewrite, Conditioning.cancels)

@@ -14,19 +14,20 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from weft.api.left_out import LAWS, RULES, Law, place
+from weft import pipeline
+from weft.api.left_out import place
 from weft.api.optimize import optimize
 from weft.api.program import Program
-from weft.block import lower
 from weft.block.copies import canonical
 from weft.block.listing import listing
 from weft.block.program import BlockProgram
-from weft.fuse import Conditioning, Fusion, fuse
+from weft.fuse import Fusion, Rule
 from weft.fuse.safety import Safe, make_safe
 from weft.lab.examples import Example, Sizes
 from weft.lab.measure import Standard
 from weft.lab.workloads.cpu import ATTENTION, LAYERNORM, RMSNORM
-from weft.tensor.laws import sizes_in_place
+from weft.pipeline import DERIVED_LAWS, PASSES, replayed
+from weft.tensor.passes import Change, Conditioning, Setting
 from weft.tensor.program import TensorProgram
 from weft.verify import together
 from weft.verify.eager import EagerDomain, eagerly
@@ -49,14 +50,14 @@ class Derivation:
 
     Attributes:
         written: the program under the laws that every program goes through.
-        laws: the other laws that changed it, each with what it made.
+        laws: the applications of the other laws that changed it.
         lowered: every operation on its own.
         fusion: the snapshots, and every step.
         safe: the last snapshot, made numerically safe.
     """
 
     written: TensorProgram
-    laws: tuple[tuple[Law, TensorProgram], ...]
+    laws: tuple[Change[TensorProgram], ...]
     lowered: BlockProgram
     fusion: Fusion
     safe: Safe
@@ -64,28 +65,22 @@ class Derivation:
     @property
     def before_fusion(self) -> TensorProgram:
         """The program that was lowered."""
-        return self.laws[-1][1] if self.laws else self.written
+        return self.laws[-1].after if self.laws else self.written
 
     @property
     def cancelling(self) -> tuple[str, ...]:
         """The laws and rules used that may cancel most of a result away: no kernel is made with one."""
-        used = [law.name for law, _ in self.laws if law.conditioning is Conditioning.cancels]
-        steps = dict.fromkeys(s.rule for s in self.fusion.steps)
-        return (*used, *(name for name in steps if RULES[name].conditioning is Conditioning.cancels))
+        used = dict.fromkeys(step.rule for step in (*self.laws, *self.fusion.steps))
+        return tuple(name for name in used if PASSES[name].conditioning is Conditioning.cancels)
 
 
 def derive(program: TensorProgram) -> Derivation:
     """Derive `program` with all laws and all rules, those that may cancel among them."""
-    laws: list[tuple[Law, TensorProgram]] = []
-    made = program
-    for law in LAWS:
-        changed = law.rewrite(made)
-        if changed != made:
-            made = changed
-            laws.append((law, made))
-    lowered = lower(sizes_in_place(made))
-    fusion = fuse(lowered)
-    return Derivation(program, tuple(laws), lowered, fusion, make_safe(fusion.last))
+    begun = pipeline.DERIVED.begun(program, Setting())
+    names = {law.name for law in DERIVED_LAWS}
+    laws = tuple(change for change in replayed(program, begun.steps) if change.rule in names)
+    fusion = pipeline.DERIVED.fusion(begun.program)
+    return Derivation(program, laws, begun.program, fusion, make_safe(fusion.last))
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +217,8 @@ def show(console: Console, compiled: Compiled, found: Derived, *, every: bool) -
     derivation = compiled.derivation
     console.print(Text.assemble("derivation of ", (found.function, "bold"), f": {compiled.example.formula}"))
     _said(console, "written in PyTorch, captured as a tensor program", str(derivation.written))
-    for law, made in derivation.laws:
-        _said(console, f"law {law.name}: {law.says}", str(made))
+    for change in derivation.laws:
+        _said(console, f"law {change.rule}: {PASSES[change.rule].says}", str(change.after))
     _said(console, "as a block program: every operation alone, every result a list", listing(derivation.lowered))
     rules = ", ".join(f"{rule} {count}×" for rule, count in Counter(s.rule for s in derivation.fusion.steps).items())
     _line(console, f"{len(derivation.fusion.steps)} rewrites: {rules}")
@@ -236,7 +231,9 @@ def show(console: Console, compiled: Compiled, found: Derived, *, every: bool) -
 def _steps(console: Console, fusion: Fusion, *, every: bool) -> None:
     ends = {s.steps: s.program for s in fusion.snapshots}
     for number, step in enumerate(fusion.steps, 1):
-        console.print(Text(f"  {number:4}. rule {RULES[step.rule].number}  {step.rule:<28} in {place(step)}"))
+        rule = PASSES[step.rule]
+        assert isinstance(rule, Rule)
+        console.print(Text(f"  {number:4}. rule {rule.number}  {rule.name:<28} in {place(step)}"))
         if number in ends:
             last = number == len(fusion.steps)
             rest = "nothing matches any more" if last else "nothing is left to fuse without extending a map"

@@ -12,11 +12,13 @@ from weft.block.walk import every
 from weft.masks.known import Facts, Linear, Values
 from weft.masks.values import unchanged, values_inside, values_of
 from weft.tensor.axes import Axis
+from weft.tensor.passes import block_pass
 
 _FARTHEST = 512
 """Elements off the diagonal that a band may lie: the check of what was left out runs at sizes that reach it."""
 
 
+@block_pass()
 def limit(program: BlockProgram) -> BlockProgram:
     """Limits each loop of `program` that carries a state to the band where its iterations change that state.
 

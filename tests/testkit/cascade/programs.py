@@ -20,8 +20,9 @@ from weft.capture import capture
 from weft.cascade import Found, folds, sums_outside
 from weft.errors import ScheduleError
 from weft.lab.fuzz.random_schedules import random_schedule
+from weft.pipeline import normalize
 from weft.schedule import apply
-from weft.tensor.laws import decays_below_maxima, normalize, sizes_in_place
+from weft.tensor.laws import decays_below_maxima, sizes_in_place
 from weft.tensor.program import TensorProgram
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from weft.pipeline import normalize
 from weft.tensor.builder import Builder, Ref
 from weft.tensor.dtypes import DType
-from weft.tensor.laws import normalize
 from weft.tensor.program import Monoid, TensorProgram
 from weft.tensor.scalar import Arg, Lit, Scalar, apply
 

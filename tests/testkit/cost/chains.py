@@ -13,12 +13,12 @@ from weft.block.program import BlockProgram
 from weft.block.walk import maps, spaces
 from weft.capture import capture
 from weft.cascade import folds, sums_outside
-from weft.fuse import RULES_THAT_KEEP_PRECISION, fuse
 from weft.fuse.coarse_where_kept_in_16_bits import coarse_where_kept_in_16_bits
 from weft.fuse.round_where_made import round_where_made
 from weft.fuse.safety import make_safe
+from weft.pipeline import RULES_THAT_KEEP_PRECISION, fuse, normalize
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule
-from weft.tensor.laws import cancel_shifts, decays_below_maxima, normalize, sizes_in_place
+from weft.tensor.laws import cancel_shifts, decays_below_maxima, sizes_in_place
 from weft.tensor.program import TensorProgram
 
 HEAD = 64

@@ -50,7 +50,7 @@ from weft.block.ranges import Band, Diagonal
 from weft.block.walk import maps
 from weft.emit.triton import prelude
 from weft.errors import ScheduleError, UnsupportedError
-from weft.fuse import fuse
+from weft.pipeline import fuse
 from weft.run.gpu.interpreted import mend_floats
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.target import Target

@@ -33,8 +33,8 @@ from weft.block.program import BlockProgram, Collapse, Graph, Pointwise, State
 from weft.block.ranges import First, Remainder
 from weft.block.walk import maps, spaces
 from weft.errors import ScheduleError
-from weft.fuse import fuse
 from weft.fuse.safety import make_safe
+from weft.pipeline import fuse
 from weft.run.gpu.interpreted import mend_floats
 from weft.schedule import Level, LoopSchedule, Schedule, grid_maps
 from weft.schedule import apply as scheduled

@@ -11,8 +11,8 @@ from weft.block.check import check
 from weft.block.lower import lower
 from weft.block.program import BlockProgram, Map
 from weft.fuse import Site
-from weft.fuse.fuse_consecutive_maps import FUSE_CONSECUTIVE_MAPS
-from weft.fuse.fuse_sibling_maps import FUSE_SIBLING_MAPS
+from weft.fuse.fuse_consecutive_maps import fuse_consecutive_maps
+from weft.fuse.fuse_sibling_maps import fuse_sibling_maps
 from weft.fuse.rule import Rule, apply_at
 from weft.tensor.program import Input, Node, TensorProgram, Use
 from weft.tensor.scalar import Arg, apply
@@ -83,7 +83,7 @@ MADE = {
 }
 
 
-def after(program: BlockProgram, rules: tuple[Rule, ...] = (FUSE_CONSECUTIVE_MAPS, FUSE_SIBLING_MAPS)) -> BlockProgram:
+def after(program: BlockProgram, rules: tuple[Rule, ...] = (fuse_consecutive_maps, fuse_sibling_maps)) -> BlockProgram:
     """`program` with `rules` applied at the top level, and nowhere else."""
     while (found := next((r for rule in rules if (r := rule.rewrite(Site(program))) is not None), None)) is not None:
         program = apply_at(program, (), found)

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from testkit.block.paper import each, row_sum
 from testkit.block.programs import ADD, F32, MUL, axes, matmul, tensor
 from weft.block.program import BlockProgram, Map
-from weft.fuse.peel_first_iteration import PEEL_FIRST_ITERATION
-from weft.fuse.rule import Path, Site, apply_at, graph_at
+from weft.fuse.peel_first_iteration import peel_first_iteration
+from weft.fuse.rule import Site, apply_at, graph_at
+from weft.tensor.passes import Path
 from weft.tensor.program import Contraction, Monoid, Node, Reduction, TensorProgram, Use
 from weft.tensor.scalar import Arg, Lit, apply
 
@@ -108,6 +109,6 @@ def paths(program: BlockProgram, path: Path = ()) -> Iterator[Path]:
 def peeled(program: BlockProgram) -> Iterator[BlockProgram]:
     """`program` with a first iteration peeled off, for every graph in which one can be."""
     for path in paths(program):
-        found = PEEL_FIRST_ITERATION.rewrite(Site(program, path))
+        found = peel_first_iteration.rewrite(Site(program, path))
         if found is not None:
             yield apply_at(program, path, found)

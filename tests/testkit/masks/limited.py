@@ -7,7 +7,7 @@ from weft.block.copies import canonical
 from weft.block.program import BlockProgram
 from weft.block.ranges import Band
 from weft.block.walk import maps
-from weft.fuse import RULES_THAT_KEEP_PRECISION, fuse
+from weft.pipeline import RULES_THAT_KEEP_PRECISION, fuse
 from weft.tensor.program import TensorProgram
 
 

@@ -15,10 +15,12 @@ from weft.block.copies import without_unread
 from weft.block.program import BlockProgram, BlockType, Graph, Pointwise
 from weft.block.rename import rename_values
 from weft.block.walk import every, maps
+from weft.errors import UnsupportedError
 from weft.fuse.safety.graphs import Inputs, graph_of
 from weft.fuse.safety.pairs import FIRST, Pair, Share
 from weft.fuse.safety.work import Policy, Work
 from weft.tensor.dtypes import DType
+from weft.tensor.passes import Bears, Conditioning, block_pass
 from weft.tensor.scalar import applied
 
 _NARROW_HEADROOM = 10.0
@@ -82,6 +84,19 @@ def make_safe(program: BlockProgram, share: Share = Share.row) -> Safe:
     return Safe(program, len(policy.converted), len(left), len(policy.harmless), left)
 
 
+@block_pass(Conditioning.rounding, Bears.checked, takes=("plain",))
+def exponentials_as_pairs(program: BlockProgram, most: int | None = None) -> BlockProgram:
+    """Put pairs in `program`; as `make_safe`.
+
+    Raises:
+        UnsupportedError: more than `most` exponentials stay as written, which shifts kept from overflowing.
+    """
+    safe = make_safe(program)
+    if most is not None and safe.plain > most:
+        raise UnsupportedError("an exponential lost its shift and would overflow where the program as written does not")
+    return safe.program
+
+
 def _named(work: Work, before: Graph) -> Graph:
     """Return the rewritten `before`, its outputs called as before: who runs it knows them by name.
 
@@ -126,4 +141,4 @@ def _made(program: BlockProgram) -> set[DType]:
     return {n.dtype for m in maps(program.graph) for n in m.body.nodes if isinstance(n, Pointwise)}
 
 
-__all__ = ["Safe", "Share", "make_safe"]
+__all__ = ["Safe", "Share", "exponentials_as_pairs", "make_safe"]

@@ -26,13 +26,14 @@ from weft.block.listing import listing
 from weft.block.lower import lower
 from weft.block.program import BlockProgram
 from weft.errors import ScheduleError, UnsupportedError, WeftError
-from weft.fuse import RULES_IN_PLANS, Fusion, fuse
+from weft.fuse import Fusion
 from weft.fuse.round_where_made import round_where_made
 from weft.fuse.safety import make_safe
 from weft.lab.fuzz.campaign import Course, Outcome, Tally, run
 from weft.lab.fuzz.random_programs import minimised, random_program
 from weft.lab.fuzz.random_schedules import fitting_schedule
 from weft.options import options
+from weft.pipeline import RULES_IN_PLANS, fuse
 from weft.plan.choose.region import Example, compile_region
 from weft.schedule import Schedule
 from weft.tensor.domain import Array, Domain

@@ -11,43 +11,23 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 
 from weft.block.copies import canonical
 from weft.block.lower import lower
-from weft.block.program import BlockProgram
 from weft.errors import ScheduleError, UnsupportedError
-from weft.fuse import RULES_IN_PLANS, fuse
-from weft.fuse.round_where_made import round_where_made
-from weft.fuse.safety import make_safe
 from weft.lab.fuzz.campaign import Course, Outcome, Tally, run
 from weft.lab.fuzz.programs import Trial, examined
 from weft.lab.fuzz.random_schedules import fitting_schedule
+from weft.pipeline import AFTER_FUSION, DERIVED_LAWS, GRAPH, RULES_IN_PLANS, WRITTEN, fuse
 from weft.plan.partition.laws_check import laws_refuted
-from weft.tensor import laws
+from weft.tensor.laws import centre_at_an_element
+from weft.tensor.passes import Pass, Step
 from weft.tensor.program import TensorProgram
 from weft.verify import verify
 
-Law = Callable[[TensorProgram], TensorProgram]
-
-LAWS: dict[str, Law] = {
-    law.__name__: law
-    for law in (
-        laws.inline_reindexing,
-        laws.drop_precision_casts,
-        laws.masks_in_place,
-        laws.split_elementwise,
-        laws.merge_equal,
-        laws.pick_first,
-        laws.normalize,
-        laws.sizes_in_place,
-        laws.cancel_shifts,
-        laws.scale_rows_last,
-        laws.expand_sums,
-        laws.centre_at_an_element,
-        laws.decays_below_maxima,
-        laws.narrow_exact_factors,
-    )
+LAWS: Mapping[str, Pass[..., TensorProgram]] = {
+    each.name: each for each in (*GRAPH, centre_at_an_element, *DERIVED_LAWS, *WRITTEN.before) if not each.takes
 }
 """Laws by name; each is tried on the program as it is drawn, and on what the laws before it made."""
 
@@ -119,17 +99,13 @@ def _steps(program: TensorProgram, rng: random.Random) -> Iterator[tuple[str, st
         yield step.rule, trial.difference(step.after)
     for alternative in fused.alternatives:
         yield "peel_first_iteration", trial.difference(alternative.program)
-    for before in _distinct(s.program for s in (*fused.snapshots, *plain.snapshots)):
-        safe = make_safe(before).program
-        if safe != before:
-            yield "make_safe", trial.difference(safe)
-        rounded = round_where_made(safe)
-        if rounded != safe:
-            yield "round_where_made", trial.difference(rounded)
-
-
-def _distinct(programs: Iterator[BlockProgram]) -> Iterator[BlockProgram]:
-    yield from dict.fromkeys(programs)
+    for snapshot in (*fused.snapshots, *plain.snapshots):
+        made = snapshot.program
+        for each in AFTER_FUSION:
+            after = each.again(made, Step(each.name))
+            if after != made:
+                yield each.name, trial.difference(after)
+            made = after
 
 
 def _schedules(program: TensorProgram, rng: random.Random) -> Iterator[tuple[str, str | None]]:

@@ -13,7 +13,6 @@ from weft.block.program import BlockProgram
 from weft.cascade import Approximation
 from weft.cost import Cost
 from weft.errors import VerificationError, WrongKernelError
-from weft.fuse import Step
 from weft.options import current
 from weft.plan.choose.select import select
 from weft.plan.targets import LaunchSpec, Toolchain, launch_specs, toolchain
@@ -22,6 +21,7 @@ from weft.plan.targets.interface import given
 from weft.plan.targets.kernel import NOT_JUDGED, Kernel
 from weft.run.cache import Json
 from weft.schedule import KernelNodes, Schedule, tensor_of
+from weft.tensor.passes import Step
 from weft.tensor.program import TensorProgram
 from weft.verify import Verdict, verify
 
@@ -35,7 +35,7 @@ class CompiledRegion:
 
     Attributes:
         program: the tensor program it computes.
-        lowered, fused: its block program before and after the rules.
+        fused: its block program, without places.
         trace: the rewrites in between.
         kernels: in launch order.
         origin: which candidate it is.
@@ -44,7 +44,6 @@ class CompiledRegion:
     """
 
     program: TensorProgram
-    lowered: BlockProgram
     fused: BlockProgram
     trace: tuple[Step, ...]
     kernels: tuple[Kernel, ...]
@@ -147,7 +146,6 @@ def _built(selection: Selection, chosen: Candidate) -> CompiledRegion:
     made = tuple(_kernel(chain, spec, costs, checked) for spec in specs)
     return CompiledRegion(
         program,
-        selection.lowered,
         chosen.fused,
         chosen.trace,
         made,

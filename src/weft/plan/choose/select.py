@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
-from weft.block import lower
 from weft.block.check import Scope, infer
 from weft.block.copies import canonical
 from weft.block.program import BlockProgram
 from weft.block.walk import maps
-from weft.cascade import Approximation, Chains, chains
+from weft.cascade import Approximation, chains
+from weft.defects import note, reason_of
 from weft.errors import ScheduleError, UnsupportedError
-from weft.fuse import RULES_IN_PLANS, RULES_THAT_KEEP_PRECISION, Fusion, Step, fuse
-from weft.fuse.coarse_where_kept_in_16_bits import coarse_where_kept_in_16_bits
-from weft.fuse.round_where_made import round_where_made
-from weft.fuse.safety import Safe, make_safe
-from weft.masks import limit
+from weft.fuse.safety import make_safe
 from weft.options import current
-from weft.plan.choose.shifts import without_shifts
+from weft.pipeline import ONE_LOOP, PASSES, ROUNDING_LOOP, SNAPSHOTS, WRITTEN, Family, snapshots
 from weft.plan.targets import toolchain
 from weft.plan.targets.candidates import Candidate, Considered, Example, Selection, Way, Ways
 from weft.schedule import Schedule
 from weft.tensor.dtypes import DType
-from weft.tensor.laws import decays_below_maxima, sizes_in_place
+from weft.tensor.passes import Bears, Rewritten, Setting
 from weft.tensor.program import Contraction, TensorProgram
 from weft.verify import Ranges
 
@@ -32,13 +28,11 @@ from weft.verify import Ranges
 _CLOSE = 1.12
 # How many programs for a GPU are looked at closely, and how far behind the first one in predicted time.
 _LOOKED_AT, _FAR = 3, 3.0
-_WRITTEN = "rules that keep every rounding"
-_RUNNING = "one loop that rounds at the scale so far"
 _NOT_ASKED_FOR = 'left out: no rounding of this is the one that was written; options(rounding="running") takes it'
 
 
 def select(program: TensorProgram, example: Example, schedule: Schedule | None = None) -> Selection:
-    """Select the cheapest candidate for `program`: the snapshots of its fusion, with and without the rules that move rounding.
+    """Select the cheapest candidate for `program`: generate candidates, price each, and choose among them.
 
     Args:
         program: one region.
@@ -49,55 +43,183 @@ def select(program: TensorProgram, example: Example, schedule: Schedule | None =
         UnsupportedError: no candidate has a block program or a kernel; the reason is the first one's.
     """
     chain = toolchain(example.target)
-    lengths = _lengths(program, example)
-    lowered = lower(sizes_in_place(program), lengths=lengths)
-    wanted = _elements(lowered)
-    found: list[Candidate] = []
+    found: list[Priced] = []
     considered: list[Considered] = []
-    failure: UnsupportedError | ScheduleError | None = None
-    ways: dict[Candidate, Ways] = {}
-    for made in _fused(program, lowered, lengths, only_exact=schedule is not None):
-        if isinstance(made, Considered):
-            considered.append(made)
-            continue
-        origin, fused, trace, approximation = made
-        fused = chain.rewritten(fused)
-        if _elements(fused) != wanted:
-            considered.append(
-                Considered(origin, None, "its results would have other element types than what was written")
-            )
-            continue
-        try:
-            own = chain.ways(fused, example)
-            way = _way(own, example, schedule)
-        except (UnsupportedError, ScheduleError) as error:
+    failures: list[Exception] = []
+    for made in generate(program, chain.setting(_lengths(program, example)), exact=schedule is not None):
+        result = price(made, example, schedule) if isinstance(made, Generated) else made
+        if isinstance(result, Failed):
             if schedule is not None:
-                raise
-            failure = failure or error
-            considered.append(Considered(origin, None, error.what))
-            continue
-        left_out = approximation is not None and current().rounding == "exact"
-        considered.append(Considered(origin, way.cost.predicted_seconds, _NOT_ASKED_FOR if left_out else ""))
-        if not left_out:
-            found.append(Candidate(origin, fused, trace, way.schedule, way.applied, way.cost, approximation))
-            ways[found[-1]] = own
-    bearing = _Bearing(program, found)
+                raise result.error
+            failures.append(result.error)
+            considered.append(result.considered())
+        elif isinstance(result, Considered):
+            considered.append(result)
+        else:
+            considered.append(result.considered())
+            found += [] if result.left_out else [result]
+    return choose(program, example, found, considered, failures, timed=schedule is None and chain.times)
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """A fused program of a region: `origin` names it; `made` is safe, and has canonical names."""
+
+    origin: str
+    made: Rewritten[BlockProgram]
+    elements: tuple[DType, ...]
+    approximation: Approximation | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Failed:
+    """What is no candidate, and the error that says why: a refusal, or a defect of weft's."""
+
+    origin: str
+    error: Exception
+
+    def considered(self) -> Considered:
+        """Say why it is none; a defect is noted, so that the user hears of it. Raises it where the option `defects` says so."""
+        note(self.error)
+        return Considered(self.origin, None, reason_of(self.error))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Priced:
+    """A candidate, with all ways to run it."""
+
+    candidate: Candidate
+    ways: Ways
+    left_out: bool
+
+    def considered(self) -> Considered:
+        """Describe the candidate for the report."""
+        seconds = self.candidate.cost.predicted_seconds
+        return Considered(self.candidate.origin, seconds, _NOT_ASKED_FOR if self.left_out else "")
+
+
+def generate(
+    program: TensorProgram, setting: Setting, *, exact: bool = False
+) -> Iterator[Generated | Considered | Failed]:
+    """Yield the fused programs of a region, family by family; or why there is none.
+
+    Args:
+        program: the region.
+        setting: of the passes.
+        exact: only what keeps every rounding.
+    """
+    make = _Generating(program, setting)
+    yield from make.family(WRITTEN)
+    if exact or any(s.example == 0 for s in program.spaces()):
+        # Rule 4 divides by a sum after the matmul instead of before: of nothing, 0 / 0 instead of nothing.
+        return
+    yield from make.family(SNAPSHOTS, plain=make.plain)
+    try:
+        chained = chains(program)
+        refused = chained.found.refused
+        running = chains(program, running=True) if refused else None
+    except Exception as error:  # noqa: BLE001 - the other families stand
+        yield Failed(ONE_LOOP.origin, error)
+        return
+    yield from (Considered(f"one loop for {r.node}", None, r.reason) for r in refused)
+    if chained.found.folds:
+        yield from make.family(ONE_LOOP)
+    if running is None:
+        return
+    if current().rounding == "running":
+        others = (r for r in running.found.refused if r not in refused)
+        yield from (Considered(f"{ROUNDING_LOOP.origin}, for {r.node}", None, r.reason) for r in others)
+    if running.approximation is not None:
+        yield from make.family(ROUNDING_LOOP, approximation=running.approximation)
+
+
+@dataclass
+class _Generating:
+    """Makes the families of a region; of equal programs, the first is a candidate."""
+
+    program: TensorProgram
+    setting: Setting
+    seen: set[BlockProgram] = field(default_factory=set[BlockProgram])
+    plain: int | None = None
+
+    def family(
+        self, family: Family, *, plain: int | None = None, approximation: Approximation | None = None
+    ) -> Iterator[Generated | Failed]:
+        """Yield the programs of `family` in which at most `plain` exponentials stay as written."""
+        setting, values = replace(self.setting, plain=plain), self.program.values()
+        elements = tuple(values[name].dtype for name in self.program.outputs)
+        try:
+            every = list(snapshots(family, self.program, setting, checked=current().debug_checks))
+        except Exception as error:  # noqa: BLE001 - one family fails alone
+            yield Failed(f"{family.origin} for chains of reductions" if family.chains else family.origin, error)
+            return
+        for origin, fused in every:
+            try:
+                made = fused.under(family.after, setting)
+                made = replace(made, program=canonical(made.program))
+            except Exception as error:  # noqa: BLE001 - one candidate fails alone
+                yield Failed(origin, error)
+                continue
+            if family is WRITTEN:
+                self.plain = make_safe(made.program).plain
+            if made.program not in self.seen:
+                self.seen.add(made.program)
+                yield Generated(origin, made, elements, approximation)
+
+
+def price(made: Generated, example: Example, schedule: Schedule | None = None) -> Priced | Considered | Failed:
+    """Schedule a fused program, and predict its time; or say why it is no candidate."""
+    fused, chain = made.made.program, toolchain(example.target)
+    try:
+        if _elements(fused) != made.elements:
+            return Considered(made.origin, None, "its results would have other element types than what was written")
+        ways = chain.ways(fused, example)
+        way = _way(ways, example, schedule)
+    except Exception as error:  # noqa: BLE001 - one candidate fails alone
+        return Failed(made.origin, error)
+    found = Candidate(made.origin, fused, made.made.steps, way.schedule, way.applied, way.cost, made.approximation)
+    return Priced(found, ways, left_out=made.approximation is not None and current().rounding == "exact")
+
+
+def choose(
+    program: TensorProgram,
+    example: Example,
+    found: Sequence[Priced],
+    considered: Sequence[Considered],
+    failures: Sequence[Exception],
+    *,
+    timed: bool,
+) -> Selection:
+    """Choose the cheapest of `found` that bears the magnitudes that `program` bears.
+
+    Args:
+        program, example: the region, and what it is scheduled for.
+        found: candidates.
+        considered: these, and those that are none.
+        failures: why those are none.
+        timed: the target times more schedules of a few candidates.
+
+    Raises:
+        Exception: the first of `failures`, where no candidate is left.
+    """
+    bearing = _Bearing(program, [each.candidate for each in found])
     try:
         chosen = bearing.cheapest()
-        others = _more_to_time(bearing, ways) if schedule is None and chain.times else ()
+        ways = {each.candidate: each.ways for each in found}
+        others = _more_to_time(bearing, ways) if timed else ()
     except UnsupportedError as error:
-        raise failure or error from None
-    considered = [bearing.said.get(each.origin, each) for each in considered]
+        raise next(iter(failures), error) from None
     chosen = others[0] if others else chosen
-    written = next((c for c in bearing.left if c.origin == _WRITTEN and c.fused is not chosen.fused), None)
-    launch_seconds = chain.machine(example.threads).launch_seconds
-    return Selection(program, example, lowered, chosen, tuple(considered), written, others[1:], launch_seconds)
+    written = next((c for c in bearing.left if c.origin == WRITTEN.origin and c.fused is not chosen.fused), None)
+    launch_seconds = toolchain(example.target).machine(example.threads).launch_seconds
+    said = tuple(bearing.said.get(each.origin, each) for each in considered)
+    return Selection(program, example, chosen, said, written, others[1:], launch_seconds)
 
 
 class _Bearing:
     """The candidates of a region that bear the magnitudes of inputs that the program as written bears.
 
-    Each is looked at only when it would be taken, since that takes milliseconds; the program as written needs no look.
+    Each is looked at only when it would be taken, since that takes milliseconds; one whose passes all bear as much needs no look.
 
     Attributes:
         left: candidates that nothing is known against.
@@ -106,7 +228,8 @@ class _Bearing:
 
     def __init__(self, program: TensorProgram, found: Sequence[Candidate]) -> None:
         self.left, self.said = list(found), dict[str, Considered]()
-        self._ranges, self._fine = Ranges(program), {_WRITTEN}
+        self._ranges = Ranges(program)
+        self._fine = {c.origin for c in found if all(PASSES[s.rule].bears is Bears.as_before for s in c.trace)}
 
     def _running(self) -> list[Candidate]:
         return [c for c in self.left if c.approximation is not None] or self.left
@@ -153,18 +276,18 @@ def _more_to_time(bearing: _Bearing, ways: Mapping[Candidate, Ways]) -> tuple[Ca
     return tuple(sorted(made, key=lambda c: c.cost.predicted_seconds))
 
 
-def _elements(program: BlockProgram) -> list[DType]:
+def _elements(program: BlockProgram) -> tuple[DType, ...]:
     """Return the element types of the program's outputs. Running values are float64 where anything is: they may have
     become a result.
     """
     types = infer(program.graph, dict(program.inputs), Scope({}, applied=False))
-    return [types[name].dtype for name in program.graph.outputs]
+    return tuple(types[name].dtype for name in program.graph.outputs)
 
 
 def _cheapest(found: Sequence[Candidate]) -> Candidate:
     """Choose the candidate predicted to be fastest; where that is the program as written, one that moves less may be as fast."""
     cheapest = min(found, key=lambda c: c.cost.predicted_seconds)  # the first of equals
-    if cheapest.origin != _WRITTEN:
+    if cheapest.origin != WRITTEN.origin:
         return cheapest
     close = (c for c in found if c.cost.predicted_seconds <= _CLOSE * cheapest.cost.predicted_seconds)
     return min(close, key=lambda c: (c.cost.bytes_read + c.cost.bytes_written, c.cost.predicted_seconds))
@@ -187,98 +310,7 @@ def _demand_rests(applied: BlockProgram, example: Example) -> None:
             )
 
 
-_Fused = tuple[str, BlockProgram, tuple[Step, ...], Approximation | None]
-
-
-def _fused(
-    program: TensorProgram,
-    lowered: BlockProgram,
-    lengths: Mapping[str, int] | None,
-    *,
-    only_exact: bool,
-) -> Iterator[_Fused | Considered]:
-    """Yield each candidate's origin, its program in canonical names, and its trace; or why it is none."""
-    first = _with_decays(program, lowered, lengths)
-    exact = fuse(first, RULES_IN_PLANS, (), checked=current().debug_checks)
-    written = canonical(round_where_made(limit(exact.last)))
-    yield _WRITTEN, written, exact.steps, None
-    empty = any(s.example == 0 for s in program.spaces())
-    if only_exact or empty:
-        # Rule 4 divides by a sum after the matmul instead of before: of nothing, 0 / 0 instead of nothing.
-        return
-    seen = {written}
-    cancelled = without_shifts(program)
-    if cancelled != program:
-        first = _with_decays(cancelled, None, lengths)
-    fusion = fuse(first, RULES_THAT_KEEP_PRECISION, checked=current().debug_checks)
-    plain = make_safe(written).plain
-    for origin, snapshot, trace, _ in _snapshots(fusion):
-        safe: Safe = make_safe(limit(snapshot))
-        if safe.plain > plain:
-            lost = "an exponential lost its shift and would overflow where the program as written does not"
-            yield Considered(origin, None, lost)
-            continue
-        made = canonical(coarse_where_kept_in_16_bits(round_where_made(safe.program)))
-        if made not in seen:
-            seen.add(made)
-            yield origin, made, trace, None
-    yield from _cascaded(program, seen, lengths)
-
-
-def _cascaded(
-    program: TensorProgram, seen: set[BlockProgram], lengths: Mapping[str, int] | None
-) -> Iterator[_Fused | Considered]:
-    """Yield candidates in which chains of dependent reductions are one loop, and why others of the program are not."""
-    chained = chains(program)
-    refused = chained.found.refused
-    yield from (Considered(f"one loop for {r.node}", None, r.reason) for r in refused)
-    if chained.found.folds:
-        yield from _looped("one loop", chained, seen, lengths)
-    if refused:
-        running = chains(program, running=True)
-        if current().rounding == "running":
-            others = (r for r in running.found.refused if r not in refused)
-            yield from (Considered(f"{_RUNNING}, for {r.node}", None, r.reason) for r in others)
-        if running.approximation is not None:
-            yield from _looped(_RUNNING, running, seen, lengths)
-
-
-def _looped(
-    name: str, chained: Chains, seen: set[BlockProgram], lengths: Mapping[str, int] | None
-) -> Iterator[_Fused | Considered]:
-    found = chained.found
-    try:
-        first = lower(chained.program, found.folds, lengths)
-    except UnsupportedError as error:
-        yield Considered(f"{name} for chains of reductions", None, error.what)
-        return
-    fusion = fuse(first, RULES_THAT_KEEP_PRECISION, checked=current().debug_checks)
-    for origin, snapshot, trace, _ in _snapshots(fusion):
-        safe = make_safe(limit(snapshot))
-        made = canonical(coarse_where_kept_in_16_bits(round_where_made(safe.program)))
-        if made not in seen:
-            seen.add(made)
-            yield f"{name}, {origin}", made, trace, chained.approximation
-
-
 def _lengths(program: TensorProgram, example: Example) -> Mapping[str, int] | None:
     """Return lengths of loops that may be nested in any order: of a program that multiplies nothing; None if the target minds."""
     matmuls = any(isinstance(n, Contraction) for n in program.nodes)
     return None if matmuls or not toolchain(example.target).any_order else example.sizes
-
-
-def _with_decays(
-    program: TensorProgram, lowered: BlockProgram | None, lengths: Mapping[str, int] | None
-) -> BlockProgram:
-    """Lower `program` with its exponentials below maxima cheaper; `lowered` is the block program of the program as it is."""
-    decaying = decays_below_maxima(program)
-    return lowered if lowered is not None and decaying is program else lower(sizes_in_place(decaying), lengths=lengths)
-
-
-def _snapshots(fusion: Fusion) -> Iterator[_Fused]:
-    for snapshot in fusion.snapshots:
-        yield f"snapshot after {snapshot.steps} steps", snapshot.program, fusion.steps[: snapshot.steps], None
-    for other in fusion.alternatives:
-        before = fusion.snapshots[other.beside - 1].steps
-        trace = (*fusion.steps[:before], *other.steps)
-        yield f"peeled instead of the extension after {before} steps", other.program, trace, None

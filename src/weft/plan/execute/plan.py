@@ -12,14 +12,15 @@ import torch
 from weft.capture import (
     Captured,
     Fallback,
+    FromProgram,
     Number,
     without_units,
 )
-from weft.defects import note
-from weft.errors import CacheFolderError, CompilerError, UnknownOptionError, WeftError
+from weft.defects import note, reason_of
+from weft.errors import CacheFolderError, CompilerError, UnknownOptionError
+from weft.pipeline import GRAPH
 from weft.plan.choose.region import CompiledRegion
 from weft.plan.execute.instead import Instead
-from weft.plan.execute.layout import as_in_eager
 from weft.plan.execute.library import for_the_library
 from weft.plan.execute.regions import Prepared, Regions, calls_of, lone_matmuls
 from weft.plan.execute.runner import CallStep, PlanStep, RegionStep, Runner, ViewStep, kept_dims, runner
@@ -31,9 +32,9 @@ from weft.plan.targets.home import gpu_of, home
 from weft.plan.targets.kernel import Kernel
 from weft.run.compiler import compiler_works
 from weft.target import Target
+from weft.tensor import passes
 from weft.tensor.axes import Space
-from weft.tensor.dtypes import DType
-from weft.tensor.laws import multiply_in_fp8, narrow_exact_factors, normalize
+from weft.tensor.passes import Rewritten, Setting
 from weft.tensor.program import Opaque, TensorProgram
 
 _FASTER_ALONE = "PyTorch's library was measured to be faster"
@@ -56,6 +57,7 @@ class Plan:
         arguments: how many the graph has.
         size_class: the magnitudes of the tensors among the example arguments.
         device: the GPU that they live on, if they do.
+        trace: the rewrites from the captured program to the regions', each region's beginning with the step that takes it.
     """
 
     captured: Captured
@@ -69,6 +71,7 @@ class Plan:
     arguments: int = 0
     size_class: tuple[int, ...] = ()
     device: torch.device | None = None
+    trace: tuple[passes.Step, ...] = ()
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -140,7 +143,9 @@ def size_class(arguments: Sequence[Any]) -> tuple[int, ...]:
 def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known: Regions) -> Plan | dict[int, str]:
     """Make the plan, or return the calls that PyTorch must run in another attempt, by number, and why, if a region failed."""
     assert captured.program is not None
-    program = as_in_eager(_for_the_machine(normalize(captured.program), known.target), captured.results)
+    made = Rewritten(captured.program).under(GRAPH, _setting(captured, known.target))
+    program: TensorProgram = made.program
+    trace = list(made.steps)
     known.layouts = {name: _layout(t) for name, t in _inputs(captured, program, arguments).items()}
     known.constant = frozenset(space.name for space, number in captured.sizes.items() if not number.symbols)
     steps: list[PlanStep] = []
@@ -160,6 +165,7 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
                     region = known.built(stage)
                     steps += _region_steps(known.prepared(stage), region, program, there, captured.sizes)
                     regions.append(region)
+                    trace += (*known.prepared(stage).steps, *region.trace)
                     cut.append(stage)
                 except Exception as error:  # noqa: BLE001 - whatever it is, this region alone goes to PyTorch
                     note(error)
@@ -180,8 +186,8 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     )  # without all that is not needed once this is built
     with_library = functools.partial(_with_library, captured, program, cut, fresh) if matmuls else None
     captured = replace(captured, leaving=None, recording=None)  # they hold the whole recording
-    made = tuple(regions), captured.fallbacks, run, with_library, in_place, tuple(steps), len(arguments)
-    return Plan(captured, program, *made)
+    rest = tuple(regions), captured.fallbacks, run, with_library, in_place, tuple(steps), len(arguments)
+    return Plan(captured, program, *rest, trace=tuple(trace))
 
 
 def running(
@@ -211,15 +217,11 @@ def _with_library(
     return captured.leaving(dict.fromkeys(calls, _FASTER_ALONE)) if calls and captured.leaving is not None else None
 
 
-def _for_the_machine(program: TensorProgram, target: Target) -> TensorProgram:
-    """Give `program` matmuls of narrower factors, where that is right and the machine has units for it that kernels drive."""
-    chain = toolchain(target)
-    if not chain.narrow_matmuls():
-        return program
-    machine = chain.machine(1)
-    rates = [machine.matrix_rate(d) for d in (DType.float32, DType.bfloat16, DType.float8_e4m3fn)]
-    program = multiply_in_fp8(program) if rates[2] > rates[1] else program
-    return narrow_exact_factors(program) if rates[1] > rates[0] else program
+def _setting(captured: Captured, target: Target) -> Setting:
+    """Return what the passes on `captured` depend on: the target's units, and eager's order of results in memory."""
+    ordered = (r for r in captured.results if isinstance(r, FromProgram))
+    orders = tuple((r.index, r.order) for r in ordered if r.order is not None)
+    return replace(toolchain(target).setting(), orders=orders)
 
 
 def _left_to_pytorch(captured: Captured, region: Region, error: Exception) -> dict[int, str]:
@@ -236,11 +238,6 @@ def _left_to_pytorch(captured: Captured, region: Region, error: Exception) -> di
     if not calls or captured.leaving is None:
         raise error
     return dict.fromkeys(calls, reason_of(error))
-
-
-def reason_of(error: Exception) -> str:
-    """Say to a user why weft does not run something: what weft says of it, or what failed in weft."""
-    return error.what if isinstance(error, WeftError) else f"weft failed: {type(error).__name__}: {error}"
 
 
 def _region_steps(

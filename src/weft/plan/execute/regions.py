@@ -16,6 +16,7 @@ from weft.capture import Captured
 from weft.cost import Machine, least_seconds, total
 from weft.errors import Location, ScheduleError, UnsupportedError, VerificationError, WeftError
 from weft.options import current
+from weft.pipeline import REGION
 from weft.plan.choose.cuts import Cuts
 from weft.plan.choose.region import CompiledRegion, build_region
 from weft.plan.choose.select import select
@@ -30,7 +31,8 @@ from weft.plan.targets.packed import unplaced
 from weft.run.key import cache_key
 from weft.target import CPU, Target
 from weft.tensor.axes import Axis, Space
-from weft.tensor.laws import View, centre_at_an_element, numbered, views
+from weft.tensor.laws import View, part, views
+from weft.tensor.passes import Rewritten, Setting, Step
 from weft.tensor.program import Contraction, Extent, Node, Opaque, TensorProgram, uses
 from weft.tensor.rename import with_axes, with_values
 
@@ -49,6 +51,7 @@ class Prepared:
         made: the views.
         example: sizes and layouts to compile for.
         form: the same text for regions that are one program up to names, at the same example.
+        steps: from the graph's program to `program`.
     """
 
     region: Region
@@ -58,6 +61,7 @@ class Prepared:
     made: tuple[View, ...]
     example: Example
     form: str
+    steps: tuple[Step, ...]
 
 
 @dataclass
@@ -179,16 +183,20 @@ class Regions:
         )
 
     def _prepare(self, region: Region) -> Prepared:
-        centred = centre_at_an_element(region.program)
-        viewed, made = views(centred)
-        program = numbered(replace(viewed, derived=()), self.layouts)  # a view shows its own size
-        own = {v.name for v in made}
+        law, *rest = REGION
+        setting, own = Setting(inputs=tuple(self.layouts)), region.program
+        cut = Step(part.name, None, (tuple(n.name for n in own.nodes), own.outputs))
+        centred = Rewritten(own, (cut,)).under((law,), setting)
+        viewed, made = views(centred.program)
+        program = centred.under(rest, setting)
+        of_views = {v.name for v in made}
         innermost = {
-            node.name: None if old.name in own else self.layouts.get(old.name, len(node.axes) - 1)
-            for node, old in zip(program.inputs, viewed.inputs, strict=True)
+            node.name: None if old.name in of_views else self.layouts.get(old.name, len(node.axes) - 1)
+            for node, old in zip(program.program.inputs, viewed.inputs, strict=True)
         }
-        example = replace(self.example(program), innermost=innermost)
-        return Prepared(region, centred, program, viewed, made, example, form_of(program, example))
+        example = replace(self.example(program.program), innermost=innermost)
+        form = form_of(program.program, example)
+        return Prepared(region, centred.program, program.program, viewed, made, example, form, program.steps)
 
     @property
     def _machine(self) -> Machine:

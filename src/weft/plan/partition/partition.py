@@ -8,13 +8,13 @@ from math import prod
 from typing import TypeAlias
 
 from weft.tensor.axes import Space
+from weft.tensor.laws import part
 from weft.tensor.program import (
     Cast,
     Constant,
     Contraction,
     Elementwise,
     Extent,
-    Input,
     Iota,
     Node,
     Opaque,
@@ -78,7 +78,6 @@ def partition(program: TensorProgram) -> tuple[Task, ...]:
     read, in its own region, what another contraction made starts a new region (one accumulating loop nest a kernel; `Cuts` joins
     regions where that is cheaper), and a region has at most `MOST_NODES` operations.
     """
-    values = program.values()
     depth = _depths(program)
     local = _local(program)
     groups = [part for group in _connected(program, depth, local) for part in _parts(group)]
@@ -86,7 +85,7 @@ def partition(program: TensorProgram) -> tuple[Task, ...]:
     position = {n.name: i for i, n in enumerate(program.nodes)}
     for members in groups:
         first = members[0]
-        stage = _call(members) if isinstance(first, Opaque) else _with_local(program, members, local, values)
+        stage = _call(members) if isinstance(first, Opaque) else _with_local(program, members, local)
         stages.append((depth[first.name], position[first.name], stage))
     return tuple(stage for _, _, stage in sorted(stages, key=lambda s: s[:2]))
 
@@ -97,27 +96,27 @@ def united(program: TensorProgram, regions: Sequence[Region], again: Collection[
         return regions[0]
     own = {n.name for r in regions for n in r.program.nodes}
     local = _local(program).union(again)
-    return _region(program, [n for n in program.nodes if n.name in own], local, program.values())
+    return _region(program, [n for n in program.nodes if n.name in own], local)
 
 
 def apart(program: TensorProgram, region: Region) -> tuple[Region, ...]:
     """Cut `region` into parts with one contraction each, one after the other: one may want as a batch what another
     wants in blocks.
     """
-    values, local = program.values(), _local(program)
+    local = _local(program)
     members = [n for n in region.program.nodes if n.name not in local]
     starts = [i for i, n in enumerate(members) if isinstance(n, Contraction)][1:]
     if not starts:
         return (region,)
     ends = [*starts, len(members)]
-    return tuple(_with_local(program, members[a:b], local, values) for a, b in zip([0, *starts], ends, strict=True))
+    return tuple(_with_local(program, members[a:b], local) for a, b in zip([0, *starts], ends, strict=True))
 
 
 def taken_apart(program: TensorProgram, region: Region, names: Collection[str]) -> tuple[Region, ...]:
     """Return the operations of `region` that make `names`, as a region; none where every region makes these for itself."""
     local = _local(program)
     members = [n for n in region.program.nodes if n.name in names and n.name not in local]
-    return (_with_local(program, members, local, program.values()),) if members else ()
+    return (_with_local(program, members, local),) if members else ()
 
 
 def before_reductions(program: TensorProgram, region: Region) -> tuple[Region, ...]:
@@ -126,7 +125,7 @@ def before_reductions(program: TensorProgram, region: Region) -> tuple[Region, .
 
     The first part makes its values block by block, or row by row; the second reads whole rows, or all of them.
     """
-    values, local = program.values(), _local(program)
+    local = _local(program)
     members = [n for n in region.program.nodes if n.name not in local]
     along, late = dict[str, frozenset[Space]](), set[str]()
     for node in members:
@@ -139,12 +138,12 @@ def before_reductions(program: TensorProgram, region: Region) -> tuple[Region, .
             late.add(node.name)
         along[node.name] = before | own
     parts = [[n for n in members if (n.name in late) is which] for which in (False, True)]
-    return tuple(_with_local(program, part, local, values) for part in parts) if all(parts) else (region,)
+    return tuple(_with_local(program, part, local) for part in parts) if all(parts) else (region,)
 
 
 def before_matmuls(program: TensorProgram, region: Region) -> tuple[Region, ...]:
     """Cut `region` in two: what its matmuls read of it, and the matmuls with what follows."""
-    values, local = program.values(), _local(program)
+    local = _local(program)
     members = [n for n in region.program.nodes if n.name not in local]
     read = {name for n in members if isinstance(n, Contraction) for name in uses(n)}
     early = set[str]()
@@ -155,7 +154,7 @@ def before_matmuls(program: TensorProgram, region: Region) -> tuple[Region, ...]
     if not early.isdisjoint(matmuls):
         return (region,)
     parts = [[n for n in members if (n.name in early) is which] for which in (True, False)]
-    return tuple(_with_local(program, part, local, values) for part in parts) if all(parts) else (region,)
+    return tuple(_with_local(program, part, local) for part in parts) if all(parts) else (region,)
 
 
 def between_passes(
@@ -188,8 +187,8 @@ def between_passes(
             parts.setdefault((passes[node.name], along[node.name]), []).append(node)
     if len(parts) < 2:
         return (region,), frozenset()
-    values, every = program.values(), local | again
-    return tuple(_with_local(program, part, every, values) for _, part in sorted(parts.items(), key=_first)), again
+    every = local | again
+    return tuple(_with_local(program, part, every) for _, part in sorted(parts.items(), key=_first)), again
 
 
 def _first(part: tuple[tuple[int, frozenset[Space]], list[Node]]) -> int:
@@ -257,16 +256,14 @@ def _made_again(
     return frozenset(again)
 
 
-def _with_local(
-    program: TensorProgram, members: Sequence[Node], local: Collection[str], values: Mapping[str, Node]
-) -> Region:
+def _with_local(program: TensorProgram, members: Sequence[Node], local: Collection[str]) -> Region:
     """Make the region of `members`, with the `local` values that they read."""
     needed = {v for n in members for v in uses(n)}
     for node in reversed(program.nodes):
         if node.name in needed and node.name in local:
             needed.update(uses(node))
     own = {n.name for n in members} | needed.intersection(local)
-    return _region(program, [n for n in program.nodes if n.name in own], local, values)
+    return _region(program, [n for n in program.nodes if n.name in own], local)
 
 
 def in_order(stages: Sequence[Task]) -> tuple[Task, ...]:
@@ -406,19 +403,15 @@ def _call(members: Sequence[Node]) -> TorchCall:
     return TorchCall(opaque[0].call, opaque[0].uses, tuple(n.name for n in opaque))
 
 
-def _region(
-    program: TensorProgram, members: Sequence[Node], local: Collection[str], values: Mapping[str, Node]
-) -> Region:
+def _region(program: TensorProgram, members: Sequence[Node], local: Collection[str]) -> Region:
     own = {n.name for n in members}
-    read = dict.fromkeys(v for n in members for v in uses(n) if v not in own)
-    inputs = tuple(Input(v, values[v].axes, values[v].dtype) for v in read)
     elsewhere = _wanted(program, own, local) | set(program.outputs)
     if all(n.name in local for n in members):  # for whom nobody makes it: what is returned, and what PyTorch reads
         elsewhere = {v for n in program.nodes if isinstance(n, Opaque) for v in n.uses} | set(program.outputs)
     else:
         elsewhere -= set(local)
     outputs = tuple(n.name for n in members if n.name in elsewhere)
-    return Region(TensorProgram(inputs, tuple(members), outputs, derived=program.derived))
+    return Region(part(program, tuple(n.name for n in members), outputs))
 
 
 def _wanted(program: TensorProgram, own: Collection[str], local: Collection[str]) -> set[str]:

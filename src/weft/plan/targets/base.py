@@ -31,6 +31,8 @@ from weft.run.launch import Made
 from weft.schedule import KernelNodes, Schedule, apply, kernels
 from weft.target import Target
 from weft.tensor.axes import Axis
+from weft.tensor.dtypes import DType
+from weft.tensor.passes import Setting
 from weft.tensor.program import TensorProgram
 from weft.verify.emitted import FAR, MANY
 
@@ -126,6 +128,7 @@ class Toolchain(ABC):
         target: its name.
         kinds: the kinds of targets (`Target.kind`) that the class is for.
         architectures: for messages, names of targets that are tested; `kinds` where there is one of each.
+        passes: the class of targets that passes name (`Pass.kinds`).
         doubles: kernels compute in float64, so that what PyTorch carries in it on a CPU is carried so.
         fine: kernels may end between a matmul and what makes its operands: each thread block would make these again.
         inputs_in_caches: inputs may lie in any level of the memory that has room for them; else they come from the last one.
@@ -140,6 +143,7 @@ class Toolchain(ABC):
 
     kinds: ClassVar[tuple[str, ...]]
     architectures: ClassVar[tuple[str, ...]] = ()
+    passes: ClassVar[str] = "cpu"
     doubles: ClassVar[bool] = True
     fine: ClassVar[bool] = False
     inputs_in_caches: ClassVar[bool] = True
@@ -200,9 +204,17 @@ class Toolchain(ABC):
 
     # Schedules.
 
-    def rewritten(self, fused: BlockProgram) -> BlockProgram:
-        """Applies the rewrites of fused programs that are for this target alone."""
-        return fused
+    def setting(self, lengths: Mapping[str, int] | None = None) -> Setting:
+        """Returns what passes depend on: which are for the target, and what its units multiply.
+
+        `lengths` are those of loops that may be nested in any order.
+        """
+        if not self.narrow_matmuls():
+            return Setting(self.passes, lengths=lengths)
+        machine = self.machine(1)
+        wide, narrow, eighths = map(machine.matrix_rate, (DType.float32, DType.bfloat16, DType.float8_e4m3fn))
+        faster = {DType.bfloat16: narrow > wide, DType.float8_e4m3fn: eighths > narrow}
+        return Setting(self.passes, frozenset(dtype for dtype, is_faster in faster.items() if is_faster), lengths)
 
     def ways(self, fused: BlockProgram, example: Example) -> Ways:
         """Returns the ways to schedule `fused`."""

@@ -10,9 +10,9 @@ from weft.block.program import BlockProgram
 from weft.cascade import Approximation
 from weft.cost import Cost
 from weft.errors import Location, ScheduleError, UnsupportedError
-from weft.fuse import Step
 from weft.schedule import Schedule, kernels
 from weft.target import CPU, Target
+from weft.tensor.passes import Step
 from weft.tensor.program import TensorProgram
 
 
@@ -133,7 +133,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Selection:
-    """The candidate to build, of a region `program` at `example`; `lowered` is what all candidates started from.
+    """The candidate to build, of a region `program` at `example`.
 
     `written` is the one that keeps every rounding, where that is another: it is built where no field can check the chosen one.
     `others` are more for the target's tuner to time, the likeliest first; None where they were not kept, and would be found anew.
@@ -142,7 +142,6 @@ class Selection:
 
     program: TensorProgram
     example: Example
-    lowered: BlockProgram
     chosen: Candidate
     considered: tuple[Considered, ...]
     written: Candidate | None = None

@@ -17,7 +17,6 @@ from weft.block import ranges
 from weft.cascade import Approximation
 from weft.cost import Cost
 from weft.errors import Location
-from weft.fuse import Step
 from weft.plan.partition.partition import Cut, Region, TorchCall
 from weft.plan.targets.candidates import Candidate, Considered, Example, Refusal, Selection
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule
@@ -25,6 +24,7 @@ from weft.target import Target
 from weft.tensor import axes, program, scalar
 from weft.tensor.axes import Space
 from weft.tensor.dtypes import DType
+from weft.tensor.passes import Step
 from weft.tensor.program import TensorProgram
 
 T = TypeVar("T")

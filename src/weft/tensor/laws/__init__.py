@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from weft.tensor.laws.casts import drop_precision_casts
 from weft.tensor.laws.centres import centre_at_an_element
-from weft.tensor.laws.cleaning import merge_equal, remove_dead
+from weft.tensor.laws.cleaning import merge_equal, part, remove_dead
 from weft.tensor.laws.decays import decays_below_maxima
 from weft.tensor.laws.elementwise import sizes_in_place, split_elementwise
 from weft.tensor.laws.expansion import expand_sums
@@ -19,14 +19,15 @@ from weft.tensor.laws.fp8_factors import multiply_in_fp8
 from weft.tensor.laws.masks import masks_in_place
 from weft.tensor.laws.names import numbered
 from weft.tensor.laws.narrowing import narrow_exact_factors
+from weft.tensor.laws.order import as_in_eager
 from weft.tensor.laws.picks import pick_first
 from weft.tensor.laws.reindexing import inline_reindexing
 from weft.tensor.laws.shift import cancel_shifts, lost_shifts
-from weft.tensor.laws.views import View, views
-from weft.tensor.program import TensorProgram
+from weft.tensor.laws.views import View, views, views_as_inputs
 
 __all__ = [
     "View",
+    "as_in_eager",
     "cancel_shifts",
     "centre_at_an_element",
     "decays_below_maxima",
@@ -38,23 +39,13 @@ __all__ = [
     "merge_equal",
     "multiply_in_fp8",
     "narrow_exact_factors",
-    "normalize",
     "numbered",
+    "part",
     "pick_first",
     "remove_dead",
     "scale_rows_last",
     "sizes_in_place",
     "split_elementwise",
     "views",
+    "views_as_inputs",
 ]
-
-
-def normalize(program: TensorProgram) -> TensorProgram:
-    """Applies the laws to `program`, in the one order that lets each see what it needs.
-
-    Reindexings go first, so that none stands between a cast and its reader; equal values are merged
-    last, when laws have made them alike. A second time changes names at most.
-    """
-    program = inline_reindexing(remove_dead(program))
-    split = split_elementwise(masks_in_place(drop_precision_casts(program)))
-    return remove_dead(merge_equal(pick_first(split)))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from weft.tensor import optable
 from weft.tensor.laws.cleaning import remove_dead
 from weft.tensor.laws.draft import past_casts
+from weft.tensor.passes import Conditioning, tensor_pass
 from weft.tensor.program import (
     Cast,
     Constant,
@@ -27,6 +28,7 @@ from weft.tensor.rename import with_uses
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, arguments
 
 
+@tensor_pass(Conditioning.rounding)
 def drop_precision_casts(program: TensorProgram) -> TensorProgram:
     """Removes precision casts between operations.
 

@@ -11,6 +11,7 @@ from weft.tensor.axes import Affine, Axis, Space
 from weft.tensor.dtypes import DType
 from weft.tensor.laws.cleaning import merge_equal, remove_dead
 from weft.tensor.laws.draft import Draft
+from weft.tensor.passes import Bears, Conditioning, tensor_pass
 from weft.tensor.program import (
     Cast,
     Constant,
@@ -32,6 +33,7 @@ _NEAR = {DType.float64: 2.0**970, DType.float32: 2.0**103}
 """Half the distance between the two greatest numbers of a type: what is smaller can be subtracted from each without overflow."""
 
 
+@tensor_pass(Conditioning.rounding, Bears.checked)
 def centre_at_an_element(program: TensorProgram) -> TensorProgram:
     """Takes differences to the mean of a row about its first element; `program` itself where there is none.
 

@@ -1,15 +1,17 @@
-"""Laws that change no value: what nobody reads goes, what is there twice is computed once."""
+"""Laws that change no value: what nobody reads goes, what is there twice is computed once, a part is a program of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from weft.tensor.axes import Axis
-from weft.tensor.program import Node, Opaque, TensorProgram, axes_of, uses
+from weft.tensor.passes import tensor_pass
+from weft.tensor.program import Input, Node, Opaque, TensorProgram, axes_of, uses
 from weft.tensor.rename import with_axes, with_values
 
 
+@tensor_pass()
 def remove_dead(program: TensorProgram) -> TensorProgram:
     """Drops nodes that no output depends on, but calls into PyTorch that always run.
 
@@ -28,6 +30,7 @@ def remove_dead(program: TensorProgram) -> TensorProgram:
     return replace(program, nodes=tuple(reversed(kept)))
 
 
+@tensor_pass()
 def merge_equal(program: TensorProgram, apart: Collection[str] = ()) -> TensorProgram:
     """Computes equal expressions once.
 
@@ -69,3 +72,16 @@ def form_of(node: Node) -> str:
     if hasattr(numbered, "location"):
         return repr(replace(numbered, name="", location=None))
     return repr(replace(numbered, name=""))
+
+
+@tensor_pass()
+def part(program: TensorProgram, names: Sequence[str], outputs: Sequence[str]) -> TensorProgram:
+    """Take the nodes `names` as a program of their own, which gives `outputs`; what else they read are its inputs.
+
+    Condition: as of the partition that chose them. Conditioning: none.
+    """
+    values = program.values()
+    nodes = tuple(node for node in map(values.__getitem__, names) if not isinstance(node, Input))
+    read = dict.fromkeys(v for n in nodes for v in uses(n) if v not in names)
+    inputs = tuple(Input(v, values[v].axes, values[v].dtype) for v in read)
+    return TensorProgram(inputs, nodes, tuple(outputs), derived=program.derived)

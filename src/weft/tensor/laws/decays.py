@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from weft.tensor.passes import Conditioning, tensor_pass
 from weft.tensor.program import Elementwise, Monoid, Node, Reduction, TensorProgram, Use
 from weft.tensor.scalar import Arg, apply
 
 
+@tensor_pass(Conditioning.rounding)
 def decays_below_maxima(program: TensorProgram) -> TensorProgram:
     """Replaces the exponential of what lies below its maximum by the cheaper one that only takes numbers up to 0.
 

@@ -9,10 +9,12 @@ from weft.tensor import optable
 from weft.tensor.dtypes import DType
 from weft.tensor.laws.cleaning import remove_dead
 from weft.tensor.laws.draft import Draft
+from weft.tensor.passes import tensor_pass
 from weft.tensor.program import Cast, Elementwise, Extent, Node, TensorProgram, Use
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, arguments, substitute
 
 
+@tensor_pass()
 def split_elementwise(program: TensorProgram) -> TensorProgram:
     """Make one node for each operation of the table.
 
@@ -103,6 +105,7 @@ def _over(expr: Scalar, read: list[int]) -> Scalar:
     return substitute(expr, lambda i: Arg(read.index(i)))
 
 
+@tensor_pass()
 def sizes_in_place(program: TensorProgram) -> TensorProgram:
     """Compute functions of nothing but sizes where they are read.
 

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from weft.tensor.axes import Axis
 from weft.tensor.laws.cleaning import form_of, merge_equal, remove_dead
 from weft.tensor.laws.draft import Draft
+from weft.tensor.passes import Bears, Conditioning, tensor_pass
 from weft.tensor.program import Elementwise, Extent, Monoid, Node, Reduction, TensorProgram, Use, uses
 from weft.tensor.scalar import Apply, Arg, Lit, Scalar
 
@@ -18,6 +19,7 @@ _LARGEST = 16
 """Terms and depth up to which an expression is taken apart."""
 
 
+@tensor_pass(Conditioning.cancels, Bears.checked)
 def expand_sums(program: TensorProgram) -> TensorProgram:
     """Expands sums of products of sums into the terms that can be summed without waiting for another sum.
 

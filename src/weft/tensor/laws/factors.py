@@ -9,10 +9,12 @@ from typing import TypeAlias
 
 from weft.tensor.axes import Axis
 from weft.tensor.laws.draft import Draft
+from weft.tensor.passes import Bears, Conditioning, tensor_pass
 from weft.tensor.program import Cast, Contraction, Elementwise, Node, TensorProgram, Use, uses
 from weft.tensor.scalar import Apply, Arg, Lit, Scalar
 
 
+@tensor_pass(Conditioning.rounding, Bears.checked)
 def scale_rows_last(program: TensorProgram) -> TensorProgram:
     """Move factors that lack the axis that a contraction sums over behind those that have it.
 

@@ -8,12 +8,14 @@ from dataclasses import replace
 from weft.tensor.dtypes import DType
 from weft.tensor.laws.cleaning import remove_dead
 from weft.tensor.laws.draft import past_casts
+from weft.tensor.passes import Conditioning, tensor_pass
 from weft.tensor.program import Cast, Contraction, Node, TensorProgram, Use
 
 _FP8 = frozenset({DType.float8_e4m3fn, DType.float8_e5m2})
 _ROUNDED = frozenset({DType.bfloat16, DType.float16, *_FP8})
 
 
+@tensor_pass(Conditioning.rounding, needs=(DType.float8_e4m3fn,))
 def multiply_in_fp8(program: TensorProgram) -> TensorProgram:
     """Has matmuls read fp8 numbers as they are, not widened, where all results are rounded to 16 bits or fewer.
 

@@ -15,6 +15,7 @@ from weft.tensor.dtypes import DType
 from weft.tensor.field import FieldDomain
 from weft.tensor.fp64 import Fp64Domain
 from weft.tensor.laws.cleaning import remove_dead
+from weft.tensor.passes import tensor_pass
 from weft.tensor.program import Cast, Constant, Elementwise, Extent, Iota, Node, TensorProgram, Use
 from weft.tensor.scalar import Apply, Arg, Arguments, Convert, Lit, Scalar, operations, substitute
 
@@ -23,6 +24,7 @@ _LARGEST = 8
 """The most operations of a mask that each of its readers computes for itself."""
 
 
+@tensor_pass()
 def masks_in_place(program: TensorProgram) -> TensorProgram:
     """Computes masks that are functions of indices alone where they are read.
 

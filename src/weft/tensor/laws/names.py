@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from weft.tensor.axes import Axis, Space
 from weft.tensor.builder.name import axis_name, space_name
+from weft.tensor.passes import tensor_pass
 from weft.tensor.program import Extent, Node, TensorProgram, axes_of
 from weft.tensor.rename import with_axes, with_values
 
@@ -15,6 +16,7 @@ _NUMBER = re.compile(r"^t\d+$|[._]\d+$")
 """Of a name that weft made: of a computed value, or of a copy of another one."""
 
 
+@tensor_pass(takes=("inputs",))
 def numbered(program: TensorProgram, keep: Collection[str]) -> TensorProgram:
     """Returns `program` with its nodes called t0, t1 .., and its spaces M, K, N .., in order.
 

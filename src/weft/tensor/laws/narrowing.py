@@ -17,6 +17,7 @@ from weft.tensor.laws.draft import past_casts
 from weft.tensor.laws.names import fresh
 from weft.tensor.optable.intervals import EVERYTHING
 from weft.tensor.optable.row import Interval
+from weft.tensor.passes import Conditioning, tensor_pass
 from weft.tensor.program import (
     Cast,
     Constant,
@@ -45,6 +46,7 @@ _KEEPS_WHOLE = frozenset({"add", "sub", "mul"})
 """Results are one of the arguments, or one with another sign."""
 
 
+@tensor_pass(Conditioning.rounding, needs=(DType.bfloat16,))
 def narrow_exact_factors(program: TensorProgram) -> TensorProgram:
     """Has products of float32 numbers read them as bfloat16 where that has them all.
 

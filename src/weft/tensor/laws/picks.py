@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.laws.draft import Draft
+from weft.tensor.passes import tensor_pass
 from weft.tensor.program import Cast, Elementwise, Extent, Iota, Monoid, Node, Reduction, TensorProgram, Use
 from weft.tensor.scalar import Apply, Arg, Lit, apply
 
 
+@tensor_pass()
 def pick_first(program: TensorProgram) -> TensorProgram:
     """Replace sums over a row that leave one term of an elementwise operation by sums that pick its operand.
 

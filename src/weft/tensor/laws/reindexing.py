@@ -9,6 +9,7 @@ from typing import TypeAlias, assert_never
 from weft.tensor.axes import Affine, Axis, Space
 from weft.tensor.laws.cleaning import remove_dead
 from weft.tensor.laws.draft import Draft
+from weft.tensor.passes import tensor_pass
 from weft.tensor.program import (
     Cast,
     Constant,
@@ -30,6 +31,7 @@ from weft.tensor.rename import read_uses, with_uses
 from weft.tensor.scalar import Arg, Lit, Scalar, apply
 
 
+@tensor_pass()
 def inline_reindexing(program: TensorProgram) -> TensorProgram:
     """Removes reindexings, except views of inputs and what cannot be pushed up to one.
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from weft.tensor.axes import Affine, Axis
+from weft.tensor.passes import tensor_pass
 from weft.tensor.program import Input, Node, Reindex, TensorProgram
 
 
@@ -71,3 +72,9 @@ def views(program: TensorProgram) -> tuple[TensorProgram, tuple[View, ...]]:
         made.append(Input(node.name, node.axes, node.dtype, node.axes))
     every = (*program.inputs, *made)
     return replace(program, inputs=every, nodes=tuple(kept)), tuple(found)
+
+
+@tensor_pass()
+def views_as_inputs(program: TensorProgram) -> TensorProgram:
+    """Make each reindexing of an input an input of its own; as `views`. A view shows its own sizes: none follows another."""
+    return replace(views(program)[0], derived=())

@@ -9,12 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
-from weft.block.copies import canonical
 from weft.block.program import BlockProgram
 from weft.cost import Cost, Machine, estimate_gpu, gpu
 from weft.errors import TargetError
-from weft.fuse.factors_after_maxima import factors_after_maxima
-from weft.fuse.inside_the_only_loop import inside_the_only_loop
 from weft.plan.targets.base import Built, LaunchSpec, Meta, Refused, SavedText, Toolchain
 from weft.plan.targets.bench import Bench, Judged, Serving, dense
 from weft.plan.targets.candidates import Example, Selection
@@ -57,6 +54,7 @@ class TritonGpu(Toolchain):
     """Triton kernels for an NVIDIA or AMD GPU, or for Triton's interpreter."""
 
     kinds = ("cuda", "hip")
+    passes = "gpu"
     architectures = ("cuda:80", "cuda:90", "cuda:100", "hip:gfx942")
     doubles = False
     fine = True
@@ -97,10 +95,6 @@ class TritonGpu(Toolchain):
 
     def costs(self, example: Example, applied: BlockProgram, schedule: Schedule) -> tuple[Cost, ...]:
         return estimate_gpu(applied, example.sizes, self.target, schedule, example.innermost)
-
-    def rewritten(self, fused: BlockProgram) -> BlockProgram:
-        """Takes factors off after maxima, and leaves nothing beside nested parallel loops, which then go on the grid."""
-        return canonical(inside_the_only_loop(factors_after_maxima(fused)))
 
     def ways(self, fused: BlockProgram, example: Example) -> Ways:
         return Ways(fused, example.sizes, example.innermost, self.target)

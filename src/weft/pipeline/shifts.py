@@ -9,20 +9,23 @@ from weft.block.program import BlockNode, Graph, Map, Pointwise
 from weft.block.walk import results
 from weft.errors import UnsupportedError
 from weft.fuse.safety import make_safe
-from weft.tensor.laws import cancel_shifts, lost_shifts, sizes_in_place
+from weft.tensor.laws import lost_shifts, shift, sizes_in_place
+from weft.tensor.passes import Bears, Conditioning, tensor_pass
 from weft.tensor.program import TensorProgram
 from weft.tensor.scalar import applied
 
 
-def without_shifts(program: TensorProgram) -> TensorProgram:
+@tensor_pass(Conditioning.rounding, Bears.checked)
+def cancel_shifts(program: TensorProgram) -> TensorProgram:
     """Leaves out the shifts that cancel under exponentials that are pairs without them; `program` itself where there are none.
 
+    The law is `weft.tensor.laws.cancel_shifts`; numerical safety comes after fusion.
     A shift may cancel and be needed: exp(x - max(x)) * exp(y - max(y)), divided by its sum, is no pair, since exponents that are
     added lose digits. Such exponentials keep their shifts.
     """
     kept = frozenset[str]()
     while True:
-        found = cancel_shifts(program, kept)
+        found = shift.cancel_shifts(program, kept)
         lost = lost_shifts(program, found) if found is not program else frozenset[str]()
         needed = lost & _left_plain(found) if lost else lost
         if needed <= kept:

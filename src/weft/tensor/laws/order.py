@@ -1,31 +1,34 @@
-"""In which order the dimensions of results lie in memory: as in eager, where a kernel can write them so."""
+"""The law of memory order: the dimensions of results lie in memory as in eager, where a kernel can write them so."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from weft.capture import FromProgram, Result
+from weft.tensor.passes import tensor_pass
 from weft.tensor.program import Cast, Elementwise, Node, TensorProgram, uses
 
 
-def as_in_eager(program: TensorProgram, results: Sequence[Result]) -> TensorProgram:
-    """Puts the axes of `program`'s elementwise results in eager's memory order; `output_dims` say how the user sees them.
+@tensor_pass(takes=("orders",))
+def as_in_eager(program: TensorProgram, orders: Sequence[tuple[int, Sequence[int]]]) -> TensorProgram:
+    """Put the axes of `program`'s elementwise results in eager's memory order; `output_dims` say how the user sees them.
 
     Eager computes `relu(x.T)` in the order in which x lies, and `relu(x.T).T` is row-major. Written in another order it would
     have to be copied into that one.
     Results that the program itself reads, or that a matmul or a reduction makes, stay as they are.
+
+    Args:
+        program: whose results are ordered.
+        orders: numbers of outputs, each with its dimensions in eager's order.
     """
     values = program.values()
     read = {v for n in program.nodes for v in uses(n)}
     dims = list(program.output_dims or (values[name].axes for name in program.outputs))
     changed: dict[str, Node] = {}
-    for result in results:
-        if not isinstance(result, FromProgram) or result.order is None:
-            continue
-        name = program.outputs[result.index]
+    for index, order in orders:
+        name = program.outputs[index]
         node = values[name]
-        axes = tuple(a for a in (dims[result.index][d] for d in result.order) if a is not None)
+        axes = tuple(a for a in (dims[index][d] for d in order) if a is not None)
         alone = program.outputs.count(name) == 1 and name not in read
         if isinstance(node, Elementwise | Cast) and alone and axes != node.axes and set(axes) == set(node.axes):
             changed[name] = replace(node, axes=axes)

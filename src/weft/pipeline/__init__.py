@@ -1,0 +1,55 @@
+"""pipeline: every pass of weft in order, families of candidates, and traces that can be applied again.
+
+In: a tensor program. Out: block programs without places, each with the steps that made it. `order` is the one file that lists
+passes; what selects, explains, derives or fuzzes runs them as that file has them.
+"""
+
+from weft.pipeline.families import Family, snapshots
+from weft.pipeline.order import (
+    AFTER_FUSION,
+    DERIVED,
+    DERIVED_LAWS,
+    EXTENSION,
+    GRAPH,
+    INSTEAD,
+    LAWS,
+    ONE_LOOP,
+    PASSES,
+    PRIORITY,
+    REGION,
+    ROUNDING_LOOP,
+    RULES_IN_PLANS,
+    RULES_THAT_KEEP_PRECISION,
+    SNAPSHOTS,
+    WRITTEN,
+    cancel_shifts,
+    fuse,
+    normalize,
+)
+from weft.pipeline.trace import rebuilt, replayed
+
+__all__ = [
+    "AFTER_FUSION",
+    "DERIVED",
+    "DERIVED_LAWS",
+    "EXTENSION",
+    "GRAPH",
+    "INSTEAD",
+    "LAWS",
+    "ONE_LOOP",
+    "PASSES",
+    "PRIORITY",
+    "REGION",
+    "ROUNDING_LOOP",
+    "RULES_IN_PLANS",
+    "RULES_THAT_KEEP_PRECISION",
+    "SNAPSHOTS",
+    "WRITTEN",
+    "Family",
+    "cancel_shifts",
+    "fuse",
+    "normalize",
+    "rebuilt",
+    "replayed",
+    "snapshots",
+]
