@@ -12,7 +12,9 @@ from testkit.block import paper
 from weft.api.program import Program
 from weft.block.program import BlockProgram
 from weft.cascade import Chains, Found
+from weft.defects import noticed
 from weft.fuse.safety import Safe, make_safe
+from weft.options import options
 from weft.plan import CompiledRegion
 from weft.plan.choose.select import select
 from weft.plan.targets.candidates import Example
@@ -85,6 +87,35 @@ def test_candidates_whose_exponentials_lost_their_shift_are_listed(monkeypatch):
     assert found.chosen.origin == first.origin
     assert others
     assert all("lost its shift" in c.reason for c in others)
+
+
+def failing(*_, **__):
+    raise ValueError("of weft's own")
+
+
+@pytest.mark.parametrize(
+    ("place", "lost"),
+    [
+        ("weft.fuse.safety.make_safe", 2),  # each snapshot fails in a pass
+        ("weft.plan.choose.select.chains", 1),
+        ("weft.plan.choose.select._elements", None),
+    ],
+)
+def test_a_defect_loses_its_candidate_alone_and_is_noted(monkeypatch, place, lost):
+    program = paper.attention()
+    example = Example({s.name: 64 for s in program.spaces()}, {n.name: len(n.axes) - 1 for n in program.inputs}, 2)
+    monkeypatch.setattr(place, failing)
+    with options(defects="raise"), pytest.raises(ValueError, match="of weft's own"):
+        select(program, example)
+    with options(defects="warn"), noticed() as defects:
+        if lost is None:
+            with pytest.raises(ValueError, match="of weft's own"):  # no refusal: nothing is left
+                select(program, example)
+            return
+        found = select(program, example)
+    failed = [c for c in found.considered if c.reason == "weft failed: ValueError: of weft's own"]
+    assert len(failed) == len(defects) >= lost
+    assert found.chosen.origin not in {c.origin for c in failed}
 
 
 @pytest.mark.parametrize(
