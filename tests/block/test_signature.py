@@ -22,11 +22,11 @@ from testkit.block.handmade import (
     softmax_state,
     swiglu,
 )
+from testkit.block.normal import normal_form, signature
 from testkit.block.programs import ADD, F32
 from weft.block.check import check
-from weft.block.listing import listing, signature
+from weft.block.listing import listing
 from weft.block.lower import lower
-from weft.block.normal import normal_form
 from weft.block.program import (
     BlockNode,
     BlockProgram,

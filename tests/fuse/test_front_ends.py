@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 
+from testkit.block.normal import signature
 from testkit.fuse.algebra import algebra
 from testkit.fuse.front_ends import (
     EXAMPLES,
@@ -38,7 +39,7 @@ from testkit.fuse.front_ends import (
 from testkit.fuse.shuffle import shuffled
 from testkit.tensor.rewritten import renamed, rewritten
 from weft.block.interpret import interpret
-from weft.block.listing import listing, signature
+from weft.block.listing import listing
 from weft.block.lower import lower
 from weft.fuse import Fusion
 from weft.pipeline import fuse, normalize

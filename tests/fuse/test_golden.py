@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from testkit.block import paper
+from testkit.block.normal import signature
 from testkit.fuse.listings import form
 from testkit.fuse.shuffle import shuffled
-from weft.block.listing import listing, signature
+from weft.block.listing import listing
 from weft.fuse import Fusion
 from weft.pipeline import fuse
 

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from testkit.block import programs
+from testkit.block.normal import signature
 from weft.block.check import check
 from weft.block.interpret import interpret
-from weft.block.listing import listing, signature
+from weft.block.listing import listing
 from weft.block.lower import lower
 from weft.block.program import BlockProgram, Feed, Graph, Iterate, Map, Pointwise, Stacked, sealed
 from weft.block.walk import maps, results

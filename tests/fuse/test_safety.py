@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from testkit.block import paper
+from testkit.block.normal import signature
 from testkit.fuse import exponentials, shared
 from testkit.fuse.exponentials import CONVERTED, PLAIN, Narrow
 from testkit.fuse.front_ends import attention, attention_by_hand, attention_shifted_by_the_mean, captured
@@ -19,7 +20,6 @@ from weft import pipeline
 from weft.block.check import check
 from weft.block.copies import canonical
 from weft.block.interpret import interpret
-from weft.block.listing import signature
 from weft.block.lower import lower
 from weft.block.program import BlockProgram, Final, Graph, Map, Pointwise, Stacked
 from weft.block.walk import maps, spaces

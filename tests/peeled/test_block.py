@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from testkit.block import paper
+from testkit.block.normal import normal_form
 from weft.block.check import check
 from weft.block.copies import canonical
 from weft.block.listing import listing
 from weft.block.lower import lower
-from weft.block.normal import normal_form
 from weft.block.program import BlockProgram, Join, Map, Once, Pointwise, Stacked, sealed
 from weft.block.ranges import All, First, Remainder
 from weft.errors import InvalidProgramError

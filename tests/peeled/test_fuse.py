@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from testkit.block import paper
+from testkit.block.normal import signature
 from testkit.block.programs import MUL, matmul
 from testkit.fuse import peelable
 from testkit.fuse.paper_rules import EXP, MADE, K, M, N, W, X, after, inner, tensors
@@ -18,7 +19,7 @@ from testkit.schedules import random_schedule
 from weft.block.check import check
 from weft.block.copies import canonical
 from weft.block.interpret import interpret
-from weft.block.listing import listing, signature
+from weft.block.listing import listing
 from weft.block.lower import lower
 from weft.block.program import BlockProgram, Graph, Map
 from weft.block.ranges import First

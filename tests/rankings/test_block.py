@@ -9,10 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from testkit.block.normal import signature
 from testkit.block.rankings import FIRST, ORDERS, every, ranking, rows
 from weft.block.check import check
 from weft.block.interpret import interpret
-from weft.block.listing import listing, signature
+from weft.block.listing import listing
 from weft.block.lower import lower
 from weft.block.program import BlockProgram, Fill, Index, Map, Rank
 from weft.block.walk import maps

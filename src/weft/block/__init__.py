@@ -2,29 +2,24 @@
 
 In: a tensor program, which `lower` turns into its unfused block program, operation by operation.
 Out: `BlockProgram`, the one form that all later rooms rewrite, schedule, judge and print; with its
-checker (`check`), its functional operators (`TABLE1`, `name_of`) and its text (`listing`).
+checker (`check`) and its text (`listing`).
 """
 
 from weft.block.check import check, infer, output_types
 from weft.block.copies import canonical
-from weft.block.listing import listing, signature
+from weft.block.listing import listing
 from weft.block.lower import lower
 from weft.block.program import BlockProgram, BlockType, Graph, Map
-from weft.block.table1 import TABLE1, flops, name_of
 
 __all__ = [
-    "TABLE1",
     "BlockProgram",
     "BlockType",
     "Graph",
     "Map",
     "canonical",
     "check",
-    "flops",
     "infer",
     "listing",
     "lower",
-    "name_of",
     "output_types",
-    "signature",
 ]

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, assert_never
 
 from weft.block.accumulation import Accumulation, steps, uses
-from weft.block.normal import normal_form
 from weft.block.program import (
     BlockNode,
     BlockProgram,
@@ -65,15 +64,6 @@ def listing(program: BlockProgram, *, numbered: bool = False) -> str:
         return "\n".join(lines)
     width = len(str(len(lines)))
     return "\n".join(f"{i:{width}} {line}" for i, line in enumerate(lines, 1))
-
-
-def signature(program: BlockProgram) -> str:
-    """Returns the listing of `program` in normal form: equal where only the writing differs.
-
-    `weft.block.normal` says what is made alike (names, and every order that means nothing), and
-    what is not.
-    """
-    return listing(normal_form(program))
 
 
 @dataclass(eq=False)

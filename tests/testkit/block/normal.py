@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import NamedTuple, assert_never
 
+from weft.block.listing import listing
 from weft.block.program import (
     BlockNode,
     BlockProgram,
@@ -58,6 +59,11 @@ def normal_form(program: BlockProgram) -> BlockProgram:
     nodes = walk.nodes(program.graph, known)
     graph = replace(program.graph, nodes=_ordered(nodes, program.graph.outputs, known))
     return _renamed(replace(program, graph=graph))
+
+
+def signature(program: BlockProgram) -> str:
+    """Lists `program` in normal form: equal where only the writing differs."""
+    return listing(normal_form(program))
 
 
 class _Key(NamedTuple):
