@@ -15,7 +15,7 @@ from weft.fuse.rule import Rewrite, Site, rule
 from weft.tensor.passes import Conditioning
 
 
-@rule(7, Conditioning.exact)
+@rule(7, Conditioning.exact, kinds=("cpu",))
 def peel_first_iteration(site: Site) -> Rewrite | None:
     """Peel the first iteration off the graph's last map, if that exposes a fusion.
 

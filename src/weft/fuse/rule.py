@@ -74,10 +74,10 @@ class Rule(Pass[[Site], Rewrite | None]):
 
 
 def rule(
-    number: int, conditioning: Conditioning, bears: Bears = Bears.as_before
+    number: int, conditioning: Conditioning, bears: Bears = Bears.as_before, kinds: tuple[str, ...] = ()
 ) -> Callable[[Callable[[Site], Rewrite | None]], Rule]:
-    """Make a function the rule of this number, named after the function."""
-    return lambda rewrite: Rule(rewrite.__name__, rewrite, "block", conditioning, bears, number=number)
+    """Make a function the rule of this number, named after the function; other arguments as of `Pass`."""
+    return lambda rewrite: Rule(rewrite.__name__, rewrite, "block", conditioning, bears, kinds, number=number)
 
 
 def graph_at(graph: Graph, path: Path) -> Graph:

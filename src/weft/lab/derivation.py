@@ -76,10 +76,11 @@ class Derivation:
 
 def derive(program: TensorProgram) -> Derivation:
     """Derive `program` with all laws and all rules, those that may cancel among them."""
-    begun = pipeline.DERIVED.begun(program, Setting())
+    setting = Setting()
+    begun = pipeline.DERIVED.begun(program, setting)
     names = {law.name for law in DERIVED_LAWS}
     laws = tuple(change for change in replayed(program, begun.steps) if change.rule in names)
-    fusion = pipeline.DERIVED.fusion(begun.program)
+    fusion = pipeline.DERIVED.fusion(begun.program, setting)
     return Derivation(program, laws, begun.program, fusion, make_safe(fusion.last))
 
 

@@ -36,9 +36,10 @@ class Family:
         """Lower `program`; raises UnsupportedError where it has no block program."""
         return Rewritten(program).under(self.before, setting)
 
-    def fusion(self, lowered: BlockProgram, *, checked: bool = False) -> Fusion:
-        """Fuse what was lowered; with `checked`, the checker runs after every rewrite."""
-        return fused_by(lowered, self.rules, self.extend, self.instead, checked=checked)
+    def fusion(self, lowered: BlockProgram, setting: Setting, *, checked: bool = False) -> Fusion:
+        """Fuse what was lowered, by the rules that are for `setting`; with `checked`, the checker runs after every rewrite."""
+        rules = (tuple(r for r in group if r.applies(setting)) for group in (self.rules, self.extend, self.instead))
+        return fused_by(lowered, *rules, checked=checked)
 
 
 def snapshots(
@@ -56,7 +57,7 @@ def snapshots(
         UnsupportedError: there is no block program.
     """
     begun = family.begun(program, setting)
-    for name, made, trace in family.fusion(begun.program, checked=checked).ends():
+    for name, made, trace in family.fusion(begun.program, setting, checked=checked).ends():
         steps = (*begun.steps, *(change.step for change in trace))
         origin = ", ".join(part for part in (family.origin, name) if part) if family.extend else family.origin
         yield origin, Rewritten(made, steps)

@@ -238,12 +238,16 @@ class _Bearing:
         """Tell whether `candidate` bears as much as what was written; it is left out where it does not."""
         if candidate.origin in self._fine:
             return True
-        lost = self._ranges.lost(candidate.fused)
-        if lost is None:
-            self._fine.add(candidate.origin)
-            return True
+        try:
+            lost = self._ranges.lost(candidate.fused)
+            if lost is None:
+                self._fine.add(candidate.origin)
+                return True
+            why = Considered(candidate.origin, None, str(lost))
+        except Exception as error:  # noqa: BLE001 - one candidate fails alone
+            why = Failed(candidate.origin, error).considered()
         self.left.remove(candidate)
-        self.said[candidate.origin] = Considered(candidate.origin, None, str(lost))
+        self.said[candidate.origin] = why
         return False
 
     def cheapest(self) -> Candidate:
