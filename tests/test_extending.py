@@ -12,6 +12,7 @@ import torch
 import weft
 from testkit.extending import SOURCES, added_row, files_that_name
 from weft.block import ranges
+from weft.pipeline import EXTENSION, INSTEAD, PASSES, PRIORITY
 from weft.tensor.optable import DERIVED, DerivedRow
 from weft.tensor.scalar import apply
 
@@ -39,6 +40,21 @@ def test_a_derived_operation_touches_one_file() -> None:
         if row.name in ("log_ndtr", "hardswish", "mish", "softshrink"):
             named = {p.name for p, t in text.items() if re.search(rf"\b{row.name}\b", t) and "fuzz" not in p.parts}
             assert named == {"derived.py"}, row.name
+
+
+@pytest.mark.parametrize("name", sorted(PASSES))
+def test_a_pass_touches_its_own_file_and_the_list(name: str) -> None:
+    text = {path: path.read_text() for path in SOURCES.rglob("*.py")}
+    own = [p for p, t in text.items() if re.search(rf"^def {name}\(", t, re.MULTILINE) and "@" in t]
+    listed = text[SOURCES / "pipeline" / "order.py"]
+    assert own
+    assert re.search(rf"\b{name}\b", listed)
+    if name in {rule.name for rule in (*PRIORITY, *EXTENSION, *INSTEAD)}:
+        named = re.compile(rf"\b(?<!fuse\.){name}\b")
+        assert {p.relative_to(SOURCES).as_posix() for p, t in text.items() if named.search(t)} == {
+            f"fuse/{name}.py",
+            "pipeline/order.py",
+        }
 
 
 def test_a_target_is_a_folder_and_a_line() -> None:

@@ -98,7 +98,7 @@ def _steps(program: TensorProgram, rng: random.Random) -> Iterator[tuple[str, st
     for step in (*fused.steps, *plain.steps):
         yield step.rule, trial.difference(step.after)
     for alternative in fused.alternatives:
-        yield "peel_first_iteration", trial.difference(alternative.program)
+        yield alternative.steps[0].rule, trial.difference(alternative.program)
     for snapshot in (*fused.snapshots, *plain.snapshots):
         made = snapshot.program
         for each in AFTER_FUSION:
