@@ -283,7 +283,7 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The joint state that a loop carries (design.md: init, update, merge, finish).
+    """The joint state that a loop carries (init, update, merge, finish).
 
     Attributes:
         components: what is carried; the components move together.

@@ -113,7 +113,7 @@ def of_expression(expr: Scalar, args: Sequence[Value], facts: Facts) -> Value:
     """Says what is known of `expr`, whose arguments are `args`.
 
     An operand that a number makes irrelevant counts as finite: 0 x is 0, and -inf + x is -inf. A mask that excludes an
-    operand this way does not let its NaN through (design.md, decision 6). A state that is subtracted from itself counts as
+    operand this way does not let its NaN through (docs/guide/masks.md). A state that is subtracted from itself counts as
     finite too: the difference is 0.
     """
     match expr:

@@ -59,7 +59,7 @@ class LoopSchedule:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A schedule, keyed by loop node: one axis may be tiled differently in producer and consumer (design.md, Forms).
+    """A schedule, keyed by loop node: one axis may be tiled differently in producer and consumer.
 
     Attributes:
         loops: (map name, its levels), for every map of the program.

@@ -2,7 +2,7 @@
 
 A `Space` is an index set (the rows of x); an `Axis` is an iterator over a space. Two axes may run over one
 space (self-attention's queries and keys), and two spaces may have equal sizes without being the same: identity is
-by what operations constrain, never by size (design.md, "Tensor program").
+by what operations constrain, never by size.
 """
 
 from __future__ import annotations

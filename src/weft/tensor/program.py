@@ -185,7 +185,7 @@ class Reindex(_Value):
 
 @dataclass(frozen=True, slots=True)
 class Cast(_Value):
-    """A change of element type. Not `semantic`: precision, which a law may drop, keeping more bits (design.md, Forms)."""
+    """A change of element type. Not `semantic`: precision, which a law may drop, keeping more bits."""
 
     arg: Use
     semantic: bool

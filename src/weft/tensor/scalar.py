@@ -1,6 +1,7 @@
 """Scalar expressions: the body of an elementwise operation, small, frozen and never reordered.
 
-SymPy sees them only in the rooms that do algebra, because it reorders floating-point arithmetic (design.md, decision 1).
+SymPy sees them only in the rooms that do algebra, because it reorders floating-point
+arithmetic (docs/decisions/0028-columns-of-the-operation-table.md).
 """
 
 from __future__ import annotations
