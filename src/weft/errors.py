@@ -1,4 +1,4 @@
-"""Every error that weft raises on its own account: what is wrong, where, and what to do."""
+"""Every error that weft raises: what is wrong, where, and what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a function that was compiled is called: which arguments its graph reads, what it always reads, and what it returns."""
+"""The calling convention of a compiled function: which arguments its graph reads, which tensors it holds, and what it returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""weft.compile: torch.compile with the weft backend, unlimited lengths, and errors that say what eager says."""
+"""weft.compile: torch.compile with the weft backend, without a limit on recompiles, and with eager's errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that users name: read and written with one kind of error for whatever is wrong with the path."""
+"""Reading and writing files that users name; everything wrong with a path is one kind of error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users hand to weft's functions, looked at before anything else does: who gets the wrong kind says what it takes."""
+"""Checks of what users pass to weft's functions; the error says what the function takes."""
 
 from __future__ import annotations
 

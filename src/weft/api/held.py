@@ -1,4 +1,4 @@
-"""Tensors that a program holds, as bytes: what a view shows, each place of its memory once, and back with the same strides."""
+"""Tensors that a program holds, as bytes: each place in memory once, and back with the same strides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kernels are made without, because it may cancel most of a result away: laws and rules, tried and not used."""
+"""Laws and rules that kernels are made without because they may cancel most of a result away: tried, and reported by `explain`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user must hear without asking: that PyTorch runs a whole graph, or what takes most of its time, and why."""
+"""Warnings when PyTorch runs a whole graph, or what takes most of its time, and why."""
 
 from __future__ import annotations
 

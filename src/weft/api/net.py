@@ -1,4 +1,4 @@
-"""The net below everything: what fails in weft runs in PyTorch, with one warning and a file that shows the failure again."""
+"""The safety net: if weft fails, PyTorch runs the function, with one warning and a file that reproduces the failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `weft.optimize` gives: a program that runs, and that can be asked about itself."""
+"""`Program`, which `weft.optimize` returns: it runs, and says how it was made."""
 
 from __future__ import annotations
 

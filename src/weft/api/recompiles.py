@@ -1,4 +1,4 @@
-"""A value that PyTorch fixes when it traces, and that is another at every call: each call compiles, and a user must hear why."""
+"""Warnings about a value that PyTorch makes a constant although it changes from call to call, so that each call compiles."""
 
 from __future__ import annotations
 

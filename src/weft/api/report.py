@@ -1,4 +1,4 @@
-"""`explain`: every decision in text."""
+"""`explain`: every decision, as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user names as a target, and whether it is here."""
+"""Finding the target that a user names, and whether this machine has it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How Dynamo traces for weft: a number among several indices stays a number of the run.
+"""Dynamo's tracing for weft: an integer among several indices stays a run-time number.
 
 PyTorch's indexing asks a symbolic number among several indices (`x[:, pos]`) for its value, and what is traced is for that value
 alone: another position would be another compile, for good. Where the number is the only index (`x[pos]`), Dynamo itself reads it as

@@ -1,4 +1,4 @@
-"""A function as one tensor program over its arguments, as it is written, and the numbers that stand in it."""
+"""Capturing a function as one tensor program over its arguments, exactly as written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is alive at once: bytes of items, and of lists that one iteration of the grid keeps to itself.
+"""How many bytes are alive at once: items, and lists that one iteration of the grid keeps to itself.
 
 An item is loaded where it is first read and dropped where it is last read; a loop's state lives as long as the loop. An operator
 that works element by element puts its result in the place of an operand of the same size that nothing reads any more, as an

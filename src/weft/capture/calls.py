@@ -1,4 +1,4 @@
-"""What the schema of a call, and what it is called with, say of it."""
+"""Facts about a call: from its schema, and from its arguments."""
 
 from __future__ import annotations
 

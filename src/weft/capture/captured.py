@@ -1,4 +1,4 @@
-"""What capture hands on: the tensor program, and what it takes to run it in the graph's place."""
+"""`Captured`: the tensor program, and what it takes to run it in the graph's place."""
 
 from __future__ import annotations
 

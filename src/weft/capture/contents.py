@@ -1,4 +1,4 @@
-"""Numbers that only the content of tensors tells: what `item` gives, sizes as `nonzero` makes them; and what is demanded of them.
+"""Numbers that depend on the content of tensors: results of `item`, sizes that `nonzero` makes, and constraints on them.
 
 PyTorch traces them as symbols that no argument is. A call that has such a number among its arguments reads the tensor that tells
 it.

@@ -1,4 +1,4 @@
-"""Tensors made of nothing but numbers."""
+"""ATen calls that create tensors from numbers alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a recording's tensors before anything is translated."""
+"""Facts about a recording's tensors, found before anything is translated."""
 
 from __future__ import annotations
 

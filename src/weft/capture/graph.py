@@ -1,4 +1,4 @@
-"""The entrance: whether a graph can be captured at all, and its capture."""
+"""The entrance: deciding whether a graph can be captured at all, and capturing it."""
 
 from __future__ import annotations
 

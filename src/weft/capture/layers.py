@@ -1,4 +1,4 @@
-"""Whole layers that PyTorch has one call for in inference, as the calls that the layer consists of."""
+"""Whole layers that PyTorch runs as one call in inference, replaced by the calls that the layer consists of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matmuls."""
+"""ATen calls that multiply matrices."""
 
 from __future__ import annotations
 

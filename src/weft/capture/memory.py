@@ -1,4 +1,4 @@
-"""Whose memory the tensors of a recording look at, and whether what is known of each is still what lies there."""
+"""Which memory each tensor of a recording looks at, and whether it still holds what is known of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers that Python computed from symbolic sizes, such as sqrt(x.shape[-1]), or from numbers of the run, as expressions.
+"""Numbers that Python computed from symbolic sizes, such as sqrt(x.shape[-1]), or from run-time numbers, as expressions.
 
 A Python float that is another one at another call comes into a graph as a tensor of one fp64 number, whose content it is.
 """

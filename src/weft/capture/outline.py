@@ -1,4 +1,4 @@
-"""What a recording computes, for comparison with another one: whether what runs one graph can run another one, too.
+"""Outlines of recordings, to find out whether kernels for one graph can run another one.
 
 PyTorch traces a function anew where a size is 1 or 0 that was a symbol before. The new graph is often the old one with a number in
 the symbol's place; the old one's kernels, which take any size, run it then.

@@ -1,4 +1,4 @@
-"""Calls that are recorded as the calls that they consist of, as if the user had typed those."""
+"""Calls that are recorded as the calls they consist of, as if the user had typed those."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes of a graph that PyTorch runs as they stand, because their calls cannot be recorded one by one.
+"""Nodes of a graph that PyTorch runs unchanged, because their calls cannot be recorded one by one.
 
 A run without data shows what such a call gives and mostly what it writes into; of Triton kernels it does not.
 """

@@ -1,4 +1,4 @@
-"""What eager says of a graph whose operands do not go together, with the user's line.
+"""Finding the error that eager raises for operands that do not go together, with the user's line.
 
 Fake tensors let some of these through (a matmul of float32 and bfloat16): such a graph runs in PyTorch, which then raises.
 """

@@ -1,4 +1,4 @@
-"""How the results of a graph come of its program: which outputs that has, and what the caller gets for each result."""
+"""How a graph's results are made from its program's outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a size."""
+"""Facts about sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recorder knows: the calls so far, a slot for each tensor, and whose memory each tensor looks at.
+"""The recorder's state: the calls so far, a slot for each tensor, and the memory that each tensor looks at.
 
 A tape works on fake tensors alone. It decides nothing about how a call is recorded: `weft.capture.record` does, and for calls that
 write `weft.capture.inplace`.

@@ -1,4 +1,4 @@
-"""A recording as a tensor program, and as PyTorch calls where the table of operations has nothing."""
+"""Translating a recording into a tensor program; calls that the operation table lacks become calls into PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The value of a program that stands for each tensor of a recording, and whose memory it lies in.
+"""Which value of a program stands for each tensor of a recording, and whose memory it lies in.
 
 Eager's tensors may share memory, with each other and with the graph's inputs. A value that weft computes has memory of its own.
 Where PyTorch looks at it or writes into it, or where it goes out, it has to share what eager's tensor shares, and nothing else.

@@ -1,4 +1,4 @@
-"""`weft cache`: what lies in the cache folder, whether it is whole, and removing it."""
+"""`weft cache`: listing, checking and clearing the cache folder."""
 
 from __future__ import annotations
 

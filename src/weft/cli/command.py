@@ -1,4 +1,4 @@
-"""What every subcommand of `weft` needs: errors as the terminal shows them, a console, files to write."""
+"""What every subcommand of `weft` shares: error messages, a console, output files."""
 
 from __future__ import annotations
 

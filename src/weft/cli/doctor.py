@@ -1,4 +1,4 @@
-"""`weft doctor`: what weft finds on this machine, line by line."""
+"""`weft doctor`: what weft finds on this machine, a line each."""
 
 from __future__ import annotations
 

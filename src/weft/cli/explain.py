@@ -1,4 +1,4 @@
-"""`weft explain FILE.py:NAME`: a user's function, found, called and explained."""
+"""`weft explain FILE.py:NAME`: finding, calling and explaining a user's function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`weft fuzz`: campaigns of random functions, programs and rules, in parts if need be."""
+"""`weft fuzz`: campaigns of random functions, programs and rules, which can be resumed."""
 
 from __future__ import annotations
 

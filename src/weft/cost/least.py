@@ -1,4 +1,4 @@
-"""What a tensor program takes at least, before it has a block program: a bound below what the model predicts of any schedule."""
+"""A lower bound on the time of a tensor program, before it has a block program."""
 
 from __future__ import annotations
 

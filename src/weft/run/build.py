@@ -1,4 +1,4 @@
-"""The way through this room: key, cache or compiler, load, launch."""
+"""Building a CPU kernel: cache key, cache or compiler, load, launch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls in a forked child of this process: a crash or an endless loop there ends the child alone.
+"""Calls in a forked child of this process: a crash or an endless loop ends the child alone.
 
 The child does nothing but the calls, on memory that it shares with this process (`weft.run.guarded`), with one thread: the threads
 of OpenMP do not follow into a child.

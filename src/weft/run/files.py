@@ -1,4 +1,4 @@
-"""Single files and folders of the cache: written in one step, read only where they are ours, swept where their writer died."""
+"""Files and folders of the cache: written atomically, read only if they are ours, removed when their writer died."""
 
 from __future__ import annotations
 

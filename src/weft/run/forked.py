@@ -1,4 +1,4 @@
-"""Kernels in a forked child: OpenMP would wait there for ever for the parent's threads, which a child does not have.
+"""Kernels in a forked child: they run on one thread, because OpenMP would wait for threads that the child does not have.
 
 PyTorch's own operations do: it wants `torch.set_num_threads(1)` in such a child. weft's kernels see to it themselves.
 """

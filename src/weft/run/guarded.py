@@ -1,4 +1,4 @@
-"""Memory to try a kernel in: every tensor between guards, which show whether something was written beside it.
+"""Guarded memory to test a kernel in: it shows whether something was written beside a tensor.
 
 The memory is shared with children of this process (`weft.run.child`), so that what a kernel leaves there is seen here.
 """

@@ -1,4 +1,4 @@
-"""Shared libraries into this process."""
+"""Loading shared libraries into this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an entry of the cache says of itself: its form, its checksum, and reading it with distrust."""
+"""The manifest of a cache entry: its form, its checksum, and reading it without trusting it."""
 
 from __future__ import annotations
 

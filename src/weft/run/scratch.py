@@ -1,4 +1,4 @@
-"""Where temporary files go, and the folder of this process alone."""
+"""Where temporary files go, and the folder that belongs to this process alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What weft did in this process, counted: the numbers behind `weft.stats()`."""
+"""Counters behind `weft.stats()`."""
 
 from __future__ import annotations
 

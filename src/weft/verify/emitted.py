@@ -1,4 +1,4 @@
-"""The judge of emitted code: are a kernel's results on hard inputs as near to fp64 as eager's own, regime by regime?
+"""The judge of emitted code: whether results on hard inputs are as close to fp64 as eager's, regime by regime.
 
 What the check over finite fields cannot see: range, rounding, layout, strides, flags, and the emitters themselves. `cases` makes
 inputs at small sizes; whoever can run the kernels (`weft.plan.judge.judging`) runs them there; `Tally` holds the results against

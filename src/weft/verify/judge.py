@@ -1,4 +1,4 @@
-"""The error rule, in its one place: is an output as close to fp64 as eager's own?
+"""The error rule: whether an output is as close to fp64 as eager's own.
 
     e(y) = max |y - ref64|          e(weft) <= 2 e(eager) + 2 eps(dtype) max|ref64|
 

@@ -1,4 +1,4 @@
-"""Inputs on which two functions are most likely to differ, where they do.
+"""Inputs that are likely to tell two functions apart.
 
 Random numbers show nearly every difference in algebra and no other: not what happens at one number, where two elements are equal,
 where something is not finite, or beyond a bound. So inputs are drawn from pools: the numbers that stand in the functions, what

@@ -1,4 +1,4 @@
-"""Making an input small that shows something: fewer elements, and as many of them 0 or 1 as will do."""
+"""Shrinking an input that shows something: fewer elements, and as many of them 0 or 1 as possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far along spaces indices must go until all that they decide has been decided either way.
+"""How far indices must go until everything that they decide has been decided either way.
 
 `arange(8192) < 500` looks the same at sizes 10 and 500: a check at small sizes says nothing about the 500. So what a program
 computes from indices is computed here as plain numbers at the sizes that it really has (or, of symbols, at sizes beyond all its

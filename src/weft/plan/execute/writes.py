@@ -1,4 +1,4 @@
-"""Graphs that write into their arguments: where that may happen at once, in which order, and what must not run so.
+"""Graphs that write into their arguments: which writes can be made in place, in which order, and which cannot.
 
 A write gives a value, as everything does. Where that value is a part of an argument written anew, as one row of a cache is, it
 is the argument itself that is written into, in place, if all that reads its old content can run before; otherwise a copy of it.

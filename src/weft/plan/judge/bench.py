@@ -1,4 +1,4 @@
-"""The kernels of a region run on cases of the judge, where their target runs them."""
+"""Running the kernels of a region on the judge's cases, where their target runs them."""
 
 from __future__ import annotations
 

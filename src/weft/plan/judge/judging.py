@@ -1,4 +1,4 @@
-"""Kernels on trial before they serve: the binary that is to run, on hard inputs at small sizes, beside eager and fp64.
+"""Judging kernels before they serve: the final binary runs on hard inputs at small sizes, beside eager and fp64.
 
 On a CPU it runs in a child process, on memory with guards, so that a crash, an endless loop or a write beside a tensor is a verdict
 like any other. On a GPU it runs here, behind a marker in the cache: where the process does not survive it, the next one knows. The

@@ -1,4 +1,4 @@
-"""measure: times, beside PyTorch's, of what was planned.
+"""measure: timing a plan beside PyTorch.
 
 In: a plan and its first arguments. Out: whichever is faster, and what was measured; calls replayed from CUDA graphs.
 """

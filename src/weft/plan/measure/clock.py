@@ -1,4 +1,4 @@
-"""How long several callables that compute the same take, called in turn, each call from the same state."""
+"""Timing several callables that compute the same, in turn, each call from the same state."""
 
 from __future__ import annotations
 

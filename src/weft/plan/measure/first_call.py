@@ -1,4 +1,4 @@
-"""A call's own results beside eager's, before weft's kernels may serve it: the judge of emitted code at the sizes that are meant.
+"""Comparing a first call's results with eager's before weft's kernels may serve.
 
 What the two differ by is mostly a few roundings, and no more is asked. Where it is more, eager in fp64 says which of them is right.
 """

@@ -1,4 +1,4 @@
-"""How much of a graph's time is left to PyTorch, by the model."""
+"""Predicting how much of a graph's time PyTorch takes."""
 
 from __future__ import annotations
 

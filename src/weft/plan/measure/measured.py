@@ -1,4 +1,4 @@
-"""What the trial of a graph found: times, how far they scatter, how busy the machine was; and whether to believe it."""
+"""The record of a trial: times, how far they scatter, how busy the machine was, and whether to believe them."""
 
 from __future__ import annotations
 

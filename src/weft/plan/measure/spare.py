@@ -1,4 +1,4 @@
-"""Arguments for calls that are made again and again: each call finds what the first one found."""
+"""Arguments for calls that are repeated: each call finds what the first one found."""
 
 from __future__ import annotations
 

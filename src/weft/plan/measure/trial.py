@@ -1,4 +1,4 @@
-"""A compiled graph against PyTorch, on its first arguments of each size class: whichever is faster runs from then on.
+"""The trial of a compiled graph against PyTorch at the first call of each size class; the faster one runs from then on.
 
 There is one more candidate where weft's kernels do not win clearly: the same graph with those matmuls left to PyTorch's library
 that are predicted to gain by it where the library is at its best (`weft.plan.execute.library`), and weft's kernels for what comes

@@ -1,4 +1,4 @@
-"""The cheapest way to cut a chain into intervals, where to say what one costs takes long and a bound below it is quickly there."""
+"""The cheapest way to cut a chain into intervals, where prices take long to find and lower bounds are quick."""
 
 from __future__ import annotations
 

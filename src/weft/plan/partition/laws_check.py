@@ -1,4 +1,4 @@
-"""Whether the laws on tensor programs left what is computed as it was: checked for each captured graph, before anything runs."""
+"""Checking, for each captured graph, that the laws on tensor programs did not change what is computed."""
 
 from __future__ import annotations
 

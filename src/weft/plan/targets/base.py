@@ -1,4 +1,4 @@
-"""What weft asks of a target: a `Toolchain`, whose class lies in a folder of the target's own.
+"""`Toolchain`: what weft asks of a target; each target's folder has a subclass.
 
 `Target` names a target, in options, keys and files. Its toolchain does all that differs from target to target; nothing else in weft
 asks which target it is. A class must say how a kernel is built; what it does not override is as on a CPU.

@@ -1,4 +1,4 @@
-"""Where kernels are run to be judged, and what they are judged by."""
+"""Where kernels run to be judged, and by which measure."""
 
 from __future__ import annotations
 

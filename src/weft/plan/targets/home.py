@@ -1,4 +1,4 @@
-"""Where tensors live, as a target."""
+"""The target of the device that tensors live on."""
 
 from __future__ import annotations
 

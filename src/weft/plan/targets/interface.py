@@ -1,4 +1,4 @@
-"""What the kernels of a region are called with: the order of dimensions of what they read and write, and where sizes are found."""
+"""The interface of a region's kernels: the order of dimensions of inputs and outputs, and where sizes are found."""
 
 from __future__ import annotations
 

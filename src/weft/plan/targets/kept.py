@@ -1,4 +1,4 @@
-"""What was chosen, kept in the cache: another process that plans the same program chooses nothing anew.
+"""Choices kept in the cache: another process that plans the same program does not choose again.
 
 An entry's key covers the program, sizes by magnitude, layouts, target, options and all that weft's own choice depends on. An entry
 says what it was made for, with the text of the program, and what it holds is taken only where it is whole and that is what is asked

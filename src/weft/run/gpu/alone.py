@@ -1,4 +1,4 @@
-"""Times that several processes take of kernels on one GPU: one after the other, or each measures the others too."""
+"""A lock on a GPU's time: processes that time kernels take turns, or they would measure each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way through for GPUs: key, cache or emitter, launch; and for each class of calls, cache or Triton."""
+"""Building a GPU kernel: cache key, cache or emitter, launch; then for each class of calls, cache or Triton."""
 
 from __future__ import annotations
 

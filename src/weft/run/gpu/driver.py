@@ -1,4 +1,4 @@
-"""The CUDA driver, by ctypes: binaries into the GPU, and the calls that start them. No compiler, no headers.
+"""The CUDA driver through ctypes: loads binaries and launches them, without a compiler or headers.
 
 Contexts are PyTorch's own: those of the devices, which the CUDA runtime uses too.
 """

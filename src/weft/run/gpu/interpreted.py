@@ -1,4 +1,4 @@
-"""Kernels in Triton's interpreter, on tensors of the CPU: what TRITON_INTERPRET=1 in the environment asks for."""
+"""Kernels in Triton's interpreter, on CPU tensors: used if TRITON_INTERPRET=1 is set."""
 
 from __future__ import annotations
 

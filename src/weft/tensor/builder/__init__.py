@@ -1,4 +1,4 @@
-"""Making tensor programs by calls on positional tensors, as PyTorch's own are.
+"""Building tensor programs by calls on positional tensors, like PyTorch's.
 
 The builder infers axes: it unifies the spaces of dimensions that an operation demands to be equal,
 and never two spaces because their sizes are. Views (permute, expand, unsqueeze, squeeze) make no

@@ -1,4 +1,4 @@
-"""Views: another look at a value, or where an index moves, a reindexing of it."""
+"""Views: another look at a value, or a reindexing where elements move."""
 
 from __future__ import annotations
 

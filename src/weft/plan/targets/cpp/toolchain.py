@@ -1,4 +1,4 @@
-"""What weft does for a CPU."""
+"""The toolchain of a CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of work without matmuls: so many elements, shared out among the loops of a nest, those along memory first.
+"""Blocks for work without matmuls: a number of elements, shared out among the loops of a nest, those along memory first.
 
 A nest of any depth has such blocks, however long its loops are: the product of the tiles of nested loops is never more than what is
 shared out, so registers hold what is alive.

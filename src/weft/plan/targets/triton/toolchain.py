@@ -1,4 +1,4 @@
-"""What weft does for a GPU."""
+"""The toolchain of a GPU."""
 
 from __future__ import annotations
 
