@@ -19,9 +19,9 @@ from weft.block.program import (
     sealed,
 )
 from weft.block.rename import fresh, rename_body, rename_map_axes, rename_program_axes, rename_values, values_of
-from weft.block.walk import consumers, maps, results
+from weft.block.walk import consumers, maps, results, with_nodes
 from weft.tensor.axes import Axis
-from weft.tensor.scalar import Arg, substitute
+from weft.tensor.scalar import Arg, occurrences, substitute
 
 
 def loop_names(program: BlockProgram) -> Callable[[str], str]:
@@ -113,10 +113,12 @@ def _with_axes(kind: BlockType, axes: dict[Axis, Axis]) -> BlockType:
 
 def _in_order(graph: Graph) -> Graph:
     """Return `graph` with the arguments of each expression in the order in which it reads them."""
-    return replace(graph, nodes=tuple(_as_read(n) if isinstance(n, Pointwise) else n for n in graph.nodes))
+    return with_nodes(graph, [_as_read(n) if isinstance(n, Pointwise) else n for n in graph.nodes])
 
 
 def _as_read(node: Pointwise) -> Pointwise:
+    if list(dict.fromkeys(occurrences(node.expr))) == list(range(len(node.args))):
+        return node
     places: dict[int, int] = {}
     expr = substitute(node.expr, lambda i: Arg(places.setdefault(i, len(places))))
     return replace(node, expr=expr, args=tuple(node.args[i] for i in places))
@@ -124,8 +126,8 @@ def _as_read(node: Pointwise) -> Pointwise:
 
 def _canonical_map(node: Map, names: dict[str, str], make: Callable[[str], str]) -> Map:
     stems = {f.inner: f.outer for f in node.inputs}
-    own = sorted(values_of(node.body), key=_appearance(node.body).index)
-    node = rename_body(node, {n: make(stems.get(n, "t").rstrip("0123456789") or "t") for n in own})
+    own = {n: make(stems.get(n, "t").rstrip("0123456789") or "t") for n in _appearance(node.body)}
+    node = rename_body(node, own)
     if node.state is not None:
         node = _canonical_state(node, node.state, make)
     nodes = tuple(_canonical_map(n, names, make) if isinstance(n, Map) else n for n in node.body.nodes)

@@ -441,8 +441,9 @@ def exports(node: Map) -> tuple[str, ...]:
 
 def sealed(node: Map) -> Map:
     """Return `node` with its body's outputs and inputs set to what its outputs, state and feeds say."""
-    body = Graph(tuple(f.inner for f in node.inputs), node.body.nodes, exports(node))
-    return replace(node, body=body)
+    inputs, outputs = tuple([f.inner for f in node.inputs]), exports(node)
+    same = node.body.inputs == inputs and node.body.outputs == outputs
+    return node if same else replace(node, body=Graph(inputs, node.body.nodes, outputs))
 
 
 def fields_of(form: type, role: str) -> tuple[str, ...]:

@@ -19,8 +19,9 @@ def fuse_consecutive_maps(site: Site) -> Rewrite | None:
     the second through a third operator. The list that only the second reads is gone; the others stay outputs.
     """
     graph = site.graph
-    for first in graph.nodes:
-        for second in graph.nodes:
-            if isinstance(first, Map) and isinstance(second, Map) and feeds_only_by_iteration(graph, first, second):
+    loops = [node for node in graph.nodes if isinstance(node, Map)]
+    for first in loops:
+        for second in loops:
+            if feeds_only_by_iteration(graph, first, second):
                 return merge_maps(graph, first, second)
     return None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeGuard
-
-from weft.block.program import BlockNode, Map
+from weft.block.program import Map
 from weft.fuse.merge_maps import feeds_only_by_iteration, merge_maps
 from weft.fuse.rule import Rewrite, Site, rule
 from weft.tensor.passes import Conditioning
@@ -21,13 +19,14 @@ def fuse_map_with_reduction(site: Site) -> Rewrite | None:
     The order in which the partial results are combined is kept.
     """
     graph = site.graph
-    reductions = [n for n in graph.nodes if _is_reduction(n)]
-    for first in graph.nodes:
+    loops = [node for node in graph.nodes if isinstance(node, Map)]
+    reductions = [node for node in loops if _is_reduction(node)]
+    for first in loops:
         for second in reductions:
-            if isinstance(first, Map) and feeds_only_by_iteration(graph, first, second):
+            if feeds_only_by_iteration(graph, first, second):
                 return merge_maps(graph, first, second)
     return None
 
 
-def _is_reduction(node: BlockNode) -> TypeGuard[Map]:
-    return isinstance(node, Map) and node.state is not None and not node.body.nodes
+def _is_reduction(node: Map) -> bool:
+    return node.state is not None and not node.body.nodes

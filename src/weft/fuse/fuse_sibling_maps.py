@@ -19,8 +19,9 @@ def fuse_sibling_maps(site: Site) -> Rewrite | None:
     other: an edge between them is rule 1's, and a longer way would become a loop. All outputs stay.
     """
     graph = site.graph
-    for first in graph.nodes:
-        for second in graph.nodes:
-            if isinstance(first, Map) and isinstance(second, Map) and are_siblings(graph, first, second):
+    loops = [node for node in graph.nodes if isinstance(node, Map)]
+    for first in loops:
+        for second in loops:
+            if are_siblings(graph, first, second):
                 return merge_maps(graph, first, second)
     return None

@@ -19,8 +19,9 @@ def feeds_only_by_iteration(graph: Graph, first: Map, second: Map) -> bool:
     """
     made = {o.outer: o for o in first.outputs}
     edges = [f for f in second.inputs if f.outer in made]
-    iterated = all(isinstance(made[f.outer], Stacked) and f.access == Iterate(first.axis) for f in edges)
-    if not edges or not iterated or not _alike(first, second):
+    if not edges or not _alike(first, second):
+        return False
+    if not all(isinstance(made[f.outer], Stacked) and f.access == Iterate(first.axis) for f in edges):
         return False
     return not (_reached(graph, first, second) - set(results(first))).intersection(operands(second))
 

@@ -7,7 +7,7 @@ again. Only the forms that are named here can be in it: reading builds these and
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, TypeAlias, TypeVar, cast
@@ -136,9 +136,7 @@ class _Writer:
         self.named: dict[str, int] = {}
         self._by_id: dict[int, tuple[_Ref, Any]] = {}  # with the value, so that no other one gets its id
         self._by_row: dict[tuple[Any, ...] | str, _Ref] = {}
-        self._ways: dict[type, Callable[[Any], tuple[Any, ...]]] = {
-            tuple: lambda value: (_TUPLE, *map(self.item, value))
-        }
+        self._ways: dict[type, Callable[[Any], tuple[Any, ...]]] = {tuple: lambda value: (_TUPLE, *self._items(value))}
 
     def item(self, value: Any) -> Any:
         """Returns `value` as it is written in a row."""
@@ -156,6 +154,17 @@ class _Writer:
         self._by_id[id(value)] = place, value
         return place
 
+    def _items(self, values: Iterable[Any]) -> list[Any]:
+        """Returns `item` of each of `values`, most of which are plain or known."""
+        found: list[Any] = []
+        for value in values:
+            if value.__class__ in _PLAIN:
+                found.append(value)
+            else:
+                known = self._by_id.get(id(value))
+                found.append(self.item(value) if known is None else known[0])
+        return found
+
     def _row(self, value: Any) -> tuple[Any, ...]:
         form = value.__class__
         if form in _BRINGABLE and value in self.brought:
@@ -167,23 +176,23 @@ class _Writer:
 
     def _way_of(self, form: type) -> Callable[[Any], tuple[Any, ...]]:
         """Finds how values of a form are written, which is found once."""
-        item = self.item
+        items = self._items
         if issubclass(form, Enum):
             number = self._number(form)
             return lambda value: (_MEMBER, number, value.name)
         if form is list:
-            return lambda value: (_LIST, *map(item, value))
+            return lambda value: (_LIST, *items(value))
         atom = next((each for each in self.atoms if issubclass(form, each.kind)), None)
         if atom is not None:
             number, write = self._number(atom), atom.write
-            return lambda value: (_ATOM, number, item(write(value)))
+            return lambda value: (_ATOM, number, self.item(write(value)))
         if issubclass(form, frozenset):
-            return lambda value: (_SET, *sorted(map(item, value), key=str))
+            return lambda value: (_SET, *sorted(items(value), key=str))
         if issubclass(form, Mapping):
-            return lambda value: (_MAPPING, *(item(each) for pair in value.items() for each in pair))
+            return lambda value: (_MAPPING, *items(each for pair in value.items() for each in pair))
         number = self._number(cast("type[Any]", form))
         names = [each.name for each in fields(cast("Any", form)) if each.init]
-        return lambda value: (number, *[item(getattr(value, name)) for name in names])
+        return lambda value: (number, *items([getattr(value, name) for name in names]))
 
     def _number(self, form: type | Atom) -> int:
         name = self.names.get(form)
