@@ -20,7 +20,7 @@ FUZZ_SEED ?= 1300000
 FUZZ_MINUTES ?= 1
 
 # Of `make coverage`: the rooms that are measured, the least share of lines and branches of each, in per cent, and the tests that run.
-ROOMS := tensor block fuse cascade masks schedule cost emit plan
+ROOMS := tensor block fuse cascade masks schedule cost emit pipeline plan
 COVERED ?= 90
 TESTS ?= tests
 

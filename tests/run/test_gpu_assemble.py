@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from testkit.run.gpu_kernels import TEXT, TWICE
 from weft.errors import CompilerError, TargetError, UnsupportedError
 from weft.run import stats
-from weft.run.gpu import Assembled, Job, assemble, assemble_all, class_of, workers
+from weft.run.gpu import Assembled, Job, assemble, class_of, side_by_side, workers
 from weft.run.gpu.assemble import parameters_of
 from weft.target import Target
 
@@ -78,7 +79,7 @@ def test_jobs_side_by_side_fail_alone() -> None:
     broken = TEXT.replace("tl.arange(0, BLOCK_n)", "tl.arange(0, BLOCK_n, 7, 8)")
     before = stats.snapshot()
     jobs = [JOB, replace(JOB, text=crash), replace(JOB, text=broken), replace(JOB, target=Target("cuda", "80")), JOB]
-    first, crashed, refused, other, last = assemble_all(jobs, workers=2)
+    first, crashed, refused, other, last = side_by_side([partial(assemble, job) for job in jobs], workers=2)
     assert isinstance(first, Assembled)
     assert first == last
     assert isinstance(other, Assembled)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from weft.errors import CompilerError, TargetError, UnsupportedError, WeftError
 from weft.options import options
 from weft.run import stats
 from weft.run.cache import CacheFolder
-from weft.run.gpu import Assembled, GpuBinary, GpuSource, assemble_kernels, build_gpu, workers
+from weft.run.gpu import Assembled, GpuBinary, GpuSource, build_gpu, side_by_side, workers
 from weft.run.gpu.build import gpu_parts
 from weft.target import CPU, Target
 
@@ -231,8 +232,8 @@ def test_a_damaged_entry_is_made_again(folder: CacheFolder) -> None:
 def test_kernels_side_by_side(folder: CacheFolder) -> None:
     good = built(folder, lambda: SOURCE)
     bad = build_gpu({"program": "bad"}, lambda: replace(SOURCE, text="import nothing_like_this"), H100, folder)
-    kinds = [good.class_for({"M": m, "N": 48}, STRIDES) for m in (64, 3, 32)]
-    found = assemble_kernels([*((good, kind) for kind in kinds), (bad, kinds[0])], workers=2)
+    calls = [(good, 64), (good, 3), (good, 32), (bad, 64)]
+    found = side_by_side([partial(each.assemble_for, {"M": m, "N": 48}, STRIDES) for each, m in calls], workers=2)
     assert [type(f) for f in found] == [Assembled, Assembled, Assembled, CompilerError]
     assert found[0] is found[2]
     assert isinstance(found[3], WeftError)

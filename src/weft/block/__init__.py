@@ -5,7 +5,7 @@ Out: `BlockProgram`, the one form that all later rooms rewrite, schedule, judge 
 checker (`check`) and its text (`listing`).
 """
 
-from weft.block.check import check, infer, output_types
+from weft.block.check import check, infer
 from weft.block.copies import canonical
 from weft.block.listing import listing
 from weft.block.lower import lower
@@ -21,5 +21,4 @@ __all__ = [
     "infer",
     "listing",
     "lower",
-    "output_types",
 ]

@@ -103,12 +103,6 @@ def check(program: BlockProgram) -> None:
         )
 
 
-def output_types(program: BlockProgram) -> tuple[BlockType, ...]:
-    """Return the type of each output of `program`."""
-    types = infer(program.graph, dict(program.inputs), Scope({}, False))
-    return tuple(types[name] for name in program.graph.outputs)
-
-
 def infer(graph: Graph, inputs: Types, scope: Scope) -> Types:
     """Infer the type of every value of `graph` (not of inner graphs), given those of its inputs.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,7 +18,17 @@ from weft.errors import WeftError
 from weft.plan.targets.home import of_device
 from weft.plan.targets.interface import signature, size_of
 from weft.run.cache import CacheFolder
-from weft.run.gpu import Assembled, GpuSignature, GpuSource, Job, assemble_all, build_gpu, class_of, interpreted
+from weft.run.gpu import (
+    Assembled,
+    GpuSignature,
+    GpuSource,
+    Job,
+    assemble,
+    build_gpu,
+    class_of,
+    interpreted,
+    side_by_side,
+)
 from weft.run.launch import Launcher
 from weft.schedule import KernelNodes, kernels, tensor_of
 from weft.target import Target
@@ -83,7 +94,7 @@ class TritonProgram:
             own = source.signature
             jobs.append(Job(source.text, own.name, kind, Target.parse(f"{backend}:{arch}"), own.warps, own.stages))
         made: list[Assembled] = []
-        for found in assemble_all(jobs):
+        for found in side_by_side([partial(assemble, job) for job in jobs]):
             if isinstance(found, WeftError):
                 raise found
             made.append(found)

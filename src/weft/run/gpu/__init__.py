@@ -2,12 +2,12 @@
 
 In: a Python module with a Triton kernel, its `GpuSignature`, a target. Out: a launcher (`build_gpu`). Triton compiles in processes
 of its own (`assemble`), for the class that a call is of (`classes`); binaries are entries of the cache. On a warm start nothing is
-compiled and Triton is not imported: `driver` loads and starts binaries through the CUDA driver. `assemble_all` compiles
-many, `assemble_kernels` what many calls will need.
+compiled and Triton is not imported: `driver` loads and starts binaries through the CUDA driver. `side_by_side` compiles
+many.
 """
 
-from weft.run.gpu.assemble import ASSEMBLY_SECONDS, Assembled, Job, assemble, assemble_all
-from weft.run.gpu.build import GpuBinary, GpuSource, assemble_kernels, build_gpu, restored_gpu
+from weft.run.gpu.assemble import ASSEMBLY_SECONDS, Assembled, Job, assemble, side_by_side
+from weft.run.gpu.build import GpuBinary, GpuSource, build_gpu, restored_gpu
 from weft.run.gpu.classes import KernelClass, class_of
 from weft.run.gpu.signature import GpuSignature
 
@@ -20,9 +20,8 @@ __all__ = [
     "Job",
     "KernelClass",
     "assemble",
-    "assemble_all",
-    "assemble_kernels",
     "build_gpu",
     "class_of",
     "restored_gpu",
+    "side_by_side",
 ]

@@ -8,7 +8,6 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar, cast
 
 from weft.cost.gpus import gpu
@@ -146,25 +145,11 @@ def assemble(job: Job, seconds: float = ASSEMBLY_SECONDS) -> Assembled:
     return made
 
 
-def assemble_all(
-    jobs: Sequence[Job], workers: int | None = None, seconds: float = ASSEMBLY_SECONDS
-) -> list[Assembled | WeftError]:
-    """Compiles kernels, several at a time. One that fails, crashes or takes too long gives its error, and ends nothing.
-
-    Args:
-        jobs: what to compile.
-        workers: how many at a time; None: one for each core that this process may use.
-        seconds: the time after which one job is given up.
+def side_by_side(tasks: Sequence[Callable[[], T]], workers: int | None = None) -> list[T | WeftError]:
+    """Runs `tasks`, which compile, side by side: so many at a time, or one for each core that this process may use.
 
     Returns:
-        For each job, in order, what `assemble` gives or raises.
-    """
-    return side_by_side([partial(assemble, job, seconds) for job in jobs], workers)
-
-
-def side_by_side(tasks: Sequence[Callable[[], T]], workers: int | None = None) -> list[T | WeftError]:
-    """Runs `tasks`, which compile, side by side, and returns their results or weft's errors, in order; `workers` as for
-    `assemble_all`.
+        For each, in order, what it gave, or weft's error: one that fails, crashes or takes too long ends nothing.
     """
     found: dict[int, T | WeftError] = {}
     failed: list[BaseException] = []

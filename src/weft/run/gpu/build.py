@@ -7,7 +7,6 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import cast
 
@@ -18,7 +17,7 @@ from weft.options import current
 from weft.run import stats
 from weft.run.cache import CacheFolder, Json
 from weft.run.gpu import interpreted
-from weft.run.gpu.assemble import ASSEMBLY_SECONDS, Assembled, Job, assemble, side_by_side
+from weft.run.gpu.assemble import ASSEMBLY_SECONDS, Assembled, Job, assemble
 from weft.run.gpu.classes import KernelClass, class_of
 from weft.run.gpu.launch import cuda, make_gpu_launcher, refusing
 from weft.run.gpu.signature import GpuSignature
@@ -108,20 +107,6 @@ class GpuBinary(Made[GpuSignature]):
         """
         return self._classes.of(self.class_for(sizes, strides, aligned=aligned), seconds)
 
-    def binary_for(self, kind: KernelClass) -> Assembled:
-        """Gets the binary for calls of the class `kind`, as `assemble_for` does."""
-        return self._classes.of(kind)
-
-
-def assemble_kernels(
-    wanted: Sequence[tuple[GpuBinary, KernelClass]], workers: int | None = None
-) -> list[Assembled | WeftError]:
-    """Gets the binaries of several kernels for a class each; those that are not in the cache are compiled side by side.
-
-    Calls of these classes then compile nothing. Arguments and results as `assemble_all`.
-    """
-    return side_by_side([partial(binary.binary_for, kind) for binary, kind in wanted], workers)
-
 
 class Classes:
     """The binaries of one kernel by class of calls: of this process, of the cache, or compiled now."""
@@ -140,7 +125,7 @@ class Classes:
             return tuple(self._met.values())
 
     def job(self, kind: KernelClass) -> Job:
-        """Returns the job that compiles for `kind`, for `assemble_all`."""
+        """Returns the job that compiles for `kind`, for `assemble`."""
         signature = self.source.signature
         return Job(self.source.text, signature.name, kind, self._target, signature.warps, signature.stages)
 

@@ -127,10 +127,6 @@ class Worker:
         self._errors.close()
         return status
 
-    def lives(self) -> bool:
-        """Tells whether it has not ended yet."""
-        return self._process.poll() is None
-
     def abandon(self) -> None:
         """Lets go of the parent's process, in a forked child."""
         for stream in (self._process.stdin, self._process.stdout):
