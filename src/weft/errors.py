@@ -64,36 +64,36 @@ class WeftError(Exception):
 
 
 class LeftToPyTorchWarning(RuntimeWarning):
-    """weft has PyTorch run a call, a graph, or what takes most of its time: said once for a function and a cause.
+    """PyTorch runs a call, a graph, or what takes most of its time; warned of once for each function and cause.
 
     To silence it: `warnings.filterwarnings("ignore", category=weft.errors.LeftToPyTorchWarning)`.
     """
 
 
 class CacheFolderWarning(RuntimeWarning):
-    """weft cannot keep kernels in the cache folder, so that each process compiles anew: said once for a folder."""
+    """weft cannot write to the cache folder, so each process compiles again; warned of once for each folder."""
 
 
 class UnknownOptionError(WeftError, ValueError):
-    """An option, or a WEFT_* variable, that does not exist or has a value it cannot have."""
+    """An option, or a WEFT_* variable, does not exist or has an invalid value."""
 
     advice = "correct the option; weft.options lists them all"
 
 
 class TargetError(WeftError, ValueError):
-    """A target that weft does not know, or that is not on this machine and was asked to run."""
+    """The target is unknown, or a program for it was called on a machine without it."""
 
     advice = 'use target=None (where the inputs live), "cpu", "cuda" or one that is installed'
 
 
 class ShapeError(WeftError, RuntimeError):
-    """Shapes, dtypes or devices that eager PyTorch refuses too; RuntimeError, as eager raises."""
+    """Shapes, dtypes or devices do not fit, in eager PyTorch either; a RuntimeError, as in eager."""
 
     advice = "make the shapes, element types and devices agree as eager PyTorch demands"
 
 
 class CompilerError(WeftError):
-    """The compiler is missing, or refused a kernel. Has the `command`, the `output` it gave, and the `kernel` it refused."""
+    """The compiler is missing, or rejected a kernel. Has the `command`, its `output`, and the rejected `kernel`."""
 
     advice = "install a C++17 compiler, or name one in WEFT_CXX"
 
@@ -118,13 +118,13 @@ class CompilerError(WeftError):
 
 
 class CacheFolderError(WeftError):
-    """The cache folder can be written to by others: who can write there can run code here."""
+    """Others can write to the cache folder, and so could run code as this user."""
 
-    advice = "take away the others' right to write, or name another folder in WEFT_CACHE_DIR"
+    advice = "remove the others' permission to write, or name another folder in WEFT_CACHE_DIR"
 
 
 class DefectError(WeftError):
-    """weft itself failed. `reproducer`: the path of a Python file that shows the failure again; empty where there is none."""
+    """weft itself failed. `reproducer`: the path of a Python file that reproduces the failure; empty if there is none."""
 
     advice = "nothing, results are PyTorch's; please report it"
 
@@ -139,19 +139,19 @@ class DefectError(WeftError):
 
 
 class WrongKernelError(WeftError):
-    """The code of a kernel gives wrong results on hard inputs, crashes, or does not end; it never served. A defect of weft's."""
+    """A kernel gives wrong results on hard inputs, crashes, or does not end; it never served. A bug in weft."""
 
     advice = "nothing: PyTorch runs this part; please report it"
 
 
 class UnsupportedError(WeftError):
-    """Something that weft does not compile; caught inside, it becomes a fallback's reason."""
+    """weft does not compile something; weft catches the error and makes it a fallback's reason."""
 
     advice = "nothing: this part runs in PyTorch; program.fallbacks lists it"
 
 
 class RefusedByEagerError(UnsupportedError):
-    """A call that eager refuses, or whose result tracing does not know; caught inside: PyTorch runs the graph."""
+    """Eager refuses a call, or tracing does not know its result; weft catches the error, and PyTorch runs the graph."""
 
     advice = "nothing: PyTorch runs this graph, and says what is wrong with it"
 
@@ -186,13 +186,13 @@ class InvalidProgramError(WeftError):
 
 
 class ScheduleError(WeftError):
-    """A schedule that does not fit its program: a loop it does not have, a size it cannot take."""
+    """A schedule does not fit its program: it names a loop that does not exist, or an impossible size."""
 
     advice = "give each loop of the program levels whose sizes are positive; print it to see them"
 
 
 class VerificationError(WeftError):
-    """A program was to run although it is refuted, or no verdict could be reached."""
+    """A program is refuted, or no verdict could be reached, so it must not run."""
 
     advice = "let PyTorch run this part, and report the program"
 
@@ -204,31 +204,31 @@ class JudgementError(WeftError, AssertionError):
 
 
 class ReferenceDTypeError(WeftError, TypeError):
-    """A reference for weft.judge that is not float64 where the output is floating, or no integer where that is one."""
+    """A reference for weft.judge is not float64 for a floating output, or not an integer for an integer output."""
 
     advice = "run the same program on fp64 copies of the inputs: weft.verify.judge.reference(fn, inputs)"
 
 
 class ArgumentError(WeftError, TypeError):
-    """An argument of one of weft's own functions of another kind than it takes: a number for a function, a dict for inputs."""
+    """An argument of one of weft's functions is of the wrong kind: a number for a function, a dict for inputs."""
 
     advice = "see the function's documentation: help(weft.optimize), say"
 
 
 class FileError(WeftError, OSError):
-    """A file that cannot be read or written: it is a folder, you may not, or there is no room. An OSError, too."""
+    """A file cannot be read or written: it is a folder, permission is denied, or the disk is full. Also an OSError."""
 
-    advice = "see that you may read and write there and that there is room, or name another file"
+    advice = "check permissions and free space there, or name another file"
 
 
 class MissingFileError(FileError, FileNotFoundError):
-    """A file to load, or the folder of a file to write, that is not there."""
+    """A file to load, or the folder of a file to write, does not exist."""
 
     advice = "correct the path"
 
 
 class CommandError(WeftError, ValueError):
-    """What the command line names is not there, or cannot be used as it is."""
+    """The command line names something that does not exist or cannot be used."""
 
     advice = "see `weft --help`"
 

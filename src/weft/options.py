@@ -76,7 +76,7 @@ class Options:
     compiler: str | None = _option(
         None,
         _TEXT,
-        "C++ compiler, words split as a shell would; None: CXX, then c++, g++, clang++",
+        "C++ compiler, words split as in a shell; None: CXX, then c++, g++, clang++",
         variable="WEFT_CXX",
         in_key=True,
     )
@@ -98,7 +98,7 @@ class Options:
     )
     verify_trials: int = _option(2, _integer(1), "random evaluations over a finite field for one verdict", in_key=True)
     dynamic: bool = _option(
-        True, _YES_NO, "after a second size, PyTorch traces for all sizes; false: anew for each", in_key=True
+        True, _YES_NO, "after a second size, PyTorch traces once for all sizes; false: again for each size", in_key=True
     )
     seed: int = _option(0, _integer(0), "seed of every random choice weft makes", in_key=True)
     measure: Literal["auto", "never"] = _option(
@@ -109,10 +109,10 @@ class Options:
     effort: Literal["none", "quick", "full"] = _option(
         "quick",
         _choice("none", "quick", "full"),
-        "how many schedules of a GPU's kernels are compiled and timed: the one that the model puts first, a few, many",
+        "how many schedules of a GPU's kernels are compiled and timed: the one predicted to be fastest, a few, many",
     )
     tune_seconds: int | None = _option(
-        None, _integer(1, optional=True), "no further schedule of a region is compiled or timed after so many seconds"
+        None, _integer(1, optional=True), "stop compiling and timing schedules of a region after so many seconds"
     )
     mode: Literal["default", "reduce-overhead"] = _option(
         "default",
@@ -125,13 +125,13 @@ class Options:
     float32_products: Literal["torch", "ieee", "tf32"] = _option(
         "torch",
         _choice("torch", "ieee", "tf32"),
-        'of float32 on a GPU: "ieee", or with factors rounded to "tf32"; "torch": as PyTorch is set when they are compiled',
+        'float32 matmuls on a GPU: "ieee", or with factors rounded to "tf32"; "torch": as PyTorch is set at compilation',
         in_key=True,
     )
     rounding: Literal["exact", "running"] = _option(
         "exact",
         _choice("exact", "running"),
-        '"running": a chain that rounds by a scale of its own may round at the scale so far, in one pass; "exact": never',
+        '"running": a chain that rounds by its own scale may round at the scale so far, in one pass; "exact": never',
         in_key=True,
     )
     log: Literal["none", "info", "debug"] = _option(
@@ -140,7 +140,7 @@ class Options:
     defects: Literal["warn", "raise"] = _option(
         "warn",
         _choice("warn", "raise"),
-        'where weft itself fails: "warn": PyTorch runs, and a warning names a file that shows the failure; "raise": it is an error',
+        'where weft itself fails: "warn": PyTorch runs, and a warning names a file that reproduces it; "raise": it is an error',
     )
     debug_checks: bool = _option(False, _YES_NO, "run the checker after every rewrite")
 
