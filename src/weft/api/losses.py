@@ -76,9 +76,9 @@ def _reasons(left: Sequence[Fallback]) -> str:
 def _todo(left: Sequence[Fallback]) -> str:
     advice = "nothing, if that is fine"
     if "gradients" in left[0].reason:
-        advice = "call it under torch.no_grad() or torch.inference_mode(), if no gradients are needed"
+        advice = "call it under torch.no_grad() or torch.inference_mode(), if you need no gradients"
     silence = 'warnings.filterwarnings("ignore", category=weft.errors.LeftToPyTorchWarning)'
-    return f"{advice}; to hear no more of such: {silence}"
+    return f"{advice}; to silence this warning: {silence}"
 
 
 def _asks_for_gradients(gm: torch.fx.GraphModule) -> bool:

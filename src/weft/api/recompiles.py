@@ -46,8 +46,8 @@ def say_what_is_fixed() -> None:
             _said.add(said)
             place = places[what]
             message = (
-                f"weft compiles {code.co_name} anew for each value of {what}, {len(found) + 1} so far ({', '.join(found)} "
-                f"and another): PyTorch fixes it at {place}. {_todo(what, found)}"
+                f"weft compiles {code.co_name} again for each value of {what}, {len(found) + 1} so far ({', '.join(found)} "
+                f"and another): PyTorch makes it a constant at {place}. {_todo(what, found)}"
             )
             warnings.warn_explicit(message, RuntimeWarning, place.file, place.line)
 
@@ -84,7 +84,7 @@ def _fixed(failures: Iterable[str], code: CodeType) -> tuple[dict[str, list[str]
 
 def _todo(what: str, values: Iterable[str]) -> str:
     if ".shape[" in what:
-        return "A size that becomes a number of Python's (int(x.shape[0]), len of a list) is fixed: compute with x.shape itself."
+        return "A size that becomes a Python number (int(x.shape[0]), len of a list) is a constant: compute with x.shape itself."
     kinds: set[type]
     try:
         kinds = {type(ast.literal_eval(value)) for value in values}
@@ -92,5 +92,5 @@ def _todo(what: str, values: Iterable[str]) -> str:
         kinds = {object}
     if kinds <= {int, float}:
         argument = "as a tensor" if what.isidentifier() else "as an argument, or as a tensor"
-        return f"Hand it over {argument} (torch.tensor({what.rpartition('.')[2]})); ends of slices may be numbers."
-    return "Compile one function for each value, or do what depends on it outside."
+        return f"Pass it {argument} (torch.tensor({what.rpartition('.')[2]})); ends of slices may be numbers."
+    return "Compile one function for each value, or compute what depends on it outside."
