@@ -27,19 +27,18 @@ from weft.block.lower import lower
 from weft.block.program import BlockProgram
 from weft.errors import ScheduleError, UnsupportedError, WeftError
 from weft.fuse import Fusion
-from weft.fuse.round_where_made import round_where_made
-from weft.fuse.safety import make_safe
 from weft.lab.fuzz.campaign import Course, Outcome, Tally, run
 from weft.lab.fuzz.random_programs import minimised, random_program
 from weft.lab.fuzz.random_schedules import fitting_schedule
 from weft.options import options
-from weft.pipeline import RULES_IN_PLANS, fuse
+from weft.pipeline import AFTER_FUSION, RULES_IN_PLANS, fuse
 from weft.plan.choose.region import Example, compile_region
 from weft.schedule import Schedule
 from weft.tensor.domain import Array, Domain
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate
 from weft.tensor.fp64 import Fp64Domain, rounded
+from weft.tensor.passes import Step
 from weft.tensor.program import TensorProgram
 from weft.tensor.wellformed import well_formed
 from weft.verify.eager import EagerDomain, eagerly
@@ -137,7 +136,7 @@ def _examine(program: TensorProgram, seed: int, counts: Counter[str], compiled: 
         counts.update(f"rule: {step.rule}" for step in fusion.steps)
         counts["snapshots"] += len(fusion.snapshots)
         _staged("snapshot", counts, lambda: _check_snapshots(program, fusion, rng))
-        chosen = round_where_made(make_safe(rng.choice(fusion.snapshots).program).program)
+        chosen = _after_fusion(rng.choice(fusion.snapshots).program)
         found = _staged("schedule", counts, lambda: _check_schedule(program, canonical(plain.last), rng, counts))
         _staged("schedule", counts, lambda: _check_schedule(program, canonical(chosen), rng, counts))
         if compiled and found is not None:
@@ -181,11 +180,18 @@ def _check_snapshots(program: TensorProgram, fusion: Fusion, rng: random.Random)
         if different is not None:
             raise _WrongError("snapshot", f"alternative {number}, with the first iteration peeled off: {different}")
     for program_ in (*(s.program for s in fusion.snapshots), *(a.program for a in fusion.alternatives)):
-        safe = round_where_made(make_safe(program_).program)
-        check(safe)
-        different = trial.difference(safe)
+        last = _after_fusion(program_)
+        check(last)
+        different = trial.difference(last)
         if different is not None:
-            raise _WrongError("safety", f"with significand-exponent pairs: {different}")
+            raise _WrongError("after fusion", f"with the passes after fusion: {different}")
+
+
+def _after_fusion(program: BlockProgram) -> BlockProgram:
+    """Apply the passes that come after fusion, those for other targets among them."""
+    for each in AFTER_FUSION:
+        program = each.again(program, Step(each.name))
+    return program
 
 
 def _check_schedule(
