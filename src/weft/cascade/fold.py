@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from weft.block.fold import Fold
+from weft.block.references import restored
 from weft.block.rename import fresh
 from weft.block.walk import operands
 from weft.cascade.algebra import (
@@ -324,7 +325,7 @@ class _Folding:
 
     def _factor(self, shift: Shift) -> Scalar:
         """Computes exp(z - h), the factor that a sum relative to the running exponent is short of."""
-        return apply("exp", negative(self._apart(shift, self._component(Exponent(shift.data)))))
+        return restored(negative(self._apart(shift, self._component(Exponent(shift.data)))))
 
     def _apart(self, shift: Shift, running: Scalar) -> Scalar:
         """Computes what `shift` subtracts, less its running value: one summand after the other, for the first is near that value.

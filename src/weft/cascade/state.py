@@ -6,11 +6,13 @@ running values, and reduces the block beside them; where nothing moves there is 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from weft.block.program import BlockNode, Component, Graph, State
+from weft.block.references import Carrying, finite, joined, share
 from weft.cascade.algebra import (
     ONE,
     ZERO,
@@ -285,15 +287,23 @@ class StateWriter:
         for key in self.layout.keys:
             write.dims[names[key]] = self.layout.axes[key]
         new = self._joined(write, names, self._of_block)
-        moving = [key for key in self.layout.keys if isinstance(key, Carried) and key.moving]
-        blocks = {key: self._relative(key, new) for key in moving}
-        corrected: dict[Key, str] = {}
-        for key in moving:
-            kept = self._moved(write, key, names, names, new)
-            corrected[key] = write.point("s", apply("add", Arg(0), Arg(1)), (kept, blocks[key]))
-        new |= corrected
+        blocks = {key: self._relative(key, new) for key in self._moving}
+        new |= self._carrying(write).updated(self._moving, names, new, blocks.__getitem__).items()
         inputs = (*(names[k] for k in self.layout.keys), *self.fed.values())
         return Graph(inputs, tuple(write.nodes), tuple(new[k] for k in self.layout.keys))
+
+    @property
+    def _moving(self) -> tuple[Carried, ...]:
+        """The sums that are relative to running values."""
+        return tuple(key for key in self.layout.keys if isinstance(key, Carried) and key.moving)
+
+    def _carrying(self, write: Graphing) -> Carrying[Carried, Key]:
+        """Write sums with `write`."""
+
+        def added(_: Carried, one: str, other: str) -> str:
+            return write.point("s", apply("add", Arg(0), Arg(1)), (one, other))
+
+        return Carrying(functools.partial(self._moved, write), added)
 
     def _of_block(self, key: Key) -> str:
         """Computes a block's part of a component that is relative to nothing; of a scale, the one before."""
@@ -312,7 +322,7 @@ class StateWriter:
         new: dict[Key, str] = {}
         for key in self.layout.keys:
             if isinstance(key, Exponent):
-                new[key] = write.point("z", apply("maximum", Arg(0), Arg(1)), (old[key], other(key)))
+                new[key] = write.point("z", joined(Arg(0), Arg(1)), (old[key], other(key)))
         for key in self.layout.keys:
             match key:
                 case Combined() | Logarithms() | Multiplied():
@@ -326,7 +336,7 @@ class StateWriter:
                 case Scale():
                     larger = other(key)
                     if larger != old[key]:
-                        larger = write.point("d", apply("maximum", Arg(0), Arg(1)), (old[key], larger))
+                        larger = write.point("d", joined(Arg(0), Arg(1)), (old[key], larger))
                     new[key] = self._scale(write, key, new, larger)
                 case Carried() | Exponent():
                     pass
@@ -336,7 +346,7 @@ class StateWriter:
         """Finds the greatest data of a block, and finite."""
         self.body.location = None
         most = self.body.collapse("top", Monoid.max, self._data(key.data), self.chain.over)
-        return self.body.point("top", apply("maximum", Arg(0), Lit(self.real.lowest)), (most,))
+        return self.body.point("top", finite(Arg(0), self.real.lowest), (most,))
 
     def _part(self, key: Single) -> str:
         """Computes a block's part."""
@@ -414,8 +424,8 @@ class StateWriter:
 
         result = factor.data if is_one(factor.data) else data(factor.data)
         if factor.raised is not None:  # first: what it makes 0 may be far from a running value
-            below = apply("sub", data(factor.raised.data), args.arg(new[Exponent(factor.raised.data)]))
-            result = product(result, args.arg(write.point("e", apply("decay", below), args)))
+            left = share(data(factor.raised.data), args.arg(new[Exponent(factor.raised.data)]))
+            result = product(result, args.arg(write.point("e", left, args)))
         for shift, exponent in factor.powers:
             apart = apply("sub", data(shift.data), args.arg(new[self.centres[shift]]))
             result = product(result, power(args.arg(write.point("u", apart, args)), exponent))
@@ -443,21 +453,19 @@ class StateWriter:
             return write.collapse("part", Monoid.sum, sides[0], self.chain.over)
         return write.dot("part", sides[0], sides[1], self.chain.over)
 
-    def _moved(
-        self, write: Graphing, key: Carried, sums: Mapping[Key, str], old: Mapping[Key, str], new: Mapping[Key, str]
-    ) -> str:
+    def _moved(self, write: Graphing, key: Carried, old: Mapping[Key, str], new: Mapping[Key, str]) -> str:
         """Moves the carried sum `key`, relative to the running values `old`, so that it is relative to `new`."""
         args = Arguments[str]()
         shifts = frozenset(shift for shift, _ in key.shifts)
         result: Scalar = Lit(0.0)
         for coefficient, moves, part in expansion(key, shifts):
-            summand: Scalar = args.arg(sums[part])
+            summand: Scalar = args.arg(old[part])
             for shift, exponent in moves:
                 by = self._by(write, self.centres[shift], old, new)
                 summand = repeatedly(args.arg(by), exponent, summand)
             times = product(Lit(float(abs(coefficient))), summand)
             result = total(result, times) if coefficient > 0 else difference(result, times)
-        result = infinite_or(args.arg(sums[key]), result) if squared(key) else result
+        result = infinite_or(args.arg(old[key]), result) if squared(key) else result
         for shift in key.raised:
             result = product(result, args.arg(self._fallen(write, Exponent(shift.data), old, new)))
         for scaling in key.scaled:
@@ -483,7 +491,7 @@ class StateWriter:
 
     def _fallen(self, write: Graphing, exponent: Exponent, old: Mapping[Key, str], new: Mapping[Key, str]) -> str:
         """Computes the share that is left, after a move, of what is relative to an exponent."""
-        return write.point("f", apply("decay", apply("sub", Arg(0), Arg(1))), (old[exponent], new[exponent]))
+        return write.point("f", share(Arg(0), Arg(1)), (old[exponent], new[exponent]))
 
     # Two parts.
 
@@ -498,9 +506,6 @@ class StateWriter:
             sides.append(own)
         left, right = sides
         new = self._joined(write, left, right.__getitem__)
-        for key in self.layout.keys:
-            if isinstance(key, Carried) and key.moving:
-                both = [self._moved(write, key, side, side, new) for side in sides]
-                new[key] = write.point("s", apply("add", Arg(0), Arg(1)), both)
+        new |= self._carrying(write).merged(self._moving, left, right, new).items()
         inputs = (*left.values(), *right.values())
         return Graph(inputs, tuple(write.nodes), tuple(new[k] for k in self.layout.keys))

@@ -8,6 +8,7 @@ from enum import Enum
 from functools import reduce
 from typing import TypeAlias
 
+from weft.block.references import share
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.scalar import Arg, Lit, Scalar, apply
@@ -149,7 +150,7 @@ def times(count: int, expr: Scalar) -> Scalar:
 
 def scaled_down(significand: Scalar, old: Scalar, new: Scalar, count: int = 1) -> Scalar:
     """Return the significand that goes with `count` times the exponent `new` where `significand` goes with `count` times `old`."""
-    return product(significand, apply("decay", times(count, apply("sub", old, new))))
+    return product(significand, share(old, new, count))
 
 
 def is_zero(expr: Scalar) -> bool:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from weft.block.program import BlockNode, Component, Graph, Map, Pointwise, State
+from weft.block.references import Carrying, joined, share
 from weft.block.rename import fresh, rename_node
 from weft.block.walk import operands, results
-from weft.fuse.safety.pairs import FIRST, SECOND, Pair, Terms, scaled_down
+from weft.fuse.safety.pairs import FIRST, SECOND, Pair, Terms
 from weft.fuse.safety.work import Work
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
-from weft.tensor.scalar import Lit, apply
+from weft.tensor.scalar import apply
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,18 +118,19 @@ class _Builder:
 
     def __post_init__(self) -> None:
         self.make = fresh(_names(self.state) | {g.name for g in self.groups})
-        self.names = tuple(c.name for c in self.state.components)
-        self.group_of = {i: g for g in self.groups for i in g.members}
+        self.components = {c.name: c for c in self.state.components}
+        self.place = {name: place for place, name in enumerate(self.components)}
+        self.group_of = {name: g for g in self.groups for name, i in self.place.items() if i in g.members}
         self.real: DType = self.body.policy.real
 
     def build(self) -> SafeState:
         exponents = tuple(Component(g.name, g.dims, self.real, self.body.policy.lowest) for g in self.groups)
-        names = (*self.names, *(g.name for g in self.groups))
+        names = (*self.components, *(g.name for g in self.groups))
         update, feeds, left = self._update(names)
         state = State(
             (*self.state.components, *exponents), feeds, update, self._merge(names), Graph(names, (), names), None
         )
-        terms_of: dict[str, Terms] = {self.names[i]: ((g.name, g.members[i]),) for i, g in self.group_of.items()}
+        terms_of: dict[str, Terms] = {n: ((g.name, g.members[self.place[n]]),) for n, g in self.group_of.items()}
         return SafeState(state, left, terms_of, {g.name: g.source for g in self.groups})
 
     def _update(self, names: tuple[str, ...]) -> tuple[Graph, tuple[str, ...], tuple[BlockNode, ...]]:
@@ -146,8 +148,7 @@ class _Builder:
         running: dict[str, str] = {}
         for group in self.groups:
             top = running[group.name] = self.make("z")
-            greater = apply("maximum", FIRST, SECOND)
-            nodes.append(Pointwise(top, greater, (group.name, take(group.source)), group.dims, self.real))
+            nodes.append(Pointwise(top, joined(FIRST, SECOND), (group.name, take(group.source)), group.dims, self.real))
             followers = self._followers(group)
             if followers:
                 moved[group.source] = top
@@ -156,43 +157,51 @@ class _Builder:
                     moved |= {r: self.make(r) for r in results(each)}
                     inner = {n: moved.get(n) or take(n) for n in (*operands(each), *results(each))}
                     nodes.append(rename_node(each, inner))
-        outs: list[str] = []
-        for place, component in enumerate(self.state.components):
-            group = self.group_of.get(place)
-            fed = self.fed[place]
+
+        def part(name: str) -> str:
+            fed, group = self.fed[self.place[name]], self.group_of.get(name)
             value = moved.get(fed) or take(fed)
-            old = component.name
-            if group is not None:
-                top = running[group.name]
-                old = self._rescaled(nodes, place, old, (group.name, top))
-                if group.source not in moved:
-                    value = self._rescaled(nodes, place, value, (take(group.source), top))
-            combine = apply(self.monoids[place].value, FIRST, SECOND)
-            outs.append(self.make(component.name))
-            nodes.append(Pointwise(outs[-1], combine, (old, value), component.dims, component.dtype))
-        outs += [running[g.name] for g in self.groups]
-        graph = Graph((*names, *inputs.values()), tuple(nodes), tuple(outs))
+            if group is None or group.source in moved:
+                return value
+            return self._rescaled(nodes, name, value, (take(group.source), running[group.name]), self.make)
+
+        old = {name: name for name in names}
+        new = self._carrying(nodes, self.make).updated(self.components, old, running, part)
+        graph = Graph((*names, *inputs.values()), tuple(nodes), (*new.values(), *running.values()))
         return graph, tuple(inputs), tuple(left)
 
+    def _carrying(self, nodes: list[BlockNode], make: Callable[[str], str]) -> Carrying[str, str]:
+        """Write significands with `nodes`."""
+
+        def rescaled(name: str, side: Mapping[str, str], new: Mapping[str, str]) -> str:
+            group = self.group_of.get(name)
+            if group is None:
+                return side[name]
+            return self._rescaled(nodes, name, side[name], (side[group.name], new[group.name]), make)
+
+        def added(name: str, one: str, other: str) -> str:
+            component, monoid = self.components[name], self.monoids[self.place[name]]
+            made = make(name)
+            both = apply(monoid.value, FIRST, SECOND)
+            nodes.append(Pointwise(made, both, (one, other), component.dims, component.dtype))
+            return made
+
+        return Carrying(rescaled, added)
+
     def _rescaled(
-        self,
-        nodes: list[BlockNode],
-        place: int,
-        value: str,
-        ends: tuple[str, str],
-        make: Callable[[str], str] | None = None,
+        self, nodes: list[BlockNode], name: str, value: str, ends: tuple[str, str], make: Callable[[str], str]
     ) -> str:
         """Bring `value`, a significand, from the first of two exponents to the second: one factor for all that share it."""
-        make, group, component = make or self.make, self.group_of[place], self.state.components[place]
-        expr = scaled_down(Lit(1.0), FIRST, SECOND, group.members[place])
+        group, component = self.group_of[name], self.components[name]
+        expr = share(FIRST, SECOND, group.members[self.place[name]])
         factor = Pointwise(make("f"), expr, ends, group.dims, self.real)
         known = next((n for n in nodes if isinstance(n, Pointwise) and replace(n, name=factor.name) == factor), None)
         if known is None:
             nodes.append(factor)
             known = factor
-        name = make(value)
-        nodes.append(Pointwise(name, apply("mul", FIRST, SECOND), (value, known.name), component.dims, component.dtype))
-        return name
+        made = make(value)
+        nodes.append(Pointwise(made, apply("mul", FIRST, SECOND), (value, known.name), component.dims, component.dtype))
+        return made
 
     def _followers(self, group: _Group) -> list[BlockNode]:
         """List the body's operators that depend on the exponent, where all that they make is for the group; else none."""
@@ -216,24 +225,12 @@ class _Builder:
     def _merge(self, names: tuple[str, ...]) -> Graph:
         """Combine the states of two runs of iterations: the greater exponent, and both parts brought to it."""
         make = fresh(set())
-        left, right = tuple(make(f"{n}_left") for n in names), tuple(make(f"{n}_right") for n in names)
+        left, right = ({n: make(f"{n}_{side}") for n in names} for side in ("left", "right"))
         nodes: list[BlockNode] = []
-        count = len(self.names)
-        tops: list[str] = []
-        for place, group in enumerate(self.groups):
-            ends = (left[count + place], right[count + place])
-            tops.append(make("z"))
-            nodes.append(Pointwise(tops[-1], apply("maximum", FIRST, SECOND), ends, group.dims, self.real))
-        outs: list[str] = []
-        for place, component in enumerate(self.state.components):
-            parts = [left[place], right[place]]
-            group = self.group_of.get(place)
-            if group is not None:
-                index = self.groups.index(group)
-                for side, ends in enumerate((left, right)):
-                    old, top = ends[count + index], tops[index]
-                    parts[side] = self._rescaled(nodes, place, parts[side], (old, top), make)
-            combine = apply(self.monoids[place].value, FIRST, SECOND)
-            outs.append(make(component.name))
-            nodes.append(Pointwise(outs[-1], combine, tuple(parts), component.dims, component.dtype))
-        return Graph((*left, *right), tuple(nodes), (*outs, *tops))
+        tops: dict[str, str] = {}
+        for group in self.groups:
+            top = tops[group.name] = make("z")
+            ends = (left[group.name], right[group.name])
+            nodes.append(Pointwise(top, joined(FIRST, SECOND), ends, group.dims, self.real))
+        new = self._carrying(nodes, make).merged(self.components, left, right, tops)
+        return Graph((*left.values(), *right.values()), tuple(nodes), (*new.values(), *tops.values()))

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from weft.block.program import BlockNode, BlockType, Collapse, Graph, Pointwise
+from weft.block.references import finite, joined, restored
 from weft.block.rename import fresh, values_of
 from weft.fuse.safety.pairs import (
     FIRST,
@@ -196,9 +197,7 @@ class Work:
             self.nodes.append(node)
             self.types[node.name] = BlockType((), tuple(a for a in self.dims(made) if a != axis), self.policy.real)
             made = node.name
-        floor: Scalar = apply("maximum", FIRST, Lit(self.policy.lowest))
-        if headroom:
-            floor = apply("maximum", apply("sub", FIRST, Lit(headroom)), Lit(self.policy.lowest))
+        floor = finite(apply("sub", FIRST, Lit(headroom)) if headroom else FIRST, self.policy.lowest)
         result = self.pointwise("z", floor, (made,), kept, self.policy.real)
         self.sources[result] = self.sources[name].shared(over)
         self.made[key] = result
@@ -233,9 +232,9 @@ class Work:
         self.policy.exposed.update(origin for origin, _ in self.degree(pair.terms))
         whole = self.whole(pair.terms)
         if pair.significand is None:
-            name = self.pointwise("x", apply("exp", FIRST), (whole,), dims, self.policy.real)
+            name = self.pointwise("x", restored(FIRST), (whole,), dims, self.policy.real)
         else:
-            expr = product(FIRST, apply("exp", SECOND))
+            expr = product(FIRST, restored(SECOND))
             name = self.pointwise("x", expr, (pair.significand, whole), dims, self.policy.real)
         return self.rounded(name, pair.dtype, dims)
 
@@ -282,7 +281,7 @@ class Expression:
         if not sym.terms:
             return sym.expr
         self.work.policy.exposed.update(origin for origin, _ in self.work.degree(sym.terms))
-        return product(sym.expr, apply("exp", self.arg(self.work.whole(sym.terms))))
+        return product(sym.expr, restored(self.arg(self.work.whole(sym.terms))))
 
     def settled(self, sym: Sym) -> Sym:
         """Moves the differences of `sym`'s exponents into its significand."""
@@ -301,7 +300,7 @@ class Expression:
         if not count:
             return left.expr, right.expr, common
         dims = _joined([self.work.dims(n) for n in names])
-        greater = self.work.pointwise("z", apply("maximum", FIRST, SECOND), names, dims, self.work.policy.real)
+        greater = self.work.pointwise("z", joined(FIRST, SECOND), names, dims, self.work.policy.real)
         self.work.sources[greater] = self.work.sources[names[0]]
         one, other, top = (self.arg(n) for n in (*names, greater))
         terms = combined(common, ((greater, count),))
