@@ -34,7 +34,7 @@ def finite(exponent: Scalar, lowest: float) -> Scalar:
 
 
 def share(old: Scalar, new: Scalar, count: int = 1) -> Scalar:
-    """Return what a value relative to `count` times the exponent `old` is multiplied with, to be relative to a `new` one, no less."""
+    """Return the factor from a value relative to `count` times the exponent `old` to one relative to `new`, which is no less."""
     apart = apply("sub", old, new)
     return apply("decay", apart if count == 1 else apply("mul", Lit(float(count)), apart))
 
