@@ -147,9 +147,9 @@ def test_a_computed_number_scales_as_a_vector_does():
 def _extension(name: str) -> tuple[Graph, Graph]:
     """The graph that is extended first, and the inner graph that it becomes."""
     step = next(s for s in fuse(lower(MADE[name]()), checked=True).steps if s.rule == "extend_map")
-    (node,) = Site(step.after, step.place).graph.nodes
+    (node,) = Site(step.after, step.place or ()).graph.nodes
     assert isinstance(node, Map)
-    return Site(step.before, step.place).graph, node.body
+    return Site(step.before, step.place or ()).graph, node.body
 
 
 def _pairs(before: Graph, body: Graph, meet) -> list[tuple[Map, Map]]:

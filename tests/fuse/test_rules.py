@@ -96,7 +96,7 @@ def test_names_do_not_matter(name):
     program = programs.ALL[name]()
     other = _renamed(program)
     one, two = fuse(lower(program)), fuse(lower(other))
-    assert [(s.rule, len(s.place)) for s in one.steps] == [(s.rule, len(s.place)) for s in two.steps]
+    assert [(s.rule, len(s.place or ())) for s in one.steps] == [(s.rule, len(s.place or ())) for s in two.steps]
     assert signature(one.last) == signature(two.last)
 
 

@@ -104,7 +104,7 @@ class Pass(Generic[A, R]):
 
     @property
     def says(self) -> str:
-        """What the pass does, in a few words: what its file begins with, without the law's name."""
+        """Describe the pass in a few words: the first line of its file, without the law's name."""
         module = inspect.getmodule(self.rewrite)
         text = ((module.__doc__ if module is not None else None) or self.name).strip().splitlines()[0]
         return text.rpartition(": ")[2].rstrip(".")
