@@ -49,7 +49,7 @@ class Setting:
     """What passes depend on beside the program.
 
     Attributes:
-        kind: of the target (`Target.kind`).
+        kind: of the target, as the target itself names it.
         units: element types that the machine multiplies faster than the next wider ones.
         lengths: of spaces, by name, where loops may be nested in any order; else None.
         plain: how many exponentials may stay as written when others become pairs; None: any number.
