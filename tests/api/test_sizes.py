@@ -155,7 +155,7 @@ def test_more_classes_than_pytorch_allows_are_compiled_all_the_same():
 
 
 def test_a_program_does_not_depend_on_what_was_planned_before():
-    """Of a line that it traced with other sizes before, Dynamo makes symbols."""
+    """Plan a function after the same lines were traced with other sizes, of which Dynamo would make symbols."""
 
     def planned(width):
         q, k, v = torch.randn(3, 2, 8, width)

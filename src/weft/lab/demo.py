@@ -64,7 +64,7 @@ class Outcome:
     Attributes:
         function, size, dtype: which.
         kernels: launches that replace it.
-        rewrites: how often each rule was applied.
+        rewrites: how often each pass was applied.
         fused: listings of its fused block programs.
         equal, error_probability, agrees, claim: of all verdicts together, as those of `weft.Verdict`.
         fallbacks: what PyTorch would run, and why.
