@@ -6,12 +6,13 @@ partial results over the contracted axis and then reduces that list. All fusion 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from weft.block import program as block
 from weft.block.copies import merging
 from weft.block.fold import Fold
+from weft.block.loop_axes import LoopAxes, loop_axes
 from weft.block.program import (
     Access,
     BlockNode,
@@ -34,6 +35,7 @@ from weft.block.program import (
     sealed,
 )
 from weft.block.rename import rename_axes, rename_node
+from weft.block.unlisted import at_matmuls, indices_of
 from weft.block.walk import operands
 from weft.errors import UnsupportedError
 from weft.tensor.axes import Axis
@@ -54,10 +56,10 @@ from weft.tensor.program import (
     Reindex,
     TensorProgram,
     Use,
-    axes_of,
+    reads_through,
     uses,
 )
-from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, substitute
+from weft.tensor.scalar import Arg, Convert, Scalar, substitute
 
 
 def lower(program: TensorProgram, folds: Sequence[Fold] = (), lengths: Mapping[str, int] | None = None) -> BlockProgram:
@@ -74,8 +76,8 @@ def lower(program: TensorProgram, folds: Sequence[Fold] = (), lengths: Mapping[s
         UnsupportedError: for an opaque operation, or a reindexing that is not a view of an input: the plan keeps those out; and
             where folds depend on each other in a circle, or run along an axis that blocks cannot run over.
     """
-    indices = _indices(program)
-    lowering = _Lowering(program, _loop_axes(program, lengths), _at_matmuls(program, indices), indices)
+    indices = indices_of(program)
+    lowering = _Lowering(program, loop_axes(program, lengths), at_matmuls(program, indices), indices)
     for each in _in_order(program, folds, lowering.at_matmuls):
         if isinstance(each, Fold):
             lowering.fold(each)
@@ -118,159 +120,12 @@ def _in_order(program: TensorProgram, folds: Sequence[Fold], at_matmuls: Mapping
         yield each
 
 
-@dataclass(frozen=True, slots=True)
-class _LoopAxes:
-    """What is decided once for all axes that some use binds to one another."""
-
-    root: dict[Axis, Axis]
-    unit: frozenset[Axis]
-    rank: dict[Axis, int]
-    ranked: frozenset[Axis]
-    last: Mapping[Axis, int]
-
-    def is_unit(self, axis: Axis) -> bool:
-        return self.root[axis] in self.unit
-
-    def order(self, axes: Sequence[Axis]) -> list[Axis]:
-        """Sorts axes outermost first: one order for the whole program, so that maps that could be fused meet. Ranks
-        have one block: last.
-        """
-        return sorted(axes, key=self._key)
-
-    def _key(self, axis: Axis) -> tuple[bool, bool, int, int]:
-        root = self.root[axis]
-        return not self.is_unit(axis), root in self.ranked, self.last.get(root, 0), self.rank[root]
-
-
-def _loop_axes(program: TensorProgram, lengths: Mapping[str, int] | None) -> _LoopAxes:
-    """Groups axes into classes by the bindings of uses; batch axes of contractions, and all but two free axes, become unit loops.
-
-    Given `lengths` of spaces, all free axes go by blocks, and reduced ones come last, the longest first.
-    """
-    values = program.values()
-    parent: dict[Axis, Axis] = {}
-
-    def find(axis: Axis) -> Axis:
-        parent.setdefault(axis, axis)
-        while parent[axis] != axis:
-            axis = parent[axis]
-        return axis
-
-    wanted: dict[Axis, None] = {}
-    units: dict[Axis, None] = {}
-    for node in (*program.inputs, *program.nodes):
-        for axis in axes_of(node):
-            find(axis)
-        for use in _uses(node):
-            for own, axis in zip(values[use.value].axes, use.axes, strict=True):
-                parent[find(own)] = find(axis)
-        blocked, batch = _roles(node)
-        wanted.update(dict.fromkeys(blocked))
-        units.update(dict.fromkeys(batch))
-    needed = {find(a) for a in wanted}
-    forced = {find(a) for a in units}
-    loose = [find(a) for node in program.nodes for a in node.axes[:-2]] if lengths is None else []
-    unit = frozenset(forced | {a for a in loose if a not in needed})
-    rank: dict[Axis, int] = {}
-    again = _indices(program)  # made where they are read: where they are written says nothing of the order of loops
-    for node in (*(n for n in program.nodes if n.name not in again), *program.inputs, *again.values()):
-        for axis in axes_of(node):
-            rank.setdefault(find(axis), len(rank))
-    ranked = frozenset(find(n.rank) for n in program.nodes if isinstance(n, Ranking) and n.rank is not None)
-    last: dict[Axis, int] = {}
-    if lengths is not None:  # after all others: a number above 0, the less the longer
-        reduced = (n for n in program.nodes if isinstance(n, Reduction | Ranking))
-        over = [a for n in reduced for a in ((n.over,) if isinstance(n, Ranking) else n.over)]
-        most = max((a.space.size(lengths) for a in over), default=0)
-        last = {find(a): 1 + most - a.space.size(lengths) for a in over}
-    return _LoopAxes({a: find(a) for a in parent}, unit, rank, ranked, last)
-
-
-def _roles(node: Node) -> tuple[list[Axis], list[Axis]]:
-    """Returns the axes that `node` needs blocks of, and those that it can only run over one element at a time."""
-    match node:
-        case Contraction():
-            left, right = set(node.left.axes), set(node.right.axes)
-            over = [a for a in node.over if a in left and a in right]
-            free_left = [a for a in node.axes if a in left and a not in right]
-            free_right = [a for a in node.axes if a in right and a not in left]
-            batch = [a for a in node.axes if a in left and a in right]
-            return (over[-1:] + free_left[-1:] + free_right[-1:], batch + over[:-1] + free_left[:-1] + free_right[:-1])
-        case Reduction():
-            return (list(node.over), [])
-        case Ranking():
-            rank = [] if node.rank is None else [node.rank]
-            return ([node.over, *rank], [])
-        case _:
-            return ([], [])
-
-
-def _at_matmuls(program: TensorProgram, indices: Container[str]) -> dict[str, Cast]:
-    """Finds roundings that only matmuls read: made where these read their operands, so that rules see what comes before them.
-
-    Not those of what `indices` decide, which no list holds: they are values like others.
-    """
-    values = program.values()
-    read_elsewhere = set(program.outputs)
-    for node in program.nodes:
-        if not isinstance(node, Contraction):
-            read_elsewhere.update(uses(node))
-    return {
-        n.name: n
-        for n in program.nodes
-        if isinstance(n, Cast) and not n.semantic and n.name not in read_elsewhere
-        if values[n.arg.value].axes and n.arg.value not in indices
-    }
-
-
-def _indices(program: TensorProgram) -> dict[str, Node]:
-    """Finds what indices and sizes alone decide, such as masks: made again where it is read, since no memory holds it
-    more cheaply.
-
-    Floating-point values count only if a few comparisons choose between numbers, not if a function computes them.
-    """
-    found: dict[str, Node] = {}
-    for node in program.nodes:
-        match node:
-            case Iota() | Constant() | Extent():
-                found[node.name] = node
-            case Elementwise() | Cast() if all(n in found for n in uses(node)):
-                if not node.dtype.is_float or (isinstance(node, Elementwise) and _chooses(node.expr)):
-                    found[node.name] = node
-            case _:
-                pass
-    return found
-
-
-def _chooses(expr: Scalar) -> bool:
-    """Tells whether `expr` is one of a few numbers."""
-    match expr:
-        case Lit():
-            return True
-        case Apply("where", (_, first, second)):
-            return _chooses(first) and _chooses(second)
-        case _:
-            return False
-
-
-def _uses(node: Node) -> tuple[Use, ...]:
-    match node:
-        case Elementwise():
-            return node.args
-        case Contraction():
-            return (node.left, node.right)
-        case Reduction() | Ranking() | Cast():
-            return (node.arg,)
-        case Constant() | Extent() | Input() | Iota() | Reindex() | Opaque():
-            return ()
-
-
 @dataclass
 class _Lowering:
     """The state of one lowering: which list axes stand for the axes of each value of the tensor program."""
 
     program: TensorProgram
-    axes: _LoopAxes
+    axes: LoopAxes
     at_matmuls: dict[str, Cast]
     indices: dict[str, Node]
     nodes: list[BlockNode] = field(default_factory=list[BlockNode])
@@ -338,17 +193,16 @@ class _Lowering:
         if use in here:
             return here[use].name
         node = self.indices[use.value]
-        bound = dict(zip(node.axes, use.axes, strict=True))
         match node:
             case Elementwise() | Cast():
-                read = node.args if isinstance(node, Elementwise) else (node.arg,)
-                inner = (Use(u.value, tuple(bound[a] for a in u.axes)) for u in read)
-                names = tuple(self._in_place(u, made, out, here) for u in inner)
+                names = tuple(self._in_place(u, made, out, here) for u in reads_through(node, use))
                 expr = node.expr if isinstance(node, Elementwise) else _converted(node)
                 dims = self._dims(made, use.axes)
                 here[use] = Pointwise(f"{out}.{len(here)}", expr, names, dims, node.dtype, node.location)
             case _:
-                here[use] = self._source(node, {own: made[a] for own, a in bound.items()}, f"{out}.{len(here)}")
+                here[use] = self._source(
+                    node, {own: made[a] for own, a in zip(node.axes, use.axes, strict=True)}, f"{out}.{len(here)}"
+                )
         return here[use].name
 
     def _source(self, node: Node, made: dict[Axis, Axis], name: str) -> BlockNode:
@@ -378,7 +232,7 @@ class _Lowering:
         ):
             operands = (node.right, node.left)  # the left operand has the rows of the result
         casts = tuple(self.at_matmuls.get(u.value) for u in operands)
-        read = tuple(u if c is None else _through(c, u) for u, c in zip(operands, casts, strict=True))
+        read = tuple(u if c is None else reads_through(c, u)[0] for u, c in zip(operands, casts, strict=True))
 
         def leaf(made: dict[Axis, Axis], names: tuple[str, ...], out: str) -> list[BlockNode]:
             rounded = [
@@ -566,12 +420,6 @@ class _Lowering:
 
 def _converted(cast: Cast) -> Scalar:
     return Convert(cast.dtype, Arg(0)) if cast.semantic else Arg(0)
-
-
-def _through(cast: Cast, use: Use) -> Use:
-    """Returns what `use` of `cast` reads, as it is before the cast."""
-    bound = dict(zip(cast.axes, use.axes, strict=True))
-    return Use(cast.arg.value, tuple(bound[a] for a in cast.arg.axes))
 
 
 @dataclass(frozen=True, slots=True)

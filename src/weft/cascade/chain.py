@@ -19,6 +19,8 @@ from weft.tensor.program import (
     Reduction,
     TensorProgram,
     Use,
+    reads,
+    reads_through,
     uses,
 )
 from weft.tensor.scalar import Apply, Arg, Convert, Scalar, apply, arguments, occurrences, operations, substitute
@@ -184,11 +186,10 @@ class Gathering:
             raise NoChainError(f"{node.name} varies along {self.over}, which it is to be constant along")
         (along,) = node.over
         bound = {**dict(zip(node.axes, axes, strict=True)), along: self.over}
-        operands = (node.left, node.right) if isinstance(node, Contraction) else (node.arg,)
         sides, rounded = list[Scalar](), list[DType | None]()
-        for use in operands:
-            through, dtype = self._unrounded(bound_to(use, bound)) if isinstance(node, Contraction) else (None, None)
-            sides.append(self.expression(through or bound_to(use, bound)))
+        for use in reads(node):
+            through, dtype = self._unrounded(use.within(bound)) if isinstance(node, Contraction) else (None, None)
+            sides.append(self.expression(through or use.within(bound)))
             rounded.append(dtype)
         monoid = node.monoid if isinstance(node, Reduction) else Monoid.sum
         self.links.append(
@@ -201,7 +202,7 @@ class Gathering:
         """Returns a product's operand as it is before it is rounded for the product, and the type that it is rounded to."""
         node = self.values[use.value]
         if isinstance(node, Cast) and not node.semantic and node.dtype.is_float:
-            return bound_to(node.arg, dict(zip(node.axes, use.axes, strict=True))), node.dtype
+            return reads_through(node, use)[0], node.dtype
         return use, None
 
     def expression(self, use: Use) -> Scalar:
@@ -214,13 +215,12 @@ class Gathering:
                 f"{use.value} is made of earlier results by more than {MOST_OPERATIONS} operations, "
                 "each counted as often as it is read"
             )
-        bound = dict(zip(node.axes, use.axes, strict=True))
         match node:
             case Elementwise():
-                args = [self.expression(bound_to(u, bound)) for u in node.args]
+                args = [self.expression(u) for u in reads_through(node, use)]
                 return substitute(node.expr, lambda i: args[i])
             case Cast():
-                inner = self.expression(bound_to(node.arg, bound))
+                inner = self.expression(*reads_through(node, use))
                 return Convert(node.dtype, inner) if node.semantic else inner
             case Reduction() | Contraction() if node.name in self.members:
                 return self._operand(Result(self.link(node, use.axes)))
@@ -266,11 +266,6 @@ def _arithmetic(expr: Scalar, seen: frozenset[str], fixed: frozenset[int]) -> bo
             return all(_arithmetic(a, seen, fixed) for a in args)
         case _:
             return False
-
-
-def bound_to(use: Use, bound: Mapping[Axis, Axis]) -> Use:
-    """Returns `use` in the axes that those of its reader are bound to."""
-    return Use(use.value, tuple(bound[a] for a in use.axes))
 
 
 def depending(program: TensorProgram, on: frozenset[str]) -> frozenset[str]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from weft.block.rename import fresh
 from weft.tensor.axes import Axis
 from weft.tensor.laws import remove_dead
-from weft.tensor.program import Elementwise, Monoid, Node, Reduction, TensorProgram, Use, axes_of, uses
+from weft.tensor.program import Elementwise, Monoid, Node, Reduction, TensorProgram, Use, axes_of, reads_through, uses
 from weft.tensor.scalar import Apply, Arg
 
 
@@ -63,8 +63,8 @@ def _interchanged(
         make = fresh({a.name for n in (*program.inputs, *program.nodes) for a in axes_of(n)})
         own = {a: Axis(make(a.name), a.space) for a in inner.over}
         at = {**own, **{a: bound[b] for a, b in zip(inner.axes, use.axes, strict=True)}}
-        read = [Use(u.value, tuple(bound[a] for a in u.axes)) for u in factor.args]
-        read[place] = Use(inner.arg.value, tuple(at[a] for a in inner.arg.axes))
+        read = list(reads_through(factor, outer.arg))
+        read[place] = inner.arg.within(at)
         along = tuple(own.values())
         every = Elementwise(
             f"{outer.name}.terms",

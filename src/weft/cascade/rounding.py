@@ -19,12 +19,12 @@ import numpy as np
 from weft.block.program import BlockProgram, Graph, Map, Pointwise
 from weft.block.rename import fresh
 from weft.cascade.algebra import Monomial, monomial
-from weft.cascade.chain import Chain, Result, bound_to, depending
+from weft.cascade.chain import Chain, Result, depending
 from weft.tensor.axes import Space
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import rounded
 from weft.tensor.laws import remove_dead
-from weft.tensor.program import Cast, Elementwise, Monoid, Node, TensorProgram, Use
+from weft.tensor.program import Cast, Elementwise, Monoid, Node, TensorProgram, Use, reads_through
 from weft.tensor.rename import with_uses
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, rewritten, substitute
 
@@ -236,7 +236,7 @@ class _Removal:
             return use
         match node:
             case Cast():
-                return self._read(bound_to(node.arg, dict(zip(node.axes, use.axes, strict=True))))
+                return self._read(*reads_through(node, use))
             case Elementwise():
                 shell = peeled(node.expr)
                 expr = node.expr if shell is None else shell[1]

@@ -30,8 +30,9 @@ from weft.tensor.program import (
     TensorProgram,
     Use,
     axes_of,
+    reads,
 )
-from weft.tensor.rename import read_uses, with_uses
+from weft.tensor.rename import with_uses
 from weft.tensor.scalar import Apply, Arg, Scalar
 
 
@@ -86,7 +87,7 @@ class _Classes:
         for node in (*program.inputs, *program.nodes):
             for axis in axes_of(node):
                 self.root(axis)
-            for use in read_uses(node):
+            for use in reads(node):
                 for own, axis in zip(self.values[use.value].axes, use.axes, strict=True):
                     self.parent[self.root(own)] = self.root(axis)
 

@@ -299,23 +299,36 @@ class TensorProgram:
         return "\n".join([*lines, f"return {', '.join(self.outputs)}"])
 
 
+def reads(node: Node) -> tuple[Use, ...]:
+    """Returns the uses of `node`, in order; what Reindex and Opaque read is no `Use`."""
+    match node:
+        case Elementwise():
+            return node.args
+        case Contraction():
+            return (node.left, node.right)
+        case Reduction() | Ranking() | Cast():
+            return (node.arg,)
+        case Input() | Constant() | Iota() | Extent() | Reindex() | Opaque():
+            return ()
+        case _:
+            assert_never(node)
+
+
+def reads_through(node: Node, use: Use) -> tuple[Use, ...]:
+    """Returns the uses of `node`, over the axes that `use`, which reads `node`, binds."""
+    outer = dict(zip(node.axes, use.axes, strict=True))
+    return tuple(u.within(outer) for u in reads(node))
+
+
 def uses(node: Node) -> tuple[str, ...]:
     """Returns the names of the values that `node` reads, one entry per use."""
     match node:
-        case Input() | Constant() | Iota() | Extent():
-            return ()
-        case Elementwise():
-            return tuple(u.value for u in node.args)
-        case Contraction():
-            return (node.left.value, node.right.value)
-        case Reduction() | Ranking() | Cast():
-            return (node.arg.value,)
         case Reindex():
             return (node.source,)
         case Opaque():
             return node.uses
         case _:
-            assert_never(node)
+            return tuple(u.value for u in reads(node))
 
 
 def axes_of(node: Node) -> Iterator[Axis]:

@@ -39,18 +39,6 @@ def with_uses(node: Node, change: Callable[[Use], Use]) -> Node:
             assert_never(node)
 
 
-def read_uses(node: Node) -> list[Use]:
-    """Returns the uses of `node`, in order."""
-    found: list[Use] = []
-
-    def note(use: Use) -> Use:
-        found.append(use)
-        return use
-
-    with_uses(node, note)
-    return found
-
-
 def with_values(node: Node, name: Callable[[str], str]) -> Node:
     """Returns `node` reading `name(v)` wherever it read value v."""
     match node:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from weft.tensor.laws.cleaning import remove_dead
 from weft.tensor.laws.names import fresh
-from weft.tensor.program import Cast, Node, TensorProgram, Use
+from weft.tensor.program import Cast, Node, TensorProgram, Use, reads_through
 
 
 @dataclass
@@ -52,6 +52,6 @@ def past_casts(use: Use, values: Mapping[str, Node], may: Callable[[Cast], bool]
     yield use
     node = values[use.value]
     while isinstance(node, Cast) and may(node):
-        use = node.arg.within(dict(zip(node.axes, use.axes, strict=True)))
+        (use,) = reads_through(node, use)
         yield use
         node = values[use.value]

@@ -12,7 +12,7 @@ from weft.tensor.axes import Axis
 from weft.tensor.laws.cleaning import form_of, merge_equal, remove_dead
 from weft.tensor.laws.draft import Draft
 from weft.tensor.passes import Bears, Conditioning, tensor_pass
-from weft.tensor.program import Elementwise, Extent, Monoid, Node, Reduction, TensorProgram, Use, uses
+from weft.tensor.program import Elementwise, Extent, Monoid, Node, Reduction, TensorProgram, Use, reads_through, uses
 from weft.tensor.scalar import Apply, Arg, Lit, Scalar
 
 _LARGEST = 16
@@ -76,8 +76,7 @@ class _Expansion(Draft):
         node = self.values[use.value]
         if not over & set(use.axes) or not isinstance(node, Elementwise) or not node.dtype.is_float or depth > _LARGEST:
             return whole
-        bound = dict(zip(node.axes, use.axes, strict=True))
-        args = [u.within(bound) for u in node.args]
+        args = reads_through(node, use)
 
         def part(of: Scalar) -> _Polynomial | None:
             match of:

@@ -16,7 +16,7 @@ from weft.tensor.field import FieldDomain
 from weft.tensor.fp64 import Fp64Domain
 from weft.tensor.laws.cleaning import remove_dead
 from weft.tensor.passes import tensor_pass
-from weft.tensor.program import Cast, Constant, Elementwise, Extent, Iota, Node, TensorProgram, Use
+from weft.tensor.program import Cast, Constant, Elementwise, Extent, Iota, Node, TensorProgram, Use, reads_through
 from weft.tensor.scalar import Apply, Arg, Arguments, Convert, Lit, Scalar, operations, substitute
 
 _OPPOSITE = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
@@ -99,8 +99,7 @@ class _Masks:
             mask = self.masks.get(use.value)
             if mask is None:
                 return args.arg(use)
-            bound = dict(zip(mask.axes, use.axes, strict=True))
-            inner = [u.within(bound) for u in mask.args]
+            inner = reads_through(mask, use)
             return substitute(mask.expr, lambda i: args.arg(inner[i]))
 
         expr = substitute(node.expr, inlined)

@@ -8,7 +8,18 @@ from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.laws.draft import Draft
 from weft.tensor.passes import tensor_pass
-from weft.tensor.program import Cast, Elementwise, Extent, Iota, Monoid, Node, Reduction, TensorProgram, Use
+from weft.tensor.program import (
+    Cast,
+    Elementwise,
+    Extent,
+    Iota,
+    Monoid,
+    Node,
+    Reduction,
+    TensorProgram,
+    Use,
+    reads_through,
+)
 from weft.tensor.scalar import Apply, Arg, Lit, apply
 
 
@@ -72,8 +83,7 @@ class _Picking(Draft):
         node = self.values[condition.value]
         if not isinstance(node, Elementwise) or node.expr != apply("eq", Arg(0), Arg(1)):
             return None
-        bound = dict(zip(node.axes, condition.axes, strict=True))
-        one, other = (use.within(bound) for use in node.args)
+        one, other = reads_through(node, condition)
         for place, index in ((one, other), (other, one)):
             integer = self.values[index.value].dtype.kind == "int"
             if (
@@ -93,7 +103,6 @@ class _Picking(Draft):
             return use
         if self.values[inner.value].dtype.kind != whole.dtype.kind:
             return use  # a sum of floats does not have room for every integer
-        bound = dict(zip(node.axes, use.axes, strict=True))
         read = self.picked(inner, place, whole)
         if read == inner:
             read = self.summed(inner, place, whole)
@@ -101,8 +110,7 @@ class _Picking(Draft):
         axes += tuple(a for a in read.axes if a not in axes)
         match node:
             case Elementwise():
-                others = [u.within(bound) for u in node.args]
-                args = tuple(read if u == inner else u for u in others)
+                args = tuple(read if u == inner else u for u in reads_through(node, use))
                 made = replace(node, name=self.fresh(node.name), axes=axes, args=args)
             case _:
                 made = replace(node, name=self.fresh(node.name), axes=axes, arg=read)
@@ -138,9 +146,7 @@ def _varying(node: Node, use: Use, over: Axis) -> Use | None:
     """Return the one operand of `node`, used as `use`, that has the axis `over`; None where there is not just one, or a call."""
     if not isinstance(node, Elementwise | Cast):
         return None
-    bound = dict(zip(node.axes, use.axes, strict=True))
-    reads = [u.within(bound) for u in (node.args if isinstance(node, Elementwise) else (node.arg,))]
-    varying = [u for u in reads if over in u.axes]
+    varying = [u for u in reads_through(node, use) if over in u.axes]
     return varying[0] if len(varying) == 1 else None
 
 

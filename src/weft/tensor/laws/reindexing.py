@@ -26,8 +26,9 @@ from weft.tensor.program import (
     Reindex,
     TensorProgram,
     Use,
+    reads,
 )
-from weft.tensor.rename import read_uses, with_uses
+from weft.tensor.rename import with_uses
 from weft.tensor.scalar import Arg, Lit, Scalar, apply
 
 
@@ -111,7 +112,7 @@ class _Inlining(Draft):
         if isinstance(self.values[value], Ranking):
             return []
         _, bound = _over_index(self.values[value], index)
-        return [(use.value, tuple(bound[a] for a in use.axes)) for use in read_uses(self.values[value])]
+        return [(use.value, tuple(bound[a] for a in use.axes)) for use in reads(self.values[value])]
 
     def moved(self, value: str, index: tuple[Affine, ...]) -> Use:
         """Makes a node that computes `value[index...]`, and returns a use of it."""

@@ -28,6 +28,7 @@ from weft.tensor.program import (
     Reindex,
     TensorProgram,
     Use,
+    reads_through,
     uses,
 )
 from weft.tensor.rename import with_uses
@@ -201,10 +202,10 @@ def _terms(node: Node, use: Use) -> list[tuple[Use, Fraction]]:
     """Returns the terms that `use` of `node` is the sum of, as far as one node shows, and their factors."""
     match node:
         case Elementwise(expr=expr):
-            bound = dict(zip(node.axes, use.axes, strict=True))
-            return [(node.args[i].within(bound), factor) for i, factor in _linear(expr)]
+            read = reads_through(node, use)
+            return [(read[i], factor) for i, factor in _linear(expr)]
         case Cast(semantic=False):
-            return [(node.arg.within(dict(zip(node.axes, use.axes, strict=True))), Fraction(1))]
+            return [(reads_through(node, use)[0], Fraction(1))]
         case _:
             return []
 
@@ -239,11 +240,9 @@ def _has_offset(node: Node) -> bool:
 
 def _without_terms(node: Node, use: Use, changed: Mapping[Use, Use | None]) -> Elementwise | Cast | Use | None:
     """Returns `use` of `node` with its terms `changed`, None for a 0: a node over `use`'s axes, a use, or None."""
-    bound = dict(zip(node.axes, use.axes, strict=True))
     match node:
         case Elementwise():
-            before = [u.within(bound) for u in node.args]
-            args = [changed.get(u, u) for u in before]
+            args = [changed.get(u, u) for u in reads_through(node, use)]
             rest = [a for a in args if a is not None]
             distinct = list(dict.fromkeys(rest))
 
@@ -258,7 +257,7 @@ def _without_terms(node: Node, use: Use, changed: Mapping[Use, Use | None]) -> E
                 return distinct[expr.index]
             return replace(node, axes=use.axes, expr=expr, args=tuple(distinct))
         case Cast():
-            arg = changed[node.arg.within(bound)]
+            arg = changed[reads_through(node, use)[0]]
             return None if arg is None else replace(node, axes=use.axes, arg=arg)
         case _:
             raise AssertionError(node)

@@ -1,0 +1,100 @@
+"""The order of loops: which axes of a tensor program its nests go over, outermost first, in blocks or by single elements.
+
+Decided once for all axes that some use binds to one another, so that maps that could be fused meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from weft.block.unlisted import indices_of
+from weft.tensor.axes import Axis
+from weft.tensor.program import Contraction, Node, Ranking, Reduction, TensorProgram, axes_of, reads
+
+
+@dataclass(frozen=True, slots=True)
+class LoopAxes:
+    """What is decided once for all axes that some use binds to one another."""
+
+    root: dict[Axis, Axis]
+    unit: frozenset[Axis]
+    rank: dict[Axis, int]
+    ranked: frozenset[Axis]
+    last: Mapping[Axis, int]
+
+    def is_unit(self, axis: Axis) -> bool:
+        return self.root[axis] in self.unit
+
+    def order(self, axes: Sequence[Axis]) -> list[Axis]:
+        """Sorts axes outermost first: one order for the whole program, so that maps that could be fused meet. Ranks
+        have one block: last.
+        """
+        return sorted(axes, key=self._key)
+
+    def _key(self, axis: Axis) -> tuple[bool, bool, int, int]:
+        root = self.root[axis]
+        return not self.is_unit(axis), root in self.ranked, self.last.get(root, 0), self.rank[root]
+
+
+def loop_axes(program: TensorProgram, lengths: Mapping[str, int] | None) -> LoopAxes:
+    """Groups axes into classes by the bindings of uses; batch axes of contractions, and all but two free axes, become unit loops.
+
+    Given `lengths` of spaces, all free axes go by blocks, and reduced ones come last, the longest first.
+    """
+    values = program.values()
+    parent: dict[Axis, Axis] = {}
+
+    def find(axis: Axis) -> Axis:
+        parent.setdefault(axis, axis)
+        while parent[axis] != axis:
+            axis = parent[axis]
+        return axis
+
+    wanted: dict[Axis, None] = {}
+    units: dict[Axis, None] = {}
+    for node in (*program.inputs, *program.nodes):
+        for axis in axes_of(node):
+            find(axis)
+        for use in reads(node):
+            for own, axis in zip(values[use.value].axes, use.axes, strict=True):
+                parent[find(own)] = find(axis)
+        blocked, batch = _roles(node)
+        wanted.update(dict.fromkeys(blocked))
+        units.update(dict.fromkeys(batch))
+    needed = {find(a) for a in wanted}
+    forced = {find(a) for a in units}
+    loose = [find(a) for node in program.nodes for a in node.axes[:-2]] if lengths is None else []
+    unit = frozenset(forced | {a for a in loose if a not in needed})
+    rank: dict[Axis, int] = {}
+    again = indices_of(program)  # made where they are read: where they are written says nothing of the order of loops
+    for node in (*(n for n in program.nodes if n.name not in again), *program.inputs, *again.values()):
+        for axis in axes_of(node):
+            rank.setdefault(find(axis), len(rank))
+    ranked = frozenset(find(n.rank) for n in program.nodes if isinstance(n, Ranking) and n.rank is not None)
+    last: dict[Axis, int] = {}
+    if lengths is not None:  # after all others: a number above 0, the less the longer
+        reduced = (n for n in program.nodes if isinstance(n, Reduction | Ranking))
+        over = [a for n in reduced for a in ((n.over,) if isinstance(n, Ranking) else n.over)]
+        most = max((a.space.size(lengths) for a in over), default=0)
+        last = {find(a): 1 + most - a.space.size(lengths) for a in over}
+    return LoopAxes({a: find(a) for a in parent}, unit, rank, ranked, last)
+
+
+def _roles(node: Node) -> tuple[list[Axis], list[Axis]]:
+    """Returns the axes that `node` needs blocks of, and those that it can only run over one element at a time."""
+    match node:
+        case Contraction():
+            left, right = set(node.left.axes), set(node.right.axes)
+            over = [a for a in node.over if a in left and a in right]
+            free_left = [a for a in node.axes if a in left and a not in right]
+            free_right = [a for a in node.axes if a in right and a not in left]
+            batch = [a for a in node.axes if a in left and a in right]
+            return (over[-1:] + free_left[-1:] + free_right[-1:], batch + over[:-1] + free_left[:-1] + free_right[:-1])
+        case Reduction():
+            return (list(node.over), [])
+        case Ranking():
+            rank = [] if node.rank is None else [node.rank]
+            return ([node.over, *rank], [])
+        case _:
+            return ([], [])
