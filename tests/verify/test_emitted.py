@@ -11,8 +11,9 @@ from weft.tensor.evaluate import evaluate
 from weft.tensor.fp64 import Fp64Domain
 from weft.tensor.program import Cast, Elementwise, Extent, Iota, Monoid, Order, Ranking, Reduction, TensorProgram, Use
 from weft.tensor.scalar import Arg, Lit, apply
+from weft.verify.cases import FAR, MANY, cases, fitted, points
 from weft.verify.eager import EagerDomain, MaskedDomain
-from weft.verify.emitted import FAR, MANY, Tally, cases, fitted, points
+from weft.verify.emitted import Tally
 from weft.verify.regimes import REGIMES, labels, layout_of
 
 

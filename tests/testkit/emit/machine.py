@@ -25,7 +25,8 @@ from testkit.mutants.subjects import random_subjects
 from weft.block.program import BlockProgram
 from weft.errors import UnsupportedError
 from weft.tensor.domain import Array
-from weft.verify.emitted import Case, Tally
+from weft.verify.cases import Case
+from weft.verify.emitted import Tally
 
 TARGETS = ("interpreter", "cpu", "numpy")
 """Where programs run; beside these "triton", in a process with TRITON_INTERPRET=1."""

@@ -16,7 +16,8 @@ from weft.tensor.domain import Array
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate
 from weft.tensor.fp64 import Fp64Domain
-from weft.verify.emitted import Case, Tally
+from weft.verify.cases import Case
+from weft.verify.emitted import Tally
 
 
 def run(judged: Judged, region: CompiledRegion, every: Sequence[Case], tally: Tally) -> str | None:

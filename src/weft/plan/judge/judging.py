@@ -25,7 +25,8 @@ from weft.plan.targets import toolchain
 from weft.plan.targets.bench import Judged
 from weft.run.cache import CacheFolder
 from weft.run.key import cache_key, source_hash
-from weft.verify.emitted import Tally, cases, has_meaning, points
+from weft.verify.cases import cases, has_meaning, points
+from weft.verify.emitted import Tally
 
 # Draws of each regime before results are called wrong: the error rule takes its maxima over several.
 _DRAWS = 4

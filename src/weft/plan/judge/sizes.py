@@ -9,7 +9,7 @@ from weft.plan.choose.region import CompiledRegion
 from weft.plan.targets import toolchain
 from weft.plan.targets.bench import Judged, Serving
 from weft.tensor.evaluate import stays_inside
-from weft.verify.emitted import AT_MOST, fitted, points
+from weft.verify.cases import AT_MOST, fitted, points
 from weft.verify.inputs import literals
 from weft.verify.regimes import REGIMES, Layout, layout_of, reduced_spaces
 from weft.verify.sizes import band_sizes, edge_sizes, of_blocks

@@ -26,7 +26,7 @@ from weft.run.guarded import GuardedOnGpu
 from weft.schedule import Schedule
 from weft.target import CPU, Target
 from weft.tensor.domain import Array
-from weft.verify.emitted import FAR, MANY
+from weft.verify.cases import FAR, MANY
 
 # Triton's interpreter takes milliseconds for each thread block of a grid.
 _MANY_INTERPRETED = 1 << 13
