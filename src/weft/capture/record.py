@@ -36,12 +36,13 @@ from weft.capture.contents import Silent, silent, with_sources
 from weft.capture.describe import memory_format
 from weft.capture.inplace import InPlaceCalls
 from weft.capture.memory import BY_STRIDE, Piece, storage_of
-from weft.capture.parts import IN_DOUBLE, LIBRARY, PARTS
+from weft.capture.parts import LIBRARY, PARTS
 from weft.capture.picks import PICKS
 from weft.capture.pieces import record_as_it_stands
 from weft.capture.recording import Call, Meaning, Recording, Slot
 from weft.capture.refusal import refused_by_eager
 from weft.capture.source import location_of
+from weft.capture.statistics import IN_DOUBLE
 from weft.capture.tape import Tape
 from weft.defects import note
 from weft.errors import Location, RefusedByEagerError
