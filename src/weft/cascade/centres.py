@@ -13,13 +13,9 @@ from weft.cascade.algebra import (
 )
 from weft.cascade.basis import Carried, carried
 from weft.cascade.chain import Chain, Result
+from weft.cascade.components import Centre, Exponent, Reference
 from weft.cascade.rounding import Scaling
 from weft.cascade.separate import Factor, NotSeparableError, Shift, Term, summands
-from weft.cascade.state import (
-    Centre,
-    Exponent,
-    Reference,
-)
 from weft.tensor.program import Extent, Monoid, Node, Use
 from weft.tensor.scalar import Apply, Arg, Lit, Scalar, apply, substitute
 

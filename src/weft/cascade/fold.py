@@ -25,10 +25,7 @@ from weft.cascade.algebra import (
 from weft.cascade.basis import Carried, carried, expansion, expr_axes, squared
 from weft.cascade.centres import COUNT, Decomposition, below_its_maximum, centres
 from weft.cascade.chain import Chain, Link, Result, argument
-from weft.cascade.graphing import Graphing
-from weft.cascade.rounding import Scaling
-from weft.cascade.separate import Factor, NotSeparableError, Shift, far_apart, summands
-from weft.cascade.state import (
+from weft.cascade.components import (
     LETTERS,
     Centre,
     Combined,
@@ -36,11 +33,14 @@ from weft.cascade.state import (
     Key,
     Logarithms,
     Multiplied,
-    StateWriter,
     axes_of,
     layout,
     scale_of,
 )
+from weft.cascade.graphing import Graphing
+from weft.cascade.rounding import Scaling
+from weft.cascade.separate import Factor, NotSeparableError, Shift, far_apart, summands
+from weft.cascade.state import StateWriter
 from weft.errors import Location
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
