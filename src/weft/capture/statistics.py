@@ -83,7 +83,7 @@ def _of_variance(moments: _Moments, carrier: Callable[[torch.Tensor], torch.Tens
         )
         if found is None:
             return NotImplemented
-        narrow = carrier(tensor).dtype  # to 16 bits from there: a cast between those is one of precision
+        narrow = widened(tensor).dtype  # to 16 bits from there: a cast between those is one of precision
         made = [part.to(narrow).to(tensor.dtype) for part in moments(*found)]
         return tuple(made) if len(made) > 1 else made[0]
 
