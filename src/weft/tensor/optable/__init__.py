@@ -3,13 +3,10 @@
 `row(name)` is a primitive, the only thing that `Apply.op` may name. `primitive(aten)` and
 `derived(aten)` find rows by ATen overload packet ("aten.silu"); a derived row expands into
 primitives at capture. `MASK_ATEN` holds ATen operations that mean another primitive where every
-argument is bool. `cpp_functions()` is what the C++ prelude must define,
-`triton_functions()` what Triton's must.
+argument is bool.
 """
 
 from __future__ import annotations
-
-import re
 
 from weft.errors import InvalidProgramError
 from weft.tensor.optable.derived import DERIVED
@@ -25,11 +22,9 @@ __all__ = [
     "Interval",
     "Row",
     "Samples",
-    "cpp_functions",
     "derived",
     "primitive",
     "row",
-    "triton_functions",
 ]
 
 _ROWS = {r.name: r for r in PRIMITIVES}
@@ -65,13 +60,3 @@ def primitive(aten: str) -> Row | None:
 def derived(aten: str) -> DerivedRow | None:
     """Returns the derived row that the ATen overload packet means, if one does."""
     return _DERIVED_BY_ATEN.get(aten)
-
-
-def cpp_functions() -> frozenset[str]:
-    """Lists the functions of namespace weft that the C++ spellings call."""
-    return frozenset(name for r in PRIMITIVES for name in re.findall(r"weft::(\w+)\(", r.cpp))
-
-
-def triton_functions() -> frozenset[str]:
-    """Lists the functions beside Triton's own that the Triton spellings call."""
-    return frozenset(name for r in PRIMITIVES for name in re.findall(r"\b(weft_\w+)\(", r.triton))

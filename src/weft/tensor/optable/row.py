@@ -8,7 +8,8 @@ from typing import Any, Literal, TypeAlias
 
 import numpy.typing as npt
 
-from weft.tensor.scalar import Apply, Scalar
+from weft.tensor.optable.formulas import formula
+from weft.tensor.scalar import Apply, Lit, Scalar
 
 Array: TypeAlias = npt.NDArray[Any]
 Interval: TypeAlias = tuple[float, float]
@@ -88,16 +89,17 @@ class DerivedRow:
         aten: names of the ATen overload packets that mean exactly this.
         samples: per argument, where it is finite.
         parameters: names and defaults of what ATen passes beside tensors, in ATen's order.
-        build: the expression, from the arguments and the parameters by name.
-        integers: the expression where the result is an integer, if that is another one; it has primitives that are closed.
+        build: the expression, as a formula of the arguments x, y, z and the parameters (`weft.tensor.optable.formulas`), or a
+            function that makes it of them.
+        integers: the same where the result is an integer, if that is another one; it has primitives that are closed.
     """
 
     name: str
     aten: tuple[str, ...]
     samples: tuple[Samples, ...]
-    build: Callable[..., Scalar]
+    build: str | Callable[..., Scalar]
     parameters: tuple[tuple[str, float | str | None], ...] = ()
-    integers: Callable[..., Scalar] | None = None
+    integers: str | Callable[..., Scalar] | None = None
 
     @property
     def arity(self) -> int:
@@ -115,4 +117,10 @@ class DerivedRow:
         if len(args) != self.arity:
             raise TypeError(f"{self.name} takes {self.arity} arguments, not {len(args)}")
         build = self.integers if integral and self.integers is not None else self.build
-        return build(*args, **(dict(self.parameters) | parameters))
+        known = dict(self.parameters) | parameters
+        if len(known) > len(self.parameters):
+            raise TypeError(f"{self.name} has no parameter {', '.join(known.keys() - dict(self.parameters).keys())}")
+        if callable(build):
+            return build(*args, **known)
+        numbers = {name: Lit(value) for name, value in known.items() if isinstance(value, int | float)}
+        return formula(build, {**dict(zip("xyz", args, strict=False)), **numbers})

@@ -1,0 +1,100 @@
+"""Scalar expressions as one writes them: `x / (1.0 + exp(-x))`, in Python's grammar, with the table's rows for functions."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import math
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from weft.tensor.scalar import Lit, Scalar, apply
+
+_OPERATORS: Mapping[type[ast.AST], str] = {
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.Div: "div",
+    ast.USub: "neg",
+    ast.Not: "logical_not",
+    ast.And: "logical_and",
+    ast.Lt: "lt",
+    ast.LtE: "le",
+    ast.Gt: "gt",
+    ast.Eq: "eq",
+    ast.NotEq: "ne",
+}
+
+
+def _quotient(one: float, other: float) -> float:
+    return one / other
+
+
+_OF_NUMBERS: Mapping[str, Callable[..., Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": _quotient,
+    "neg": operator.neg,
+    "eq": operator.eq,
+    "sqrt": math.sqrt,
+    "log": math.log,
+}
+
+
+def formula(text: str, names: Mapping[str, Scalar]) -> Scalar:
+    """Reads an expression.
+
+    Args:
+        text: the expression; before it, on lines of their own or with semicolons, names for parts of it. A call is of a row of the
+            table, `pi` and `inf` are those numbers. What numbers alone decide is worked out here, and may choose:
+            `y if value == 1 else value * y`.
+        names: what the names in it stand for.
+
+    Raises:
+        TypeError: `text` is in another form.
+        KeyError: nothing says what a name stands for.
+    """
+    *parts, last = _statements(text)
+    known = {"pi": Lit(math.pi), "inf": Lit(math.inf), **names}
+    for part in parts:
+        match part:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                known[name] = _read(value, known)
+            case _:
+                raise TypeError(f"no part of a formula: {ast.unparse(part)}")
+    assert isinstance(last, ast.Expr)
+    return _read(last.value, known)
+
+
+@functools.cache
+def _statements(text: str) -> list[ast.stmt]:
+    return ast.parse(text).body
+
+
+def _read(node: ast.expr, names: Mapping[str, Scalar]) -> Scalar:
+    match node:
+        case ast.Constant(value=bool() | int() | float() as value):
+            return Lit(value)
+        case ast.Name(id=name):
+            return names[name]
+        case ast.UnaryOp(op=op, operand=one):
+            return _applied(_OPERATORS[type(op)], _read(one, names))
+        case ast.BinOp(left=one, op=op, right=other) | ast.Compare(left=one, ops=[op], comparators=[other]):
+            return _applied(_OPERATORS[type(op)], _read(one, names), _read(other, names))
+        case ast.BoolOp(op=op, values=[one, other]):
+            return _applied(_OPERATORS[type(op)], _read(one, names), _read(other, names))
+        case ast.Call(func=ast.Name(id=name), args=args):
+            return _applied(name, *(_read(each, names) for each in args))
+        case ast.IfExp(test=test, body=one, orelse=other):
+            chosen = _read(test, names)
+            assert isinstance(chosen, Lit), "numbers alone decide"
+            return _read(one if chosen.value else other, names)
+        case _:
+            raise TypeError(f"no formula: {ast.unparse(node)}")
+
+
+def _applied(op: str, *args: Scalar) -> Scalar:
+    numbers = [each.value for each in args if isinstance(each, Lit)]
+    return Lit(_OF_NUMBERS[op](*numbers)) if len(numbers) == len(args) and op in _OF_NUMBERS else apply(op, *args)
