@@ -18,24 +18,9 @@ def _full(b: Builder, a: Arguments, value: Number) -> Ref:
     return b.expand(b.constant(exact, a.dtype), [a.size(n) for n in a.fake.shape], a.location)
 
 
-def _zeros(b: Builder, a: Arguments) -> Ref:
-    return _full(b, a, 0)
-
-
-def _ones(b: Builder, a: Arguments) -> Ref:
-    return _full(b, a, 1)
-
-
-def _filled(b: Builder, a: Arguments) -> Ref:
-    return _full(b, a, a.number("fill_value"))
-
-
-def _fill(b: Builder, a: Arguments) -> Ref:
-    return _full(b, a, a.number("value"))
-
-
-def _scalar(b: Builder, a: Arguments) -> Ref:
-    return _full(b, a, a.number("s"))
+def _full_of(value: Number | str) -> Handler:
+    """Fills with a number, or with the one that an argument gives, by its name."""
+    return lambda b, a: _full(b, a, a.number(value) if isinstance(value, str) else value)
 
 
 def _arange(b: Builder, a: Arguments) -> Ref:
@@ -67,16 +52,16 @@ def _eye(b: Builder, a: Arguments) -> Ref:
 CREATION: dict[str, Handler] = {
     "aten.arange": _arange,
     "aten.eye": _eye,
-    "aten.fill": _fill,
-    "aten.full": _filled,
-    "aten.full_like": _filled,
-    "aten.new_full": _filled,
-    "aten.new_ones": _ones,
-    "aten.new_zeros": _zeros,
-    "aten.ones": _ones,
-    "aten.ones_like": _ones,
-    "aten.scalar_tensor": _scalar,
-    "aten.zero": _zeros,
-    "aten.zeros": _zeros,
-    "aten.zeros_like": _zeros,
+    "aten.fill": _full_of("value"),
+    "aten.full": _full_of("fill_value"),
+    "aten.full_like": _full_of("fill_value"),
+    "aten.new_full": _full_of("fill_value"),
+    "aten.new_ones": _full_of(1),
+    "aten.new_zeros": _full_of(0),
+    "aten.ones": _full_of(1),
+    "aten.ones_like": _full_of(1),
+    "aten.scalar_tensor": _full_of("s"),
+    "aten.zero": _full_of(0),
+    "aten.zeros": _full_of(0),
+    "aten.zeros_like": _full_of(0),
 }

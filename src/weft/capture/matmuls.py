@@ -35,21 +35,8 @@ def _scale(a: Arguments, name: str) -> Number:
     return whole.value
 
 
-def _mm(b: Builder, a: Arguments) -> Ref:
-    return b.mm(_factor(a, "self"), _factor(a, "mat2"), a.location)
-
-
-def _int_mm(b: Builder, a: Arguments) -> Ref:
-    return b.int_mm(a.ref("self"), a.ref("mat2"), a.location)
-
-
-def _bmm(b: Builder, a: Arguments) -> Ref:
-    return b.bmm(_factor(a, "self"), _factor(a, "mat2"), a.location)
-
-
 def _matmul(b: Builder, a: Arguments) -> Ref:
-    other = next(name for name in ("other", "vec", "tensor") if name in a.names)
-    return b.matmul(_factor(a, "self"), _factor(a, other), a.location)
+    return b.matmul(_factor(a, a.names[0]), _factor(a, a.names[1]), a.location)
 
 
 def _linear(b: Builder, a: Arguments) -> Ref:
@@ -57,13 +44,8 @@ def _linear(b: Builder, a: Arguments) -> Ref:
 
 
 def _addmm(b: Builder, a: Arguments) -> Ref:
-    left, right = _factor(a, "mat1"), _factor(a, "mat2")
+    left, right = (_factor(a, name) for name in a.names[1:3])
     return b.addmm(a.ref("self"), left, right, _scale(a, "beta"), _scale(a, "alpha"), a.location)
-
-
-def _baddbmm(b: Builder, a: Arguments) -> Ref:
-    left, right = _factor(a, "batch1"), _factor(a, "batch2")
-    return b.baddbmm(a.ref("self"), left, right, _scale(a, "beta"), _scale(a, "alpha"), a.location)
 
 
 def _einsum(b: Builder, a: Arguments) -> Ref:
@@ -127,14 +109,14 @@ def _subscripts(equation: str, ranks: Sequence[int]) -> tuple[list[list[str]], l
 
 
 MATMULS: dict[str, Handler] = {
-    "aten._int_mm": _int_mm,
+    "aten._int_mm": lambda b, a: b.int_mm(a.ref("self"), a.ref("mat2"), a.location),
     "aten.addmm": _addmm,
-    "aten.baddbmm": _baddbmm,
-    "aten.bmm": _bmm,
+    "aten.baddbmm": _addmm,
+    "aten.bmm": _matmul,
     "aten.dot": _matmul,
     "aten.einsum": _einsum,
     "aten.linear": _linear,
     "aten.matmul": _matmul,
-    "aten.mm": _mm,
+    "aten.mm": _matmul,
     "aten.mv": _matmul,
 }

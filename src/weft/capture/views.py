@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 from weft.capture.arguments import Arguments, Handler, expression
 from weft.errors import UnsupportedError
-from weft.tensor.builder import Builder, Ref, Size
+from weft.tensor.builder import Builder, Ref
 from weft.tensor.scalar import Arg
 
 
@@ -21,10 +22,6 @@ def _cast(b: Builder, a: Arguments) -> Ref:
     return b.cast(a.ref("self"), a.dtype, None, a.location)
 
 
-def _permute(b: Builder, a: Arguments) -> Ref:
-    return b.permute(a.ref("self"), a.dims("dims") or ())
-
-
 def _transpose(b: Builder, a: Arguments) -> Ref:
     first, second = a.names[1:3]
     return b.transpose(a.ref("self"), a.integer(first), a.integer(second))
@@ -33,10 +30,6 @@ def _transpose(b: Builder, a: Arguments) -> Ref:
 def _t(b: Builder, a: Arguments) -> Ref:
     ref = a.ref("self")
     return b.permute(ref, tuple(reversed(range(len(ref.dims)))))
-
-
-def _matrix_transpose(b: Builder, a: Arguments) -> Ref:
-    return b.transpose(a.ref("self"), -2, -1)
 
 
 def _reshape(b: Builder, a: Arguments) -> Ref:
@@ -48,9 +41,8 @@ def _reshape(b: Builder, a: Arguments) -> Ref:
         if runs is None or not _repeats(b, a.ref("self"), runs):
             raise UnsupportedError(f"a reshape from {old} to {new} splits or merges dimensions")
         return b.merge(a.ref("self"), runs)
-    rest = iter(d for d in a.ref("self").dims if d is not None)
-    shape: list[Size] = [1 if expression(n) == 1 else next(rest) for n in new]
-    return b.reshape(a.ref("self"), shape, a.location)
+    rest = iter(b.squeeze(a.ref("self")).dims)
+    return replace(a.ref("self"), dims=tuple(None if expression(n) == 1 else next(rest) for n in new))
 
 
 def kept_dims(old: Sequence[Any], new: Sequence[Any]) -> dict[int, int]:
@@ -114,14 +106,6 @@ def _slice(b: Builder, a: Arguments) -> Ref:
     return made
 
 
-def _select(b: Builder, a: Arguments) -> Ref:
-    return b.select(a.ref("self"), a.integer("dim"), a.integer("index"), a.location)
-
-
-def _flip(b: Builder, a: Arguments) -> Ref:
-    return b.flip(a.ref("self"), a.dims("dims") or (), a.location)
-
-
 def copy(builder: Builder, ref: Ref) -> Ref:
     """Copies the tensor to a value of its own."""
     return builder.elementwise(Arg(0), (ref,), ref.dtype)
@@ -138,14 +122,14 @@ VIEWS: dict[str, Handler] = {
     "aten.expand": _expand,
     "aten.expand_as": _expand,
     "aten.flatten": _reshape,
-    "aten.flip": _flip,
+    "aten.flip": lambda b, a: b.flip(a.ref("self"), a.dims("dims") or (), a.location),
     "aten.lift_fresh": _identity,
-    "aten.mT": _matrix_transpose,
+    "aten.mT": lambda b, a: b.transpose(a.ref("self"), -2, -1),
     "aten.numpy_T": _t,
-    "aten.permute": _permute,
+    "aten.permute": lambda b, a: b.permute(a.ref("self"), a.dims("dims") or ()),
     "aten.positive": _identity,
     "aten.reshape": _reshape,
-    "aten.select": _select,
+    "aten.select": lambda b, a: b.select(a.ref("self"), a.integer("dim"), a.integer("index"), a.location),
     "aten.slice": _slice,
     "aten.squeeze": _reshape,
     "aten.swapaxes": _transpose,

@@ -28,7 +28,7 @@ __all__ = ["Builder", "Number", "Ref", "Size", "Tensor", "promote", "promote_typ
 class Builder(Matmuls, Views):
     """Collects the nodes of one program; `finish` resolves and names its spaces and axes.
 
-    What eager would refuse for its shapes or dtypes raises ShapeError, in eager's words. Float
+    What eager refuses for its shapes or dtypes does not come here: PyTorch has run each call on tensors without data. Float
     results are computed in the accumulator type of the dtype, then cast to it by a precision cast:
     the program says where eager rounds. `location` is the user's line; dimensions may be negative,
     as in PyTorch.
@@ -64,13 +64,6 @@ class Builder(Matmuls, Views):
     ) -> Ref:
         """Returns the sum over `dims` (none: all) divided by the number of elements, a run-time scalar."""
         dtype = ref.dtype if dtype is None else dtype
-        if not dtype.is_float:
-            raise ShapeError(
-                "mean(): could not infer output dtype. Input dtype must be either a floating point"
-                f" or complex dtype. Got: {dtype}",
-                where=location,
-                todo="pass dtype=torch.float32, or convert the tensor first",
-            )
         ref = self.cast(ref, dtype, None, location)
         total = self._reduced(Monoid.sum, ref, dims, keepdim, location)
         over = self._atoms([ref.dims[d] for d in self._dims(ref, dims)])
@@ -139,15 +132,11 @@ class Builder(Matmuls, Views):
 
     def resolved(self, axis: Axis) -> Space | None:
         """Returns the space of the finished program that `axis` runs over; None where that program has none."""
-        return self._resolved.get(self._root(axis))
+        return self._resolved.get(self._spaces.root(axis.space))
 
     def _dims(self, ref: Ref, dims: Sequence[int] | None) -> list[int]:
-        found = [dim_of(d, len(ref.dims)) for d in dims or range(len(ref.dims))]
-        if not ref.dims:
-            return []  # dimension 0, or -1, of a tensor without dimensions is a way to say all of it
-        if len(set(found)) != len(found):
-            raise ShapeError(f"a dimension appears multiple times in the list of dims {found}")
-        return found
+        rank = len(ref.dims)  # dimension 0, or -1, of a tensor without dimensions is a way to say all of it
+        return [dim_of(d, rank) for d in dims or range(rank)] if rank else []
 
     def _reduced(
         self,

@@ -246,7 +246,4 @@ def _place(dim: int) -> int | None:
 
 def dim_of(dim: int, rank: int) -> int:
     """Return `dim` counted from the front."""
-    rank = max(rank, 1)
-    if not -rank <= dim < rank:
-        raise ShapeError(f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {dim})")
-    return dim % rank
+    return dim % max(rank, 1)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
 
 from weft.errors import Location, ShapeError, UnsupportedError
 from weft.tensor.axes import Affine, Axis
-from weft.tensor.builder.base import Base, Ref, Size, dim_of
+from weft.tensor.builder.base import Base, Ref, Size, dim_of, present
 from weft.tensor.builder.unify import Sliced
 from weft.tensor.program import (
     Reindex,
@@ -20,9 +19,6 @@ class Views(Base):
 
     def permute(self, ref: Ref, order: Sequence[int]) -> Ref:
         """Puts the dimensions in another order."""
-        order = [dim_of(d, len(ref.dims)) for d in order]
-        if sorted(order) != list(range(len(ref.dims))):
-            raise ShapeError(f"permute(): {list(order)} does not name each of {len(ref.dims)} dimensions once")
         return replace(ref, dims=tuple(ref.dims[d] for d in order))
 
     def transpose(self, ref: Ref, first: int, second: int) -> Ref:
@@ -39,13 +35,9 @@ class Views(Base):
         dim = dim_of(dim, len(ref.dims) + 1)
         return replace(ref, dims=(*ref.dims[:dim], None, *ref.dims[dim:]))
 
-    def squeeze(self, ref: Ref, dims: int | Sequence[int] | None = None) -> Ref:
-        """Removes those of `dims` (None: of all) that have size 1."""
-        rank = len(ref.dims)
-        wanted = range(rank) if dims is None else [dims] if isinstance(dims, int) else dims
-        gone = {dim_of(d, rank) for d in wanted} if rank else set[int]()
-        kept = (d for i, d in enumerate(ref.dims) if d is not None or i not in gone)
-        return replace(ref, dims=tuple(kept))
+    def squeeze(self, ref: Ref) -> Ref:
+        """Removes dimensions of size 1."""
+        return replace(ref, dims=present(ref.dims))
 
     def expand(self, ref: Ref, sizes: Sequence[Size], location: Location | None = None) -> Ref:
         """Repeats dimensions of size 1, and new ones in front, up to `sizes`; -1 keeps one."""
@@ -61,39 +53,9 @@ class Views(Base):
             else:
                 fits = size in (-1, self._size(old)) and position >= missing
             if not fits:
-                self._refuse_expand(ref, sizes, position, location)
+                raise ShapeError(f"dimension {position} of {self.shape(ref)} has another size", where=location)
             dims.append(old)
-        if missing < 0:
-            self._refuse_expand(ref, sizes, 0, location)
         return replace(ref, dims=tuple(dims))
-
-    def reshape(self, ref: Ref, shape: Sequence[Size], location: Location | None = None) -> Ref:
-        """Reshapes by putting dimensions of size 1 in and taking them out.
-
-        Raises:
-            UnsupportedError: other dimensions are split or merged.
-            ShapeError: another number of elements.
-        """
-        old = [a for a in ref.dims if a is not None]
-        total = prod(self._size(a) for a in old)
-        sizes = [self._size(s) if isinstance(s, Axis) else s for s in shape]
-        known = prod(s for s in sizes if s != -1)
-        if -1 in sizes and known and total % known == 0:
-            sizes[sizes.index(-1)] = total // known
-        if prod(sizes) != total or any(s < 0 for s in sizes):
-            given = [self._size(s) if isinstance(s, Axis) else s for s in shape]
-            raise ShapeError(f"shape '{given}' is invalid for input of size {total}", where=location)
-        same = [self._size(a) for a in old] == [s for s in sizes if s != 1]
-        rest = iter(old)
-        dims = tuple(None if s == 1 else next(rest, None) for s in sizes)
-        pairs = zip(dims, shape, strict=True)
-        asked = ((a, s) for a, s in pairs if a is not None and isinstance(s, Axis))
-        if not same or any(self._root(a) != self._root(s) for a, s in asked):
-            raise UnsupportedError(
-                f"a reshape from {list(self.shape(ref))} to {sizes} splits or merges dimensions",
-                where=location,
-            )
-        return replace(ref, dims=dims)
 
     def slice(
         self,
@@ -109,8 +71,6 @@ class Views(Base):
         Where `start` counts from the end, the result is right for every size of at least `-start`.
         """
         dim = dim_of(dim, len(ref.dims))
-        if step < 1:
-            raise ShapeError("slice step must be positive", where=location)
         axis = ref.dims[dim]
         size = self._size(axis)
         first, last, _ = slice(start, stop, step).indices(size)
@@ -142,19 +102,10 @@ class Views(Base):
         """Selects the element at `index` along `dim`, which goes; an index below 0 counts from the end."""
         dim = dim_of(dim, len(ref.dims))
         axis = ref.dims[dim]
-        size = self._size(axis)
-        if not -size <= index < size:
-            raise ShapeError(
-                f"select(): index {index} out of range for tensor of size {list(self.shape(ref))} at dimension {dim}",
-                where=location,
-            )
         if axis is not None:
             place = Affine((), index) if index >= 0 else Affine((), index + 1, from_end=True)
             ref = self._reindexed(ref, dim, None, place, location)
         return replace(ref, dims=(*ref.dims[:dim], *ref.dims[dim + 1 :]))
-
-    def _root(self, axis: Axis) -> str:
-        return self._spaces.root(axis.space)
 
     def _reindexed(self, ref: Ref, dim: int, axis: Axis | None, index: Affine, location: Location | None) -> Ref:
         """Returns `ref` with dimension `dim` running over `axis`, read at `index` of the old dimension."""
@@ -174,12 +125,3 @@ class Views(Base):
         axes = tuple(a for a in dims if a is not None and (a == axis or a in own))
         node = Reindex(self._name(), axes, ref.dtype, ref.value, indices, location)
         return replace(self._add(node), dims=dims)
-
-    def _refuse_expand(self, ref: Ref, sizes: Sequence[Size], position: int, location: Location | None) -> None:
-        wanted = [self._size(s) if isinstance(s, Axis) else s for s in sizes]
-        raise ShapeError(
-            f"The expanded size of the tensor ({wanted[position]}) must match the existing size at"
-            f" non-singleton dimension {position}.  Target sizes: {wanted}.  Tensor sizes:"
-            f" {list(self.shape(ref))}",
-            where=location,
-        )
