@@ -20,6 +20,7 @@ from weft.tensor.field import ExactValue, FieldDomain
 from weft.tensor.field_arithmetic import FieldArithmetic
 from weft.tensor.fp64 import Fp64Domain
 from weft.tensor.optable import DERIVED, PRIMITIVES, DerivedRow, Row
+from weft.tensor.optable.formulas import formula
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply
 
 ROWS = pytest.mark.parametrize("row", PRIMITIVES, ids=lambda r: r.name)
@@ -354,3 +355,13 @@ def test_commutative_rows_are_those_whose_arguments_can_be_swapped(row: Row) -> 
     with np.errstate(all="ignore"):
         same = np.array_equal(row.meaning(a, b), row.meaning(b, a), equal_nan=True)
     assert same == row.commutative
+
+
+def test_a_formula_works_out_what_numbers_alone_decide_and_leaves_arguments() -> None:
+    names = {"x": Arg(0), "y": Lit(0.0), "value": 1}
+    assert formula("x * (1.0 / sqrt(4.0))", names) == apply("mul", Arg(0), Lit(0.5))
+    assert formula("x * log(y)", names) == apply("mul", Arg(0), apply("log", Lit(0.0)))
+    assert formula("half = x / 2; half if value == 1 else value * x", names) == apply("div", Arg(0), Lit(2))
+    for text in ("x @ x", "x.y", "x = 1; import y; x"):
+        with pytest.raises((TypeError, KeyError)):
+            formula(text, names)

@@ -7,7 +7,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from weft.tensor.scalar import Lit, Scalar, apply
 
@@ -43,21 +43,25 @@ _OF_NUMBERS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def formula(text: str, names: Mapping[str, Scalar]) -> Scalar:
+Term: TypeAlias = Scalar | float
+"""A part of a formula; a Python number where numbers alone decide it. An argument that is a number is a `Lit`, and stays one."""
+
+
+def formula(text: str, names: Mapping[str, Term]) -> Scalar:
     """Reads an expression.
 
     Args:
         text: the expression; before it, on lines of their own or with semicolons, names for parts of it. A call is of a row of the
             table, `pi` and `inf` are those numbers. What numbers alone decide is worked out here, and may choose:
             `y if value == 1 else value * y`.
-        names: what the names in it stand for.
+        names: what the names in it stand for: arguments, and numbers.
 
     Raises:
         TypeError: `text` is in another form.
         KeyError: nothing says what a name stands for.
     """
     *parts, last = _statements(text)
-    known = {"pi": Lit(math.pi), "inf": Lit(math.inf), **names}
+    known = {"pi": math.pi, "inf": math.inf, **names}
     for part in parts:
         match part:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
@@ -65,7 +69,7 @@ def formula(text: str, names: Mapping[str, Scalar]) -> Scalar:
             case _:
                 raise TypeError(f"no part of a formula: {ast.unparse(part)}")
     assert isinstance(last, ast.Expr)
-    return _read(last.value, known)
+    return _scalar(_read(last.value, known))
 
 
 @functools.cache
@@ -73,10 +77,10 @@ def _statements(text: str) -> list[ast.stmt]:
     return ast.parse(text).body
 
 
-def _read(node: ast.expr, names: Mapping[str, Scalar]) -> Scalar:
+def _read(node: ast.expr, names: Mapping[str, Term]) -> Term:
     match node:
         case ast.Constant(value=bool() | int() | float() as value):
-            return Lit(value)
+            return value
         case ast.Name(id=name):
             return names[name]
         case ast.UnaryOp(op=op, operand=one):
@@ -89,12 +93,16 @@ def _read(node: ast.expr, names: Mapping[str, Scalar]) -> Scalar:
             return _applied(name, *(_read(each, names) for each in args))
         case ast.IfExp(test=test, body=one, orelse=other):
             chosen = _read(test, names)
-            assert isinstance(chosen, Lit), "numbers alone decide"
-            return _read(one if chosen.value else other, names)
+            assert isinstance(chosen, bool), "numbers alone decide"
+            return _read(one if chosen else other, names)
         case _:
             raise TypeError(f"no formula: {ast.unparse(node)}")
 
 
-def _applied(op: str, *args: Scalar) -> Scalar:
-    numbers = [each.value for each in args if isinstance(each, Lit)]
-    return Lit(_OF_NUMBERS[op](*numbers)) if len(numbers) == len(args) and op in _OF_NUMBERS else apply(op, *args)
+def _applied(op: str, *args: Term) -> Term:
+    numbers = [each for each in args if isinstance(each, int | float)]
+    return _OF_NUMBERS[op](*numbers) if len(numbers) == len(args) else apply(op, *map(_scalar, args))
+
+
+def _scalar(term: Term) -> Scalar:
+    return Lit(term) if isinstance(term, int | float) else term

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import numpy.typing as npt
 
 from weft.tensor.optable.formulas import formula
-from weft.tensor.scalar import Apply, Lit, Scalar
+from weft.tensor.scalar import Apply, Scalar
 
 Array: TypeAlias = npt.NDArray[Any]
 Interval: TypeAlias = tuple[float, float]
@@ -122,5 +122,5 @@ class DerivedRow:
             raise TypeError(f"{self.name} has no parameter {', '.join(known.keys() - dict(self.parameters).keys())}")
         if callable(build):
             return build(*args, **known)
-        numbers = {name: Lit(value) for name, value in known.items() if isinstance(value, int | float)}
+        numbers = {name: value for name, value in known.items() if isinstance(value, int | float)}
         return formula(build, {**dict(zip("xyz", args, strict=False)), **numbers})
