@@ -16,7 +16,7 @@ from weft.block.program import BlockProgram
 from weft.capture import capture
 from weft.cascade import Chains, Found
 from weft.errors import ScheduleError, WeftError
-from weft.fuse.safety import Safe, Share, make_safe
+from weft.fuse.safety import Safe, make_safe
 from weft.lab.workloads.reductions import weighted_variance
 from weft.pipeline import PRIORITY, fuse, normalize
 from weft.plan.choose.select import select
@@ -158,11 +158,11 @@ def test_rule_4_where_both_sides_have_a_scale_is_found(monkeypatch):
     assert len(lost.changed) == 2  # one alone may be large
 
 
-def test_one_exponent_for_a_block_is_found_and_one_for_a_row_is_not():
+def test_one_exponent_for_a_row_loses_nothing():
     program = program_of(lambda q, k, v: torch.softmax(q @ k.T, -1) @ v, X, Y, Y + 1)
     fused = fuse(lowered(cancel_shifts(program))).last
-    assert Ranges(program).lost(make_safe(fused, Share.row).program) is None
-    assert Ranges(program).lost(make_safe(fused, Share.block).program) is not None
+    assert Ranges(program).lost(fused) is not None
+    assert Ranges(program).lost(make_safe(fused).program) is None
 
 
 @pytest.mark.parametrize(

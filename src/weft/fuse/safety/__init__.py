@@ -17,7 +17,7 @@ from weft.block.rename import rename_values
 from weft.block.walk import every, maps
 from weft.errors import UnsupportedError
 from weft.fuse.safety.graphs import Inputs, graph_of
-from weft.fuse.safety.pairs import FIRST, Pair, Share
+from weft.fuse.safety.pairs import FIRST, Pair
 from weft.fuse.safety.work import Policy, Work
 from weft.tensor.dtypes import DType
 from weft.tensor.passes import Bears, Conditioning, block_pass
@@ -46,18 +46,17 @@ class Safe:
     left: frozenset[int]
 
 
-def make_safe(program: BlockProgram, share: Share = Share.row) -> Safe:
+def make_safe(program: BlockProgram) -> Safe:
     """Put significand-exponent pairs in `program` for the exponentials whose factors cancel.
 
     exp(x) is the pair (1, x); products, quotients, sums and contractions work on pairs; where elements are added up, they
-    share an exponent: their maximum. A loop's state carries the largest so far. Where a plain value is wanted and the
+    share an exponent: their maximum, of a row, since a block's would carry the NaN of one row into the others and lose rows
+    far below the greatest. A loop's state carries the largest so far. Where a plain value is wanted and the
     exponents have not cancelled, the exponential stays as the user wrote it. Extrema want plain values: that a positive
     factor leaves the order as it is, no field can check.
 
     Args:
         program: fused, without places.
-        share: which elements share an exponent where they must. Of a row: a block's would carry the NaN of one row into
-            the others, and lose rows far below the greatest.
 
     Returns:
         The program: equal to `program` over the reals, whatever the exponents are; no significand exceeds the magnitude
@@ -68,7 +67,7 @@ def make_safe(program: BlockProgram, share: Share = Share.row) -> Safe:
     if not _raises(program):
         return Safe(program, 0, 0, 0, plain)
     while True:
-        policy = Policy(share, _headroom(program), lists, plain, _real(program))
+        policy = Policy(_headroom(program), lists, plain, _real(program))
         types: dict[str, BlockType] = dict(program.inputs)
         given = Inputs({name: Pair(name) for name, _ in program.inputs})
         work = graph_of(policy, program.graph, types, Scope({}, applied=False), given, frozenset(program.graph.outputs))
@@ -141,4 +140,4 @@ def _made(program: BlockProgram) -> set[DType]:
     return {n.dtype for m in maps(program.graph) for n in m.body.nodes if isinstance(n, Pointwise)}
 
 
-__all__ = ["Safe", "Share", "exponentials_as_pairs", "make_safe"]
+__all__ = ["Safe", "exponentials_as_pairs", "make_safe"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import reduce
 from typing import TypeAlias
 
@@ -45,17 +44,6 @@ class Source:
     def added(self, over: Collection[Axis]) -> frozenset[int]:
         """Return the positions in `axes` along which a sum over `over` has been taken then."""
         return frozenset(i for i, a in enumerate(self.axes) if a is None or a in over)
-
-
-class Share(Enum):
-    """Which elements of a block share an exponent where one has to be shared.
-
-    Until something adds elements up, each has an exponent of its own. A sum along a row needs one for the row; one for the
-    whole block is cheaper by a few operations and loses rows that lie far below the block's maximum.
-    """
-
-    row = "row"
-    block = "block"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from weft.fuse.safety.pairs import (
     SECOND,
     Degree,
     Pair,
-    Share,
     Source,
     Terms,
     cancelling,
@@ -36,7 +35,6 @@ class Policy:
     """What holds for the whole program.
 
     Attributes:
-        share: which elements share an exponent where they must.
         headroom: how far an exponent stays below the maximum, so that narrow significands use their range.
         lists: along which axes of each exponential, by position, the elements of a list may share an exponent.
         plain: exponentials that stay as written, by number.
@@ -47,7 +45,6 @@ class Policy:
         along: axes of each exponential, by position, along which all its sums run that something adds up or divides by.
     """
 
-    share: Share
     headroom: float
     lists: Mapping[int, frozenset[int]]
     plain: frozenset[int]
@@ -164,8 +161,6 @@ class Work:
         (term,) = varying
         rest = tuple(t for t in pair.terms if t != term)
         name, count = self.positive(*term)
-        if self.policy.share is Share.block:
-            over = frozenset(self.dims(name))
         return self.moved(replace(pair, terms=((name, count),)), self.maximum(name, over, count), dims, rest)
 
     def settled(self, pair: Pair, dims: tuple[Axis, ...]) -> Pair:
