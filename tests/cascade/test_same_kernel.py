@@ -7,20 +7,12 @@ import functools
 import pytest
 import torch
 
-from testkit.cascade.programs import captured, prepared, wrong
-from weft.block.copies import canonical
-from weft.block.lower import lower
-from weft.block.program import BlockProgram
+from testkit.cascade.programs import captured, wrong
+from testkit.pipeline.candidates import candidates
 from weft.block.ranges import Band
 from weft.block.walk import maps
-from weft.cascade import folds
-from weft.fuse.coarse_where_kept_in_16_bits import coarse_where_kept_in_16_bits
-from weft.fuse.round_where_made import round_where_made
-from weft.fuse.safety import make_safe
 from weft.lab.workloads import cpu as workloads
-from weft.masks import limit
-from weft.pipeline import RULES_THAT_KEEP_PRECISION, fuse
-from weft.tensor.laws import cancel_shifts, sizes_in_place
+from weft.pipeline import ONE_LOOP, SNAPSHOTS
 from weft.tensor.program import TensorProgram
 
 SHAPES = ((64, 16), (80, 16), (80, 24))
@@ -62,23 +54,12 @@ def program(function, dtype) -> TensorProgram:
     return captured(function, *(torch.randn(shape, dtype=dtype) for shape in SHAPES))
 
 
-def kernels(lowered: BlockProgram) -> list[BlockProgram]:
-    """Lists what each snapshot of fusion becomes, as the plan makes it."""
-    found: list[BlockProgram] = []
-    for snapshot in fuse(lowered, RULES_THAT_KEEP_PRECISION, checked=True).snapshots:
-        safe = make_safe(limit(snapshot.program)).program
-        found.append(canonical(coarse_where_kept_in_16_bits(round_where_made(safe))))
-    return found
-
-
 @BOTH
 @EVERY
 def test_the_algebra_and_the_pairs_give_one_program(function, dtype):
     """The last snapshot of both: online softmax, once derived and once made safe."""
     written = program(function, dtype)
-    ready = prepared(written)
-    derived = kernels(lower(ready, folds(ready).folds))
-    safe = kernels(lower(sizes_in_place(cancel_shifts(written))))
+    derived, safe = candidates(ONE_LOOP, written), candidates(SNAPSHOTS, written)
     assert derived[-1] == safe[-1]
     states = [m.state for m in maps(derived[-1].graph) if m.state is not None and len(m.state.components) > 1]
     assert [len(s.components) for s in states] == [3]
@@ -89,9 +70,5 @@ def test_the_algebra_and_the_pairs_give_one_program(function, dtype):
 
 def test_two_forms_that_differ_give_two_programs():
     """So that the equality above says something."""
-    with_scale, without = (kernels(lower(prepared(p), folds(prepared(p)).folds))[-1] for p in map(_fp32, FORMS[:4:3]))
+    with_scale, without = (candidates(ONE_LOOP, program(form, torch.float32))[-1] for form in FORMS[:4:3])
     assert with_scale != without
-
-
-def _fp32(function) -> TensorProgram:
-    return program(function, torch.float32)

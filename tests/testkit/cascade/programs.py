@@ -17,12 +17,11 @@ from weft.block.program import BlockProgram
 from weft.block.ranges import Segment
 from weft.block.walk import maps
 from weft.capture import capture
-from weft.cascade import Found, folds, sums_outside
+from weft.cascade import Found, chains, folds
 from weft.errors import ScheduleError
 from weft.lab.fuzz.random_schedules import random_schedule
 from weft.pipeline import normalize
 from weft.schedule import apply
-from weft.tensor.laws import decays_below_maxima, sizes_in_place
 from weft.tensor.program import TensorProgram
 
 
@@ -45,7 +44,7 @@ def captured(function: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]], *
 
 def prepared(program: TensorProgram) -> TensorProgram:
     """`program` as the plan prepares it for the analysis."""
-    return sizes_in_place(decays_below_maxima(sums_outside(program)))
+    return chains(program).program
 
 
 def analysed(function: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]], *args: torch.Tensor) -> Found:

@@ -7,18 +7,12 @@ from collections.abc import Callable
 
 import torch
 
-from weft.block.copies import canonical
-from weft.block.lower import lower
+from testkit.pipeline.candidates import candidates
 from weft.block.program import BlockProgram
 from weft.block.walk import maps, spaces
 from weft.capture import capture
-from weft.cascade import folds, sums_outside
-from weft.fuse.coarse_where_kept_in_16_bits import coarse_where_kept_in_16_bits
-from weft.fuse.round_where_made import round_where_made
-from weft.fuse.safety import make_safe
-from weft.pipeline import RULES_THAT_KEEP_PRECISION, fuse, normalize
+from weft.pipeline import ONE_LOOP, SNAPSHOTS, normalize
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule
-from weft.tensor.laws import cancel_shifts, decays_below_maxima, sizes_in_place
 from weft.tensor.program import TensorProgram
 
 HEAD = 64
@@ -56,15 +50,12 @@ def captured(function: Callable[..., object], *args: torch.Tensor) -> TensorProg
 
 def one_loop(program: TensorProgram) -> BlockProgram:
     """`program` with its chains of reductions each in one loop, by the algebra of cascades."""
-    program = sizes_in_place(decays_below_maxima(sums_outside(normalize(program))))
-    fused = fuse(lower(program, folds(program).folds), RULES_THAT_KEEP_PRECISION).last
-    return canonical(round_where_made(make_safe(fused).program))
+    return candidates(ONE_LOOP, normalize(program))[-1]
 
 
 def pairs(program: TensorProgram) -> BlockProgram:
     """`program` with exponentials as pairs of a number and an exponent, by Blockbuster's rules."""
-    fused = fuse(lower(sizes_in_place(cancel_shifts(normalize(program)))), RULES_THAT_KEEP_PRECISION).last
-    return canonical(coarse_where_kept_in_16_bits(round_where_made(make_safe(fused).program)))
+    return candidates(SNAPSHOTS, normalize(program))[-1]
 
 
 @functools.cache
