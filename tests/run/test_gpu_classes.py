@@ -102,5 +102,3 @@ def test_a_signature_can_be_read_back() -> None:
 def test_a_signature_says_where_every_size_is() -> None:
     with pytest.raises(ValueError, match=r"\['K', 'Q'\]"):
         replace(TWICE, constants=(BlockConstant("BLOCK_k", "K", 1),), grid=(GridLoop("Q", 1),))
-    with pytest.raises(ValueError, match="no scratch"):
-        replace(TWICE, kernel=TWICE.kernel._replace(scratch=(Output((1,), DType.float32),)))

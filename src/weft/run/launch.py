@@ -8,12 +8,11 @@ that reads everything it is told from consecutive 64-bit words, in this order:
 
 1. the address of each input's first element,
 2. the address of each output,
-3. the address of each scratch tensor,
-4. the run-time sizes, in the order of `KernelSignature.sizes`,
-5. the strides of every dimension of every input, input by input, in elements,
-6. the number of threads.
+3. the run-time sizes, in the order of `KernelSignature.sizes`,
+4. the strides of every dimension of every input, input by input, in elements,
+5. the number of threads.
 
-`KernelSignature.words` names them. Outputs and scratch are contiguous (row-major), uninitialised,
+`KernelSignature.words` names them. Outputs are contiguous (row-major), uninitialised,
 and overlap neither each other nor an input. The address of a tensor without elements may be null.
 The words are the kernel's for the length of the call only. It runs without Python's global lock.
 
@@ -26,7 +25,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
@@ -99,14 +98,12 @@ class KernelSignature(NamedTuple):
         sizes: names distinct.
         outputs: tensors that a call gives.
         given: places of outputs that a call takes, after the inputs, and does not allocate: an earlier launch wrote a part of them.
-        scratch: tensors of one call alone, as partial results between the loops of a split.
     """
 
     name: str
     inputs: tuple[Input, ...]
     sizes: tuple[Size, ...]
     outputs: tuple[Output, ...]
-    scratch: tuple[Output, ...] = ()
     given: tuple[int, ...] = ()
 
     @property
@@ -118,13 +115,12 @@ class KernelSignature(NamedTuple):
     def words(self) -> tuple[str, ...]:
         """The meaning of each word of a call, in order.
 
-        `input N`, `output I`, `scratch I`, `size N`, `stride N D`, `threads`, where N is a
+        `input N`, `output I`, `size N`, `stride N D`, `threads`, where N is a
         name, I and D count from 0.
         """
         return (
             *(f"input {each.name}" for each in self.inputs),
             *(f"output {index}" for index in range(len(self.outputs))),
-            *(f"scratch {index}" for index in range(len(self.scratch))),
             *(f"size {each.name}" for each in self.sizes),
             *(f"stride {each.name} {dim}" for each in self.inputs for dim in range(each.ndim)),
             "threads",
@@ -137,7 +133,6 @@ class KernelSignature(NamedTuple):
             "inputs": [[each.name, each.ndim, each.dtype.name] for each in self.inputs],
             "sizes": [[each.name, each.input, each.dim] for each in self.sizes],
             "outputs": [[list(each.dims), each.dtype.name] for each in self.outputs],
-            "scratch": [[list(each.dims), each.dtype.name] for each in self.scratch],
             "given": list(self.given),
         }
 
@@ -149,8 +144,7 @@ class KernelSignature(NamedTuple):
             name=found["name"],
             inputs=tuple(Input(name, ndim, DType[kind]) for name, ndim, kind in found["inputs"]),
             sizes=tuple(Size(name, index, dim) for name, index, dim in found["sizes"]),
-            outputs=_outputs(found["outputs"]),
-            scratch=_outputs(found["scratch"]),
+            outputs=tuple(Output(tuple(dims), DType[kind]) for dims, kind in found["outputs"]),
             given=tuple(found["given"]),
         )
 
@@ -168,14 +162,13 @@ def make_launcher(
         function: the kernel's C function.
         threads: how many threads each call gets; None: `torch.get_num_threads()` at each call. One in a process that was
             forked off one with threads.
-        allocate: makes outputs and scratch as `torch.empty_strided` does.
+        allocate: makes outputs as `torch.empty_strided` does.
 
     Raises:
         ValueError: the signature reads a dimension that is not there, or names a size that it does
             not read.
     """
     check(signature)
-    allocated = (*signature.outputs, *signature.scratch)
     if forked.threads_are_gone():
         threads = 1
     scope: dict[str, Any] = {
@@ -185,7 +178,7 @@ def make_launcher(
         "cpu": torch.device("cpu"),
         "threads": torch.get_num_threads if threads is None else threads,
         # The names of element types are torch's own.
-        **{f"dtype{i}": getattr(torch, each.dtype.name) for i, each in enumerate(allocated)},
+        **{f"dtype{i}": getattr(torch, each.dtype.name) for i, each in enumerate(signature.outputs)},
     }
     text = _launcher_text(signature, threads_vary=threads is None)
     exec(compile(text, f"<launcher of {signature.name}>", "exec"), scope)  # noqa: S102 - our own text
@@ -239,10 +232,6 @@ def dense(allocate: Callable[[Sequence[int], Sequence[int], torch.dtype], torch.
     return made
 
 
-def _outputs(found: Iterable[tuple[Sequence[str | int], str]]) -> tuple[Output, ...]:
-    return tuple(Output(tuple(dims), DType[kind]) for dims, kind in found)
-
-
 def check(signature: KernelSignature) -> None:
     """Raises ValueError where the signature reads what is not there."""
     for name, index, dim in signature.sizes:
@@ -253,7 +242,7 @@ def check(signature: KernelSignature) -> None:
     known = {name for name, _, _ in signature.sizes}
     if len(known) != len(signature.sizes):
         raise ValueError(f"a size is named twice: {signature.sizes}")
-    for dims, _ in (*signature.outputs, *signature.scratch):
+    for dims, _ in signature.outputs:
         unknown = [dim for dim in dims if isinstance(dim, str) and dim not in known]
         if unknown:
             raise ValueError(f"sizes that are read nowhere: {unknown}")
@@ -269,14 +258,12 @@ def _launcher_text(signature: KernelSignature, *, threads_vary: bool) -> str:
     read, strides = sizes_and_strides(signature, size_of)
     lines += read
     outputs = [f"y{index}" for index in range(len(signature.outputs))]
-    scratch = [f"t{index}" for index in range(len(signature.scratch))]
-    tensors = zip([*outputs, *scratch], [*signature.outputs, *signature.scratch], strict=True)
     lines += [
         f"    {tensor} = {allocation(dims, size_of, f'dtype=dtype{index}, device=cpu')}"
-        for index, (tensor, (dims, _)) in enumerate(tensors)
+        for index, (tensor, (dims, _)) in enumerate(zip(outputs, signature.outputs, strict=True))
         if tensor not in given
     ]
-    addresses = [f"{tensor}.data_ptr()" for tensor in (*inputs, *outputs, *scratch)]
+    addresses = [f"{tensor}.data_ptr()" for tensor in (*inputs, *outputs)]
     count = "threads()" if threads_vary else "threads"
     lines.append(f"    function(pack({', '.join([*addresses, *size_of.values(), *strides, count])}))")
     lines.append(f"    return {tuple_of(outputs)}")

@@ -8,21 +8,19 @@ from weft.tensor.dtypes import DType
 F32 = DType.float32
 
 
-# out[i, j] = a[i, j] * b[j, i] + c[j], by way of scratch[j] = 2 c[j]; also counts[0] = threads
+# out[i, j] = a[i, j] * b[j, i] + c[j]; also counts[0] = threads
 AFFINE_TEXT = """
 #include <cstdint>
 extern "C" void affine(const std::int64_t* w) {
   const float *a = (const float*)w[0], *b = (const float*)w[1], *c = (const float*)w[2];
   float* out = (float*)w[3];
   std::int64_t* counts = (std::int64_t*)w[4];
-  float* twice = (float*)w[5];
-  const std::int64_t m = w[6], n = w[7], a0 = w[8], a1 = w[9], b0 = w[10], b1 = w[11], c0 = w[12];
-  counts[0] = w[13];
-  for (std::int64_t j = 0; j < n; ++j) twice[j] = 2 * c[j * c0];
-#pragma omp parallel for num_threads(w[13])
+  const std::int64_t m = w[5], n = w[6], a0 = w[7], a1 = w[8], b0 = w[9], b1 = w[10], c0 = w[11];
+  counts[0] = w[12];
+#pragma omp parallel for num_threads(w[12])
   for (std::int64_t i = 0; i < m; ++i)
     for (std::int64_t j = 0; j < n; ++j)
-      out[i * n + j] = a[i * a0 + j * a1] * b[j * b0 + i * b1] + twice[j] / 2;
+      out[i * n + j] = a[i * a0 + j * a1] * b[j * b0 + i * b1] + c[j * c0];
 }
 """
 
@@ -32,5 +30,4 @@ AFFINE = KernelSignature(
     inputs=(Input("a", 2, F32), Input("b", 2, F32), Input("c", 1, F32)),
     sizes=(Size("m", 0, 0), Size("n", 1, 0)),
     outputs=(Output(("m", "n"), F32), Output((1,), DType.int64)),
-    scratch=(Output(("n",), F32),),
 )

@@ -36,7 +36,7 @@ class GpuSignature:
     the constants. Its one-dimensional grid has as many thread blocks as the loops in `grid` have blocks, multiplied.
 
     Attributes:
-        kernel: tensors and sizes, as for a kernel on a CPU; scratch tensors there are none.
+        kernel: tensors and sizes, as for a kernel on a CPU.
         constants: in the order of the arguments.
         grid: loops on the grid, the size of each a name in `kernel.sizes` or a number.
         warps, stages: Triton's num_warps and num_stages.
@@ -53,7 +53,7 @@ class GpuSignature:
     shapes: tuple[tuple[str | int, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a size that no argument says, dimensions other than the inputs', or scratch tensors."""
+        """Raises ValueError for a size that no argument says, or dimensions other than the inputs'."""
         known = {size.name for size in self.kernel.sizes}
         asked = [*(c.space for c in self.constants), *(g.size for g in self.grid if isinstance(g.size, str))]
         asked += [n for shape in self.shapes for n in shape if isinstance(n, str)]
@@ -61,8 +61,6 @@ class GpuSignature:
             raise ValueError(f"sizes that are read nowhere: {unknown}")
         if [len(shape) for shape in self.shapes] != [each.ndim for each in self.kernel.inputs]:
             raise ValueError(f"dimensions {self.shapes} of inputs {self.kernel.inputs}")
-        if self.kernel.scratch:
-            raise ValueError(f"a Triton kernel has no scratch tensors: {self.kernel.scratch}")
 
     @property
     def name(self) -> str:
