@@ -45,7 +45,7 @@ from weft.errors import Location
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid, Node, Use
-from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply, arguments, parts, substitute
+from weft.tensor.scalar import Apply, Arg, Arguments, Convert, Lit, Scalar, apply, arguments, parts, substitute
 
 
 def fold(found: Decomposition, values: Mapping[str, Node]) -> Fold:
@@ -128,7 +128,7 @@ class _Folding:
         self.make = fresh({argument(i) for i in range(len(self.chain.operands))})
         self.names: dict[Key, str] = {}
         self.after = Graphing(self.order, self.real, self.make)
-        self.args: list[str] = []
+        self.args = Arguments[str]()
         self.known: dict[int, _Scaled] = {}
         for i, operand in enumerate(self.chain.operands):
             if isinstance(operand, Use):
@@ -172,7 +172,7 @@ class _Folding:
                 for arg in args:
                     part = self._by_axes(arg)
                     if isinstance(arg, Apply | Convert) and expr_axes(self.chain, arg) != own:
-                        part = self._arg(self.after.point("t", part, self.args))
+                        part = self.args.arg(self.after.point("t", part, self.args))
                     made.append(part)
                 return Apply(op, tuple(made))
             case Convert(dtype, inner):
@@ -193,12 +193,7 @@ class _Folding:
         if key not in self.names:
             self.names[key] = self.make(LETTERS[type(key)])
             self.after.dims[self.names[key]] = axes_of(self.chain, key)
-        return self._arg(self.names[key])
-
-    def _arg(self, name: str) -> Arg:
-        if name not in self.args:
-            self.args.append(name)
-        return Arg(self.args.index(name))
+        return self.args.arg(self.names[key])
 
     def _result(self, index: int) -> _Scaled:
         """Returns the result of a reduction."""
@@ -211,7 +206,7 @@ class _Folding:
             else:
                 made = _Scaled(self._component(*_keys(self.found, index)))
             name = self.after.point("t", made.expr, self.args, location=link.location)
-            self.known[index] = _Scaled(self._arg(name), made.relative)
+            self.known[index] = _Scaled(self.args.arg(name), made.relative)
         return self.known[index]
 
     def _product(self, index: int) -> Scalar:
@@ -235,7 +230,7 @@ class _Folding:
                     )
                 exponent = difference(exponent, self._plain(self._value(factor.raised.result)))
             mean = product(mean, apply("exp", exponent))
-        each = self._arg(self.after.point("each", mean, self.args))
+        each = self.args.arg(self.after.point("each", mean, self.args))
         every = apply("pow", each, count)
         if multiplied is None:
             return every
@@ -279,7 +274,7 @@ class _Folding:
             value = self._plain(_multiplied(scale, _Scaled(self._component(part), relative)))
             for shift, exponent in moves:
                 by = self._apart(shift, self._component(self.centres[shift]))
-                value = product(value, power(self._arg(self.after.point("by", by, self.args)), exponent))
+                value = product(value, power(self.args.arg(self.after.point("by", by, self.args)), exponent))
             found.append(_Scaled(product(Lit(float(coefficient)), value)))
         return found
 
@@ -301,7 +296,7 @@ class _Folding:
         if key.factors != (Factor(raised=shift),):
             self._refuse_factors(index, shift)
         z = self._component(Exponent(shift.data))
-        greatest = self._arg(self.after.point("top", self._factor(shift), self.args))
+        greatest = self.args.arg(self.after.point("top", self._factor(shift), self.args))
         found = apply("where", apply("eq", z, Lit(math.inf)), greatest, self._plain(value))
         below = self._plain(self._value(shift.result))
         least = apply("exp", difference(self._component(Combined(shift.data, Monoid.min)), below))
@@ -321,7 +316,7 @@ class _Folding:
         scale, most = self._plain(self._value(of)), self._plain(self._value(Arg(largest)))
         none = substitute(scaling.around, lambda _: apply("div", most, scale))
         name = self.after.point("lost", where_invertible(scale, Lit(1.0), none), self.args)
-        return _multiplied(value, _Scaled(self._arg(name)))
+        return _multiplied(value, _Scaled(self.args.arg(name)))
 
     def _factor(self, shift: Shift) -> Scalar:
         """Computes exp(z - h), the factor that a sum relative to the running exponent is short of."""
@@ -351,7 +346,7 @@ class _Folding:
         for coefficient, moves, part in parts:
             summand: Scalar = self._component(part)
             for shift, exponent in moves:
-                apart = self._arg(self.after.point("by", self._from_centre(shift, beside), self.args))
+                apart = self.args.arg(self.after.point("by", self._from_centre(shift, beside), self.args))
                 overflowed = apply("logical_and", overflowed, apply("lt", apply("abs", apart), Lit(math.inf)))
                 summand = repeatedly(apart, exponent, summand)
             result = total(result, product(Lit(float(coefficient)), summand))
@@ -375,7 +370,7 @@ class _Folding:
         """Returns the value itself: brought back from what it is relative to."""
         expr = of.expr
         for shift, exponent in of.relative:
-            apart = self._arg(self.after.point("by", self._factor(shift), self.args))
+            apart = self.args.arg(self.after.point("by", self._factor(shift), self.args))
             expr = product(expr, power(apart, exponent)) if exponent > 0 else quotient(expr, power(apart, -exponent))
         return expr
 
@@ -386,7 +381,9 @@ class _Folding:
                 return _Scaled(expr)
             case Arg(i):
                 operand = self.chain.operands[i]
-                return self._result(operand.index) if isinstance(operand, Result) else _Scaled(self._arg(argument(i)))
+                return (
+                    self._result(operand.index) if isinstance(operand, Result) else _Scaled(self.args.arg(argument(i)))
+                )
             case Apply("mul", (left, right)):
                 return _multiplied(self._value(left), self._value(right))
             case Apply("div", (left, right)):

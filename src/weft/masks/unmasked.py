@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import assert_never
 
 from weft.block.program import BlockNode, Graph, Map, Pointwise, exports, sealed
 from weft.block.ranges import Band
@@ -12,7 +11,7 @@ from weft.block.walk import needed, pruned
 from weft.masks.known import Facts, Linear, Number, Value, Values, of_expression
 from weft.masks.values import values_inside, values_of
 from weft.tensor.axes import Axis
-from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, arguments, substitute
+from weft.tensor.scalar import Apply, Arg, Lit, Scalar, arguments, rewritten, substitute
 
 Known = Values
 """What is known of each value of a graph, by name."""
@@ -94,11 +93,5 @@ def _folded(expr: Scalar, values: Sequence[Value], facts: Facts) -> Scalar:
         case Apply("logical_and" | "logical_or" as op, args):
             rest = [a for a in (_folded(a, values, facts) for a in args) if not isinstance(a, Lit)]
             return rest[0] if len(rest) == 1 else Apply(op, tuple(rest))
-        case Apply(op, args):
-            return Apply(op, tuple(_folded(a, values, facts) for a in args))
-        case Convert(dtype, inner):
-            return Convert(dtype, _folded(inner, values, facts))
-        case Arg() | Lit():
-            return expr
         case _:
-            assert_never(expr)
+            return rewritten(expr, lambda inner: _folded(inner, values, facts))

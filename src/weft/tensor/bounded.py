@@ -32,16 +32,6 @@ from weft.tensor.fp64 import rounded
 from weft.tensor.program import NOTHING, Monoid, Order
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 
-EXPONENTS = {
-    DType.float64: (-1022, 1024),
-    DType.float32: (-126, 128),
-    DType.bfloat16: (-126, 128),
-    DType.float16: (-14, 16),
-    DType.float8_e4m3fn: (-6, 9),
-    DType.float8_e5m2: (-14, 16),
-}
-"""Normal numbers of each type lie from 2 to the first up to, and without, 2 to the second."""
-
 _DIGITS = {DType.float64: 52, DType.float32: 23}
 """Bits behind the point of normal numbers. In sums and products of numbers, what lies below them is a multiple of the least number
 that there is; functions, products of matrices and types of 16 bits make it 0 on some machines."""
@@ -102,8 +92,8 @@ class BoundedDomain:
         self.events: dict[tuple[int, int], Event] = {}
         self.node: Any = None
         self._gone = np.array([np.nan if lane is Lane.narrower else np.inf for lane in self.lanes], self.real)
-        self._ends = {dtype: self._of(*ends) for dtype, ends in EXPONENTS.items()}
-        self._spacing = {dtype: self._spaced(EXPONENTS[dtype][0] - digits) for dtype, digits in _DIGITS.items()}
+        self._ends = {dtype: self._of(*dtype.exponents) for dtype in DType if dtype.is_float}
+        self._spacing = {dtype: self._spaced(dtype.exponents[0] - digits) for dtype, digits in _DIGITS.items()}
 
     def at(self, node: Any) -> None:
         """Takes note of what is computed next."""

@@ -62,6 +62,16 @@ class DType(Enum):
         return _EPS.get(self.name, 0.0)
 
     @property
+    def exponents(self) -> tuple[int, int]:
+        """Returns the powers of 2 from the first of which up to, and without, the second normal numbers of a float lie."""
+        return _EXPONENTS[self.name]
+
+    @property
+    def least_normal(self) -> float:
+        """The least positive number of full precision; 0 for integers and bools."""
+        return 2.0 ** self.exponents[0] if self.is_float else 0.0
+
+    @property
     def lowest(self) -> float:
         """The least number of fp32 and fp64: every other exceeds it, and its difference to itself is 0, which -inf's is not."""
         return _LOWEST[self.name]
@@ -99,6 +109,14 @@ class DType(Enum):
         return self.name
 
 
+_EXPONENTS = {
+    "float64": (-1022, 1024),
+    "float32": (-126, 128),
+    "bfloat16": (-126, 128),
+    "float16": (-14, 16),
+    "float8_e4m3fn": (-6, 9),
+    "float8_e5m2": (-14, 16),
+}
 _LOWEST = {"float32": -3.4028234663852886e38, "float64": -1.7976931348623157e308}
 _EPS = {
     "float64": 2.0**-52,

@@ -28,7 +28,6 @@ from weft.verify.eager import (
     PoleDomain,
     RandomlyRoundedDomain,
     eagerly,
-    least_normal,
 )
 from weft.verify.regimes import REGIMES, ROWS, Layout, drawn, labels, layout_of, reduced_spaces
 
@@ -88,7 +87,7 @@ class Case:
         """The results in fp64 where numbers below the normal ones are 0, as units for products of 16 bits take them."""
         kinds = {n.name: n.dtype for n in self.program.inputs}
         inputs = {
-            name: np.where(np.abs(v) < least_normal(kinds[name]), 0.0, v) if kinds[name].is_float else v
+            name: np.where(np.abs(v) < kinds[name].least_normal, 0.0, v) if kinds[name].is_float else v
             for name, v in self.inputs.items()
         }
         return _evaluated(self.program, inputs, self.sizes, FlushedDomain())

@@ -289,7 +289,7 @@ class RandomlyRoundedDomain(_TypedDomain):
 
     def _flushed(self, values: Array, parts: Array, dtype: DType) -> Array:
         """Sets about half of `values` below the normal numbers to 0: units differ in what they make of these."""
-        small = (np.abs(values) < least_normal(dtype)) & (parts > 0)
+        small = (np.abs(values) < dtype.least_normal) & (parts > 0)
         return np.where(small, 0.0, values) if small.any() else values
 
     def _parts(self, values: Array) -> Array:
@@ -428,21 +428,9 @@ class FlushedDomain(Fp64Domain):
     def elementwise(self, expr: Scalar, args: Sequence[Array], dtype: DType) -> Array:
         """Computes as the base class does, but results that are too small are 0."""
         found = super().elementwise(expr, args, dtype)
-        least = least_normal(dtype.accumulator)
+        least = dtype.accumulator.least_normal
         return (
             np.where(np.abs(found) < least, np.copysign(0.0, found), found)
             if least and found.dtype.kind == "f"
             else found
         )
-
-
-def least_normal(dtype: DType) -> float:
-    """Returns the least positive number of full precision; 0 for integers and bools."""
-    return {
-        DType.float64: 2.0**-1022,
-        DType.float32: 2.0**-126,
-        DType.bfloat16: 2.0**-126,
-        DType.float16: 2.0**-14,
-        DType.float8_e4m3fn: 2.0**-6,
-        DType.float8_e5m2: 2.0**-14,
-    }.get(dtype, 0.0)

@@ -17,9 +17,6 @@ from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import rounded
 from weft.tensor.program import TensorProgram
 from weft.verify.cases import AT_MOST, BASE, ROOM, Case, points, said
-from weft.verify.eager import (
-    least_normal,
-)
 
 # Numbers within so many times of the largest may overflow in a sum of as many.
 _TERMS = 4096.0
@@ -221,7 +218,7 @@ class Tally:
     def _bound(self, output: int, most: Array) -> Array:
         """Returns the error rule's bound; below the normal numbers, which some machines make 0, nothing counts."""
         dtype = self._dtype(output)
-        return 2.0 * most[1] + 2.0 * dtype.eps * most[2] + least_normal(dtype)
+        return 2.0 * most[1] + 2.0 * dtype.eps * most[2] + dtype.least_normal
 
 
 def _in_range(exact: Array, eager: Array, dtype: DType) -> Array:

@@ -45,7 +45,7 @@ class IndexGap:
 
     Attributes:
         gap: fp64, of the output's shape: how far the winner's fp64 value is ahead of the
-            runner-up's (`top_gap`).
+            runner-up's.
         bound: the error that the rule allows for these values (`allowed_error`).
     """
 
@@ -153,14 +153,6 @@ def allowed_error(eager: torch.Tensor, reference: torch.Tensor) -> float:
     counted = torch.isfinite(eager) & torch.isfinite(reference)
     error = _error(eager, reference, counted)[0]
     return _bound(error, _peak(reference, counted), eager.dtype)
-
-
-def top_gap(values: torch.Tensor, dim: int = -1) -> torch.Tensor:
-    """Measures how far the largest of `values` along `dim` is ahead of the second; inf without a second."""
-    top = values.topk(min(2, values.shape[dim]), dim).values
-    if top.shape[dim] < 2:
-        return torch.full_like(top.select(dim, 0), math.inf)
-    return top.select(dim, 0) - top.select(dim, 1)
 
 
 def reference(

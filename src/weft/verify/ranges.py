@@ -20,7 +20,7 @@ from weft.block.interpret import interpret
 from weft.block.program import BlockNode, BlockProgram, Collapse, Dot, Graph, Pointwise
 from weft.block.walk import every, maps
 from weft.errors import UnsupportedError, WeftError
-from weft.tensor.bounded import EXPONENTS, BoundedDomain, Event, Lane, kind_of, numbers, packed
+from weft.tensor.bounded import BoundedDomain, Event, Lane, kind_of, numbers, packed
 from weft.tensor.domain import Array
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate
@@ -107,7 +107,7 @@ class Ranges:
 
     @cached_property
     def _floats(self) -> tuple[Input, ...]:
-        return tuple(n for n in self._program.inputs if n.dtype in EXPONENTS)
+        return tuple(n for n in self._program.inputs if n.dtype.is_float)
 
     @cached_property
     def _wide(self) -> bool:
@@ -211,7 +211,7 @@ class Ranges:
         candidate = over_spaces(candidate, self._symbols)
         every = _all_alike(self._floats)
         values, programs = self._program.values(), list[Array]()
-        least = [2.0 ** EXPONENTS.get(values[name].dtype, (-1100, 0))[0] for name in self._program.outputs]
+        least = [values[name].dtype.least_normal for name in self._program.outputs]
         domain = BoundedDomain(_twice(every, Lane.bounded), wide=self._wide or _computes_doubles(candidate.graph))
         try:
             written = evaluate(self._program, self._inputs(domain, every), domain, sizes=self._sizes)
@@ -224,7 +224,7 @@ class Ranges:
                 programs.append(np.logical_and.reduce(whole))
         except _ERRORS:
             return ()
-        exponents = every.exponents[max(self._floats, key=lambda n: EXPONENTS[n.dtype][1]).name]
+        exponents = every.exponents[max(self._floats, key=lambda n: n.dtype.exponents[1]).name]
         before, own = (_interval(exponents, ~each, ~each) for each in programs)
         lines = [f"{own}: the results; as written, {before}"]
         count, none = len(every), np.zeros(len(every), np.bool_)
@@ -266,7 +266,7 @@ class Ranges:
         found: dict[str, Array] = {}
         for node in self._program.inputs:
             shape = [a.space.size(self._sizes) for a in node.axes]
-            if node.dtype not in EXPONENTS:
+            if not node.dtype.is_float:
                 values = rng.integers(0, 2, shape) if node.dtype.kind == "bool" else rng.integers(0, _REDUCED, shape)
                 found[node.name] = packed(
                     np.asarray(values, np.bool_ if node.dtype.kind == "bool" else np.int64)[..., None]
@@ -290,8 +290,8 @@ _ERRORS = (WeftError, IndexError, KeyError)
 
 def _all_alike(inputs: Sequence[Input]) -> Magnitudes:
     """Lists every power of 2 that all inputs can be multiplied with."""
-    low = max((EXPONENTS[n.dtype][0] for n in inputs), default=0)
-    high = min((EXPONENTS[n.dtype][1] for n in inputs), default=0)
+    low = max((n.dtype.exponents[0] for n in inputs), default=0)
+    high = min((n.dtype.exponents[1] for n in inputs), default=0)
     exponents = np.arange(low + 2, high - 2, max(1, (high - low) // 256))
     names = tuple(n.name for n in inputs)
     return Magnitudes(dict.fromkeys(names, exponents), np.full(len(exponents), Shape.mixed), (names,) * len(exponents))
@@ -327,7 +327,7 @@ def _computes_doubles(graph: Graph) -> bool:
 
 def _magnitudes(inputs: Sequence[Input], groups: Sequence[tuple[str, ...]]) -> Magnitudes:
     """Takes the inputs of each group from the least magnitude to the largest, while the others are about 1."""
-    highest = max((EXPONENTS[n.dtype][1] for n in inputs), default=128)
+    highest = max((n.dtype.exponents[1] for n in inputs), default=128)
     step = max(1, highest // 16)
     mixed = sorted({*(step * k for k in _SIXTEENTHS), *_FOR_EXPONENTIALS})
     near = [step * k for k in _OF_NEAR]
@@ -336,7 +336,7 @@ def _magnitudes(inputs: Sequence[Input], groups: Sequence[tuple[str, ...]]) -> M
     choices = [(group, shape, k) for group in groups for shape, exponents in of_shapes for k in exponents]
     exponents: dict[str, Array] = {}
     for node in inputs:
-        low, high = EXPONENTS[node.dtype]
+        low, high = node.dtype.exponents
         wanted = np.array([k if node.name in group else 0 for group, _, k in choices])
         exponents[node.name] = np.clip(wanted, low + 2, high - 2)
     shapes = np.array([shape for _, shape, _ in choices])

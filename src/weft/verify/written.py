@@ -37,15 +37,6 @@ from weft.tensor.program import (
 )
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, applied, substitute
 
-# The largest power of 2 that a type holds, and what its least normal number is.
-_EXPONENTS = {
-    DType.float64: 1023,
-    DType.float32: 127,
-    DType.bfloat16: 127,
-    DType.float16: 15,
-    DType.float8_e5m2: 15,
-    DType.float8_e4m3fn: 8,
-}
 _INTEGERS = (DType.int64, DType.int32, DType.int16, DType.int8, DType.uint8)
 _NOISE, _WHOLE = 2.0**-49, 2.0**53
 
@@ -53,10 +44,8 @@ _NOISE, _WHOLE = 2.0**-49, 2.0**53
 def finest(programs: Sequence[TensorProgram]) -> DType:
     """Returns the element type that holds all that the programs' results do; that of their inputs where no result is a float."""
     found = [p.values()[name].dtype for p in programs for name in p.outputs]
-    floats = [d for d in found if d in _EXPONENTS] or [
-        n.dtype for p in programs for n in p.inputs if n.dtype in _EXPONENTS
-    ]
-    return min(floats, key=lambda d: (d.eps, -_EXPONENTS[d]), default=DType.float64)
+    floats = [d for d in found if d.is_float] or [n.dtype for p in programs for n in p.inputs if n.dtype.is_float]
+    return min(floats, key=lambda d: (d.eps, -d.exponents[1]), default=DType.float64)
 
 
 def as_written(program: TensorProgram, finest: DType) -> TensorProgram:
@@ -74,10 +63,10 @@ def as_written(program: TensorProgram, finest: DType) -> TensorProgram:
         before = values[source.arg.value].dtype if isinstance(source, Cast) else None
         back = before is old.dtype and _holds(source.dtype, old.dtype)
         wider = _holds(old.dtype, source.dtype) and not source.dtype.is_foreign
-        stored = source.dtype in _EXPONENTS and _holds(old.dtype, finest)
+        stored = source.dtype.is_float and _holds(old.dtype, finest)
         if back or wider or stored or (_holds(old.dtype, finest) and _counts(source)):
             return Elementwise(old.name, old.axes, old.dtype, Arg(0), (old.arg,), old.location)
-        return old if old.dtype not in _EXPONENTS or source.dtype not in _EXPONENTS else replace(old, semantic=True)
+        return old if not (old.dtype.is_float and source.dtype.is_float) else replace(old, semantic=True)
 
     return replace(program, nodes=tuple(map(node, program.nodes)))
 
@@ -89,13 +78,13 @@ def _counts(node: Node) -> bool:
 
 def _holds(wide: DType, narrow: DType) -> bool:
     """Tells whether every value of the narrow type is one of the wide type's."""
-    if wide in _EXPONENTS and narrow in _EXPONENTS:
-        return wide.eps <= narrow.eps and _EXPONENTS[wide] >= _EXPONENTS[narrow]
-    if wide.is_foreign or narrow.is_foreign or (wide not in _EXPONENTS and narrow in _EXPONENTS):
+    if wide.is_float and narrow.is_float:
+        return wide.eps <= narrow.eps and wide.exponents[1] >= narrow.exponents[1]
+    if wide.is_foreign or narrow.is_foreign or (narrow.is_float and not wide.is_float):
         return False
     low, high = narrow.bounds
-    if wide in _EXPONENTS:
-        return max(-low, high) <= 2 / wide.eps and max(-low, high) < 2.0 ** _EXPONENTS[wide]
+    if wide.is_float:
+        return max(-low, high) <= 2 / wide.eps and max(-low, high) < 2.0 ** (wide.exponents[1] - 1)
     return wide.bounds[0] <= low and high <= wide.bounds[1]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from weft.block.program import BlockProgram
 from weft.emit import triton
 from weft.options import current
 from weft.plan.targets.base import LaunchSpec, Meta, launch_specs
+from weft.plan.targets.bench import dense
 from weft.plan.targets.candidates import Candidate, Example
 from weft.plan.targets.interface import signature, size_of
 from weft.run.gpu import ASSEMBLY_SECONDS, Assembled, GpuBinary, GpuSignature, GpuSource, build_gpu
@@ -129,13 +129,5 @@ def tf32_allowed() -> bool:
 
 def _strides(name: str, dims: Sequence[Axis], applied: BlockProgram, example: Example) -> tuple[int, ...]:
     """Return the strides of a dense tensor, its dimension of stride 1 the innermost."""
-    inputs = {n for n, _ in applied.inputs}
-    last = example.innermost.get(name) if name in inputs else None
-    order = list(range(len(dims)))
-    if last is not None:
-        order = [*(d for d in order if d != last), last]
-    lengths = [a.space.size(example.sizes) for a in dims]
-    found = dict.fromkeys(order, 1)
-    for place, d in enumerate(order):
-        found[d] = math.prod(lengths[o] for o in order[place + 1 :])
-    return tuple(found[d] for d in range(len(dims)))
+    last = example.innermost.get(name) if name in dict(applied.inputs) else None
+    return dense([a.space.size(example.sizes) for a in dims], last)
