@@ -83,7 +83,7 @@ class UnknownOptionError(WeftError, ValueError):
 class TargetError(WeftError, ValueError):
     """The target is unknown, or a program for it was called on a machine without it."""
 
-    advice = 'use target=None (where the inputs live), "cpu", "cuda" or one that is installed'
+    advice = 'use target=None (where the inputs are), "cpu", "cuda" or an architecture such as "cuda:90"'
 
 
 class ShapeError(WeftError, RuntimeError):
@@ -126,7 +126,7 @@ class CacheFolderError(WeftError):
 class DefectError(WeftError):
     """weft itself failed. `reproducer`: the path of a Python file that reproduces the failure; empty if there is none."""
 
-    advice = "nothing, results are PyTorch's; please report it"
+    advice = "nothing is required, since PyTorch computes the results; please report the failure"
 
     def __init__(
         self, what: str, *, reproducer: str = "", where: Location | str | None = None, todo: str | None = None
@@ -188,7 +188,7 @@ class InvalidProgramError(WeftError):
 class ScheduleError(WeftError):
     """A schedule does not fit its program: it names a loop that does not exist, or an impossible size."""
 
-    advice = "give each loop of the program levels whose sizes are positive; print it to see them"
+    advice = "give each loop levels with positive sizes; print the program to see its loops"
 
 
 class VerificationError(WeftError):
@@ -200,7 +200,7 @@ class VerificationError(WeftError):
 class JudgementError(WeftError, AssertionError):
     """weft.judge found an output outside the error rule; raised by `Judgement.check` in tests."""
 
-    advice = "compare the output with eager and with fp64 at the element that is named"
+    advice = "compare the output with eager and with fp64 at the named element"
 
 
 class ReferenceDTypeError(WeftError, TypeError):
@@ -212,7 +212,7 @@ class ReferenceDTypeError(WeftError, TypeError):
 class ArgumentError(WeftError, TypeError):
     """An argument of one of weft's functions is of the wrong kind: a number for a function, a dict for inputs."""
 
-    advice = "see the function's documentation: help(weft.optimize), say"
+    advice = "see the function's documentation, for example help(weft.optimize)"
 
 
 class FileError(WeftError, OSError):

@@ -336,7 +336,7 @@ def test_explain_makes_the_module_and_saves_the_report(file, name, tmp_path):
         ("Sized", (), ("takes size", "without parameters")),
         ("broken", (), ("it takes x", "--shapes")),
         ("broken", ("--shapes", "4"), ("AttributeError", "layers.py:40: return x.nothing")),
-        ("ordered", (), ("ordered_inputs gives a int", "tuple of the arguments")),
+        ("ordered", (), ("ordered_inputs is or returns a int", "tuple of the arguments")),
         ("layer", ("--shapes", "4x8,8x6"), ("--shapes gives 2 shapes", "x, w, b")),
         ("layer", ("--shapes", "4x8,8by6,6"), ("'8by6' is not a shape", "512x1024")),
         ("layer", ("--shapes", "4x8,9x6,6"), ("cannot be multiplied (4x8 and 9x6)", "layers.py:6: return torch.relu")),

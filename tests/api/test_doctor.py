@@ -126,7 +126,7 @@ def test_a_folder_that_cannot_be_written_to_warns(without_kernel, monkeypatch, t
     result = run()
     assert result.exit_code == 0
     assert "warn  cache: " in result.stdout
-    assert "every process compiles anew" in result.stdout
+    assert "every process compiles again" in result.stdout
 
 
 def test_the_folder_is_counted_with_what_is_damaged(without_kernel, monkeypatch, tmp_path: Path):

@@ -99,7 +99,7 @@ def test_what_eager_does_with_floats_of_8_bits_is_pytorchs():
 
     program = weft.optimize(functions, (x, q))
     assert {f.operation for f in program.fallbacks} == {"aten.mul", "aten.eq", "aten.abs", "aten.cat"}
-    assert all("only cast and moved" in f.reason for f in program.fallbacks)
+    assert all("only casts and moves" in f.reason for f in program.fallbacks)
     for found, wanted in zip(program(x, q), functions(x, q), strict=True):
         assert found.dtype is wanted.dtype
         torch.testing.assert_close(found.double(), wanted.double(), rtol=1e-5, atol=1e-6, equal_nan=True)

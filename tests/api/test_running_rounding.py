@@ -59,7 +59,7 @@ def test_one_kernel_with_one_loop_that_reads_each_element_of_a_row_once(name):
     x, *rest = operands(name, 33, LONG, 40, torch.float32)
     program = compiled(name, (x, *rest))
     (kernel,) = program.kernels
-    assert "made at the scale so far" in kernel.verdict.reason
+    assert "which use the scale so far" in kernel.verdict.reason
     along = [m for m in maps(kernel.block_program.graph) if m.axis.space.name == "K" and m.state is not None]
     assert len(along) == 1
     (loop,) = along
@@ -81,7 +81,7 @@ def test_explain_says_which_form_runs_and_what_the_other_would_take(name, roundi
     (chosen,) = (line for line in lines if "; chosen: " in line)
     assert (chosen in running) is (rounding == "running")
     if rounding == "exact":
-        assert all('options(rounding="running") takes it' in line for line in predicted)
+        assert all('options(rounding="running") allows it' in line for line in predicted)
         assert "chains of reductions" not in dict(program.explain().sections)
     else:
         assert "rounded at the scale so far" in section(program, "chains of reductions")
@@ -92,8 +92,8 @@ def test_explain_says_why_there_is_no_running_form():
         return (x / (x.abs().amax(-1, keepdim=True) / 1000.0)).to(torch.float8_e4m3fn).to(x.dtype) @ w
 
     program = weft.optimize(beyond, (torch.randn(9, 70), torch.randn(70, 9)), rounding="running")
-    assert "1000 steps at most, and some of these are cut off" in section(program, "candidates")
-    assert "made at the scale so far" not in program.kernels[0].verdict.reason
+    assert "at most 1000 steps, and some of these are clipped" in section(program, "candidates")
+    assert "which use the scale so far" not in program.kernels[0].verdict.reason
 
 
 # Off by default.
@@ -241,7 +241,7 @@ def test_without_the_scale_after_it_a_row_that_has_none_is_eagers(kind, threads)
     x, w = torch.randn(4, LONG), torch.randn(LONG, 24)
     x[0], x[1, 7], x[2, -7] = 0.0, math.inf, math.nan
     program = weft.optimize(steps, (x, w), rounding="running", threads=threads)
-    assert "made at the scale so far" in program.kernels[0].verdict.reason
+    assert "which use the scale so far" in program.kernels[0].verdict.reason
     found, eager = program(x, w), steps(x, w)
     torch.testing.assert_close(found[:3], eager[:3], rtol=0.0, atol=0.0, equal_nan=True)
     assert eager[:3].isnan().all() if kind != "int8" else eager.isfinite().all()

@@ -267,7 +267,7 @@ def viewed_as_complex(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("function", "more", "said"),
     [
-        (Counting(), (), "changes objects"),
+        (Counting(), (), "changes Python objects"),
         (broken, (), "2 graphs"),
         (named, (object(),), "an argument is a object"),
         (torch.linalg.inv, (), "PyTorch runs all of this program: .*inv"),

@@ -177,4 +177,4 @@ def test_explain_says_which_sizes_are_fixed_and_why():
     assert "x: M × K" in section
     assert "y: M × 1" in section
     assert "read at each call: M" in section
-    assert "a dimension of size 1 is a class of its own" in section
+    assert "dimensions of size 1 are broadcast" in section

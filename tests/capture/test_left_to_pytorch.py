@@ -33,7 +33,7 @@ def test_unknown_operation_is_opaque_and_says_where(weft):
     captured = weft.compare(function, torch.randn(4, 6), torch.randn(6, 3))
     (fallback,) = captured.fallbacks
     assert fallback.operation == "aten.cumsum"
-    assert fallback.reason == "aten.cumsum is not in weft's table yet"
+    assert fallback.reason == "aten.cumsum is not supported by weft yet"
     assert fallback.location.file == HERE
     assert fallback.location.line == line_of(function, "cumsum")
     assert fallback.location.code == "y = torch.cumsum(y, dim=0)"
@@ -105,16 +105,16 @@ def test_several_results_of_one_call(weft):
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        (lambda x: x.argmax(), "of several dimensions at once"),
-        (lambda x: x.repeat(1, 20).topk(65).values, "of 65, which is more than 64"),
+        (lambda x: x.argmax(), "not several at once"),
+        (lambda x: x.repeat(1, 20).topk(65).values, "k is 65, but weft supports only k from 1 to 64"),
         (lambda x: x.view(2, 2, 6) * 2, "splits or merges dimensions"),
-        (lambda x: x.view(torch.int32) + 1, "weft makes it float32[4, 6], PyTorch int32[4, 6]"),
-        (lambda x: x.round(decimals=1), "with decimals"),
-        (lambda x: x.long() // x.long().abs().clamp(min=1), "whose divisor may be 0"),
-        (lambda x: x.long() % (x.long() * 0 + 1), "whose divisor may be 0"),
-        (lambda x: torch.div(x, 3.0, rounding_mode="floor"), "floor division of floats"),
-        (lambda x: x // 3.0, "has no row in the table of operations for float32"),
-        (lambda x: x.to(torch.uint8).clamp(min=-1), "-1 is not a number of type uint8"),
+        (lambda x: x.view(torch.int32) + 1, "weft's result would be float32[4, 6], PyTorch's is int32[4, 6]"),
+        (lambda x: x.round(decimals=1), "weft does not support its argument decimals"),
+        (lambda x: x.long() // x.long().abs().clamp(min=1), "by what may be 0"),
+        (lambda x: x.long() % (x.long() * 0 + 1), "by what may be 0"),
+        (lambda x: torch.div(x, 3.0, rounding_mode="floor"), "floor division of floating-point numbers"),
+        (lambda x: x // 3.0, "weft does not compute aten.floor_divide on float32"),
+        (lambda x: x.to(torch.uint8).clamp(min=-1), "-1 is out of range for uint8"),
     ],
 )
 def test_reasons(weft, function, reason):
@@ -283,7 +283,7 @@ def test_only_the_calls_that_touch_complex_numbers_are_left(weft):
     captured = weft.only
     assert captured.program is not None
     assert [f.operation for f in captured.fallbacks] == ["aten.fft_rfft", "aten.mul", "aten.abs"]
-    assert all(f.reason == "complex64 numbers run in PyTorch" for f in captured.fallbacks)
+    assert all(f.reason == "PyTorch runs operations on complex64" for f in captured.fallbacks)
     assert [f.location.line for f in captured.fallbacks] == [
         line_of(spectrum, text) for text in ("rfft", "z * c", "z.abs()")
     ]

@@ -25,8 +25,8 @@ DIVIDE = ("div", "remainder", "fmod", "floor_divide")
 UNARY = sorted({name.removeprefix("aten.") for r in (*PRIMITIVES, *DERIVED) if r.arity == 1 for name in r.aten})
 REASONS = {
     "-1 is not a number of type uint8",
-    "an integer division whose divisor may be 0, for which PyTorch raises an error",
-    *(f"aten.floor_divide has no row in the table of operations for {d}" for d in DType if d.is_float),
+    "it divides integers by what may be 0, for which PyTorch raises an error",
+    *(f"weft does not compute aten.floor_divide on {d}" for d in DType if d.is_float),
 }
 Operand = torch.Tensor | float
 

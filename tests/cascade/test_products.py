@@ -176,11 +176,14 @@ def test_segments_whose_logarithms_are_nearly_right(name, length, segments, doma
 
 
 def test_a_product_of_what_is_rounded_is_refused():
-    """Each factor is off by another amount at a running scale: at the end none stands for all of them."""
+    """Each factor is off by another amount at a running scale: at the end no single number stands for all of them."""
     program = prepared(
         captured(lambda x: torch.round(x * 127 / x.abs().amax(-1, keepdim=True)).prod(-1), torch.rand(3, 9))
     )
-    for running, reason in ((True, "none stands for all of them"), (False, "mixes data with an earlier result")):
+    for running, reason in (
+        (True, "no single number stands for all of them"),
+        (False, "mixes data with an earlier result"),
+    ):
         found = folds(program, running=running)
         assert found.folds == ()
         assert [reason in refused.reason for refused in found.refused] == [True]

@@ -125,12 +125,12 @@ def shifted(x, w):
 
 
 REFUSED = {
-    too_large_a_step: "cut off",
-    cut_off: "cut off",
-    by_another: "growing maximum of its size",
-    growing: "growing maximum of its size",
-    by_the_least: "growing maximum of its size",
-    by_a_sum: "growing maximum of its size",
+    too_large_a_step: "clipped",
+    cut_off: "clipped",
+    by_another: "a running maximum of its size",
+    growing: "a running maximum of its size",
+    by_the_least: "a running maximum of its size",
+    by_a_sum: "a running maximum of its size",
     shifted: "is a sum of data",
 }
 

@@ -217,7 +217,7 @@ def test_extrema_do_not_distribute_over_anything_else(expr):
 
 MIXES = "mixes data with an earlier result"
 DIVIDES = "divides by a sum of data and an earlier result"
-CANCEL = "is a sum of data times earlier results: summed apart they could cancel"
+CANCEL = "is a sum of data times earlier results: summed separately they could cancel"
 TOO_MANY = f"products, more than {MOST_TERMS}"
 TOO_HIGH = f"powers above {MOST_POWER} of what uses an earlier result are not carried"
 
@@ -315,7 +315,10 @@ def test_work_that_doubles_with_each_step_is_refused_before_it_is_written(step, 
     monkeypatch.setattr(weft.cascade.chain, "substitute", counted)
     found = analysed(doubling, torch.randn(8, 64))
     assert not found.folds
-    assert f"by more than {MOST_OPERATIONS} operations, each counted as often as it is read" in found.refused[-1].reason
+    assert (
+        f"more than {MOST_OPERATIONS} operations on earlier results, each counted as often as it is read"
+        in found.refused[-1].reason
+    )
     assert sum(written) <= MOST_OPERATIONS
 
 
@@ -361,11 +364,11 @@ def greatest_product(x):
     ("function", "mixing"),
     [
         (softmax_of_softmax, "exp("),
-        (softmax_of_softmax, "/ t3: an extremum of it is no law that a finite field can check"),
+        (softmax_of_softmax, "/ t3: it uses an earlier result, and a finite field cannot check an extremum of that"),
         (rounded_quantisation, "round("),
         (squashed, "tanh("),
-        (exponentials_of_those_chosen, "leaves out elements, which a running value would still see"),
-        (greatest_product, "an extremum of it is no law"),
+        (exponentials_of_those_chosen, "leaves out elements, which a running value would still contain"),
+        (greatest_product, "a finite field cannot check an extremum"),
     ],
     ids=lambda v: v.__name__ if callable(v) else "",
 )

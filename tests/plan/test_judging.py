@@ -158,10 +158,10 @@ def test_a_kernel_says_that_it_was_judged_or_why_not(monkeypatch, tmp_path):
     assert [said(tmp_path / "a") for _ in range(2)] == ["right on hard inputs"] * 2
     monkeypatch.setattr(judging, "sizes_for", lambda judged, _: Chosen(layout_of(judged.written)))
     assert [said(tmp_path / "b") for _ in range(2)] == [
-        "not judged: no sizes that it serves are small enough to test"
+        "not judged: all sizes that it serves are too large to test"
     ] * 2
     program, _ = optimized(softmax, x, cache_dir=tmp_path / "b")
-    assert "not judged: no sizes that it serves are small enough to test" in str(program.explain())
+    assert "not judged: all sizes that it serves are too large to test" in str(program.explain())
 
 
 def test_a_region_beside_a_wrong_one_keeps_its_kernel(monkeypatch, tmp_path):
@@ -278,7 +278,7 @@ def test_a_process_that_did_not_survive_is_a_verdict(on_a_gpu, monkeypatch):
         patch.setattr(judging.CacheFolder, "remove", lambda *_: None)
         with pytest.raises(Killed):
             on_a_gpu(killed)
-    with pytest.raises(WrongKernelError, match="did not survive"):
+    with pytest.raises(WrongKernelError, match="crashed or was killed"):
         on_a_gpu(right)
 
 
@@ -294,7 +294,7 @@ def test_a_process_with_the_number_of_one_that_is_gone_is_another():
     assert judging._known({"running": f"{host} {number} {began}"}) is None
     gone = judging._known({"running": f"{host} {number} 1{began}"})
     assert gone is not None
-    assert "did not survive" in gone.wrong
+    assert "crashed or was killed" in gone.wrong
 
 
 def test_a_case_that_memory_has_no_room_for_leaves_the_smaller_ones(monkeypatch, tmp_path):

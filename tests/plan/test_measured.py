@@ -28,7 +28,7 @@ def test_clear_times_leave_no_doubt():
     [
         (Measured(Timing(1.0, 0.02), Timing(1.0, 0.02)), "too close"),
         (Measured(Timing(1.0, 0.01), Timing(2.0, 0.01), Timing(0.98, 0.03)), "too close"),
-        (Measured(Timing(1.0, 0.01), Timing(9.0, 0.5)), "scatter"),
+        (Measured(Timing(1.0, 0.01), Timing(9.0, 0.5)), "vary"),
         (Measured(Timing(1.0, 0.01), Timing(9.0, 0.01), load=1.0, cores=os.cpu_count() or 1), "busy"),
     ],
 )
@@ -132,7 +132,7 @@ def test_explain_shows_what_was_measured(tmp_path, monkeypatch):
     assert "measured under weft.compile" not in dict(weft.optimize(fn, (x,)).explain().sections)
     as_another_process(fn, x, (Timing(2e-3, 0.05), Timing(1e-3, 0.4)), monkeypatch)
     found = dict(weft.optimize(fn, (x,)).explain().sections)["measured under weft.compile"]
-    assert "PyTorch runs: weft 2 ms ± 5%, PyTorch 1 ms ± 40% (the times scatter" in found
+    assert "PyTorch runs: weft 2 ms ± 5%, PyTorch 1 ms ± 40% (the times vary" in found
     assert "other processes used 0.0 cores; trials: 1" in found
 
 

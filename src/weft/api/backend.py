@@ -187,7 +187,7 @@ def _as_before(
     run, places, kernels = known
     stats.count("kernels", kernels)
     if current().log != "none":
-        sys.stderr.write("weft: a size of 1 or 0 runs in the kernels for all sizes\n")
+        sys.stderr.write("weft: calls with sizes 0 or 1 use the kernels for all sizes\n")
     if noted is not None:
         noted(run, eager)
     return safe(called_with(run, places), gm, eager)

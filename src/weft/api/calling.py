@@ -41,7 +41,7 @@ class TensorLeaf:
         return TensorLeaf(tuple(tensor.shape), steps, tensor.dtype, str(tensor.device), marks)
 
     def __str__(self) -> str:
-        return f"{self.marks}{self.dtype} of shape {self.shape}, strides {self.stride} (0: not looked at), on {self.device}"
+        return f"{self.marks}{self.dtype} of shape {self.shape}, strides {self.stride} (0: ignored), on {self.device}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,9 @@ class Calling:
             found = _leaf(leaf)
             if found != wanted or type(getattr(found, "value", 0)) is not type(getattr(wanted, "value", 0)):
                 other = (
-                    "a tensor that is more than elements in memory" if type(leaf) in _TENSORS else type(leaf).__name__
+                    "a tensor with properties that a file cannot hold"
+                    if type(leaf) in _TENSORS
+                    else type(leaf).__name__
                 )
                 raise ShapeError(
                     f"argument {number} is {found or other}, but the program was saved for {wanted}",

@@ -117,7 +117,7 @@ def equivalent(fn_a: Callable[..., Any], fn_b: Callable[..., Any], example_input
     if search is not None and apart is not None:
         return _refuted(search, apart, inputs)
     if search is not None and search.random:
-        said = "a function gives other results on the same inputs (random numbers, time): equality says nothing of it"
+        said = "a function gives different results for the same inputs (random numbers, the time), so it equals nothing"
         return verify.Verdict(None, None, said)
     for each in (first, second):
         if each.program is None:
@@ -132,7 +132,7 @@ def equivalent(fn_a: Callable[..., Any], fn_b: Callable[..., Any], example_input
     decided = next(filter(None, decisions), None)
     if decided is None:
         return verdict
-    doubt = f"they were not run at sizes at which a function decides otherwise: {decided}"
+    doubt = f"they were not run at the sizes at which a function takes another branch: {decided}"
     return replace(verdict, equal=None, error_probability=None, reason=f"{verdict.reason}; {doubt}")
 
 
@@ -233,7 +233,7 @@ def _checked(first: Whole, second: Whole, search: Search | None) -> verify.Verdi
         own = _own_shapes((one, other))
         if own not in shapes and all(size <= _LARGEST_FIXED for shape in own.values() for size in shape):
             verdict = verify.equivalent(one, other, [own], calls=calls)
-            alone = "at the sizes given, and not at others: one of them has a size as a number (x.shape[-1])"
+            alone = "at the given sizes only: one of them contains a size as a number (x.shape[-1])"
             verdict = replace(verdict, reason=f"{verdict.reason}; {alone}")
     if verdict.equal is False:
         said = f"no law makes them equal{_tried(search)}. They differ by {what_differs(one, other)}"
@@ -253,9 +253,9 @@ def _doubt(search: Search | None) -> str:
     if search.beyond:
         return f"sizes beyond {max(search.beyond)} were not tried: they take too much memory"
     if search.poles:
-        return "where something is divided by 0, they give infinities of other signs"
+        return "where something is divided by 0, they give infinities of different signs"
     if search.in_eager_alone:
-        return f"eager gives {search.in_eager_alone} where numbers say that they agree: rounding may explain it"
+        return f"eager PyTorch gives {search.in_eager_alone} where exact numbers agree: rounding may explain it"
     return ""
 
 
@@ -291,7 +291,9 @@ def _shapes(programs: tuple[TensorProgram, TensorProgram]) -> tuple[dict[str, tu
     examples = _own_shapes(programs)
     if any(p.derived or any(s.fixed is not None for s in p.spaces()) for p in programs):
         if max((size for shape in examples.values() for size in shape), default=0) > _LARGEST_FIXED:
-            raise UnsupportedError(f"a program names sizes itself: give examples of at most {_LARGEST_FIXED}")
+            raise UnsupportedError(
+                f"a program contains sizes as numbers: use example inputs with sizes of at most {_LARGEST_FIXED}"
+            )
         return (examples,)
     order = sorted({size for shape in examples.values() for size in shape})
 

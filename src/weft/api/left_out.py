@@ -33,8 +33,8 @@ def left_out(program: TensorProgram) -> tuple[str, ...]:
 
 
 _REASON = (
-    "left out because this cancels: it subtracts numbers that may be far larger than their difference, so that a result is "
-    "ill-conditioned far from zero; differences are taken first, as written, and statistics of them need two passes"
+    "left out because digits cancel: it would subtract numbers that may be far larger than their difference, which is inaccurate "
+    "far from zero; kernels take differences first, as the function is written, and compute statistics of them in two passes"
 )
 
 

@@ -142,9 +142,9 @@ class _Graphs:
 def _beyond(plan: Plan) -> Iterator[str]:
     """Yield what the function that Dynamo is tracing now, whose graph this is, does beside its graph as a file has it."""
     if any(isinstance(each, FromSizes) and each.told for each in plan.captured.results):
-        yield "the function returns a number that is the content of a tensor, another one at another call"
+        yield "the function returns a Python number that it reads from a tensor, so it may change from call to call"
     if changes_objects():
-        yield "the function changes objects of Python's, which calls of its graph alone do not"
+        yield "the function changes Python objects, which running its graph alone would not do"
 
 
 def _calling(
@@ -155,7 +155,7 @@ def _calling(
     noted.clear()
     if len(calls) != 1:
         return ProgramFileError(
-            f"the function is {len(calls)} graphs with Python between them"
+            f"the function is {len(calls)} graphs with Python code between them"
             if calls
             else "the function computes nothing",
             todo="save the parts that are one graph each: TORCH_LOGS=graph_breaks says where the graph breaks",

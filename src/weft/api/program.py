@@ -56,7 +56,11 @@ class Program:
         left = [f"left to PyTorch: {fallback}" for fallback in self.fallbacks]
         kernels = f"{count or 'no'} kernel{'' if count == 1 else 's'}"
         return "\n".join(
-            (f"program of {kernels}; explain() tells all", *(str(k).replace("\n", "\n  ") for k in self.kernels), *left)
+            (
+                f"program of {kernels}; explain() says what was done",
+                *(str(k).replace("\n", "\n  ") for k in self.kernels),
+                *left,
+            )
         )
 
     def __repr__(self) -> str:
@@ -132,7 +136,7 @@ def load(path: str | Path, device: str | torch.device | None = None) -> Program:
 
     Args:
         path: of the file.
-        device: where it runs and what it holds goes, for a program for a GPU: "cuda:1", say; "cuda" or None: the GPU that is
+        device: where it runs and what it holds goes, for a program for a GPU: such as "cuda:1"; "cuda" or None: the GPU that is
             current now. Whatever is current later, it runs there.
 
     Raises:

@@ -97,11 +97,13 @@ def _sizes(program: TensorProgram) -> str:
     lines = [f"{node.name}: {dims(node)}" for node in program.inputs]
     spaces, follows = program.spaces(), {rule.space.name: rule for rule in program.derived}
     free = [s.name for s in spaces if s.fixed is None and s.name not in follows]
-    lines.append(f"read at each call: {', '.join(free) or 'none'}; no other value of these needs another binary")
+    lines.append(f"read at each call: {', '.join(free) or 'none'}; other values of these need no new binary")
     lines += [f"{name} follows: {_rule(rule)}" for name, rule in follows.items()]
-    lines += [f"{s.name} = {s.fixed}: a number in the program says so" for s in spaces if s.fixed is not None]
+    lines += [f"{s.name} = {s.fixed}: fixed by the program" for s in spaces if s.fixed is not None]
     if any(axis is None for node in program.inputs for axis in node.dims):
-        lines.append("a dimension of size 1 is a class of its own: it is broadcast, and no loop runs over it")
+        lines.append(
+            "dimensions of size 1 are broadcast, and no loop runs over them: another size there needs another program"
+        )
     return "\n".join(lines)
 
 
@@ -124,7 +126,10 @@ def _region(region: CompiledRegion) -> Iterator[tuple[str, str]]:
     derived = _chains(region)
     if derived:
         yield "chains of reductions", derived
-    yield "left out", "\n".join(left_out(region.program)) or "nothing: no law or rule that cancels would apply"
+    yield (
+        "left out",
+        "\n".join(left_out(region.program)) or "nothing: no law or rule that loses digits by cancellation would apply",
+    )
     yield "magnitudes", _bears(region)
     yield "block program after fusion", listing(region.fused)
     for kernel in region.kernels[:1]:
@@ -159,13 +164,13 @@ def _candidates(region: CompiledRegion) -> str:
 def _why(region: CompiledRegion, seconds: float) -> str:
     """Say why the chosen candidate, predicted to take `seconds`, is chosen."""
     if all(o.seconds is None or o.reason or o.seconds >= seconds for o in region.considered):
-        return "the least"
+        return "the lowest predicted time"
     if region.approximation is not None:
         return 'options(rounding="running") asks for it'
-    return "the model cannot tell it from the least, and it moves less"
+    return "its predicted time is as good as the lowest, and it moves fewer bytes"
 
 
 def _bears(region: CompiledRegion) -> str:
     """Say which magnitudes of inputs the chosen candidate bears, and each of its exponentials, squares and products."""
-    unknown = "unknown: the program has no floating input, or cannot be run at small sizes"
+    unknown = "unknown: the program has no floating-point input, or cannot be run at small sizes"
     return "\n".join(Ranges(region.program).said(region.fused)) or unknown

@@ -28,7 +28,7 @@ def _arange(b: Builder, a: Arguments) -> Ref:
     start = 0 if isinstance(first, torch.SymInt) else a.integer("start") if "start" in a.names else 0
     step = a.integer("step") if "step" in a.names else 1
     if "end" not in a.names:
-        raise UnsupportedError("without an end")
+        raise UnsupportedError("weft needs the end of a range")
     (size,) = a.fake.shape
     made = b.iota(a.size(size), DType.int64)
     expr: Scalar = Arg(0) if step == 1 else apply("mul", Arg(0), Lit(step))

@@ -27,7 +27,7 @@ def unlike(recording: Recording, home: torch.device) -> dict[Slot, str]:
     found: dict[Slot, str] = {}
     for number, fake in enumerate(recording.fakes):
         if is_traceable_wrapper_subclass(fake):
-            found[Slot(number)] = f"a tensor of type {type(fake).__name__}, which is made of others"
+            found[Slot(number)] = f"a tensor of type {type(fake).__name__}, which consists of other tensors"
         elif fake.device != home:
             found[Slot(number)] = f"a tensor on {fake.device}, where kernels run on {home}"
         elif fake.layout != torch.strided or fake.is_quantized:

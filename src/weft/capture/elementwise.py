@@ -109,7 +109,7 @@ def _row_of(name: str, arguments: Arguments) -> Row | DerivedRow:
     found = primitive(name) or derived(name)
     whole = isinstance(found, Row) and "int" in found.samples
     if found is None or (whole and arguments.dtype.kind != "int"):
-        raise UnsupportedError(f"{name} has no row in the table of operations for {arguments.dtype}")
+        raise UnsupportedError(f"weft does not compute {name} on {arguments.dtype}")
     return found
 
 
@@ -124,7 +124,7 @@ def _rounded_division(arguments: Arguments) -> Row | DerivedRow:
         return row("floor_divide" if mode == "floor" else "trunc_divide")
     if mode == "trunc":
         return DerivedRow("div", (), ("real", "nonzero"), _truncated_quotient)
-    raise UnsupportedError("floor division of floats")
+    raise UnsupportedError("weft does not compute floor division of floating-point numbers")
 
 
 class _Operands:
@@ -169,7 +169,9 @@ class _Operands:
         """Returns a number that Python computed from sizes, as precise as sums are."""
         dtype = self.arguments.dtype
         if isinstance(value, torch.SymFloat) and not dtype.is_float:
-            raise UnsupportedError(f"a number that is computed from sizes, for a result of type {dtype}")
+            raise UnsupportedError(
+                f"weft does not use a number that is computed from sizes in a result of type {dtype}"
+            )
         return computed(self._builder, self.arguments, value, dtype.accumulator if dtype.is_float else DType.int64)
 
 
@@ -183,12 +185,12 @@ def _primitive(found: Row, scalars: list[Scalar], arguments: Arguments) -> Scala
             alpha = _whole(alpha, arguments.dtype, wraps=False)
         scalars[1] = apply("mul", alpha, scalars[1])
     elif extra:
-        raise UnsupportedError(f"with {', '.join(extra)}")
+        raise UnsupportedError(f"weft does not support its argument {', '.join(extra)}")
     if "divisor" in found.samples or found.name == "fmod":
         _check_divisor(scalars[1], arguments.dtype)
     match found.name, scalars:
         case "pow", (_, Lit(exponent)) if arguments.dtype.kind == "int" and exponent < 0:
-            raise UnsupportedError("a negative power of integers")
+            raise UnsupportedError("weft does not compute negative powers of integers")
         case "pow", (base, Lit(exponent)):
             return _power(base, exponent)
         case _:
@@ -222,7 +224,7 @@ def _parameters(found: DerivedRow, arguments: Arguments) -> dict[str, float | st
         if name in known and (value is None or isinstance(value, int | float | str)):
             values[name] = value
         elif arguments.given(name):
-            raise UnsupportedError(f"with {name}")
+            raise UnsupportedError(f"weft does not support its argument {name}")
     return values
 
 
@@ -231,7 +233,7 @@ def _comparison(builder: Builder, found: Row, expr: Scalar, operands: _Operands)
     arguments = operands.arguments
     refs = operands.refs
     if not isinstance(expr, Apply):
-        raise UnsupportedError(f"{found.name} of numbers")
+        raise UnsupportedError(f"{found.name} has no tensor among its operands")
     if "bool" in found.samples or arguments.call.packet == "aten.logical_xor":
         expr = Apply(found.name, tuple(_mask(a, refs) for a in expr.args))
     else:
@@ -303,11 +305,11 @@ def _whole(literal: Lit, dtype: DType, *, wraps: bool) -> Lit:
     if dtype is DType.bool:
         return Lit(literal.value != 0)
     if not math.isfinite(literal.value):
-        raise UnsupportedError(f"{literal.value} among integers")
+        raise UnsupportedError(f"{literal.value} has no value of type {dtype}")
     value = int(literal.value)
     low, high = DType.int64.bounds if wraps else dtype.bounds
     if not low <= value <= high:
-        raise UnsupportedError(f"{value} is not a number of type {dtype}")
+        raise UnsupportedError(f"{value} is out of range for {dtype}")
     return Lit(dtype.wraps(value))
 
 
@@ -318,7 +320,7 @@ def _check_divisor(divisor: Scalar, dtype: DType) -> None:
         UnsupportedError: it is not; PyTorch raises an error for 0.
     """
     if dtype.kind == "int" and not (isinstance(divisor, Lit) and dtype.wraps(int(divisor.value)) != 0):
-        raise UnsupportedError("an integer division whose divisor may be 0, for which PyTorch raises an error")
+        raise UnsupportedError("it divides integers by what may be 0, for which PyTorch raises an error")
 
 
 def _check_closed(expr: Scalar, dtype: DType) -> None:
@@ -333,4 +335,4 @@ def _check_closed(expr: Scalar, dtype: DType) -> None:
         found = row(name)
         fits = name in _SELECTS or found.result == "bool"
         if not fits and (dtype is DType.bool or not found.closed):
-            raise UnsupportedError(f"{name} with a result of type {dtype}")
+            raise UnsupportedError(f"weft does not compute {name} with a result of type {dtype}")

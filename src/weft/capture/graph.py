@@ -57,7 +57,9 @@ def _captured(gm: fx.GraphModule, example_inputs: Sequence[Any], *, doubles: boo
         if isinstance(example, torch.Tensor) and (example.is_mkldnn or example.is_nested or example.is_quantized):
             return _refused(f"an input is a tensor of layout {example.layout} and type {example.dtype}", None)
         if isinstance(example, torch.Tensor) and example._is_zerotensor():  # noqa: SLF001 - no public name
-            return _refused("an input is zeros without memory, which PyTorch's tracing does not tell from others", None)
+            return _refused(
+                "an input is a tensor of zeros without memory, which PyTorch's tracing cannot tell from others", None
+            )
     recording = record(gm, meaning, doubles=doubles)
     held = recording.constants
     written = [recording.inputs.index(slot) for slot, _ in recording.writes]

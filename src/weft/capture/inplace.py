@@ -109,7 +109,7 @@ class InPlaceCalls:
         result = self.tape.on_fakes(op, tuple(args), kwargs) if result is None else result
         fresh = {i: leaf for i, leaf in enumerate(pytree.tree_leaves(result)) if self.tape.is_fresh(leaf)}
         if any(map(self.tape.shows_known_memory, fresh.values())):
-            raise UnsupportedError(f"{op} gives a view of what it writes into", where=self.tape.location)
+            raise UnsupportedError(f"{op} returns a view of the tensor that it writes into", where=self.tape.location)
         looks = tuple((number, place.calls) for number, place in zip(numbers, places, strict=True))
         target = Effect(op, looks, tuple(map(packed, bases)), tuple(fresh))
         into = self.tape.inputs.get(id(bases[0])) if len(bases) == 1 and not fresh else None

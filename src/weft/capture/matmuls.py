@@ -17,7 +17,7 @@ from weft.tensor.scalar import Lit
 def _factor(a: Arguments, name: str) -> Ref:
     ref = a.ref(name)
     if ref.dtype is DType.bool:
-        raise UnsupportedError("a matmul of masks")
+        raise UnsupportedError("weft does not compute matmuls of bool tensors")
     return ref
 
 
@@ -52,7 +52,7 @@ def _einsum(b: Builder, a: Arguments) -> Ref:
     """Contracts pairwise from the left; what only one operand has, and nobody wants, is summed first."""
     refs = list(a.refs("tensors"))
     if not all(ref.dtype.is_float for ref in refs):
-        raise UnsupportedError("of tensors that are not floating-point")
+        raise UnsupportedError("weft computes it only for floating-point tensors")
     labels, kept = _subscripts(a.plain("equation"), [len(ref.dims) for ref in refs])
     ref, own = refs[0], labels[0]
     for place in range(1, len(refs)):
@@ -104,7 +104,7 @@ def _subscripts(equation: str, ranks: Sequence[int]) -> tuple[list[list[str]], l
             *sorted(n for n in set(every) if every.count(n) == 1 and n.isalpha()),
         ]
     if any(len(set(own)) != len(own) for own in labels):
-        raise UnsupportedError("a diagonal")
+        raise UnsupportedError("it takes a diagonal: an operand has the same index twice")
     return labels, kept
 
 

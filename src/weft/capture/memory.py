@@ -133,10 +133,10 @@ class Memory:
             UnsupportedError: it is not, or that is not known.
         """
         if storage_of(tensor) in self.tangled:
-            raise UnsupportedError("a write into memory that several tensors share")
+            raise UnsupportedError("it writes into memory that several tensors share")
         sizes = zip(tensor.shape, tensor.stride(), strict=True)
         if any(not symbolic(step) and step == 0 and (symbolic(size) or size != 1) for size, step in sizes):
-            raise UnsupportedError("a write into a tensor whose elements share memory")
+            raise UnsupportedError("it writes into a tensor whose elements share memory")
 
     def wrote(self, tensor: torch.Tensor) -> None:
         """Notes that the memory of `tensor` changed: what is known of others that look at it is no longer so."""

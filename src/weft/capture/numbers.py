@@ -59,7 +59,7 @@ def _number_of_sizes(expr: Any, size: Callable[[Any], Scalar], *, integer: bool)
     if function in ("Add", "Mul"):
         return reduce(lambda one, other: apply(function.lower(), one, other), args)
     if integer:
-        raise UnsupportedError(f"{expr}, which Python computed from sizes")
+        raise UnsupportedError(f"weft does not support {expr}, which Python computed from sizes")
     if function in _TWO and len(args) == 2:
         if _TWO[function] == "pow" and args[1] in (Lit(0.5), Lit(-0.5)):
             root = apply("sqrt", args[0])
@@ -69,7 +69,7 @@ def _number_of_sizes(expr: Any, size: Callable[[Any], Scalar], *, integer: bool)
         return apply("sqrt", *args)
     if function == "ToFloat":
         return args[0]
-    raise UnsupportedError(f"{expr}, which Python computed from sizes")
+    raise UnsupportedError(f"weft does not support {expr}, which Python computed from sizes")
 
 
 # Operations that keep some elements by where they are: comparisons of the indices themselves.
@@ -81,7 +81,7 @@ def _triangle(keeps: str) -> Handler:
     def triangle(b: Builder, a: Arguments) -> Ref:
         x, diagonal = a.ref("self"), a.plain("diagonal")
         if len(x.dims) < 2:
-            raise UnsupportedError("of a tensor with fewer than two dimensions")
+            raise UnsupportedError("its operand has fewer than two dimensions")
         rows = b.unsqueeze(b.iota(x.dims[-2] or 1), 1)
         columns = b.iota(x.dims[-1] or 1)
         refs = [columns, rows, x]

@@ -74,7 +74,7 @@ def record_as_it_stands(
     leaves = pytree.tree_leaves(result)
     fresh = list(map(tape.is_fresh, leaves))
     if any(new and tape.shows_known_memory(leaf) for new, leaf in zip(fresh, leaves, strict=True)):
-        raise UnsupportedError(f"{name} gives a view of a tensor", where=tape.location)
+        raise UnsupportedError(f"{name} returns a view of a tensor", where=tape.location)
     slots = tuple(tape.add(leaf) if new else None for new, leaf in zip(fresh, leaves, strict=True))
     for new, leaf in zip(fresh, leaves, strict=True):
         if new:
@@ -91,7 +91,7 @@ def _name_of(node: fx.Node) -> str:
 def _said(node: fx.Node, error: Exception) -> str:
     """Says to a user why PyTorch runs `node`."""
     if isinstance(node.target, HigherOrderOperator):
-        return "it calls functions, and is no operation of its own"
+        return "it is a higher-order operation: it calls functions"
     return error.what if isinstance(error, UnsupportedError) else f"{type(error).__name__}: {error}".splitlines()[0]
 
 

@@ -238,7 +238,7 @@ class _Recorder(TorchDispatchMode):
         with self.tape.unrecorded():
             stands = torch.empty(())
         self.tape.memory.own(stands)
-        target = Piece(str(func.overloadpacket), Silent(func), "it gives nothing, and is called for what it does")
+        target = Piece(str(func.overloadpacket), Silent(func), "it returns nothing, and is called for its side effects")
         self.tape.append(target, held, (self.tape.add(stands),))
 
     def _literal(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -28,9 +28,9 @@ def _place(largest: bool) -> Handler:
         ref, dims = a.ref("self"), a.dims("dim")
         keepdim = a.flag("keepdim")
         if dims is None and sum(d is not None for d in ref.dims) > 1:
-            raise UnsupportedError("of several dimensions at once")
+            raise UnsupportedError("weft searches along one dimension, not several at once")
         if ref.dtype is DType.bool:
-            raise UnsupportedError("of bools")
+            raise UnsupportedError("weft does not order bool tensors")
         if dims is not None:
             return b.ranking(ref, dims[0], None, Order(largest, True), keepdim, a.location)[1]
         only = next((i for i, d in enumerate(ref.dims) if d is not None), 0)
@@ -44,9 +44,9 @@ def _topk(b: Builder, a: Arguments) -> tuple[Ref, Ref]:
     """Finds the first k in order: sorted also where that is not asked for. NaN is taken for the greatest."""
     ref, count, largest = a.ref("self"), a.integer("k"), a.flag("largest")
     if not 0 < count <= MOST:
-        raise UnsupportedError(f"of {count}, which is more than {MOST}" if count else "of none")
+        raise UnsupportedError(f"k is {count}, but weft supports only k from 1 to {MOST}")
     if ref.dtype is DType.bool:
-        raise UnsupportedError("of bools")
+        raise UnsupportedError("weft does not order bool tensors")
     return b.ranking(ref, a.integer("dim"), count, Order(largest, largest), False, a.location)
 
 
@@ -115,10 +115,10 @@ def _wide(b: Builder, a: Arguments, name: str) -> Ref:
 def _shifted(b: Builder, a: Arguments) -> tuple[Ref, Ref, int]:
     """Computes x - max(x), the sum of its exponentials, and the dimension."""
     if not a.dtype.is_float:
-        raise UnsupportedError("of integers")
+        raise UnsupportedError("weft computes it only for floating-point numbers")
     x, dim = _wide(b, a, "self"), a.integer("dim")
     if not x.dims:
-        raise UnsupportedError("of a tensor without dimensions")
+        raise UnsupportedError("its operand has no dimensions")
     top = b.reduce(Monoid.max, x, [dim], True, None, a.location)
     return b.elementwise(apply("sub", Arg(0), Arg(1)), (x, top), None, a.location), x, dim
 

@@ -90,7 +90,7 @@ def _as_zeros(leaf: Any) -> Any:
     match leaf:
         case torch.Tensor():
             if not all(map(known, (*leaf.shape, *leaf.stride()))):
-                raise UnsupportedError("a size that depends on the content of a tensor")
+                raise UnsupportedError("a size depends on the content of a tensor")
             sizes, strides = [in_example(n) for n in leaf.shape], [in_example(n) for n in leaf.stride()]
             return torch.empty_strided(sizes, strides, dtype=leaf.dtype, device=leaf.device).zero_()
         case torch.SymInt():

@@ -153,7 +153,7 @@ class Tape:
             return leaf
         slot = self._slots.get(id(leaf))
         if slot is None:
-            raise UnsupportedError("a tensor of unknown origin", where=self.location)
+            raise UnsupportedError("it reads a tensor that weft has not seen being made", where=self.location)
         if self.memory.stale(leaf):
             slot = self._slots[id(leaf)] = self._slots[id(self._shown(self.memory.place(leaf)))]
             self.memory.current(leaf)

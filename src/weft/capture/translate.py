@@ -163,7 +163,7 @@ class _Translation:
             self.opaque.numbers[used[0]] = call, number
         self._demand_types(call, used)
         if handler is None or not used:
-            raise UnsupportedError(f"{call.packet} is not in weft's table yet")
+            raise UnsupportedError(f"{call.packet} is not supported by weft yet")
         values, symbols = self.values, self.values.symbols
         arguments = Arguments(
             self.builder, call, values.fakes, values.refs, symbols.axes, symbols.contents | self._read(call)
@@ -217,18 +217,18 @@ class _Translation:
             raise UnsupportedError(reason)
         if any(map(flagged, fakes)):
             raise UnsupportedError(
-                "a tensor is marked as conjugate, negative or zeros, which PyTorch computes when it is read"
+                "a tensor has PyTorch's conjugate, negative or zero mark, so its elements are computed when they are read"
             )
         if any(expression(n) == 0 for fake in fakes for n in fake.shape):
             raise UnsupportedError("a tensor has no elements")
         kinds = {dtype_of(fake.dtype) for fake in fakes}
         foreign = sorted(str(k) for k in kinds if k.is_foreign)
         if foreign:
-            raise UnsupportedError(f"{' and '.join(foreign)} numbers run in PyTorch")
+            raise UnsupportedError(f"PyTorch runs operations on {' and '.join(foreign)}")
         kept = sorted(str(k) for k in kinds if k.is_kept and call.packet not in VIEWS)
         if kept:
             raise UnsupportedError(
-                f"{' and '.join(kept)} numbers are only cast and moved by weft: PyTorch computes with them"
+                f"weft only casts and moves {' and '.join(kept)} numbers; PyTorch computes with them"
             )
 
     def _check(self, ref: Ref, fake: torch.Tensor) -> None:
@@ -236,7 +236,8 @@ class _Translation:
         shape = tuple(hint(n) for n in fake.shape)
         if ref.dtype is not dtype_of(fake.dtype) or self.builder.shape(ref) != shape:
             raise UnsupportedError(
-                f"weft makes it {ref.dtype}{list(self.builder.shape(ref))}, PyTorch {dtype_of(fake.dtype)}{list(shape)}"
+                f"weft's result would be {ref.dtype}{list(self.builder.shape(ref))}, "
+                f"PyTorch's is {dtype_of(fake.dtype)}{list(shape)}"
             )
 
 
@@ -250,7 +251,7 @@ def _used(call: Call, made: Ref | tuple[Ref, ...]) -> list[tuple[Slot, Ref]]:
         return [(slot, ref) for slot, ref in zip(call.results, made, strict=True) if slot is not None]
     used = [slot for slot in call.results if slot is not None]
     if len(used) != 1:
-        raise UnsupportedError(f"{call.packet} is not in weft's table yet")
+        raise UnsupportedError(f"{call.packet} is not supported by weft yet")
     return [(used[0], made)]
 
 

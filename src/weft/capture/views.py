@@ -102,7 +102,7 @@ def _slice(b: Builder, a: Arguments) -> Ref:
     old, new = a.fake_of("self").shape[dim], a.fake.shape[dim]
     made = b.slice(ref, dim, a.bound("start"), a.bound("end"), a.integer("step"), a.location)
     if made.dims[dim] == ref.dims[dim] and expression(old) != expression(new):
-        raise UnsupportedError("a slice that is the whole tensor only at some sizes")
+        raise UnsupportedError("the slice is the whole tensor only at some sizes")
     return made
 
 

@@ -66,18 +66,18 @@ def centres(found: Decomposition, values: Mapping[str, Node]) -> dict[Shift, Ref
             if not _not_below_the_greatest(found.chain, shift) or any(_degree(term) > 1 for term, _ in places):
                 text = f"{found.chain.show(shift.data)} - ({found.chain.show(shift.result)})"
                 raise NotSeparableError(
-                    f"{text} is under its own exponential, and not the only difference or not from a maximum: "
-                    "about the greatest so far it could cancel or overflow"
+                    f"{text} is multiplied by its own exponential, and is not the only difference or not from a maximum: "
+                    "relative to the greatest so far it could cancel or overflow"
                 )
             reference = Exponent(shift.data)
         if reference is None:
             text = f"{found.chain.show(shift.data)} - ({found.chain.show(shift.result)})"
             if all(_counts_all_alike(term, side) for term, side in places):
                 raise NotSeparableError(
-                    f"{text} is a difference to what is no mean of these data: no running value is known to be near it"
+                    f"{text} is not a difference to a mean of these data, so no running value is known to be near it"
                 )
             raise NotSeparableError(
-                f"{text} is weighted, and no running value is known to be near it where the weights are"
+                f"{text} is weighted, and no running value is known to be near the data with large weights"
             )
         centres[shift] = reference
     return centres

@@ -183,7 +183,9 @@ class Gathering:
         if (node.name, axes) in self.known:
             return self.known[node.name, axes]
         if self.over in axes:
-            raise NoChainError(f"{node.name} varies along {self.over}, which it is to be constant along")
+            raise NoChainError(
+                f"{node.name} varies along {self.over}, along which a result of the chain must be constant"
+            )
         (along,) = node.over
         bound = {**dict(zip(node.axes, axes, strict=True)), along: self.over}
         sides, rounded = list[Scalar](), list[DType | None]()
@@ -212,7 +214,7 @@ class Gathering:
             return self._operand(use)
         if self.inlined.get(use.value, 0) > MOST_OPERATIONS:
             raise NoChainError(
-                f"{use.value} is made of earlier results by more than {MOST_OPERATIONS} operations, "
+                f"{use.value} takes more than {MOST_OPERATIONS} operations on earlier results, "
                 "each counted as often as it is read"
             )
         match node:
@@ -225,7 +227,7 @@ class Gathering:
             case Reduction() | Contraction() if node.name in self.members:
                 return self._operand(Result(self.link(node, use.axes)))
             case _:
-                raise NoChainError(f"{use.value}, which lies between, is no elementwise work")
+                raise NoChainError(f"{use.value}, between two reductions, is not elementwise")
 
     def _light(self, node: Node) -> bool:
         """Tells whether `node` is arithmetic that is better seen through than read: products may be weights of a mean."""

@@ -159,7 +159,7 @@ def decompose(
     operands, links = tuple(gathering.operands), tuple(gathering.links)
     chain = Chain(first.over[0], first.axes, operands, links, made, running, tuple(finished))
     if any(chain.varying(expr) for _, expr in finished):
-        raise NoChainError(f"what follows varies along {chain.over}")
+        raise NoChainError(f"the work after the reductions varies along {chain.over}")
     scaling = scales_made_of(program) if any(len(link.element.sides) > 1 for link in links) else frozenset[str]()
     return Decomposition(chain, tuple(_terms(chain, i, scaling) for i in range(len(links))))
 
@@ -169,7 +169,7 @@ def _same_space(axis: Axis, among: tuple[Axis, ...]) -> Axis:
     if axis in among:
         return axis
     if len(found) != 1:
-        raise NoChainError(f"which axis {axis} is cannot be told")
+        raise NoChainError(f"{axis} is ambiguous: several axes here run over its space, or none")
     return found[0]
 
 
@@ -185,16 +185,16 @@ def _terms(chain: Chain, index: int, scaling: frozenset[str]) -> tuple[Term, ...
                 raise NotSeparableError(f"{chain.show(link.element.expr)}: {reason}")
         if link.dtype is DType.float64 and any(far_apart(chain, term) for term in terms):
             text = chain.show(link.element.expr)
-            raise NotSeparableError(f"{text}: without its scales it may be out of range, and float64 has no wider type")
+            raise NotSeparableError(f"{text}: unscaled it may be out of range, and float64 has no wider type")
         return terms
     if chain.dependent(link.element.expr):
         text = chain.show(link.element.expr)
         if link.monoid is not Monoid.prod:
-            raise NotSeparableError(f"{text}: an extremum of it is no law that a finite field can check")
-        if link.dtype is DType.float64:
             raise NotSeparableError(
-                f"{text}: n factors' rounding adds up in their product, and float64 has no wider type"
+                f"{text}: it uses an earlier result, and a finite field cannot check an extremum of that"
             )
+        if link.dtype is DType.float64:
+            raise NotSeparableError(f"{text}: the rounding errors of n factors add up, and float64 has no wider type")
         return (factored(chain, link.element.expr),)
     return (Term(ZERO, (Factor(link.element.expr),)),)
 

@@ -225,7 +225,7 @@ class _Folding:
             if factor.raised is not None:
                 if not below_its_maximum(self.chain, factor.raised):
                     raise NotSeparableError(
-                        f"{self._exponential(index, factor.raised)} is not below a maximum of its own: "
+                        f"{self._exponential(index, factor.raised)} is not bounded by its own maximum: "
                         "in a product one factor may be infinite and another 0"
                     )
                 exponent = difference(exponent, self._plain(self._value(factor.raised.result)))
@@ -280,7 +280,7 @@ class _Folding:
 
     def _refuse_factors(self, index: int, shift: Shift) -> None:
         raise NotSeparableError(
-            f"{self._exponential(index, shift)} is not below a maximum of its own, and has other factors"
+            f"{self._exponential(index, shift)} is not bounded by its own maximum, and has other factors"
         )
 
     def _unbounded(self, index: int, key: Carried, value: _Scaled) -> _Scaled:

@@ -257,7 +257,7 @@ class _Printing:
         own = self.name(self.chain.links[index].node)
         rounded = self.chain.links[index].element.rounded
         joined = " + ".join(self._moved(term, rounded) for term in self.found.terms[index])
-        return f"{own}' = {joined} + sum of the block's F(x, d')", f"{own}' = the same of both segments, added"
+        return f"{own}' = {joined} + sum of the block's F(x, d')", f"{own}' = the same for both segments, added"
 
     def _moved(self, term: Term, rounded: tuple[DType | None, ...]) -> str:
         """Write a term's sum so far, of new results: its own and lower powers of its differences, moved by the binomial theorem."""

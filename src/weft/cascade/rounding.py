@@ -70,9 +70,9 @@ def misfit(chain: Chain, scaling: Scaling) -> str | None:
     most = _largest(chain, scaling)
     what = chain.show(scaling.data)
     if most is None:
-        return f"{what} is rounded by a scale that no growing maximum of its size is known to be in"
+        return f"{what} is rounded by a scale that is not known to follow a running maximum of its size"
     if _cuts(scaling.around, most):
-        return f"{what} is rounded to {most:.6g} steps at most, and some of these are cut off"
+        return f"{what} is rounded to at most {most:.6g} steps, and some of these are clipped"
     return None
 
 

@@ -100,12 +100,12 @@ def factored(chain: Chain, expr: Scalar) -> Term:
     terms = separated(chain, (expr,))
     if len(terms) == 1 and terms[0].factors[0].scaled is not None:
         raise NotSeparableError(
-            f"{chain.show(expr)} is rounded, each factor by another number: none stands for all of them"
+            f"{chain.show(expr)} is rounded, each factor by a different number, so no single number stands for all of them"
         )
     if len(terms) != 1 or terms[0].factors[0].powers:
         raise NotSeparableError(
-            f"{chain.show(expr)} is no product of data and an earlier result: "
-            "what is known of a product of sums grows with the elements"
+            f"{chain.show(expr)} is not a product of data and an earlier result: "
+            "the state of a product of sums would grow with the number of elements"
         )
     return terms[0]
 
@@ -121,10 +121,10 @@ def overflowing(chain: Chain, term: Term) -> str | None:
     if not data and not differences:
         return None
     if any(_extremum(chain, i) for i in _dividing(term.scale, False)):
-        return f"{chain.show(term.scale)} keeps what is summed in range: the sum without it may be infinite, or 0"
+        return f"{chain.show(term.scale)} keeps the sum in range: without it, the sum may be infinite or 0"
     powers = (e for f, e in monomial(term.scale).factors if chain.dependent(f))
     if any(abs(e) > 1 for e in powers):
-        return f"{chain.show(term.scale)} is a power, by which the sum without it may be infinite, or 0"
+        return f"{chain.show(term.scale)} is a power: without it, the sum may be infinite or 0"
     return None
 
 
@@ -144,7 +144,7 @@ def freed_of_both(chain: Chain, sides: tuple[Scalar, ...], scaling: Collection[s
         scales = [f for f in factors if chain.dependent(f) and not _counting(chain, f)]
         if scales and not _leaves(chain, other).isdisjoint(scaling):
             shown = chain.show(scales[0]), chain.show(side), chain.show(other)
-            return "{} keeps {} in range: times {} without it, it may not be".format(*shown)
+            return "{} keeps {} in range: without it, the product with {} may be out of range".format(*shown)
     return None
 
 
@@ -300,7 +300,7 @@ class _Separation:
         _few(self.chain, expr, len(parts))
         if len(parts) > 1 and not any(p.factor.powers or p.factor.raised for p in parts):
             raise NotSeparableError(
-                f"{self.chain.show(expr)} is a sum of data times earlier results: summed apart they could cancel"
+                f"{self.chain.show(expr)} is a sum of data times earlier results: summed separately they could cancel"
             )
         return parts
 
@@ -359,7 +359,7 @@ class _Separation:
         """Return a choice that the data make: each side's data, or 0 where the other is chosen."""
         if not all(map(_plain, (*yes, *no))):
             raise NotSeparableError(
-                f"{self.chain.show(expr)} leaves out elements, which a running value would still see"
+                f"{self.chain.show(expr)} leaves out elements, which a running value would still contain"
             )
         found: list[_Part] = []
         for part, chosen in [*((p, True) for p in yes), *((p, False) for p in no)]:

@@ -30,7 +30,7 @@ def cache() -> None:
 @cache.command()
 @reporting
 def path() -> None:
-    """Print the cache folder that is in force."""
+    """Print the cache folder in use."""
     click.echo(str(CacheFolder().path))
 
 
@@ -57,7 +57,7 @@ def listed(as_json: bool) -> None:
 @click.option("--source/--no-source", default=True, help="Print the C++, Triton's Python or the assembly too.")
 @reporting
 def show(key: str, source: bool) -> None:
-    """Print one entry: what it was made from, its verdict, its source. KEY may be cut to its first digits."""
+    """Print one entry: what it was made from, its verdict, its source. KEY may be shortened to its first digits."""
     entry = _found(CacheFolder(), key)
     click.echo(f"key: {entry.key}\nname: {_name(entry)}\nwritten: {entry.created}\nbytes: {entry.size}")
     for title, value in (*sorted(entry.versions.items()), *_meta(entry).items()):
@@ -69,12 +69,12 @@ def show(key: str, source: bool) -> None:
 
 
 @cache.command()
-@click.option("--older-than", metavar="AGE", help='Only what was not used for so long: "12h", "30d", "4w".')
-@click.option("--measurements", is_flag=True, help="Only what was measured: the next process measures again.")
+@click.option("--older-than", metavar="AGE", help='Only entries that were not used for this long: "12h", "30d", "4w".')
+@click.option("--measurements", is_flag=True, help="Only measurements, so that the next process measures again.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @reporting
 def clear(older_than: str | None, measurements: bool, yes: bool) -> None:
-    """Remove entries, damaged and unfinished ones too; nothing that is not weft's. A running process keeps what it has loaded."""
+    """Remove entries, also damaged and unfinished ones, but no other files. Running processes keep what they have loaded."""
     folder = CacheFolder()
     age = None if older_than is None else _age(older_than)
     chosen = [
@@ -98,7 +98,7 @@ def clear(older_than: str | None, measurements: bool, yes: bool) -> None:
 @cache.command()
 @reporting
 def verify() -> None:
-    """Check every byte of every entry. Exits with 1 where one is damaged: it is made anew when it is needed."""
+    """Check every byte of every entry. Exits with 1 if one is damaged; it is rebuilt when it is needed."""
     folder, whole, damaged = CacheFolder(), 0, 0
     for key, found in folder.examine():
         if isinstance(found, Entry):
@@ -110,7 +110,7 @@ def verify() -> None:
     more = f"; {swept} files of killed processes removed" if swept else ""
     click.echo(f"{whole} whole, {damaged} damaged or unfinished in {folder.path}{more}")
     if damaged:
-        click.echo("what to do: nothing, or `weft cache clear` to start again from nothing")
+        click.echo("what to do: nothing, or `weft cache clear` to remove all entries")
         raise SystemExit(1)
 
 
@@ -222,7 +222,7 @@ def _found(folder: CacheFolder, start: str) -> Entry:
     if len(known) == 1 and isinstance(known[0][1], Entry):
         return known[0][1]
     if len(known) == 1:
-        what, todo = f"the entry {known[0][0]} is damaged: {known[0][1]}", "nothing: it is made anew when it is needed"
+        what, todo = f"the entry {known[0][0]} is damaged: {known[0][1]}", "nothing: it is rebuilt when it is needed"
     elif known:
         what, todo = f"{len(known)} entries begin with {start!r}", "give more digits of the key"
     else:
@@ -238,7 +238,9 @@ def _age(text: str) -> timedelta:
     match = re.fullmatch(r"(\d+)([mhdw])", text)
     if match is None:
         raise CommandError(
-            f"{text!r} is no age", where="--older-than", todo="give minutes, hours, days or weeks: 30m, 12h, 30d, 4w"
+            f"{text!r} is not an age",
+            where="--older-than",
+            todo="give minutes, hours, days or weeks: 30m, 12h, 30d, 4w",
         )
     try:
         return timedelta(**{_UNITS[match[2]]: int(match[1])})

@@ -113,7 +113,7 @@ def _compiler() -> Iterator[Finding]:
     compiler = find_compiler()
     said = first_line([*compiler.command, "--version"])
     if said is None:
-        yield Finding("compiler", "fail", f"{compiler} does not run", "mend it, or name another in WEFT_CXX")
+        yield Finding("compiler", "fail", f"{compiler} does not run", "repair it, or name another one in WEFT_CXX")
     else:
         yield Finding("compiler", "ok", f"{compiler}: {said}")
     yield Finding("flags", "ok", " ".join(flags()))
@@ -130,7 +130,7 @@ def _cpu() -> Iterator[Finding]:
     capability = torch.backends.cpu.get_cpu_capability()
     found = f"{processor()}; {' '.join(vectors) or 'no vector units that weft knows of'}; PyTorch uses {capability}"
     if has and platform.machine() == "x86_64" and not {"avx2", "fma"} <= has:
-        yield Finding("processor", "warn", found, "kernels work without AVX2, but are slow")
+        yield Finding("processor", "warn", found, "nothing: kernels work without AVX2, but are slow")
     else:
         yield Finding("processor", "ok", found)
 
@@ -145,7 +145,7 @@ def _threads() -> Iterator[Finding]:
             "threads",
             "warn",
             found,
-            f"set WEFT_THREADS or torch.set_num_threads to {usable} (more threads would only wait)",
+            f"set WEFT_THREADS or torch.set_num_threads to {usable} (more threads only wait for each other)",
         )
     else:
         yield Finding("threads", "ok", found)
@@ -163,7 +163,7 @@ def _brgemm() -> Iterator[Finding]:
     symbols = dict(re.findall(r'(\w+) = \(\w+\)dlsym\(torch, "(\w+)"\)', text))
     missing = sorted(kind for kind, symbol in symbols.items() if not hasattr(library, symbol))
     if missing or not symbols:
-        todo = "expect large matmuls to be slower than PyTorch's: this PyTorch does not export what weft looks for"
+        todo = "nothing, but large matmuls are slower than PyTorch's: this PyTorch does not export what weft looks for"
         yield Finding("brgemm", "warn", f"PyTorch's blocked matmul does not support: {', '.join(missing)}", todo)
         return
     packs = getattr(library, symbols["could_pack"])
@@ -179,7 +179,7 @@ def _brgemm() -> Iterator[Finding]:
 def _cache() -> Iterator[Finding]:
     folder = CacheFolder()
     if not folder.persistent:
-        todo = "name a folder in WEFT_CACHE_DIR: every process compiles anew without one"
+        todo = "name a folder in WEFT_CACHE_DIR: without one, every process compiles again"
         yield Finding("cache", "warn", "no folder: this user has no home folder", todo)
         return
     good, damaged = 0, 0
@@ -188,17 +188,17 @@ def _cache() -> Iterator[Finding]:
     size = folder.size()
     text = f"{folder.path}: {good} {'entry' if good == 1 else 'entries'}, {size / 2**20:.1f} MiB"
     if damaged:
-        text += f", {damaged} more that are damaged or unfinished, which are made anew when they are needed"
+        text += f", {damaged} more that are damaged or unfinished, which are rebuilt when they are needed"
     try:
         probe = folder.path / f".probe.{os.getpid()}"
         write_file(probe, b"weft")
         probe.unlink()
     except OSError as error:
-        todo = "make it writable or name another in WEFT_CACHE_DIR: every process compiles anew"
+        todo = "make it writable or name another one in WEFT_CACHE_DIR: until then, every process compiles again"
         yield Finding("cache", "warn", f"{text}; it cannot be written to ({error.strerror})", todo)
         return
     if os.statvfs(folder.path).f_flag & os.ST_NOEXEC:
-        todo = "name a folder in WEFT_CACHE_DIR whose file system allows execution: every process compiles anew"
+        todo = "name a folder in WEFT_CACHE_DIR whose file system allows execution: until then, every process compiles again"
         yield Finding("cache", "warn", f"{text}; its file system forbids execution", todo)
     elif size > _MANY_BYTES:
         yield Finding("cache", "warn", text, "run `weft cache clear --older-than 30d`")
@@ -244,7 +244,7 @@ def _kernel() -> Iterator[Finding]:
         if all(kernel.from_cache for kernel in again.kernels):
             yield Finding("kernel, again", "ok", "from the cache")
         else:
-            todo = "see whether the folder for temporary files allows execution (mount option noexec)"
+            todo = "check whether the folder for temporary files forbids execution (mount option noexec)"
             yield Finding("kernel, again", "warn", "compiled again: the cache did not return it", todo)
 
 
@@ -291,17 +291,17 @@ def _one_gpu(device: torch.device) -> Finding:
     try:
         gpu(target)
     except TargetError as error:
-        return Finding(
-            "GPU", "warn", f"{name}: {error.what}", "expect no speed-up there: PyTorch runs functions of its tensors"
-        )
+        return Finding("GPU", "warn", f"{name}: {error.what}", "nothing: PyTorch runs functions of tensors on this GPU")
     if find_spec("triton") is None:
-        return Finding("GPU", "warn", f"{name}: PyTorch runs functions of its tensors; Triton is missing", _WITH_TRITON)
+        return Finding(
+            "GPU", "warn", f"{name}: Triton is missing, so PyTorch runs functions of tensors on this GPU", _WITH_TRITON
+        )
     if not toolchain(target).runs_on(target):
         return Finding(
             "GPU",
             "warn",
             f"{name}: weft compiles kernels for it, but does not run them",
-            "PyTorch runs functions of its tensors",
+            "nothing: PyTorch runs functions of tensors on this GPU",
         )
     return Finding("GPU", "ok", f"{name}: weft.compile makes Triton kernels for it")
 
@@ -314,7 +314,8 @@ def _tracing() -> Iterator[Finding]:
             "tracing",
             "warn",
             f"weft does not know how PyTorch {torch.__version__} traces numbers among several indices (`x[:, i]`)",
-            "results are right; a function that is called with many such numbers compiles anew for each of the first ones",
+            "nothing: results are right, but a function that is called with many such numbers "
+            "is compiled again for each of the first ones",
         )
 
 
@@ -339,9 +340,9 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of lines.")
 @reporting
 def doctor(as_json: bool) -> None:
-    """Look at everything that weft needs or uses here, compile, prove and run a small kernel, and say what to do.
+    """Check everything that weft needs or uses on this machine, compile, verify and run a small kernel, and say what to do.
 
-    Exits with 1 where something fails.
+    Exits with 1 if something fails.
     """
     terminal, failed, seen = console(), False, list[dict[str, str]]()
     for finding in findings():

@@ -46,7 +46,7 @@ def explain(what: str, shapes: str | None, dtype: str | None, target: str | None
 
     NAME is a function, a module, a module's class that needs no arguments, or a function without parameters that makes a
     module. Its arguments are random tensors of --shapes; without it, the file's NAME_inputs or INPUTS: the arguments, or a
-    function that gives them.
+    function that returns them.
     """
     if target is not None:
         target_for(target, ())  # before anything is run
@@ -89,7 +89,7 @@ def _load(file: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:  # a user's file may raise anything
         raise _raised(
-            f"{file} cannot be imported", file, error, "mend the file: python must be able to run it"
+            f"{file} cannot be imported", file, error, "correct the file: Python must be able to run it"
         ) from error
     return module
 
@@ -127,7 +127,7 @@ def _function(module: ModuleType, file: Path, name: str) -> Callable[..., Any]:
     try:
         made = found()
     except Exception as error:  # a user's code may raise anything
-        raise _raised(f"{name}() fails", file, error, "mend it, or name another function") from error
+        raise _raised(f"{name}() fails", file, error, "correct it, or name another function") from error
     # A function without parameters that gives no module is itself what is to be explained.
     return made if isinstance(made, torch.nn.Module) else found
 
@@ -196,12 +196,12 @@ def _inputs(module: ModuleType, file: Path, name: str, fn: Callable[..., Any]) -
         try:
             value = value()
         except Exception as error:  # a user's code may raise anything
-            raise _raised(f"{holder}() fails", file, error, "mend it, or give --shapes") from error
+            raise _raised(f"{holder}() fails", file, error, "correct it, or give --shapes") from error
     if isinstance(value, torch.Tensor):
         return (value,)
     if not isinstance(value, tuple | list):
         raise CommandError(
-            f"{holder} gives a {type(value).__name__}",
+            f"{holder} is or returns a {type(value).__name__}",
             where=str(file),
             todo="make it a tensor, or a tuple of the arguments",
         )
@@ -228,7 +228,7 @@ def _compiled(fn: Callable[..., Any], file: Path, name: str, inputs: tuple[Any, 
                 fn(*inputs)
         except Exception as error:  # a user's code may raise anything
             what = f"{name} fails on these arguments"
-            raise _raised(what, file, error, "mend it, or give it other arguments") from error
+            raise _raised(what, file, error, "correct it, or give it other arguments") from error
         raise
     finally:
         log.setLevel(level)

@@ -24,10 +24,11 @@ _OF_KIND = {"jobs": "functions", "seconds": "functions", "operations": "programs
 @click.option(
     "--count",
     type=click.IntRange(min=1),
-    help=f"How many; of rules: applications.  [default: {_COUNT}, or with --minutes as many as there is time for]",
+    help="Number of functions or programs; for rules, of applications.  "
+    f"[default: {_COUNT}, or with --minutes as many as there is time for]",
 )
 @click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the first; then one more each."
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="First seed; each further case adds 1."
 )
 @click.option(
     "--kind",
@@ -36,23 +37,29 @@ _OF_KIND = {"jobs": "functions", "seconds": "functions", "operations": "programs
     show_default=True,
     help="PyTorch functions through optimize and compile, tensor programs through every rewrite, or single rewrites.",
 )
-@click.option("--minutes", type=click.FloatRange(min=0), help="After so many no new seed begins.")
+@click.option("--minutes", type=click.FloatRange(min=0), help="Start no new seed after this many minutes.")
 @click.option(
     "--resume",
     "file",
     type=NewFile(),
     metavar="FILE",
-    help="Write what becomes of each seed to FILE as it comes; where FILE is there, go on with the seeds that it lacks.",
+    help="Write the result of each seed to FILE as it comes; if FILE exists, continue with the seeds that it lacks.",
 )
-@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Functions: processes at once.")
+@click.option(
+    "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Functions: number of processes."
+)
 @click.option(
     "--seconds",
     type=click.FloatRange(min=1),
     default=60,
     show_default=True,
-    help="Functions: in which each must end, on an idle machine.",
+    help="Functions: time limit for each, on an idle machine.",
 )
-@click.option("--operations", type=click.IntRange(min=1), help="Programs: about how many in each  [default: 3 to 10]")
+@click.option(
+    "--operations",
+    type=click.IntRange(min=1),
+    help="Programs: approximate number of operations in each.  [default: 3 to 10]",
+)
 @click.option("--compiled", is_flag=True, help="Programs: also build each one's kernels and judge their results.")
 @reporting
 def fuzz(
@@ -67,11 +74,12 @@ def fuzz(
     """Check random PyTorch functions, or random programs with every rewrite, each beside what was written.
 
     Functions are called through `weft.optimize` or `weft.compile`, with arguments of every type, odd values and layouts, at
-    several sizes, and judged beside eager and fp64; a kernel that weft loses or its judge refuses is a failure too. Programs run
-    every rewrite, random schedules and, if asked, kernels. Of rules,
-    each application of a law or a rule is checked by itself: a right one that its check refutes is a false alarm. Exits with 1
-    where one is wrong; prints its seed, and the smallest that fails alike: of functions a file that runs. Ctrl-C ends it with
-    what was found so far.
+    several sizes, and judged against eager PyTorch and fp64. A kernel that weft fails to make, or that its judge refuses, is a
+    failure too. Programs go through every rewrite, random schedules and, with --compiled, kernels. For rules, each
+    application of a law or a rule is checked by itself; if the check refutes a right one, that is a false alarm.
+
+    For each failure it prints the seed and the smallest case that fails in the same way; for functions, as a file that can be
+    run. Exits with 1 if anything failed. Ctrl-C ends the campaign and prints what was found so far.
     """
     _demand_kind(kind)
     count = count if count is not None or minutes is not None else _COUNT

@@ -47,15 +47,17 @@ for _command in (cache, doctor, explain, fuzz):
 
 @main.command()
 @click.option("--quick", is_flag=True, help="Small sizes, few rounds, without Inductor.")
-@click.option("--json", "out", type=NewFile(), help="Also write the results here.")
+@click.option("--json", "out", type=NewFile(), help="Also write the results to this file.")
 @click.option(
-    "--derivation", type=click.Choice(sorted(DERIVED)), help="Only this derivation, with every program on the way."
+    "--derivation",
+    type=click.Choice(sorted(DERIVED)),
+    help="Show only this derivation, with the program after every step.",
 )
 @reporting
 def demo(quick: bool, out: Path | None, derivation: str | None) -> None:
-    """Derive attention step by step; compile four functions in fp32 and bf16; show what was fused, checked, time and error.
+    """Derive attention step by step; compile four functions in fp32 and bf16; show what was fused, how it was checked, times.
 
-    Exits with 1 where a result is wrong, or where anything was left to PyTorch.
+    Exits with 1 if a result is wrong or anything was left to PyTorch.
     """
     terminal = console()
     find_compiler()  # before anything is printed
@@ -79,19 +81,31 @@ def _derived(terminal: Console, name: str, *, every: bool) -> Derived:
 
 @main.command()
 @click.option("--rounds", type=click.IntRange(min=1), default=50, show_default=True, help="Timed calls of each peer.")
-@click.option("--quick", is_flag=True, help="Small sizes, few rounds, without Inductor: to see that it works.")
-@click.option("--json", "out", type=NewFile(), help="Write each result here as it comes.")
-@click.option("--only", multiple=True, metavar="TEXT", help="Functions with this in their name; may be given again.")
-@click.option("--resume", is_flag=True, help="Keep the results that the --json file has, and measure what it lacks.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Where  [default: cuda where there is a GPU]")
+@click.option("--quick", is_flag=True, help="Small sizes, few rounds, without Inductor: a quick test.")
+@click.option("--json", "out", type=NewFile(), help="Write each result to this file as soon as it is measured.")
 @click.option(
-    "--peers", type=click.Choice(gpu_peers.CHOICES), default="best", show_default=True, help="GPU: beside eager."
+    "--only", multiple=True, metavar="TEXT", help="Only functions whose name contains TEXT; may be given several times."
 )
-@click.option("--workers", type=click.IntRange(min=0), default=0, help="GPU: processes that compile rows beforehand.")
-@click.option("--seconds", type=click.FloatRange(min=0), default=math.inf, help="GPU: begin no row after so many.")
-@click.option("--every", is_flag=True, help="GPU: also rows of the papers' tables that have no goal.")
+@click.option("--resume", is_flag=True, help="Keep the results that the --json file has, and measure what it lacks.")
 @click.option(
-    "--again", is_flag=True, help="GPU: with --resume, measure anew also what the file has a right result of."
+    "--device", type=click.Choice(["cpu", "cuda"]), help="Device to measure on.  [default: cuda if there is a GPU]"
+)
+@click.option(
+    "--peers",
+    type=click.Choice(gpu_peers.CHOICES),
+    default="best",
+    show_default=True,
+    help="GPU: what to time beside eager PyTorch.",
+)
+@click.option(
+    "--workers", type=click.IntRange(min=0), default=0, help="GPU: number of processes that compile rows in advance."
+)
+@click.option(
+    "--seconds", type=click.FloatRange(min=0), default=math.inf, help="GPU: start no row after this many seconds."
+)
+@click.option("--every", is_flag=True, help="GPU: also measure rows of the papers' tables that have no target time.")
+@click.option(
+    "--again", is_flag=True, help="GPU: with --resume, also measure rows again whose result in the file is right."
 )
 @reporting
 def bench(
@@ -99,8 +113,8 @@ def bench(
 ) -> None:
     """Time the papers' functions beside eager PyTorch, Inductor and, for attention, PyTorch's own kernels; judge all errors.
 
-    Exits with 1 where a result is wrong. What is left to PyTorch is listed. On a GPU, `--resume --seconds 0` only prints what the
-    file has.
+    Lists what is left to PyTorch. Exits with 1 if a result is wrong. On a GPU, `--resume --seconds 0` only prints the results that
+    the file holds.
     """
     if resume and out is None:
         raise CommandError("there is no file to resume", where="--resume", todo="give --json FILE too")
@@ -152,7 +166,7 @@ def _study(
     here = setting()
     terminal.print(f"weft {here.weft}, PyTorch {here.torch}, {here.threads} threads of {here.processor}\n")
     if derived is None and here.load > _QUIET:
-        terminal.print(f"The machine is busy (load {here.load}): times will say little.\n")
+        terminal.print(f"The machine is busy (load {here.load}): times will not be reliable.\n")
     found = [*before]
     more = {} if derived is None else {"derivation": asdict(derived)}
     for outcome in study.outcomes(chosen, rounds, quick=quick, known={o.row for o in before}):

@@ -17,7 +17,7 @@ from weft.tensor.passes import Conditioning
 
 @rule(8, Conditioning.exact)
 def duplicate_mapped_scale(site: Site) -> Rewrite | None:
-    """Duplicate the first that matches, for the last of its matmuls.
+    """Duplicate the first row scale or shift that several matmuls read, for the last of them.
 
         forall k: store(row_scale(load(I1[k]),c), I4[k])
         forall n: ... dot(load(I4[k]),load(I2[n,k])) ...

@@ -16,7 +16,7 @@ from weft.tensor.passes import Conditioning
 
 @rule(6, Conditioning.exact)
 def extend_map(site: Site) -> Rewrite | None:
-    """Extend the graph's last map, if that exposes a fusion.
+    """Extend the graph's last map to all of the graph, if that exposes a fusion.
 
         (a)  forall y: store(f(load(A[y])), I[y])              forall x:
              forall x:                                           forall y: store(f(load(A[y])), I[y])

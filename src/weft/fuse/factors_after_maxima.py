@@ -22,7 +22,7 @@ Factor: TypeAlias = tuple[str, float]
 
 @block_pass(Conditioning.rounding, Bears.checked, kinds=("gpu",))
 def factors_after_maxima(program: BlockProgram) -> BlockProgram:
-    """Return `program` with exponents of running states in the units of what was multiplied.
+    """Multiply scores by their constant after the running maximum is subtracted, not before.
 
         t = s * q                                    m = row_max(s)
         m = row_max(t)                     ==>       z' = max(z, m)

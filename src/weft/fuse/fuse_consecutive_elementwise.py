@@ -13,7 +13,7 @@ from weft.tensor.scalar import Arg, Scalar, substitute
 
 @rule(9, Conditioning.exact)
 def fuse_consecutive_elementwise(site: Site) -> Rewrite | None:
-    """Fuse the first pair that matches.
+    """Fuse the first pair of consecutive elementwise operators into one.
 
         t1 = f(t0)
         t2 = g(t1)            becomes      t2 = g(f(t0))

@@ -10,7 +10,7 @@ from weft.tensor.passes import Conditioning
 
 @rule(1, Conditioning.exact)
 def fuse_consecutive_maps(site: Site) -> Rewrite | None:
-    """Fuse the first pair that matches.
+    """Fuse the first pair of consecutive maps over one dimension into one map.
 
         forall n: store(f(load(A[n])), I[n])
         forall n: store(g(load(I[n])), B[n])          becomes      forall n: store(g(f(load(A[n]))), B[n])

@@ -10,7 +10,7 @@ from weft.tensor.passes import Conditioning
 
 @rule(3, Conditioning.exact)
 def fuse_map_with_reduction(site: Site) -> Rewrite | None:
-    """Fuse the first pair that matches.
+    """Fuse the first map and the reduction of its result into one loop that reduces as it goes.
 
         forall n: store(f(load(A[n])), I[n])
         for n:    c += load(I[n])                     becomes      for n: c += f(load(A[n]))

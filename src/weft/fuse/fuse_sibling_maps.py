@@ -10,7 +10,7 @@ from weft.tensor.passes import Conditioning
 
 @rule(2, Conditioning.exact)
 def fuse_sibling_maps(site: Site) -> Rewrite | None:
-    """Fuse the first pair that matches.
+    """Fuse the first pair of maps over one dimension that read the same value.
 
         forall n: store(f(load(A[n])), B[n])
         forall n: store(g(load(A[n])), C[n])     becomes     forall n: t = load(A[n]); store(f(t), B[n]); store(g(t), C[n])

@@ -23,7 +23,7 @@ from weft.tensor.passes import block_pass
 
 @block_pass(kinds=("gpu",))
 def inside_the_only_loop(program: BlockProgram) -> BlockProgram:
-    """Compute what stands beside the one parallel loop within parallel loops in that loop.
+    """Move work beside the only inner parallel loop into it, so that parallel loops nest perfectly.
 
         forall m:                                   forall m:
           t = f(load(A[m]))                           forall k:

@@ -17,7 +17,7 @@ from weft.tensor.scalar import Arg, apply
 
 @rule(4, Conditioning.rounding, Bears.checked)
 def swap_scale_dot(site: Site) -> Rewrite | None:
-    """Swap the first pair that matches: diag(c) I1 I2 = diag(c) (I1 I2).
+    """Swap the first row scale and the matmul after it: diag(c) I1 I2 = diag(c) (I1 I2).
 
         forall k: store(row_scale(load(I1[k]),c), I4[k])
         forall n:

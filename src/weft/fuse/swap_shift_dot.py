@@ -17,7 +17,7 @@ from weft.tensor.scalar import Arg, apply
 
 @rule(5, Conditioning.cancels, Bears.checked)
 def swap_shift_dot(site: Site) -> Rewrite | None:
-    """Swap the first pair that matches: (I1 + c 1') I2 = I1 I2 + c (1' I2).
+    """Swap the first row shift and the matmul after it: (I1 + c 1') I2 = I1 I2 + c (1' I2).
 
         forall k: store(row_shift(load(I1[k]),c), I4[k])
         forall n:

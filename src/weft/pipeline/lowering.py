@@ -26,6 +26,6 @@ def chains_to_loops(program: TensorProgram, lengths: Mapping[str, int] | None = 
 
 @tensor_pass(Conditioning.rounding, Bears.checked, takes=("lengths",))
 def chains_to_rounding_loops(program: TensorProgram, lengths: Mapping[str, int] | None = None) -> BlockProgram:
-    """Lower as `chains_to_loops`, with loops that round at the scale so far."""
+    """Lower chains of dependent reductions as loops that round at the scale so far; else as `chains_to_loops`."""
     chained = chains(program, running=True)
     return lower(chained.program, chained.found.folds, lengths)

@@ -17,7 +17,7 @@ from weft.tensor.scalar import applied
 
 @tensor_pass(Conditioning.rounding, Bears.checked)
 def cancel_shifts(program: TensorProgram) -> TensorProgram:
-    """Leaves out the shifts that cancel under exponentials that are pairs without them; `program` itself where there are none.
+    """Leaves out shifts under exponentials that cancel in the results; `program` itself where there are none.
 
     The law is `weft.tensor.laws.cancel_shifts`; numerical safety comes after fusion.
     A shift may cancel and be needed: exp(x - max(x)) * exp(y - max(y)), divided by its sum, is no pair, since exponents that are

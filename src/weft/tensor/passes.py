@@ -104,10 +104,8 @@ class Pass(Generic[A, R]):
 
     @property
     def says(self) -> str:
-        """Describe the pass in a few words: the first line of its file, without the law's name."""
-        module = inspect.getmodule(self.rewrite)
-        text = ((module.__doc__ if module is not None else None) or self.name).strip().splitlines()[0]
-        return text.rpartition(": ")[2].rstrip(".")
+        """Describe the pass in one sentence: the first line of its function's docstring."""
+        return inspect.cleandoc(self.rewrite.__doc__ or self.name).splitlines()[0].rstrip(".")
 
 
 def tensor_pass(

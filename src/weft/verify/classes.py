@@ -135,7 +135,7 @@ class Held:
             nested = any("exponent" in each for each in met.unbounded)
             bound = None if nested else _bound(chances.exponentials, trials)
             words = "at random roots of unity" + (
-                "" if bound is not None else ", where no theorem gives a number of use"
+                "" if bound is not None else ", where no theorem gives a useful bound"
             )
             yield Shown(Argument.exponentials, words, decides=True, bound=bound)
         if met.order:
@@ -154,13 +154,15 @@ class Held:
         yield from self._casts()
         if met.special:
             yield Shown(
-                Argument.special, f"{_listed(met.special)}: seen where they arise of the numbers tried", decides=False
+                Argument.special,
+                f"{_listed(met.special)}: compared only where the tested values produce them",
+                decides=False,
             )
         if met.constants:
-            words = f"{_listed(met.constants)}: seen where inputs lie on it and beside it"
+            words = f"{_listed(met.constants)}: compared at inputs equal and next to the constant"
             yield Shown(Argument.constants, words, decides=False)
         if self.unreached:
-            words = f"{_listed(self.unreached)}: what indices beyond {FARTHEST} decide was not seen"
+            words = f"{_listed(self.unreached)}: indices beyond {FARTHEST} were not tested"
             yield Shown(Argument.slices, words, decides=False)
 
     def _casts(self) -> Iterator[Shown]:
@@ -170,13 +172,13 @@ class Held:
         elif met.rounded:
             yield Shown(Argument.casts, f"to {_listed(met.rounded)}: as arbitrary functions", decides=True)
         if met.precision and not self.rounded_apart:
-            yield Shown(Argument.casts, "roundings to fewer bits: as if they were none", decides=False)
+            yield Shown(Argument.casts, "roundings to fewer bits: ignored", decides=False)
 
     def verdict(self, primes: tuple[int, ...], trials: int, made: str) -> Verdict:
         """Returns the verdict on programs that agree, after the trials that `made` tells of."""
         found = tuple(self.shown(trials))
         left = "; ".join(f"{each.kind.value} ({each.shown})" for each in found if not each.decides)
-        apart = "; precision casts apart" if self.met.precision else ""
+        apart = "; precision casts checked apart" if self.met.precision else ""
         reason = f"agrees over fields of {primes[-1].bit_length()} bits, {made}{apart}" + (
             f"; up to {left}" if left else ""
         )

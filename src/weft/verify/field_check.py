@@ -57,14 +57,14 @@ def verify(
         return Verdict(False, None, wrong)
     subject, draw = _Scheduled(freed(program, applied)), Draw.of((program,), trials, seed, primes)
     if not subject.places:
-        return Verdict(None, None, "no small sizes satisfy what the program says of its sizes")
+        return Verdict(None, None, "no small sizes meet the program's conditions on its sizes")
     different = subject.difference(draw)
     if different is not None:
         return different
     try:
         found = replace(subject.claim(draw), rounded_apart=True, unreached=subject.unreached)
     except FAILURES as error:  # the licence does not hang on the claim
-        why = f"agrees over finite fields; what that shows could not be worked out: {error}"
+        why = f"agrees over finite fields; how much that shows could not be determined: {error}"
         return Verdict(None, None, why, subject.places, primes=draw.primes, agrees=True)
     made = f"{trials} times at each of {len(subject.places)} choices of sizes"
     return replace(found.verdict(draw.primes, trials, made), sizes=subject.places)

@@ -89,8 +89,8 @@ class Lost:
         inputs = f"{' and '.join(self.changed)} of magnitude"
         least, largest = (f"{2.0**k:.1g}" if abs(k) < 1000 else f"2**{k}" for k in self.written)
         return (
-            f"bears less than what was written: {inputs} {2.0**self.exponent:.1g} are lost ({self.operation}), where what was "
-            f"written bears {least} to {largest}"
+            f"covers a smaller range than what was written: it loses {inputs} {2.0**self.exponent:.1g} ({self.operation}); "
+            f"what was written covers {least} to {largest}"
         )
 
 
@@ -226,7 +226,7 @@ class Ranges:
             return ()
         exponents = every.exponents[max(self._floats, key=lambda n: n.dtype.exponents[1]).name]
         before, own = (_interval(exponents, ~each, ~each) for each in programs)
-        lines = [f"{own}: the results; as written, {before}"]
+        lines = [f"{own}: the results (as written: {before})"]
         count, none = len(every), np.zeros(len(every), np.bool_)
         for node, expr in _operations(candidate.graph):
             event = domain.events.get((id(node), id(expr)))
@@ -305,7 +305,7 @@ def _interval(exponents: Array, over: Array, under: Array) -> str:
         return "none"
     ends = [] if least is None else [f"from {2.0 ** (int(least) + 1):.2g}"]
     ends += [] if largest is None else [f"up to {2.0 ** (int(largest) - 1):.2g}"]
-    return "magnitudes " + " ".join(ends) if ends else "every magnitude"
+    return "magnitudes " + " ".join(ends) if ends else "all magnitudes"
 
 
 def _operations(graph: Graph) -> Iterator[tuple[BlockNode, Scalar | None]]:
@@ -375,7 +375,7 @@ def _same(result: Array, count: int, least: float = 0.0) -> Array:
 
 def _described(event: Event, *, over: bool) -> str:
     """Says what left the range, and in which of the user's lines."""
-    what = "overflows" if over else "vanishes"
+    what = "overflows" if over else "underflows"
     return f"{operation_text(event.node, event.expr)} {what}"
 
 

@@ -86,7 +86,7 @@ class Verdict:
         if self.equal is None:
             return "agrees, but is not shown equal" if self.agrees else "undecided"
         if self.error_probability is None:
-            return "equal (no number bounds the chance of error)"
+            return "equal (without a bound on the probability of error)"
         return f"equal (wrong with probability at most {self.error_probability:.1e})"
 
     def to_json(self) -> dict[str, Json]:
@@ -125,7 +125,7 @@ class Verdict:
 def together(verdicts: Sequence[Verdict]) -> Verdict:
     """Combines the verdicts of several programs into one that holds of all of them; undecided where there are none."""
     if not verdicts:
-        return Verdict(None, None, "there is nothing that was checked")
+        return Verdict(None, None, "nothing was checked")
     worst = next((v for v in verdicts if v.equal is False), next((v for v in verdicts if not v.equal), verdicts[0]))
     bounds = [v.error_probability for v in verdicts]
     known = [b for b in bounds if b is not None]

@@ -245,9 +245,9 @@ CHAINS = {
 }
 
 
-IN_RANGE = "keeps what is summed in range: the sum without it may be infinite, or 0"
-FREED = "without it, it may not be"
-NO_MEAN = "is a difference to what is no mean of these data: no running value is known to be near it"
+IN_RANGE = "keeps the sum in range: without it, the sum may be infinite or 0"
+FREED = "may be out of range"
+NO_MEAN = "is not a difference to a mean of these data, so no running value is known to be near it"
 
 REFUSED = {
     "cosines of all pairs": (Chain(cosines, ONE), FREED),
@@ -266,15 +266,15 @@ REFUSED = {
     ),
     "standardised fourth powers": (
         Chain(standardised_fourth_powers, ONE),
-        "is a power, by which the sum without it may be infinite, or 0",
+        "is a power: without it, the sum may be infinite or 0",
     ),
     "squares above the least": (Chain(squares_above_the_least, ONE), NO_MEAN),
     "variance under a softmax": (
         Chain(variance_under_softmax, TWO),
-        "is weighted, and no running value is known to be near it",
+        "is weighted, and no running value is known to be near the data",
     ),
     **{
-        name: (Chain(function, shapes), "about the greatest so far it could cancel or overflow")
+        name: (Chain(function, shapes), "relative to the greatest so far it could cancel or overflow")
         for name, function, shapes in (
             ("variance of the exponents", spread_of_exponents, ONE),
             ("covariance with the exponents", covariance_with_exponents, TWO),
@@ -282,7 +282,7 @@ REFUSED = {
         )
     },
     **{
-        name: (Chain(function, shapes), "is not below a maximum of its own, and has other factors")
+        name: (Chain(function, shapes), "is not bounded by its own maximum, and has other factors")
         for name, function, shapes in (
             ("weighted, biased exponentials", weighted_below_the_greatest, ((ROWS, LENGTH),) * 3),
             ("weighted exponentials from the greatest", weighted_from_the_greatest, TWO),
@@ -290,25 +290,28 @@ REFUSED = {
     },
     "variance of those chosen": (
         Chain(chosen_variance, TWO),
-        "leaves out elements, which a running value would still see",
+        "leaves out elements, which a running value would still contain",
     ),
     "covariance under a softmax": (
         Chain(covariance_under_softmax, ((ROWS, LENGTH),) * 3),
-        "is weighted, and no running value is known to be near it",
+        "is weighted, and no running value is known to be near the data",
     ),
     "product of exponentials below the mean": (
         Chain(product_of_exponentials_below_the_mean, ONE),
-        "is not below a maximum of its own: in a product one factor may be infinite and another 0",
+        "is not bounded by its own maximum: in a product one factor may be infinite and another 0",
     ),
     "product of differences": (
         Chain(product_of_differences, ONE),
-        "what is known of a product of sums grows with the elements",
+        "the state of a product of sums would grow with the number of elements",
     ),
     "product of those chosen": (
         Chain(product_of_those_chosen, TWO),
-        "what is known of a product of sums grows with the elements",
+        "the state of a product of sums would grow with the number of elements",
     ),
-    "divergence of softmaxes": (Chain(divergence, TWO), "is weighted, and no running value is known to be near it"),
+    "divergence of softmaxes": (
+        Chain(divergence, TWO),
+        "is weighted, and no running value is known to be near the data",
+    ),
 }
 """What no state is known for that keeps its precision, and the reason that is given."""
 

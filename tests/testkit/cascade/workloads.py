@@ -26,7 +26,7 @@ PRODUCTS = ((7, 65, 33), (65, 130, 40))
 ROUTES = ((7, 65, 33), (65, 96, 128))
 FEATURES = ((65, 7), (2048, 128))
 
-CAT = "torch.cat is not in weft's table yet, PyTorch runs it: three kernels and a copy of the scores"
+CAT = "torch.cat is not supported by weft yet, PyTorch runs it: three kernels and a copy of the scores"
 LOG_OF_SHARE = "the logarithm of a share that may be 0: 0 * -inf is NaN, as in eager, and no sum of terms"
 
 

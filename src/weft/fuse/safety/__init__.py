@@ -85,7 +85,7 @@ def make_safe(program: BlockProgram) -> Safe:
 
 @block_pass(Conditioning.rounding, Bears.checked, takes=("plain",))
 def exponentials_as_pairs(program: BlockProgram, most: int | None = None) -> BlockProgram:
-    """Put pairs in `program`; as `make_safe`.
+    """Represent exponentials that may overflow as pairs of significand and exponent; as `make_safe`.
 
     Raises:
         UnsupportedError: more than `most` exponentials stay as written, which shifts kept from overflowing.

@@ -194,7 +194,7 @@ class _Checked:
         if rounding is None:
             return verify(self.program, applied, trials, seed)
         found = verify(rounding.program, rounding.without(applied), trials, seed)
-        return replace(found, reason=f"{found.reason}; without the roundings, which are made at the scale so far")
+        return replace(found, reason=f"{found.reason}; checked without the roundings, which use the scale so far")
 
 
 def _licensed(verdict: Verdict) -> Verdict:

@@ -28,7 +28,7 @@ from weft.verify import Ranges
 _CLOSE = 1.12
 # How many programs for a GPU are looked at closely, and how far behind the first one in predicted time.
 _LOOKED_AT, _FAR = 3, 3.0
-_NOT_ASKED_FOR = 'left out: no rounding of this is the one that was written; options(rounding="running") takes it'
+_NOT_ASKED_FOR = 'left out: it rounds differently from the function as written; options(rounding="running") allows it'
 
 
 def select(program: TensorProgram, example: Example, schedule: Schedule | None = None) -> Selection:
@@ -309,9 +309,7 @@ def _demand_rests(applied: BlockProgram, example: Example) -> None:
     """Raise `ScheduleError` where a first iteration was peeled off, and is all that there is at the example's sizes."""
     for node in maps(applied.graph):
         if node.range.follows is not None and node.axis.space.size(example.sizes) <= (node.tile or math.inf):
-            raise ScheduleError(
-                f"after the first block of {node.axis.space.name} nothing is left: extending repeats nothing"
-            )
+            raise ScheduleError(f"{node.axis.space.name} is a single block here, so extending the map repeats no work")
 
 
 def _lengths(program: TensorProgram, example: Example) -> Mapping[str, int] | None:

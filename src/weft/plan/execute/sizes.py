@@ -49,7 +49,7 @@ def found(
     if place is None and numbers and space in numbers:
         place = Found("", 0, number=numbers[space])
     if place is None:
-        raise UnsupportedError(f"the size of {space.name} cannot be read off any input")
+        raise UnsupportedError(f"the size of {space.name} cannot be read from any input")
     return place
 
 

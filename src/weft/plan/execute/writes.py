@@ -206,6 +206,6 @@ def described(captured: Captured, program: TensorProgram, chosen: Collection[str
     for argument, _ in captured.writes:
         calls = [c for c in captured.calls.values() if c.into == argument]
         parts = [f"{c.target.overloadpacket} {'in place' if c.name in chosen else 'on a copy'}" for c in calls]
-        parts += ["copied into it as a whole when all else is done"] if argument in copied else []
+        parts += ["copied into it as a whole at the end"] if argument in copied else []
         found.append(f"{names.get(argument, 'a tensor of the function')}: {', '.join(parts)}")
     return found

@@ -78,7 +78,7 @@ def demand(judged: Judged, region: CompiledRegion) -> str:
                 raise
             if found is None:  # another process may have the memory
                 folder.remove(key)
-                return str(_Found(unjudged="there was no memory for it"))
+                return str(_Found(unjudged="there was not enough memory to test it"))
             with suppress(OSError):  # no room: the next process judges them again
                 folder.store(key, {}, {"wrong": found.wrong, "unjudged": found.unjudged}, parts=parts)
     if found.wrong:
@@ -90,11 +90,11 @@ def demand(judged: Judged, region: CompiledRegion) -> str:
 def _hindered(judged: Judged, region: CompiledRegion) -> str:
     """Says why the kernels cannot be judged here; empty where they can."""
     if not region.kernels:
-        return "there are none"
+        return "there are no kernels"
     if region.approximation is not None:
         return "it rounds at a running scale"
     if not has_meaning(judged.written):
-        return "PyTorch runs operations inside"
+        return "PyTorch runs a part of it"
     return toolchain(region.kernels[0].target).unjudged(judged.device)
 
 
@@ -131,7 +131,7 @@ def _known(meta: Mapping[str, object]) -> _Found | None:
         return None
     now = _began(int(number))
     alive = now == began if now and began else _is_alive(int(number))
-    return None if alive else _Found("the process that ran it did not survive it")
+    return None if alive else _Found("the process that tested it crashed or was killed")
 
 
 def _now(judged: Judged, region: CompiledRegion, seed: int) -> _Found | None:
@@ -164,7 +164,7 @@ def wrong_of(judged: Judged, region: CompiledRegion, seed: int) -> str | None:
     """
     chosen = sizes_for(judged, region)
     if not chosen.near:
-        raise _UnjudgedError("no sizes that it serves are small enough to test")
+        raise _UnjudgedError("all sizes that it serves are too large to test")
     try:
         wrong = _tried(judged, region, seed, chosen, 1) and _tried(judged, region, seed, chosen, _DRAWS)
         if wrong and wrong.startswith("output"):

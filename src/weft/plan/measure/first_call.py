@@ -48,7 +48,7 @@ def wrong_results(run: Runner, eager: Runner, given: Spare) -> str | None:
         pairs = [pair for pair in zip(mine, theirs, strict=True) if isinstance(pair[1], torch.Tensor)]
         for number, (one, other) in enumerate(pairs):
             if not isinstance(one, torch.Tensor) or one.shape != other.shape or one.dtype != other.dtype:
-                return f"result {number} has another form than eager's"
+                return f"result {number} differs from eager's in shape or element type"
         doubtful = [number for number, (one, other) in enumerate(pairs) if not _alike(one, other)]
         if not doubtful:
             return None
@@ -102,7 +102,7 @@ class _InFp64(TorchDispatchMode):
             one is not other and isinstance(one, torch.Tensor)
             for one, other in zip(pytree.tree_leaves(given), pytree.tree_leaves(wide), strict=True)
         ):
-            raise RuntimeError("it writes into a tensor of a type of its own")
+            raise RuntimeError("it writes into a tensor of a fixed type")
         return func(*wide[0], **wide[1])
 
 
@@ -144,12 +144,12 @@ def _wrong(one: torch.Tensor, other: torch.Tensor, exact: Any) -> str | None:
     a, b = one.double(), other.double()
     counted = torch.isfinite(b) & torch.isfinite(exact)
     if bool((counted & ~torch.isfinite(a)).any()):
-        return "no number where eager gives one"
+        return "NaN or infinity where eager gives a number"
     # A kernel may have a NaN for an infinity, and rounding may decide what is divided by 0, but hardly for many elements.
     infinite = torch.isinf(b) & (b == exact)
     others = float((infinite & ~torch.isnan(a) & (a != b)).double().mean())
     if others > _OTHERS:
-        return f"{others:.1%} of the elements are other numbers than infinity, which eager gives"
+        return f"{others:.1%} of the elements differ from the infinity that eager gives"
     error, own = (float((x - exact).abs().where(counted, 0.0).max()) for x in (a, b))
     peak = float(exact.abs().where(counted, 0.0).max())
     bound = 2.0 * own + 2.0 * torch.finfo(one.dtype).eps * peak

@@ -62,7 +62,7 @@ class Measured:
         if any(_choice(*((*times, math.inf)[:3])) != self.chosen for times in itertools.product(*ends)):
             found.append("the times are too close to tell")
         if any(timing.spread > _NOISY for timing in self._timings.values()):
-            found.append("the times scatter")
+            found.append("the times vary")
         if self.cores and self.load + self.cores > (os.cpu_count() or 1) + _SPARE_CORES:
             found.append("other processes kept the machine busy")
         return tuple(found)

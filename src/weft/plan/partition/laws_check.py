@@ -37,7 +37,7 @@ def laws_refuted(written: TensorProgram, program: TensorProgram) -> str | None:
         undecided = undecided or str(verdict)  # a slice may leave no such size anything to read
     if undecided is None or written.derived:
         return None
-    return f"whether the laws on tensor programs changed what is computed is {undecided}"
+    return f"it could not be checked that the laws on tensor programs keep what is computed: {undecided}"
 
 
 def _comparable(program: TensorProgram, calls: list[str]) -> TensorProgram:

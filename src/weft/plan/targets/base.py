@@ -282,7 +282,7 @@ class Toolchain(ABC):
             torch.device(device or "cpu")
         except (RuntimeError, TypeError) as error:
             raise TargetError(
-                f"there is no device {device!r}", todo='name one as PyTorch does: "cuda:1", say'
+                f"there is no device {device!r}", todo='name one as PyTorch does, such as "cuda:1"'
             ) from error
         return torch.device("cpu")
 

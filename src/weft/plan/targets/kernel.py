@@ -88,7 +88,7 @@ class Kernel:
 
     def __str__(self) -> str:
         origin = "from the cache" if self.from_cache else "compiled now"
-        names = f"reads {', '.join(self.reads)}; writes {', '.join(self.writes)}; {origin}"
+        names = f"reads {', '.join(self.reads) or 'nothing'}; writes {', '.join(self.writes)}; {origin}"
         return f"kernel {self.name}\n{names}\nverdict: {self.verdict}\njudged: {self.judged}\ncost: {self.cost}"
 
     def __repr__(self) -> str:

@@ -35,7 +35,7 @@ _NEAR = {DType.float64: 2.0**970, DType.float32: 2.0**103}
 
 @tensor_pass(Conditioning.rounding, Bears.checked)
 def centre_at_an_element(program: TensorProgram) -> TensorProgram:
-    """Takes differences to the mean of a row about its first element; `program` itself where there is none.
+    """Takes differences to the mean of a row relative to its first element; `program` itself where there are none.
 
                                                        s[m] = x[m, 0]
         t[m] = sum over n of x[m, n]                   y[m, n] = x[m, n] - s[m]

@@ -13,7 +13,7 @@ from weft.tensor.rename import with_axes, with_values
 
 @tensor_pass()
 def remove_dead(program: TensorProgram) -> TensorProgram:
-    """Drops nodes that no output depends on, but calls into PyTorch that always run.
+    """Drops nodes that no output depends on, except calls into PyTorch that always run.
 
         a = f(x)                b = g(x)
         b = g(x)         ==>    return b

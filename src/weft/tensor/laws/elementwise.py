@@ -107,7 +107,7 @@ def _over(expr: Scalar, read: list[int]) -> Scalar:
 
 @tensor_pass()
 def sizes_in_place(program: TensorProgram) -> TensorProgram:
-    """Compute functions of nothing but sizes where they are read.
+    """Compute functions of sizes alone where they are read.
 
         s = sqrt(extent(K));  y[m, n] = x[m, n] / s     ==>     y[m, n] = x[m, n] / sqrt(extent(K))
 

@@ -21,7 +21,7 @@ _LARGEST = 16
 
 @tensor_pass(Conditioning.cancels, Bears.checked)
 def expand_sums(program: TensorProgram) -> TensorProgram:
-    """Expands sums of products of sums into the terms that can be summed without waiting for another sum.
+    """Expands sums of products of sums into terms that can be summed without waiting for another sum.
 
         c[m] = (sum over k of x[m, k]) / K                        q[m] = sum over k of x[m, k] * x[m, k]
         v[m] = (sum over k of (x[m, k] - c[m]) ** 2) / K   ==>    v[m] = q[m] / K - c[m] * c[m]

@@ -17,7 +17,7 @@ _ROUNDED = frozenset({DType.bfloat16, DType.float16, *_FP8})
 
 @tensor_pass(Conditioning.rounding, needs=(DType.float8_e4m3fn,))
 def multiply_in_fp8(program: TensorProgram) -> TensorProgram:
-    """Has matmuls read fp8 numbers as they are, not widened, where all results are rounded to 16 bits or fewer.
+    """Lets matmuls read fp8 numbers without widening them, where all results are rounded to 16 bits or fewer.
 
         a = bfloat16(q)   q: float8
         b = float32(w)    w: float8      ==>     c = sum over k of q * w

@@ -26,7 +26,7 @@ _LARGEST = 8
 
 @tensor_pass()
 def masks_in_place(program: TensorProgram) -> TensorProgram:
-    """Computes masks that are functions of indices alone where they are read.
+    """Computes masks that depend on indices alone where they are read.
 
         m[i, j] = where(j <= i, 1.0, 0.0)
         a[i, j] = where(m[i, j] == 0.0, -inf, x[i, j])    ==>    a[i, j] = where(j <= i, x[i, j], -inf)

@@ -48,7 +48,7 @@ _KEEPS_WHOLE = frozenset({"add", "sub", "mul"})
 
 @tensor_pass(Conditioning.rounding, needs=(DType.bfloat16,))
 def narrow_exact_factors(program: TensorProgram) -> TensorProgram:
-    """Has products of float32 numbers read them as bfloat16 where that has them all.
+    """Lets matmuls of float32 numbers read them as bfloat16 where bfloat16 represents all of them exactly.
 
         a = float32(q)   q: int8                a = float32(q)
         b = float32(w)   w: bfloat16    ==>     n = precision bfloat16(a)

@@ -25,7 +25,7 @@ from weft.tensor.scalar import Apply, Arg, Lit, apply
 
 @tensor_pass()
 def pick_first(program: TensorProgram) -> TensorProgram:
-    """Replace sums over a row that leave one term of an elementwise operation by sums that pick its operand.
+    """Pick one element of a row before elementwise work on the row, not after it.
 
                                                                   e[m, n] = where(n == i[m], x[m, n], 0)
         y[m, n] = x[m, n] - a[m]                                  p[m] = sum over n of e[m, n]

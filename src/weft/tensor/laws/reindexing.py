@@ -34,7 +34,7 @@ from weft.tensor.scalar import Arg, Lit, Scalar, apply
 
 @tensor_pass()
 def inline_reindexing(program: TensorProgram) -> TensorProgram:
-    """Removes reindexings, except views of inputs and what cannot be pushed up to one.
+    """Removes reindexings, except views of inputs and those that cannot be moved up to one.
 
         a[m, k] = exp(x[m, k])             v[m, k] = x[m + 8, k]
         b[k, m] = a[m + 8, k]       ==>    a[m, k] = exp(v[m, k])

@@ -76,5 +76,5 @@ def views(program: TensorProgram) -> tuple[TensorProgram, tuple[View, ...]]:
 
 @tensor_pass()
 def views_as_inputs(program: TensorProgram) -> TensorProgram:
-    """Make each reindexing of an input an input of its own; as `views`. A view shows its own sizes: none follows another."""
+    """Make each reindexing of an input an input of its own; as `views`. Its sizes are read from the view."""
     return replace(views(program)[0], derived=())

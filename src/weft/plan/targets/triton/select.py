@@ -106,7 +106,7 @@ class Ways:
                     own.append(self._way(wanted, applied))
             found += sorted(own, key=lambda w: w.cost.predicted_seconds)[:launched]
         if not found:
-            raise UnsupportedError(refused or "no schedule for a GPU")
+            raise UnsupportedError(refused or "no schedule fits this GPU")
         return sorted(found, key=lambda w: w.cost.predicted_seconds)
 
     def _parts(self) -> Parts:

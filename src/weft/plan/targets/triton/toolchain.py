@@ -126,7 +126,7 @@ class TritonGpu(Toolchain):
             place = torch.device(device or "cuda")
         except (RuntimeError, TypeError) as error:
             raise TargetError(
-                f"there is no device {device!r}", todo='name one as PyTorch does: "cuda:1", say'
+                f"there is no device {device!r}", todo='name one as PyTorch does, such as "cuda:1"'
             ) from error
         target = self.target
         if interpreted.is_asked_for():

@@ -158,7 +158,7 @@ def _first_right(
     for candidate in ranked:
         alike = id(candidate.applied), candidate.schedule.stages > 1
         if alike in wrong:
-            reasons[_name(candidate)] = "not judged: another one of this program, but for warps or stages, may not run"
+            reasons[_name(candidate)] = "not judged: the same program with other warps or stages was found wrong"
             continue
         if len(wrong) == _JUDGED:
             break
@@ -301,7 +301,7 @@ class _Rounds:
             self.said.append(Considered(name, None, f"not timed: {_NO_MEMORY}"))
             return
         if self.times and self.is_over():
-            self.said.append(Considered(name, None, "not timed: the time for tuning was over"))
+            self.said.append(Considered(name, None, "not timed: the time for tuning (option tune_seconds) was used up"))
             return
         measured = timing.measured(ready, min((t for _, t in self.times), default=math.inf))
         if isinstance(measured, str):
