@@ -1,4 +1,4 @@
-"""Laws and rules that kernels are made without because they may cancel most of a result away: tried, and reported by `explain`."""
+"""Laws and rules that kernels do not use because most digits of a result may cancel: applied only to be reported by `explain`."""
 
 from __future__ import annotations
 

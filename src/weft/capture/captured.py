@@ -258,7 +258,7 @@ def without_units(tensor: torch.Tensor, kept: Sequence[bool]) -> torch.Tensor:
 
 
 def _with_units(tensor: torch.Tensor, kept: Sequence[bool]) -> torch.Tensor:
-    """Undos `without_units`."""
+    """Reverses `without_units`."""
     if all(kept):
         return tensor
     return tensor[tuple(slice(None) if keep else None for keep in kept)]

@@ -1,1 +1,1 @@
-"""cli: the command line, `weft demo|explain|bench|doctor|cache|fuzz`; one file a command where it is more than a few lines."""
+"""cli: the command line, `weft demo|explain|bench|doctor|cache|fuzz`; longer commands have a file of their own."""

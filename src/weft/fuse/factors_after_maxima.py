@@ -1,4 +1,4 @@
-"""Numbers that scores are multiplied with wait until the maximum is taken off."""
+"""Scores are multiplied by their constant after the maximum is subtracted, not before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work that stands beside a parallel loop goes into it, so that nested parallel loops hold nothing but each other."""
+"""Work beside a parallel loop moves into it, so that parallel loops nest perfectly."""
 
 from __future__ import annotations
 

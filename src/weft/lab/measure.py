@@ -148,7 +148,7 @@ class Standard:
 
 
 def settle() -> None:
-    """Have PyTorch's first multi-threaded exponential of the process behind us: it may be imprecise (a race in its start-up)."""
+    """Run PyTorch's first multi-threaded exponential of the process, which may be imprecise (a race in its start-up)."""
     torch.exp(torch.zeros(1 << 20))
 
 

@@ -19,7 +19,7 @@ _EXCEPTION = 113
 
 
 def can_fork() -> bool:
-    """Tells whether this system has children of this kind; on macOS its own libraries do not bear it."""
+    """Tells whether this system has children of this kind; on macOS the system libraries do not support it."""
     return hasattr(os, "fork") and hasattr(os, "pidfd_open") and sys.platform == "linux"
 
 

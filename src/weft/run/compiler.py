@@ -154,7 +154,7 @@ def compile_shared_library(
 
 
 def compiler_works() -> bool:
-    """Tells whether the compiler in use compiles the least there is: where it does, a kernel that it refuses is at fault."""
+    """Tells whether the compiler compiles a minimal program: if it does, a kernel that it rejects is at fault."""
     try:
         _probe(find_compiler(), flags())
     except CompilerError:
@@ -204,7 +204,7 @@ def _run(command: Sequence[str], folder: Path, seconds: float) -> None:
 
 
 def shorten(output: str) -> str:
-    """Keeps the first lines, where the first mistake is, and the last, where the linker speaks."""
+    """Keeps the first lines, which show the first error, and the last ones, which show errors of the linker."""
     lines = output.splitlines()
     left_out = len(lines) - _HEAD_LINES - _TAIL_LINES
     if left_out <= 0:

@@ -1,4 +1,4 @@
-"""The domain of numbers of bounded magnitude: what overflows and what vanishes, at many magnitudes of the inputs at once.
+"""The domain of numbers of bounded magnitude: overflow and underflow at many magnitudes of the inputs at once.
 
 Every element of a value is a row of numbers, one for each *lane*. A lane is one choice of how large the inputs are, and of whether
 numbers have the range of their type: beyond its largest number they are infinite; below its least normal number they are 0, or lose

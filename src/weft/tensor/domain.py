@@ -49,7 +49,7 @@ class Domain(Protocol[V]):
         ...
 
     def poison(self, shape: Sequence[int], dtype: DType) -> V:
-        """Returns content that nobody promised anything about: a result that depends on it is wrong."""
+        """Returns undefined content: a result that depends on it is wrong."""
         ...
 
     def elementwise(self, expr: Scalar, args: Sequence[V], dtype: DType) -> V:

@@ -1,4 +1,4 @@
-"""The same node over other axes, or reading other values: what builders and laws are made of."""
+"""Copies of a node over other axes, or with other operands; builders and laws use them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""verify: equality of programs, the magnitudes that they bear, and the error rule for results.
+"""verify: equality of programs, the magnitudes that they cover, and the error rule for results.
 
 In: a tensor program and an applied block program (`verify`), two tensor programs (`equivalent`), two functions
 (`weft.verify.separate`: an input that tells them apart), a tensor program and a candidate for its kernel (`Ranges`), or results

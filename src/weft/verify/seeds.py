@@ -37,7 +37,7 @@ class Numbers:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Those that may bound an index, the largest first."""
+        """Sizes that may bound an index, the largest first."""
         whole = {int(abs(v)) for v in self.values if v == int(v)}
         return tuple(sorted((v for v in whole if v >= 2), reverse=True))
 

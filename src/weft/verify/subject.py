@@ -59,7 +59,7 @@ class Draw:
 
     @property
     def primes(self) -> tuple[int, ...]:
-        """Those of all chains."""
+        """The primes of all chains."""
         return tuple(p for each in self.chains for p in each)
 
     @property
@@ -169,7 +169,7 @@ class Subject(ABC):
         return self.places[0]
 
     def held(self, draw: Draw) -> Held:
-        """Finds out what both hold at all places. The second is looked at only where a number may come of it."""
+        """Finds the classes of operations of both at all places; of the second only if a bound may follow."""
         domain = DegreeDomain(arbitrary=draw.arbitrary)
         held = Held(domain.met, exhausted=bool(exhausting(self.programs, self.sizes_at(self.table()))))
         for place in self.places:
@@ -182,7 +182,7 @@ class Subject(ABC):
         return held
 
     def claim(self, draw: Draw) -> Held:
-        """Finds out what both hold, given that they agree.
+        """Finds the classes of operations of both, given that they agree.
 
         If integers, casts to them or comparisons with numbers leave the claim open, both are tried again with these as
         arbitrary functions.

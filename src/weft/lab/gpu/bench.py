@@ -69,7 +69,7 @@ class Reached:
 
     @property
     def mean(self) -> float:
-        """Geometric; NaN where there is no row."""
+        """Geometric mean of the ratios; NaN where there is no row."""
         return math.exp(sum(map(math.log, self.ratios.values())) / len(self.ratios)) if self.ratios else math.nan
 
     @property

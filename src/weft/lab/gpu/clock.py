@@ -56,7 +56,7 @@ class Clock(Protocol):
         ...
 
     def wake(self) -> None:
-        """Have the device at the clocks that it works with."""
+        """Bring the device to the clock rates that it works at."""
         ...
 
 
@@ -89,7 +89,7 @@ class WallClock:
         """Do nothing: there is nothing to give back."""
 
     def wake(self) -> None:
-        """Do nothing: it is awake."""
+        """Do nothing: a CPU needs no such work."""
 
 
 @dataclass(eq=False)

@@ -24,7 +24,7 @@ from weft.tensor.passes import Bears, Rewritten, Setting
 from weft.tensor.program import Contraction, TensorProgram
 from weft.verify import Ranges
 
-# Candidates of one region that the model has this close take the same time, or the one that moves less is faster.
+# Candidates of one region whose predicted times are this close count as equal: the one that moves fewer bytes is taken.
 _CLOSE = 1.12
 # How many programs for a GPU are looked at closely, and how far behind the first one in predicted time.
 _LOOKED_AT, _FAR = 3, 3.0
@@ -190,7 +190,7 @@ def choose(
     *,
     timed: bool,
 ) -> Selection:
-    """Choose the cheapest of `found` that bears the magnitudes that `program` bears.
+    """Choose the cheapest of `found` that covers the magnitudes that `program` covers.
 
     Args:
         program, example: the region, and what it is scheduled for.
@@ -235,7 +235,7 @@ class _Bearing:
         return [c for c in self.left if c.approximation is not None] or self.left
 
     def bears(self, candidate: Candidate) -> bool:
-        """Tell whether `candidate` bears as much as what was written; it is left out where it does not."""
+        """Tell whether `candidate` covers as many magnitudes as what was written; it is left out if it does not."""
         if candidate.origin in self._fine:
             return True
         try:

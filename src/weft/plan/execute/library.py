@@ -1,4 +1,4 @@
-"""Matmuls for PyTorch's library to run: where a region is predicted to gain if the library takes what the machine needs at least.
+"""Matmuls for PyTorch's library to run: those of regions that would gain if the library took the least time possible.
 
 The library is a candidate for each matmul that no other matmul of its region feeds, at a share of its floor: what that leaves
 out is what the model errs by. The best cut of each region is found with these candidates; what wins so is timed, by the trial.

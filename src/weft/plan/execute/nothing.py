@@ -1,4 +1,4 @@
-"""Calls at which a loop has nothing to add up: what rules and laws do to a kernel is for loops that have.
+"""Calls at which a loop has nothing to add up: kernels are not valid for these, so the program runs as written.
 
 They move factors and divisors behind sums, so that (sum over n of p[n] / l) becomes (sum over n of p[n]) / l. Where n runs over
 nothing, the first is 0, and the second what 0 / l is: NaN, where l is a sum over n too. Sizes become 0 at any call, since a

@@ -106,7 +106,7 @@ class _Candidate:
 
 
 def measure(candidates: Sequence[Runner], given: Spare) -> Timed:
-    """Times calls of each of `candidates`, in turn, to and fro, after a first call of each.
+    """Times calls of each of `candidates` alternately, in both orders, after a first call of each.
 
     Before each call what a call writes into is as it was, and afterwards so is the state of PyTorch's random numbers; neither is
     timed. On a GPU what it does is timed, replayed from a CUDA graph; where that cannot be, calls until it has done them. No other

@@ -1,4 +1,4 @@
-"""What is chosen among: the example a region is compiled for, its candidates, and the one that was selected."""
+"""The example that a region is compiled for, its candidates, and the one that was selected."""
 
 from __future__ import annotations
 
@@ -150,5 +150,5 @@ class Selection:
 
     @property
     def work_seconds(self) -> float:
-        """Predicted, without what launches cost: that differs most from machine to machine and matters least where it counts."""
+        """Predicted seconds without the cost of launches, which differs most from machine to machine."""
         return self.chosen.cost.predicted_seconds - len(kernels(self.chosen.applied)) * self.launch_seconds

@@ -64,7 +64,7 @@ class GpuSignature:
 
     @property
     def name(self) -> str:
-        """The function's."""
+        """Name of the kernel's function."""
         return self.kernel.name
 
     @property

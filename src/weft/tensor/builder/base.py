@@ -42,7 +42,7 @@ class Base(Merges):
         return tuple(n.name for n in self._nodes[mark[0] :])
 
     def undo(self, mark: tuple[int, int]) -> None:
-        """Forget what was demanded since of sizes; what was made stays, for nobody to read."""
+        """Drop the constraints on sizes since then; the nodes that were made stay, unread."""
         self._spaces.undo(mark[1])
 
     def input(self, name: str, shape: Sequence[int], dtype: DType) -> Ref:

@@ -91,7 +91,7 @@ class Spaces:
         return found.pinned or (found.fixed and not found.shown)
 
     def pin(self, space: Space) -> None:
-        """Let the program's number be the size for good, whatever tensors show: something else was made from that number."""
+        """Fix the size to a number of the program, whatever tensors show, because something else was made from that number."""
         root = self.root(space)
         self._done.append((root, root, self._classes[root]))
         self._classes[root] = replace(self._classes[root], pinned=True)

@@ -1,4 +1,4 @@
-"""The law of precision: eager's roundings between two operations go, keeping more bits."""
+"""The law of precision: eager's roundings between two operations are dropped, keeping more bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The law of centres: what is subtracted from its own mean is first brought near 0, by an element of the row."""
+"""The law of centres: differences to a mean are taken relative to an element of the row, which keeps their digits."""
 
 from __future__ import annotations
 

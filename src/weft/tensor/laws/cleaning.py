@@ -1,4 +1,4 @@
-"""Laws that change no value: what nobody reads goes, what is there twice is computed once, a part is a program of its own."""
+"""Laws that change no value: dead nodes are removed, equal expressions computed once, parts taken as programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The law of decays: exponentials of what cannot be positive."""
+"""The law of decays: exponentials of numbers that cannot be positive become a cheaper operation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program being rewritten: what laws that make new nodes are made of."""
+"""A program that is being rewritten, as laws that make new nodes need it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Draft:
         return fresh(stem, self.taken)
 
     def made_by(self, add: Callable[[Node], object]) -> TensorProgram:
-        """Hands every old node to `add`, and returns the new program, without what nobody reads."""
+        """Gives every old node to `add`, and returns the new program without unread nodes."""
         for node in self.program.nodes:
             add(node)
         return remove_dead(replace(self.program, nodes=tuple(self.nodes)))

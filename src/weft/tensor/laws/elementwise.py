@@ -1,4 +1,4 @@
-"""Laws that give elementwise work one form, however it was spelled."""
+"""Laws that give elementwise work one form, however it was written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The law of distribution: a sum of products of sums, term by term."""
+"""The law of distribution: a sum of products of sums is expanded term by term."""
 
 from __future__ import annotations
 

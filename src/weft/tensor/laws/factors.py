@@ -1,4 +1,4 @@
-"""The law of factors: what scales whole rows of a product's operand scales them last."""
+"""The law of factors: factors of whole rows of an operand are multiplied last."""
 
 from __future__ import annotations
 

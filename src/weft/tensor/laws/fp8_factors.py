@@ -1,4 +1,4 @@
-"""The law of fp8 factors: a product of fp8 numbers that were widened is the product of the numbers themselves."""
+"""The law of fp8 factors: a matmul of widened fp8 numbers becomes a matmul of the fp8 numbers themselves."""
 
 from __future__ import annotations
 

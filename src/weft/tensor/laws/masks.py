@@ -1,4 +1,4 @@
-"""The law of masks over indices: however a mask was spelled, what reads it reads the comparison of indices itself."""
+"""The law of masks over indices: however a mask is written, its readers compare the indices themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that depend on structure alone: what is computed the same way is called the same, wherever it was cut out of."""
+"""Names that depend on structure alone: equal computations get equal names, whichever program they come from."""
 
 from __future__ import annotations
 

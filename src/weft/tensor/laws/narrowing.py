@@ -1,4 +1,4 @@
-"""The law of narrow factors: a product of numbers that bfloat16 has is the same product in bfloat16."""
+"""The law of narrow factors: a matmul of numbers that bfloat16 represents exactly becomes one in bfloat16."""
 
 from __future__ import annotations
 
@@ -103,12 +103,12 @@ class _Known:
     _bounds: dict[str, Interval] = field(default_factory=dict[str, Interval])
 
     def widened(self, node: Contraction) -> bool:
-        """Tells whether `node` multiplies float32 numbers all of which bfloat16 has."""
+        """Tells whether `node` multiplies float32 numbers that bfloat16 represents exactly."""
         names = (node.left.value, node.right.value)
         return all(self.values[n].dtype is DType.float32 for n in names) and all(map(self.held, names))
 
     def held(self, name: str) -> bool:
-        """Tells whether bfloat16 has all numbers of the value."""
+        """Tells whether bfloat16 represents all numbers of the value exactly."""
         if name not in self._held:
             self._held[name] = self._holds(self.values[name])
         return self._held[name]

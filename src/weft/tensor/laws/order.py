@@ -1,4 +1,4 @@
-"""The law of memory order: the dimensions of results lie in memory as in eager, where a kernel can write them so."""
+"""The law of memory order: results are laid out in memory as in eager, if a kernel can write them so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The law of picks: of what is computed at every place of a row and read at one, the place is read first."""
+"""The law of picks: if one element of a computed row is read, it is picked before the computation, not after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The law of reindexing: what moves elements moves to where they are read from memory."""
+"""The law of reindexing: operations that only move elements are moved to where these are read from memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The law of shifts: a factor that cancels in everything a program gives need not be computed."""
+"""The law of shifts: a factor that cancels in all results of a program need not be computed."""
 
 from __future__ import annotations
 
@@ -307,7 +307,7 @@ class _Powers:
     culprits: set[_Shift] = field(default_factory=set[_Shift])
 
     def wrong(self, program: TensorProgram) -> frozenset[_Shift]:
-        """Returns the shifts of which something is left where nothing may be; empty where all cancel."""
+        """Returns the shifts on which a result depends that must not; empty if all cancel."""
         for node in (*program.inputs, *program.nodes):
             self.of[node.name] = self.degrees(node)
         for name in program.outputs:
@@ -416,7 +416,7 @@ class _Powers:
         return {binding: degree for binding, degree in degrees.items() if binding not in along}
 
     def none(self, degrees: _Degrees | None) -> _Degrees:
-        """Demands degree 0: whatever departs from it is a culprit."""
+        """Requires degree 0, and notes the shifts of any other degree."""
         for degree in (degrees or {}).values():
             self.culprits |= degree.shifts
         return {}

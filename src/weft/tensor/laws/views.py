@@ -1,4 +1,4 @@
-"""Reindexings of inputs become inputs: the same memory, from another place, with other strides."""
+"""Reindexings of inputs become inputs of their own: the same memory from another offset, with other strides."""
 
 from __future__ import annotations
 

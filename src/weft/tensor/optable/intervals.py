@@ -93,7 +93,7 @@ def absolute(a: Interval) -> Interval:
 
 def _wave(function: Callable[[float], float], peak: float) -> Callable[[Interval], Interval]:
     def contains(a: Interval, point: float) -> bool:
-        """Tells whether point + 2 pi n lies in a, for some n; a hair early, because pi is rounded."""
+        """Tells whether point + 2 pi n lies in a, for some n; slightly early, because pi is rounded."""
         slack = 1e-9 * (1.0 + abs(a[0]) + abs(a[1]))
         first = math.ceil((a[0] - slack - point) / (2 * math.pi))
         return point + 2 * math.pi * first <= a[1] + slack

@@ -1,4 +1,4 @@
-"""The primitive rows that are for integers: bits, shifts, quotients without a rest; and fmod, which is exact on all numbers.
+"""The primitive rows that are for integers: bits, shifts, quotients without a remainder; and fmod, which is exact on all numbers.
 
 Integers are carried in 64 bits and wrap; a cast to the narrower type that eager has follows each operation. No row traps: what
 divides by 0 gives 0 here, and is left to PyTorch, which raises, wherever a divisor may be 0.
